@@ -1,0 +1,150 @@
+"""Opening data files: decompression, UTF-8 with the place of a bad byte, and the file format.
+
+Lines end at a line feed only; carriage returns and a byte order mark are taken off. Characters
+that Python's ``str.splitlines`` would also break at (U+2028, U+0085, …) stay within their line.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import itertools
+import re
+import sys
+import zlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+from finetune.data.dataset import DataError
+
+FORMATS = {
+    ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json", ".csv": "csv", ".tsv": "tsv",
+    ".txt": "txt", ".parquet": "parquet", ".conll": "conll", ".bio": "conll", ".iob": "conll",
+    ".iob2": "conll", ".bmes": "conll", ".bioes": "conll", ".bilou": "conll", ".conllu": "conllu",
+}  # fmt: skip
+"""The format that a file suffix stands for (each suffix may be followed by ``.gz``)."""
+
+TAG = re.compile(r"O|[BIESLUM]-\S+")
+"""What a tag of some span scheme looks like."""
+
+
+class Line(NamedTuple):
+    """One line of a file without its line end; numbers count from 1."""
+
+    number: int
+    text: str
+
+
+class Opened:
+    """A file whose first lines have been looked at: name for messages, format, all its lines."""
+
+    def __init__(self, name: str, format: str, lines: Iterable[Line]) -> None:
+        self.name = name
+        self.format = format
+        self._lines = iter(lines)
+
+    def peek(self, count: int) -> list[Line]:
+        """The next lines, at most ``count``, which stay to be read."""
+        ahead = list(itertools.islice(self._lines, count))
+        self._lines = itertools.chain(ahead, self._lines)
+        return ahead
+
+    def __iter__(self) -> Iterator[Line]:
+        yield from self._lines
+
+    def where(self, number: int) -> str:
+        """``file:line``."""
+        return f"{self.name}:{number}"
+
+
+def bare_name(path: Path) -> str:
+    """File name without ``.gz``."""
+    return path.name.removesuffix(".gz")
+
+
+def format_of(path: Path) -> str | None:
+    """Format by the suffix of a file name, None where the suffix says nothing."""
+    return FORMATS.get(Path(bare_name(path)).suffix.lower())
+
+
+def open_data(source: str | Path | IO[Any], format: str | None = None) -> Opened:
+    """Open a path, a file object, or ``-`` (standard input) for reading by lines.
+
+    A file object and standard input hold JSON Lines or, by their first line, plain lines, unless
+    ``format`` says otherwise. Raises DataError for a missing file or an unknown format.
+    """
+    if format is not None and format not in FORMATS.values():
+        raise DataError(
+            f"format {format!r} is unknown: choose {', '.join(dict.fromkeys(FORMATS.values()))}."
+        )
+    if not isinstance(source, str | Path):
+        return _sniffed(str(getattr(source, "name", "<input>")), source, format or "lines")
+    if str(source) == "-":
+        return _sniffed("<stdin>", sys.stdin.buffer, format or "lines")
+    path = Path(source)
+    if not path.is_file():
+        what = "is a folder, not a file" if path.is_dir() else "does not exist"
+        raise DataError(f"{path} {what}: give the path of a data file.")
+    if (format or format_of(path)) == "parquet":
+        return Opened(str(path), "parquet", ())
+    return _sniffed(str(path), path, format or format_of(path) or "unknown")
+
+
+def _sniffed(name: str, source: Path | IO[Any], format: str) -> Opened:
+    opened = Opened(name, format, _lines(name, source))
+    if format in ("lines", "unknown"):
+        first = next((line.text.lstrip() for line in opened.peek(20) if line.text.strip()), "")
+        if first.startswith("{"):
+            opened.format = "jsonl"
+        elif first.startswith("[") and format == "unknown":
+            opened.format = "json"
+        elif format == "lines":
+            opened.format = "txt"
+    return opened
+
+
+def _lines(name: str, source: Path | IO[Any]) -> Iterator[Line]:
+    """Decoded lines of a path, or of a text or binary file object."""
+    if isinstance(source, Path):
+        with source.open("rb") as stream:
+            yield from _decoded(name, _unzipped(stream))
+    elif isinstance(source, io.TextIOBase):
+        for number, text in enumerate(source, 1):
+            yield Line(number, text.rstrip("\r\n"))
+    else:
+        yield from _decoded(name, _unzipped(source))
+
+
+def _unzipped(stream: IO[bytes]) -> Iterable[bytes]:
+    """The stream itself, or what it holds where its first bytes say that it is gzip."""
+    peek = getattr(stream, "peek", None)
+    if peek is not None and peek(2)[:2] == b"\x1f\x8b":
+        return gzip.GzipFile(fileobj=stream)
+    return stream
+
+
+def _decoded(name: str, stream: Iterable[bytes]) -> Iterator[Line]:
+    number = offset = 0
+    try:
+        for number, raw in enumerate(stream, 1):
+            text = _utf8(name, number, offset, raw)
+            offset += len(raw)
+            yield Line(number, text.removeprefix("\ufeff") if number == 1 else text)
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise DataError(
+            f"{name}:{number + 1}: the compressed file is damaged or cut off ({error}): "
+            "fetch it again."
+        ) from error
+
+
+def _utf8(name: str, number: int, offset: int, raw: bytes) -> str:
+    try:
+        return raw.decode("utf-8").rstrip("\r\n")
+    except UnicodeDecodeError as error:
+        encoding = "utf-16" if raw[:2] in (b"\xff\xfe", b"\xfe\xff") else "latin1"
+        raise DataError(
+            f"{name}:{number}: byte 0x{raw[error.start]:02x} at position {error.start + 1} of the "
+            f"line (byte {offset + error.start} of the file) is not UTF-8: convert the file, for "
+            f"instance `iconv -f {encoding} -t utf-8 {Path(name).name} > converted.txt`."
+        ) from error

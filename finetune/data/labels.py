@@ -1,0 +1,133 @@
+"""Labels as files write them -> label names, tuples of names, numbers, or None for no label."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from finetune.data.dataset import DataError
+from finetune.types import TextExample, shortened
+
+MISSING = ("", "-", "-1")
+"""Texts that mean *no label*: empty, ``-`` (SNLI, no majority) and ``-1`` (GLUE test)."""
+
+Raw = str | int | float | tuple[str, ...] | None
+"""A label before the whole column is known: JSON integers are not yet names or numbers."""
+
+
+def raw_label(value: Any, names: Sequence[str] | None, where: str) -> Raw:
+    """One value of a label column; ``names`` are the class names its integers stand for."""
+    if isinstance(value, list | tuple):
+        labels = tuple(_name(item, names, where) for item in value)
+        repeated = next((name for name in labels if labels.count(name) > 1), None)
+        if repeated is not None:
+            raise DataError(
+                f"{where}: the list of labels holds {repeated!r} twice: list the names of the "
+                'labels that apply, such as ["joy", "surprise"], not a 0/1 vector.'
+            )
+        return labels
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return None
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return value
+    if isinstance(value, int):
+        return None if value == -1 else value if names is None else _name(value, names, where)
+    if isinstance(value, str):
+        return None if value.strip() in MISSING else value.strip()
+    raise DataError(
+        f"{where}: a label must be a text, a number or a list of texts, not {value!r}: name "
+        "another column, for instance --columns label=NAME."
+    )
+
+
+def _name(value: Any, names: Sequence[str] | None, where: str) -> str:
+    if isinstance(value, str) and value.strip():
+        return value.strip()
+    if isinstance(value, int) and not isinstance(value, bool):
+        if names is None:
+            return str(value)
+        if 0 <= value < len(names):
+            return names[value]
+        raise DataError(
+            f"{where}: label {value} is outside the {len(names)} classes of the data set "
+            f"({shortened(names)})."
+        )
+    raise DataError(f"{where}: {value!r} in a list of labels is no name: write texts.")
+
+
+def settle(
+    columns: Mapping[str, Sequence[tuple[Raw, str]]], typed: bool
+) -> tuple[dict[str, list[str | tuple[str, ...] | float | None]], str | None]:
+    """Final labels by split, and a note: one kind of label for the whole data set.
+
+    ``columns`` has the raw labels of each split with their ``file:line``. All are numbers where
+    every label is one and at least one has a decimal point; otherwise integers become names.
+    """
+    flat = [pair for rows in columns.values() for pair in rows if pair[0] is not None]
+    if any(isinstance(label, tuple) for label, _ in flat):
+        return {split: [_tuple(*row) for row in rows] for split, rows in columns.items()}, None
+    if _numeric([label for label, _ in flat], typed):
+        _check_numbers(flat)
+        note = "labels have decimal points: read as numbers (regression)"
+        return {split: _numbers(rows) for split, rows in columns.items()}, note
+    return {
+        split: [None if label is None else str(label) for label, _ in rows]
+        for split, rows in columns.items()
+    }, None
+
+
+def _tuple(label: Raw, where: str) -> tuple[str, ...] | None:
+    if isinstance(label, float):
+        raise DataError(f"{where}: label {label} is a number where other rows have lists of names.")
+    return label if label is None or isinstance(label, tuple) else (str(label),)
+
+
+def _numeric(labels: Sequence[Raw], typed: bool) -> bool:
+    if typed:
+        return any(isinstance(label, float) for label in labels)
+    return any("." in str(label) for label in labels) and all(_is_number(x) for x in labels)
+
+
+def _is_number(label: Raw) -> bool:
+    try:
+        return math.isfinite(float(label))  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return False
+
+
+def _check_numbers(rows: Iterable[tuple[Raw, str]]) -> None:
+    for label, where in rows:
+        if isinstance(label, str) and not _is_number(label):
+            raise DataError(
+                f"{where}: label {label!r} is a name where other rows have numbers with a decimal "
+                "point: write all labels as names (texts) or all as numbers."
+            )
+
+
+def _numbers(rows: Sequence[tuple[Raw, str]]) -> list[str | tuple[str, ...] | float | None]:
+    """Numbers; a split in which all are -1.0 has no labels (the test sets of GLUE)."""
+    numbers = [None if label is None else float(label) for label, _ in rows]  # type: ignore[arg-type]
+    return [None] * len(numbers) if set(numbers) <= {-1.0, None} else list(numbers)
+
+
+def as_numbers(examples: Iterable[TextExample]) -> list[TextExample]:
+    """The same examples with labels as numbers, for regression on labels such as ``3``.
+
+    Raises DataError, with file and line, for a label that is no number.
+    """
+    converted = []
+    for example in examples:
+        label = example.label
+        if label is not None and not isinstance(label, float):
+            if isinstance(label, tuple) or not _is_number(label):
+                raise DataError(
+                    f"{example.where}: label {label!r} is not a number, which regression needs: "
+                    "name the column of the scores, for instance --columns label=score."
+                )
+            example = dataclasses.replace(example, label=float(label))
+        converted.append(example)
+    return converted

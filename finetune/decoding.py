@@ -1,0 +1,66 @@
+"""From scores of pieces to tags of words: combining pieces, and the best legal sequence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from finetune.align import legal_transitions
+
+
+class Transitions:
+    """Which tags may begin, follow each other and end, as log scores (0 or -inf).
+
+    ``start`` and ``end`` are [C], ``matrix`` is [C, C] with the earlier tag in the row.
+    """
+
+    def __init__(self, tags: Sequence[str], scheme: str | None) -> None:
+        start, end, matrix = legal_transitions(tags, scheme)
+        self.start = np.where(start, 0.0, -np.inf)
+        self.end = np.where(end, 0.0, -np.inf)
+        self.matrix = np.where(matrix, 0.0, -np.inf)
+
+
+def viterbi(scores: np.ndarray, transitions: Transitions) -> np.ndarray:
+    """The best sequence of tags by summed scores [W, C] among those that are legal (Viterbi, 1967).
+
+    Returns tag indices [W].
+    """
+    if len(scores) == 0:
+        return np.zeros(0, dtype=int)
+    best = scores[0] + transitions.start  # [C]
+    back = np.zeros(scores.shape, dtype=int)
+    for word in range(1, len(scores)):
+        paths = best[:, None] + transitions.matrix  # [C, C]
+        back[word] = paths.argmax(0)
+        best = paths.max(0) + scores[word]
+    tags = np.zeros(len(scores), dtype=int)
+    tags[-1] = (best + transitions.end).argmax()
+    for word in range(len(scores) - 1, 0, -1):
+        tags[word - 1] = back[word, tags[word]]
+    return tags
+
+
+def word_scores(
+    logs: torch.Tensor, word_lengths: torch.Tensor, continuations: Sequence[int], how: str
+) -> torch.Tensor:
+    """Log-probabilities of words [W, C] from those of all their pieces [P, C].
+
+    ``first`` takes the first piece. ``mean`` averages log-probabilities and ``max`` takes the
+    largest over the pieces, where a word's tag is read off its later pieces as the tag with which
+    it continues (``B-`` as ``I-``); the result is normalised again.
+    """
+    starts = torch.cumsum(word_lengths, 0) - word_lengths  # [W]
+    if how == "first":
+        return logs[starts]
+    pieces = logs[:, list(continuations)].clone()
+    pieces[starts] = logs[starts]
+    word = torch.repeat_interleave(torch.arange(len(starts), device=logs.device), word_lengths)
+    index = word[:, None].expand_as(pieces)
+    combined = torch.zeros(len(starts), logs.shape[1], dtype=logs.dtype, device=logs.device)
+    combined = combined.scatter_reduce(
+        0, index, pieces, reduce="mean" if how == "mean" else "amax", include_self=False
+    )
+    return combined.log_softmax(-1)

@@ -1,0 +1,71 @@
+"""Model families: what their modelling code wants, and how far up each of their weights lies."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """What the Encoder must know about a model type.
+
+    ``packs``: attention goes through transformers' attention interface. ``positions``: where
+    position ids begin, 0 or behind the padding id (RoBERTa); None lets the model count for itself.
+    ``segments``: takes segment ids. ``masks``: the kinds of layer that each want a mask of their
+    own (ModernBERT).
+    """
+
+    packs: bool = True
+    positions: Literal["zero", "behind padding"] | None = "zero"
+    segments: bool = True
+    masks: tuple[str, ...] = ()
+
+
+_ROBERTA = Family(positions="behind padding")
+
+FAMILIES: dict[str, Family] = {
+    "bert": Family(),
+    "electra": Family(),
+    "albert": Family(),
+    "ernie": Family(),
+    "distilbert": Family(segments=False),
+    "modernbert": Family(segments=False, masks=("full_attention", "sliding_attention")),
+    "roberta": _ROBERTA,
+    "xlm-roberta": _ROBERTA,
+    "xlm-roberta-xl": _ROBERTA,
+    "camembert": _ROBERTA,
+    "data2vec-text": _ROBERTA,
+    "roberta-prelayernorm": _ROBERTA,
+    "deberta": Family(packs=False, positions=None),
+    "deberta-v2": Family(packs=False, positions=None),
+    "mpnet": Family(packs=False, positions="behind padding", segments=False),
+}
+"""Model types (``config.model_type``) with a parity test. Any other is padded, and counts its
+positions itself."""
+
+_EMBEDDINGS = re.compile(
+    r"embeddings(_project)?\."
+    r"|encoder\.(embedding_hidden_mapping_in|rel_embeddings|relative_attention_bias)\."
+)
+_LAYER = re.compile(r"((encoder|transformer)\.)?(layers?|albert_layer_groups)\.(?P<number>\d+)\.")
+_EXCEPTIONS = {
+    ("deberta-v2", "encoder.LayerNorm"): 0,  # normalises the relative position embeddings
+    ("deberta-v2", "encoder.conv"): 1,  # a convolution beside the first layer (xlarge)
+    ("deberta", "encoder.LayerNorm"): 0,
+}
+
+
+def depth_in_family(model_type: str, parameter_name: str) -> int | None:
+    """How far up a parameter of a base model lies: 0 embeddings, n the n-th layer, None above.
+
+    ALBERT's groups of shared layers count once each.
+    """
+    for (kind, prefix), depth in _EXCEPTIONS.items():
+        if kind == model_type and parameter_name.startswith(prefix + "."):
+            return depth
+    if _EMBEDDINGS.match(parameter_name):
+        return 0
+    layer = _LAYER.match(parameter_name)
+    return int(layer["number"]) + 1 if layer else None

@@ -1,0 +1,1 @@
+"""Heads: what turns the Encoder's states into scores, one module per kind of answer."""

@@ -1,0 +1,82 @@
+"""How a run starts: device and processes through accelerate, and the folder it writes to."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+from accelerate import Accelerator, PartialState
+from accelerate.utils import broadcast_object_list
+
+from finetune.config import TrainConfig
+
+RUNS = Path("runs")
+"""Where runs without --out go."""
+
+
+def make_accelerator(config: TrainConfig | None = None) -> Accelerator:
+    """The device, the processes and the trackers of this launch."""
+    track = config.track if config else "none"
+    folder = config.out if config else None
+    return Accelerator(
+        mixed_precision="no", log_with=None if track == "none" else track, project_dir=folder
+    )
+
+
+def with_folder(config: TrainConfig, task: str) -> TrainConfig:
+    """The configuration with its run folder decided, the same on every process.
+
+    Raises ValueError where the folder named holds a run already and --resume was not said, or
+    where there is none to resume.
+    """
+    if PartialState().num_processes == 1:
+        return replace(config, out=str(_folder(config, task)))
+    chosen: list[str | None] = [None]
+    if PartialState().is_main_process:
+        try:
+            chosen = [str(_folder(config, task))]
+        except ValueError as error:
+            chosen = ["!" + str(error)]
+    broadcast_object_list(chosen)
+    if str(chosen[0]).startswith("!"):
+        raise ValueError(str(chosen[0])[1:])
+    return replace(config, out=chosen[0])
+
+
+def _folder(config: TrainConfig, task: str) -> Path:
+    if config.out is not None:
+        folder = Path(config.out)
+        if folder.exists() and not folder.is_dir():
+            raise ValueError(f"--out {folder} is a file, not a folder: choose another.")
+        if is_run(folder) and not config.resume:
+            raise ValueError(
+                f"--out {folder} holds a run already: write --resume to continue it, or choose "
+                "another folder."
+            )
+        if config.resume and not is_run(folder):
+            raise ValueError(f"--resume: there is no run in {folder} to continue.")
+        return folder
+    parts = (task, config.model, config.data, f"seed{config.seed}")
+    base = RUNS / "-".join(_short(part) for part in parts)
+    taken = [path for path in (base, *_numbered(base)) if is_run(path)]
+    if config.resume:
+        if not taken:
+            raise ValueError(f"--resume: there is no run {base} to continue; name it with --out.")
+        return taken[-1]
+    return next(path for path in (base, *_numbered(base, 10_000)) if not path.exists())
+
+
+def _numbered(base: Path, most: int = 100) -> list[Path]:
+    return [base.with_name(f"{base.name}-{number}") for number in range(2, most)]
+
+
+def is_run(folder: Path) -> bool:
+    """Whether a folder holds a run, finished or not."""
+    return (folder / "config.json").is_file()
+
+
+def _short(text: str) -> str:
+    """The last part of a name or path, with plain characters only."""
+    last = text.rstrip("/").split("=")[-1].split("/")[-1]
+    return re.sub(r"[^\w.-]+", "_", last) or "data"

@@ -1,0 +1,138 @@
+"""Which weights learn, how fast, and when: parameter groups, freezing, schedule, arithmetic."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from finetune.batching import epoch_order
+from finetune.config import RESULT_FREE, TrainConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The steps of a run, as a pure function of configuration and number of examples."""
+
+    num_examples: int
+    batch_size: int
+    steps_per_epoch: int
+    num_steps: int
+    warmup_steps: int
+    eval_every: int
+    save_every: int
+    seed: int
+
+    @classmethod
+    def of(cls, config: TrainConfig, num_examples: int) -> Plan:
+        """The plan for a number of training examples."""
+        per_epoch = math.ceil(num_examples / config.batch_size)
+        num_steps = config.steps or max(1, math.ceil(config.epochs * per_epoch))
+        share = config.warmup < 1
+        warmup = math.ceil(config.warmup * num_steps) if share else int(config.warmup)
+        eval_every = config.eval_every or per_epoch
+        return cls(
+            num_examples,
+            config.batch_size,
+            per_epoch,
+            num_steps,
+            min(warmup, num_steps),
+            eval_every,
+            config.save_every or eval_every,
+            config.seed,
+        )
+
+    def batch(self, step: int) -> list[int]:
+        """The training examples of an optimizer step (counted from 0)."""
+        epoch, place = divmod(step, self.steps_per_epoch)
+        order = _order(self.num_examples, self.seed, epoch)
+        return order[place * self.batch_size : (place + 1) * self.batch_size]
+
+    def rate(self, step: int) -> float:
+        """Factor on the learning rate in a step: linear warm-up from 0, then linear decay to 0."""
+        if step < self.warmup_steps:
+            return step / self.warmup_steps
+        return (self.num_steps - step) / max(1, self.num_steps - self.warmup_steps)
+
+
+_orders: dict[tuple[int, int, int], list[int]] = {}
+
+
+def _order(num_examples: int, seed: int, epoch: int) -> list[int]:
+    key = (num_examples, seed, epoch)
+    if key not in _orders:
+        _orders.clear()  # one epoch at a time
+        _orders[key] = epoch_order(*key)
+    return _orders[key]
+
+
+def parameter_groups(head: Any, config: TrainConfig) -> list[dict[str, Any]]:
+    """AdamW groups: by layer-wise rate and by whether weights decay.
+
+    The rate of depth d (0 = embeddings, L + 1 = head) is lr * layer_decay^(L + 1 - d) in the
+    encoder (Clark et al., 2020, ELECTRA, appendix B) and --head-lr in the head. Biases, norms and
+    other vectors do not decay.
+    """
+    groups: dict[tuple[float, float], dict[str, Any]] = {}
+    top = head.encoder.top_depth
+    for name, weight in head.named_parameters():
+        if not weight.requires_grad:
+            continue
+        depth = head.depth_of(name)
+        rate = config.lr * config.layer_decay ** (top - depth)
+        if depth == top and config.head_lr is not None:
+            rate = config.head_lr
+        decay = config.weight_decay if weight.ndim > 1 else 0.0
+        group = groups.setdefault((rate, decay), {"params": [], "lr": rate, "weight_decay": decay})
+        group["params"].append(weight)
+    if not groups:
+        raise ValueError(f"--freeze {config.freeze} leaves no weight to train.")
+    return [{**group, "peak": group["lr"]} for group in groups.values()]
+
+
+def make_optimizer(head: Any, config: TrainConfig) -> torch.optim.Optimizer:
+    """AdamW (Loshchilov & Hutter, 2019), fused into one kernel per group."""
+    return torch.optim.AdamW(parameter_groups(head, config), fused=True)
+
+
+def set_rate(optimizer: torch.optim.Optimizer, factor: float) -> None:
+    """Set every group's learning rate to a factor of its peak."""
+    for group in optimizer.param_groups:
+        group["lr"] = group["peak"] * factor
+
+
+def has_bf16(device: torch.device) -> bool:
+    """Whether the hardware multiplies bfloat16 matrices natively."""
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    if device.type != "cpu":
+        return False
+    with contextlib.suppress(OSError):
+        flags = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+        return "avx512_bf16" in flags or "amx_bf16" in flags
+    return False
+
+
+def precision_of(config: TrainConfig, device: torch.device) -> str:
+    """``bf16`` or ``fp32``, as asked or as the hardware has it."""
+    if config.precision != "auto":
+        return config.precision
+    return "bf16" if has_bf16(device) else "fp32"
+
+
+def autocast(precision: str, device: torch.device) -> Any:
+    """Context in which matrix products run in the chosen precision; weights stay float32."""
+    if precision == "bf16":
+        return torch.autocast(device.type, dtype=torch.bfloat16)
+    return contextlib.nullcontext()
+
+
+def result_settings(config: TrainConfig) -> dict[str, Any]:
+    """The settings that can change what a run computes."""
+    values = dataclasses.asdict(config)
+    return {name: value for name, value in values.items() if name not in RESULT_FREE}

@@ -1,0 +1,111 @@
+"""Tasks: what to read, encode, score and answer. How to train and predict is not their business.
+
+A new task is one file with a class that has the members of ``Task``, a line in ``TASKS`` and a
+configuration class in ``finetune.config``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from finetune.config import TrainConfig
+from finetune.types import Batch, Encoding, Example, LabelSet, Partial, Prediction
+
+if TYPE_CHECKING:
+    import torch
+
+TASKS = {
+    "classify": "finetune.tasks.classify:Classify",
+    "nli": "finetune.tasks.nli:Nli",
+    "tag": "finetune.tasks.tag:Tag",
+}
+"""Where each task's class is; imported on first use."""
+
+TASK_FILE = "finetune.json"
+"""The file beside a saved model that says which task it is for and how to use it."""
+
+
+class Task(Protocol):
+    """What the trainer and the commands need of a task."""
+
+    name: str
+    config: TrainConfig
+    metric: str
+    """The metric that selects the best model (higher is better)."""
+    labels: LabelSet
+    notes: list[str]
+    """What a person should know about how the data was read."""
+    fingerprint: str
+    """Hash of the data's content."""
+    num_cut: int
+    """Texts or words cut to fit since the count was last set to 0."""
+
+    @property
+    def splits(self) -> list[str]:
+        """Names of the splits there are, ``train`` first."""
+
+    def read(self, split: str) -> Sequence[Example]:
+        """The examples of a split."""
+
+    def encode(self, examples: Sequence[Example]) -> list[list[Encoding]]:
+        """The sequences of each example: one, or several windows."""
+
+    def collate(self, encodings: Sequence[Encoding]) -> Mapping[str, torch.Tensor]:
+        """The targets of a batch of sequences, in the same order."""
+
+    def head(self, name: str | Path | None = None) -> Any:
+        """A model for this task: fresh from the configured encoder, or the one saved in a folder."""
+
+    def loss(self, logits: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        """Sum of the losses and what to divide it by, so that batches can be added up."""
+
+    def decode(self, logits: torch.Tensor, batch: Batch) -> list[Partial]:
+        """What each sequence of a batch says about its example."""
+
+    def finish(self, example: Example, partials: Sequence[Partial]) -> Prediction:
+        """The one prediction for an example, from all its sequences."""
+
+    def has_gold(self, example: Example) -> bool:
+        """Whether the example can be scored."""
+
+    def score(self, gold: Sequence[Example], predicted: Sequence[Prediction]) -> dict[str, float]:
+        """Metrics by name; gold and predictions are in the same order."""
+
+    def save(self, folder: Path) -> None:
+        """Write beside a model all that is needed to use it again."""
+
+
+def task_class(name: str) -> Any:
+    """The class of a task by name."""
+    module, _, attribute = TASKS[name].partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
+def load_task(config: TrainConfig, name: str) -> Task:
+    """The task with its data read and its tokenizer loaded, ready for training."""
+    return task_class(name).from_data(config)
+
+
+def saved_task(folder: str | Path) -> Task:
+    """The task of a saved model; raises ValueError where the folder holds none."""
+    path = model_folder(folder) / TASK_FILE
+    content = json.loads(path.read_text(encoding="utf-8"))
+    return task_class(content["task"]).from_folder(path.parent, content)
+
+
+def model_folder(folder: str | Path) -> Path:
+    """The folder that holds the model: the one given, or its ``best`` where it is a run folder."""
+    folder = Path(folder)
+    for candidate in (folder, folder / "best"):
+        if (candidate / TASK_FILE).is_file():
+            return candidate
+    if not folder.exists():
+        raise ValueError(f"{folder}: no such folder. Give a run folder or the model inside it.")
+    raise ValueError(
+        f"{folder}: no {TASK_FILE} in it or in {folder / 'best'}, so this is no model saved by "
+        "finetune (or its training has not reached the first evaluation)."
+    )

@@ -1,0 +1,152 @@
+"""What all tasks share: their data by split, their tokenizer, and being saved beside a model."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Self
+
+from finetune.config import CONFIGS, TrainConfig, from_settings, settings
+from finetune.data import Dataset, hold_out
+from finetune.families import FAMILIES
+from finetune.models import load_config
+from finetune.tasks import TASK_FILE
+from finetune.tokenization import PieceTokenizer
+from finetune.types import Example, LabelSet
+
+FORMAT = 1
+"""Version of the saved task file."""
+
+
+class BaseTask:
+    """Data, tokenizer, labels and the saved form; subclasses add the task itself.
+
+    ``extra`` is what a task must remember with its model beyond configuration and labels.
+    """
+
+    name: str
+    words: bool
+    """Whether its input is words (and not whole texts)."""
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        tokenizer: PieceTokenizer,
+        labels: Iterable[str],
+        *,
+        max_length: int,
+        extra: dict[str, Any] | None = None,
+        data: Dataset | None = None,
+    ) -> None:
+        self.config = config
+        self.tokenizer = tokenizer
+        self.labels = LabelSet(labels)
+        self.max_length = max_length
+        self.extra = extra or {}
+        self.data = data
+        self.notes: list[str] = list(data.notes) if data else []
+        self.fingerprint = data.fingerprint if data else ""
+        self.num_cut = 0
+        """Texts or words cut to fit since the count was last set to 0."""
+        self._check()
+
+    @classmethod
+    def from_data(cls, config: TrainConfig) -> Self:
+        """Read the data, derive the labels, load the tokenizer."""
+        data = cls.prepare(config, cls.open(config))
+        if "train" not in data.splits:
+            raise ValueError(
+                f"{config.data}: there is no train split (found: {', '.join(data.splits)}). "
+                "Name it with --data train=FILE,test=FILE."
+            )
+        data = hold_out(data)
+        tokenizer = PieceTokenizer.from_pretrained(
+            config.model,
+            words=cls.words,
+            revision=config.revision,
+            trust_remote_code=config.trust_remote_code,
+        )
+        limit = _model_limit(config)
+        max_length = tokenizer.max_length(limit, config.max_length)
+        labels, extra = cls.derive(config, data)
+        if config.limit is not None:
+            data = _limited(data, config.limit)
+        return cls(config, tokenizer, labels, max_length=max_length, extra=extra, data=data)
+
+    @classmethod
+    def from_folder(cls, folder: Path, content: dict[str, Any]) -> Self:
+        """The task as it was saved beside a model, without data."""
+        config = from_settings(CONFIGS[content["task"]], content["config"])
+        tokenizer = PieceTokenizer.from_pretrained(folder, words=cls.words)
+        return cls(
+            config,
+            tokenizer,
+            content["labels"],
+            max_length=content["max_length"],
+            extra=content["extra"],
+        )
+
+    @classmethod
+    def open(cls, config: TrainConfig) -> Dataset:
+        """Read the configured data; a subclass's own."""
+        raise NotImplementedError(cls)
+
+    @classmethod
+    def prepare(cls, config: TrainConfig, data: Dataset) -> Dataset:
+        """Bring the data into the task's form: labels mapped, rows dropped and counted."""
+        return data
+
+    @classmethod
+    def derive(cls, config: TrainConfig, data: Dataset) -> tuple[list[str], dict[str, Any]]:
+        """Labels, and what else must be remembered, from the training data."""
+        raise NotImplementedError(cls)
+
+    def _check(self) -> None:
+        """Check settings against each other once everything is known; a subclass's own."""
+
+    @property
+    def splits(self) -> list[str]:
+        """Names of the splits there are."""
+        return list(self.data.splits) if self.data else []
+
+    def read(self, split: str) -> list[Example]:
+        """The examples of a split."""
+        assert self.data is not None, "this task was loaded without data"
+        return list(self.data.splits[split])
+
+    def save(self, folder: Path) -> None:
+        """Write the tokenizer and the task file beside a model."""
+        self.tokenizer.save_pretrained(folder)
+        content = {
+            "format": FORMAT,
+            "task": self.name,
+            "labels": list(self.labels),
+            "max_length": self.max_length,
+            "extra": self.extra,
+            "config": settings(self.config),
+        }
+        text = json.dumps(content, indent=2, ensure_ascii=False)
+        (folder / TASK_FILE).write_text(text + "\n", encoding="utf-8")
+
+
+def _model_limit(config: TrainConfig) -> int | None:
+    """How many tokens the model has positions for."""
+    model = load_config(
+        config.model, revision=config.revision, trust_remote_code=config.trust_remote_code
+    )
+    limit = getattr(model, "max_position_embeddings", None)
+    family = FAMILIES.get(model.model_type)
+    behind = family is not None and family.positions == "behind padding"
+    return limit - model.pad_token_id - 1 if limit is not None and behind else limit
+
+
+def _limited(data: Dataset, limit: int) -> Dataset:
+    train = data.splits["train"]
+    if limit >= len(train):
+        return data
+    note = f"the first {limit:,} of {len(train):,} training examples are used (--limit)"
+    return dataclasses.replace(
+        data, splits={**data.splits, "train": train[:limit]}, notes=[*data.notes, note]
+    )

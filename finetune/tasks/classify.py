@@ -1,0 +1,224 @@
+"""Text classification: single label, multi-label, regression, for texts and pairs of texts.
+
+The first token's vector stands for the whole input and goes through the family's own classifier
+head, y = softmax(W_C z_CLS) (Jurafsky & Martin, "Masked Language Models", sequence classification;
+Devlin et al., 2019).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from finetune.config import ClassifyConfig, TextConfig
+from finetune.data import Dataset, read_text
+from finetune.heads.sequence import SequenceClassifier
+from finetune.metrics import classification_scores, multilabel_scores, regression_scores
+from finetune.tasks.base import BaseTask
+from finetune.tasks.text import class_weights, encode_texts, problem_of, with_problem
+from finetune.types import Batch, Encoding, LabelSet, Partial, TextExample, TextPrediction
+
+METRICS = {"single": "accuracy", "multi": "micro_f1", "regression": "pearson"}
+"""The metric that selects the best model of each kind of problem."""
+
+
+class Classify(BaseTask):
+    """One label, several labels or a number for each text."""
+
+    name = "classify"
+    words = False
+    config: TextConfig
+
+    @classmethod
+    def open(cls, config: TextConfig) -> Dataset:
+        """Read texts or pairs."""
+        return read_text(config.data, columns=config.column_map)
+
+    @classmethod
+    def prepare(cls, config: TextConfig, data: Dataset) -> Dataset:
+        """Drop training and validation rows without a label, and bring labels into one form."""
+        problem = problem_of(config, data)
+        splits, notes = {}, list(data.notes)
+        for split, examples in data.splits.items():
+            labelled = [example for example in examples if example.label is not None]
+            if labelled and len(labelled) < len(examples):
+                notes.append(
+                    f"{len(examples) - len(labelled):,} rows of {split} without label dropped"
+                )
+            kept = labelled or (examples if split.startswith("test") else [])
+            if not kept:
+                raise ValueError(f"{data.name}: no row of {split} has a label.")
+            splits[split] = [with_problem(example, problem) for example in kept]
+        return replace(data, splits=splits, notes=notes)
+
+    @classmethod
+    def derive(cls, config: TextConfig, data: Dataset) -> tuple[list[str], dict[str, Any]]:
+        """The label names in a fixed order; the kind of problem; class weights."""
+        problem = problem_of(config, data)
+        train = data.splits["train"]
+        if problem == "regression":
+            return ["score"], {"problem": problem}
+        counts = Counter(
+            name
+            for example in train
+            for name in (example.label if isinstance(example.label, tuple) else [example.label])
+        )
+        labels = cls.order(counts)
+        if len(labels) < 2 and problem == "single":
+            raise ValueError(
+                f"{data.name}: all {len(train):,} training rows have the same label "
+                f"({shown(labels)}), so there is nothing to learn. Is the label column right? "
+                "Name it with --columns label=COLUMN."
+            )
+        cls.check_labels(data, labels)
+        weights = class_weights(config.class_weights, labels, counts, len(train), problem)
+        return labels, {"problem": problem, "class_weights": weights}
+
+    @staticmethod
+    def order(labels: Sequence[str] | Counter[str]) -> list[str]:
+        """Label names sorted, numbers by value."""
+        names = sorted(labels)
+        numeric = all(name.lstrip("-").isdecimal() for name in names)
+        return sorted(names, key=int) if numeric else names
+
+    @staticmethod
+    def check_labels(data: Dataset, labels: Sequence[str]) -> None:
+        """Refuse labels that occur in other splits but never in train."""
+        known = LabelSet(labels)
+        for examples in data.splits.values():
+            for example in examples:
+                named = example.label if isinstance(example.label, tuple) else [example.label]
+                for name in named:
+                    if name is not None:
+                        known.id(name, example.where)
+
+    @property
+    def problem(self) -> str:
+        """single, multi or regression."""
+        return self.extra["problem"]
+
+    @property
+    def metric(self) -> str:
+        """The metric that selects the best model."""
+        return self.config.metric or METRICS[self.problem]
+
+    def encode(self, examples: Sequence[TextExample]) -> list[list[Encoding]]:
+        """One sequence for each text; several windows where --long-text says so."""
+        encoded, cut = encode_texts(
+            examples, self.tokenizer, self.max_length, self.config.long_text, self.config.overlap
+        )
+        self.num_cut += cut
+        return [
+            [
+                replace(encoding, target=(self._target(example), 1 / len(windows)))
+                for encoding in windows
+            ]
+            for example, windows in zip(examples, encoded, strict=True)
+        ]
+
+    def _target(self, example: TextExample) -> Any:
+        if example.label is None or self.problem == "regression":
+            return example.label
+        if self.problem == "multi":
+            return [float(name in example.label) for name in self.labels]
+        return self.labels.id(str(example.label), example.where)
+
+    def collate(self, encodings: Sequence[Encoding]) -> dict[str, torch.Tensor]:
+        """``label`` [N] or [N, C], ``share`` [N]: a window's share in its example."""
+        if any(encoding.target[0] is None for encoding in encodings):
+            return {}
+        return {
+            "label": torch.tensor([encoding.target[0] for encoding in encodings]),
+            "share": torch.tensor([encoding.target[1] for encoding in encodings]),
+        }
+
+    def head(self, name: str | Path | None = None) -> SequenceClassifier:
+        """The family's classifier, fresh on the configured encoder or loaded from a folder."""
+        if name is not None:
+            return SequenceClassifier.from_pretrained(
+                str(name), labels=None, batching=self.config.batching
+            )
+        return SequenceClassifier.from_pretrained(
+            self.config.model,
+            labels=list(self.labels),
+            problem=self.problem,
+            revision=self.config.revision,
+            batching=self.config.batching,
+            trust_remote_code=self.config.trust_remote_code,
+        )
+
+    def loss(self, logits: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        """Cross entropy, binary cross entropy or squared error of logits [N, C], summed."""
+        label, share = batch.targets["label"], batch.targets["share"].to(logits.dtype)
+        if self.problem == "regression":
+            losses = (logits[:, 0] - label.to(logits.dtype)) ** 2
+        elif self.problem == "multi":
+            losses = functional.binary_cross_entropy_with_logits(
+                logits, label.to(logits.dtype), pos_weight=self._weights(logits), reduction="none"
+            ).mean(1)
+        else:
+            losses = functional.cross_entropy(logits, label, reduction="none")
+            if (weights := self._weights(logits)) is not None:
+                share = share * weights[label]
+        return (losses * share).sum(), share.sum()
+
+    def _weights(self, like: torch.Tensor) -> torch.Tensor | None:
+        weights = self.extra.get("class_weights")
+        return (
+            None if weights is None else torch.tensor(weights, dtype=like.dtype, device=like.device)
+        )
+
+    def decode(self, logits: torch.Tensor, batch: Batch) -> list[Partial]:
+        """Probabilities [C] (regression: the number) of each sequence."""
+        logits = logits.double()
+        if self.problem == "single":
+            logits = logits.softmax(-1)
+        elif self.problem == "multi":
+            logits = logits.sigmoid()
+        rows = logits.cpu().numpy()
+        return [Partial(*item) for item in zip(batch.example, batch.first_word, rows, strict=True)]
+
+    def finish(self, example: TextExample, partials: Sequence[Partial]) -> TextPrediction:
+        """Average the windows and take the best label, those over the threshold, or the number."""
+        values = np.mean([partial.values for partial in partials], axis=0)
+        if self.problem == "regression":
+            return TextPrediction(example.id, float(values[0]))
+        scores = dict(zip(self.labels, map(float, values), strict=True))
+        if self.problem == "multi":
+            chosen = tuple(n for n, score in scores.items() if score >= self.threshold)
+            return TextPrediction(example.id, chosen, None, scores)
+        best = int(values.argmax())
+        return TextPrediction(example.id, self.labels[best], float(values[best]), scores)
+
+    @property
+    def threshold(self) -> float:
+        """Probability from which a label applies (multi-label)."""
+        return self.config.threshold if isinstance(self.config, ClassifyConfig) else 0.5
+
+    def has_gold(self, example: TextExample) -> bool:
+        """Whether the row has a label."""
+        return example.label is not None
+
+    def score(
+        self, gold: Sequence[TextExample], predicted: Sequence[TextPrediction]
+    ) -> dict[str, float]:
+        """Accuracy, F1 and Matthews; or multi-label F1; or correlations."""
+        right: list[Any] = [example.label for example in gold]
+        answers: list[Any] = [prediction.label for prediction in predicted]
+        if self.problem == "regression":
+            return regression_scores(right, answers)
+        if self.problem == "multi":
+            return multilabel_scores(right, answers, list(self.labels))
+        return classification_scores(right, answers, list(self.labels))
+
+
+def shown(labels: Sequence[str]) -> str:
+    """Label names in quotes."""
+    return ", ".join(map(repr, labels))

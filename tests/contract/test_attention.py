@@ -1,0 +1,122 @@
+"""Packed attention sees each sequence alone: equal to a dense block mask, in every layout."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from finetune import attention
+from finetune.attention import PackedLayout, attend, near_equal
+
+LAYER = nn.Module()
+
+
+def layout_of(lengths: list[int], device: str = "cpu") -> PackedLayout:
+    boundaries = torch.tensor([0, *lengths]).cumsum(0).int().to(device)
+    return PackedLayout(boundaries, tuple(lengths))
+
+
+def dense(rows: list[Tensor], lengths: list[int], window: int | None, scale: float) -> Tensor:
+    """[1, A, T, D] three times -> [1, T, A, D], by one mask of T x T."""
+    owner = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
+    mask = owner[:, None] == owner
+    if window is not None:
+        place = torch.arange(len(owner))
+        mask &= (place[:, None] - place).abs() < window
+    mask = mask.to(rows[0].device)
+    return F.scaled_dot_product_attention(*rows, attn_mask=mask, scale=scale).transpose(1, 2)
+
+
+@pytest.mark.parametrize("window", [None, 1, 3, 8])
+@pytest.mark.parametrize("seed", range(6))
+def test_equals_dense_block_mask(window: int | None, seed: int) -> None:
+    chance = random.Random(seed)
+    lengths = [chance.choice((1, 2, 7, 7, 8, 8, 9, 30)) for _ in range(chance.randint(1, 14))]
+    if seed % 2:
+        lengths.sort()
+    rows = [torch.randn(1, 2, sum(lengths), 4, dtype=torch.double) for _ in range(3)]
+    ours, theirs = ([row.clone().requires_grad_() for row in rows] for _ in range(2))
+    out, _ = attend(
+        LAYER, *ours, None, scaling=0.7, sliding_window=window, layout=layout_of(lengths)
+    )
+    expected = dense(theirs, lengths, window, 0.7)
+    weight = torch.randn_like(expected)
+    (out * weight).sum().backward()
+    (expected * weight).sum().backward()
+    torch.testing.assert_close(out, expected, rtol=0, atol=1e-13)
+    for mine, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(mine.grad, other.grad, rtol=0, atol=1e-12)
+
+
+def test_groups_waste_little_and_cover_all() -> None:
+    lengths = [random.Random(1).randint(1, 120) for _ in range(200)]
+    groups = list(near_equal(lengths))
+    assert sorted(sum(groups, [])) == list(range(200))
+    padded = sum(max(lengths[m] for m in group) * len(group) for group in groups)
+    assert padded <= (1 + attention.MAX_WASTE) * sum(lengths)
+    assert len(groups) < 25
+
+
+def test_attention_dropout_acts() -> None:
+    rows = [torch.randn(1, 2, 12, 4) for _ in range(3)]
+    layout = layout_of([5, 7])
+    still, _ = attend(LAYER, *rows, None, layout=layout)
+    mean = torch.stack([attend(LAYER, *rows, None, 0.3, layout=layout)[0] for _ in range(600)])
+    assert not torch.allclose(mean[0], still)
+    assert (mean.mean(0) - still).abs().max() < 0.25  # unbiased: kept weights are scaled up
+
+
+def test_refuses_what_would_mix_sequences() -> None:
+    rows = [torch.randn(1, 2, 12, 4) for _ in range(3)]
+    restarting = torch.cat([torch.arange(5), torch.arange(7)])[None]
+    with pytest.raises(ValueError, match="no packed layout"):
+        attend(LAYER, *rows, None, position_ids=restarting)
+    with pytest.raises(ValueError, match="local window"):
+        attend(LAYER, *rows, None, sliding_window=4)
+    with pytest.raises(ValueError, match="12 tokens"):
+        attend(LAYER, *[row[:, :, :11] for row in rows], None, layout=layout_of([5, 7]))
+    with pytest.raises(ValueError, match="attention mask"):
+        attend(LAYER, *rows, torch.ones(1, 1, 12, 12), layout=layout_of([5, 7]))
+    causal = nn.Module()
+    causal.is_causal = True
+    with pytest.raises(ValueError, match="causally"):
+        attend(causal, *rows, None, layout=layout_of([5, 7]))
+
+
+def test_ordinary_calls_go_to_sdpa_with_their_mask() -> None:
+    rows = [torch.randn(2, 2, 6, 4) for _ in range(3)]
+    mask = torch.ones(2, 1, 1, 6, dtype=torch.bool)
+    mask[1, ..., 3:] = False
+    out, _ = attend(LAYER, *rows, mask, scaling=0.5)
+    expected = F.scaled_dot_product_attention(*rows, attn_mask=mask, scale=0.5).transpose(1, 2)
+    torch.testing.assert_close(out, expected)
+
+
+def test_kernel_call_fits_the_operator() -> None:
+    """The CUDA operator's arguments and shapes, checked without a device (trap 5)."""
+    query = torch.empty(12, 2, 16, dtype=torch.bfloat16, device="meta", requires_grad=True)
+    out = attention._kernel(query, query, query, layout_of([5, 7], "meta"), 0.1, 0.5, 3)
+    assert out.shape == query.shape
+    assert out.requires_grad
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("window", [None, 8])
+def test_kernel_equals_groups(window: int | None) -> None:
+    lengths = [5, 60, 17, 1, 17, 33]
+    rows = [
+        torch.randn(sum(lengths), 4, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+        for _ in range(3)
+    ]
+    layout = layout_of(lengths, "cuda")
+    fast = attention._kernel(*rows, layout, 0.0, None, window)
+    slow = attention._grouped(*[row.float() for row in rows], layout, 0.0, None, window)
+    torch.testing.assert_close(fast.float(), slow, rtol=0, atol=2e-2)
+    weight = torch.randn_like(slow)
+    grads = [torch.autograd.grad((out * weight).sum(), rows) for out in (fast.float(), slow)]
+    for mine, other in zip(*grads, strict=True):
+        torch.testing.assert_close(mine, other, rtol=0, atol=6e-2)

@@ -1,0 +1,238 @@
+"""Tiny random models and tokenizers of every family, made in memory: no network, milliseconds each.
+
+save_tiny_checkpoint(tmp_path / "bert", "bert")     # then: finetune … --model FOLDER
+"""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers.processors import TemplateProcessing
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForMaskedLM,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
+
+from finetune.models import quiet
+
+PACKED = (
+    "bert", "roberta", "xlm-roberta", "camembert", "electra", "albert", "distilbert", "modernbert",
+    "ernie", "roberta-prelayernorm", "data2vec-text", "xlm-roberta-xl",
+)  # fmt: skip
+"""Families that run packed."""
+PADDED = ("deberta", "deberta-v2", "mpnet")
+"""Families with a head of their own that are padded inside the Encoder."""
+FAMILIES = PACKED + PADDED
+
+WIDTH, LAYERS, HEADS = 32, 3, 4
+POSITIONS = 64
+"""Positions of every tiny model (RoBERTa's kind has fewer tokens by its offset)."""
+
+_SPECIAL = {  # in the order of their ids: names of cls, sep, pad, unk, mask
+    "bert": ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"),
+    "roberta": ("<s>", "<pad>", "</s>", "<unk>", "<mask>"),
+    "albert": ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"),
+    "deberta": ("[CLS]", "[PAD]", "[SEP]", "[UNK]", "[MASK]"),
+    "deberta-v2": ("[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]"),
+    "modernbert": ("[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]"),
+}
+_ALGORITHM = {
+    **dict.fromkeys(("bert", "electra", "distilbert", "ernie", "mpnet"), "wordpiece"),
+    **dict.fromkeys(
+        ("roberta", "modernbert", "deberta", "roberta-prelayernorm", "data2vec-text"), "bytes"
+    ),
+    **dict.fromkeys(
+        ("xlm-roberta", "camembert", "albert", "deberta-v2", "xlm-roberta-xl"), "unigram"
+    ),
+}
+_LIKE_BERT = ("electra", "distilbert", "ernie")
+_NO_SEGMENTS = (
+    "roberta", "xlm-roberta", "camembert", "distilbert", "modernbert", "mpnet",
+    "roberta-prelayernorm", "data2vec-text", "xlm-roberta-xl",
+)  # fmt: skip
+
+_TEXT = """\
+the train from paris to berlin was late and nobody knew why
+anna saw a big red dog in the garden of the old house
+this film is good , that film is bad and the third one is boring
+a man is playing a guitar while a woman is singing a song
+two children run across the street because it rains
+the bank of england raised its rates on monday
+angela merkel visited new york in september 2019
+john smith works for general motors in detroit , michigan
+what a great story ! i could not stop reading it
+unbelievably slow service , overpriced food , never again
+does the second sentence follow from the first ?
+nothing contradicts what the reporter wrote about the match
+The European Union , the United Nations and IBM signed it in Geneva .
+Peter Blackburn lives in Brussels ; Maria Garcia lives in Madrid .
+"""
+
+
+def tokenizer(family: str = "bert") -> PreTrainedTokenizerFast:
+    """A fast tokenizer with the special tokens and the algorithm of a family."""
+    names = _names(family)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer.from_str(_backend(family)),
+        cls_token=names["cls"], sep_token=names["sep"], pad_token=names["pad"],
+        unk_token=names["unk"], mask_token=names["mask"],
+        bos_token=names["cls"], eos_token=names["sep"],
+        model_input_names=["input_ids", "attention_mask"]
+        + (["token_type_ids"] if family not in _NO_SEGMENTS else []),
+    )  # fmt: skip
+
+
+def config(family: str = "bert", *, dropout: float = 0.0, **changes: Any) -> Any:
+    """A configuration of ``LAYERS`` layers of ``WIDTH``; weights large enough to matter."""
+    size = {
+        "vocab_size": Tokenizer.from_str(_backend(family)).get_vocab_size(),
+        "hidden_size": WIDTH, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS,
+        "intermediate_size": 48, "max_position_embeddings": POSITIONS, "initializer_range": 0.3,
+        "hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout,
+    }  # fmt: skip
+    own: dict[str, dict[str, Any]] = {
+        "electra": {"embedding_size": 24},
+        "albert": {"embedding_size": 24, "classifier_dropout_prob": dropout},
+        "distilbert": {
+            "dim": WIDTH, "n_layers": LAYERS, "n_heads": HEADS, "hidden_dim": 48,
+            "dropout": dropout, "attention_dropout": dropout, "seq_classif_dropout": dropout,
+        },
+        "modernbert": {
+            "local_attention": 8, "global_attn_every_n_layers": 2, "classifier_pooling": "cls",
+            "attention_dropout": dropout, "embedding_dropout": dropout, "mlp_dropout": dropout,
+            "classifier_dropout": dropout, "initializer_cutoff_factor": 2.0,
+        },
+        "deberta": {
+            "relative_attention": True, "max_relative_positions": -1, "type_vocab_size": 0,
+            "pos_att_type": ["c2p", "p2c"], "position_biased_input": False,
+        },
+        "deberta-v2": {
+            "relative_attention": True, "max_relative_positions": -1, "type_vocab_size": 0,
+            "pos_att_type": ["p2c", "c2p"], "position_biased_input": False, "position_buckets": 16,
+            "norm_rel_ebd": "layer_norm", "share_att_key": True,
+        },
+    }  # fmt: skip
+    if family == "distilbert":
+        for name in (
+            "hidden_size",
+            "num_hidden_layers",
+            "num_attention_heads",
+            "intermediate_size",
+            "hidden_dropout_prob",
+            "attention_probs_dropout_prob",
+        ):
+            del size[name]  # fmt: skip
+    if family == "modernbert":
+        del size["hidden_dropout_prob"], size["attention_probs_dropout_prob"]
+    if family in ("roberta", "xlm-roberta", "camembert"):
+        size["type_vocab_size"] = 1
+    vocabulary, names = Tokenizer.from_str(_backend(family)).get_vocab(), _names(family)
+    size |= {
+        "pad_token_id": vocabulary[names["pad"]], "cls_token_id": vocabulary[names["cls"]],
+        "bos_token_id": vocabulary[names["cls"]], "sep_token_id": vocabulary[names["sep"]],
+        "eos_token_id": vocabulary[names["sep"]],
+    }  # fmt: skip
+    return AutoConfig.for_model(family, **(size | own.get(family, {}) | changes))
+
+
+def model(
+    family: str = "bert", auto_class: Any = AutoModel, *, dropout: float = 0.0, seed: int = 0,
+    **changes: Any,
+) -> PreTrainedModel:  # fmt: skip
+    """A random model; biases and norms are random too, so that no gradient is zero by symmetry."""
+    torch.manual_seed(seed)
+    made = auto_class.from_config(config(family, dropout=dropout, **changes))
+    with torch.no_grad():
+        for parameter in made.parameters():
+            if parameter.ndim == 1:
+                parameter.add_(torch.randn_like(parameter) * 0.1)
+    return made.eval()
+
+
+def save_tiny_checkpoint(
+    folder: str | Path, family: str = "bert", *, dropout: float = 0.1, seed: int = 0, **changes: Any
+) -> Path:
+    """Write a pretrained-like checkpoint (masked language model and tokenizer) and return it."""
+    made = model(family, AutoModelForMaskedLM, dropout=dropout, seed=seed, **changes)
+    with quiet():
+        made.save_pretrained(folder)
+    tokenizer(family).save_pretrained(folder)
+    return Path(folder)
+
+
+def _special(family: str) -> tuple[str, ...]:
+    if family in _SPECIAL:
+        return _SPECIAL[family]
+    return _SPECIAL["bert" if family in _LIKE_BERT else "roberta"]
+
+
+def _names(family: str) -> dict[str, str]:
+    """cls, sep, pad, unk and mask of a family."""
+    words = {"cls": ("[CLS]", "<s>"), "sep": ("[SEP]", "</s>"), "pad": ("[PAD]", "<pad>"),
+             "unk": ("[UNK]", "<unk>"), "mask": ("[MASK]", "<mask>")}  # fmt: skip
+    special = _special(family)
+    return {role: next(s for s in special if s in either) for role, either in words.items()}
+
+
+@functools.cache
+def _backend(family: str) -> str:
+    """A tokenizer trained on the text above, as JSON."""
+    names, special = _names(family), list(_special(family))
+    trained = _TRAIN[_ALGORITHM[family]](names["unk"], special)
+    cls, sep, double = names["cls"], names["sep"], "<s>" in special
+    trained.post_processor = TemplateProcessing(
+        single=f"{cls} $A {sep}",
+        pair=f"{cls} $A {sep} {sep} $B {sep}" if double else f"{cls} $A {sep} $B:1 {sep}:1",
+        special_tokens=[(cls, trained.token_to_id(cls)), (sep, trained.token_to_id(sep))],
+    )
+    return trained.to_str()
+
+
+def _wordpiece(unknown: str, special: list[str]) -> Tokenizer:
+    made = Tokenizer(models.WordPiece(unk_token=unknown))
+    made.normalizer = normalizers.BertNormalizer(lowercase=True)
+    made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    made.decoder = decoders.WordPiece()
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=320, special_tokens=special, show_progress=False, initial_alphabet=_CHARACTERS
+    )
+    made.train_from_iterator(_TEXT.splitlines(), trainer)
+    return made
+
+
+def _bytes(unknown: str, special: list[str]) -> Tokenizer:
+    made = Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=380, special_tokens=special, show_progress=False,
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+    )  # fmt: skip
+    made.train_from_iterator(_TEXT.splitlines(), trainer)
+    return made
+
+
+def _unigram(unknown: str, special: list[str]) -> Tokenizer:
+    made = Tokenizer(models.Unigram())
+    made.normalizer = normalizers.Sequence(
+        [normalizers.NFKC(), normalizers.Replace(Regex(" {2,}"), " ")]
+    )
+    made.pre_tokenizer = pre_tokenizers.Metaspace()
+    made.decoder = decoders.Metaspace()
+    trainer = trainers.UnigramTrainer(
+        vocab_size=280, special_tokens=special, unk_token=unknown, show_progress=False,
+        initial_alphabet=_CHARACTERS,
+    )  # fmt: skip
+    made.train_from_iterator(_TEXT.splitlines(), trainer)
+    return made
+
+
+_CHARACTERS = [chr(code) for code in range(33, 127)]
+_TRAIN = {"wordpiece": _wordpiece, "bytes": _bytes, "unigram": _unigram}
