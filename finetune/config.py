@@ -44,8 +44,9 @@ class TrainConfig:
     """Tokens per forward pass on each device: memory and speed only, never results."""
     max_length: int | None = None
     """Longest sequence in tokens; unset takes the model's limit, at most 512."""
-    lr: float = 2e-5
-    """Peak learning rate of the encoder."""
+    lr: float | None = None
+    """Peak learning rate of the encoder; unset is 2e-5, and 1e-4 for small encoders (narrower
+    than 512)."""
     head_lr: float | None = None
     """Peak learning rate of the newly added head; unset is the same as --lr."""
     layer_decay: float = 1.0
@@ -84,8 +85,9 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         """Check ranges; every error names the flag and what to write."""
-        positive = ("epochs", "batch_size", "max_tokens", "lr", "layer_decay")
+        positive = ("epochs", "batch_size", "max_tokens", "layer_decay")
         optional = (
+            "lr",
             "limit",
             "steps",
             "max_length",

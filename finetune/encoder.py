@@ -67,13 +67,11 @@ class Encoder(nn.Module):
 
     def forward(self, batch: Batch) -> Tensor:
         """Last hidden states [T, H] of a batch of T tokens."""
-        inputs = self._inputs(batch)
-        return self._flat(self.model(**inputs).last_hidden_state, batch)
+        return self._flat(self._run(batch).last_hidden_state, batch)
 
     def layers(self, batch: Batch) -> Tensor:
         """Hidden states [L+1, T, H]: the embeddings' output, then each layer's."""
-        inputs = self._inputs(batch)
-        states = self.model(**inputs, output_hidden_states=True).hidden_states
+        states = self._run(batch, output_hidden_states=True).hidden_states
         return torch.stack([self._flat(state, batch) for state in states])
 
     def check(self, batch: Batch) -> None:
@@ -168,9 +166,15 @@ class Encoder(nn.Module):
             if self.packed:
                 self.model.set_attn_implementation(attention.NAME)
 
-    def _inputs(self, batch: Batch) -> dict[str, Any]:
+    def _run(self, batch: Batch, **settings: Any) -> Any:
         self.check(batch)
-        return self.packed_inputs(batch) if self.packed else self.padded_inputs(batch)
+        inputs = self.packed_inputs(batch) if self.packed else self.padded_inputs(batch)
+        device = batch.input_ids.device.type
+        single = (
+            contextlib.nullcontext() if self.family.half else torch.autocast(device, enabled=False)
+        )
+        with single:
+            return self.model(**inputs, **settings)
 
     def _flat(self, hidden: Tensor, batch: Batch) -> Tensor:
         return hidden[0] if self.packed else flat(hidden, batch)

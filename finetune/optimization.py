@@ -79,12 +79,13 @@ def parameter_groups(head: Any, config: TrainConfig) -> list[dict[str, Any]]:
     other vectors do not decay.
     """
     groups: dict[tuple[float, float], dict[str, Any]] = {}
+    peak = config.lr or default_rate(head.encoder.width)
     top = head.encoder.top_depth
     for name, weight in head.named_parameters():
         if not weight.requires_grad:
             continue
         depth = head.depth_of(name)
-        rate = config.lr * config.layer_decay ** (top - depth)
+        rate = peak * config.layer_decay ** (top - depth)
         if depth == top and config.head_lr is not None:
             rate = config.head_lr
         decay = config.weight_decay if weight.ndim > 1 else 0.0
@@ -93,6 +94,11 @@ def parameter_groups(head: Any, config: TrainConfig) -> list[dict[str, Any]]:
     if not groups:
         raise ValueError(f"--freeze {config.freeze} leaves no weight to train.")
     return [{**group, "peak": group["lr"]} for group in groups.values()]
+
+
+def default_rate(width: int) -> float:
+    """The learning rate where none is given: small encoders need, and bear, larger steps."""
+    return 2e-5 if width >= 512 else 1e-4
 
 
 def make_optimizer(head: Any, config: TrainConfig) -> torch.optim.Optimizer:

@@ -410,9 +410,10 @@ def selection_split(splits: Iterable[str]) -> str | None:
 
 
 def chosen(metrics: dict[str, float], name: str) -> float:
-    """One metric by name; ValueError that lists those there are."""
-    if name not in metrics:
-        raise ValueError(f"--metric {name!r} is not computed here; legal are {', '.join(metrics)}.")
+    """One metric by name; ValueError that lists those that can select (higher is better)."""
+    legal = [metric for metric in metrics if metric not in ("mse", "hamming_loss")]
+    if name not in legal:
+        raise ValueError(f"--metric {name!r} cannot select a model; legal are {', '.join(legal)}.")
     return metrics[name]
 
 

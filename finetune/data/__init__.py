@@ -4,17 +4,26 @@ Importing this package imports the standard library only.
 """
 
 from finetune.data.dataset import DataError, Dataset, fingerprint, hold_out
+from finetune.data.doctor import check_data
+from finetune.data.findings import Finding, render
 from finetune.data.hub import ALIASES
 from finetune.data.labels import as_numbers
 from finetune.data.texts import read_text, read_text_file
+from finetune.data.tokens import kind_of, read_token_file, read_tokens
 
 __all__ = [
     "ALIASES",
     "DataError",
     "Dataset",
+    "Finding",
     "as_numbers",
+    "check_data",
     "fingerprint",
     "hold_out",
+    "kind_of",
     "read_text",
     "read_text_file",
+    "read_token_file",
+    "read_tokens",
+    "render",
 ]

@@ -56,8 +56,15 @@ def fingerprint(splits: Mapping[str, Sequence[Example]]) -> str:
 def _content(example: Example) -> list[Any]:
     if isinstance(example, TextExample):
         return ["text", example.text, example.pair, example.label]
-    return ["token", example.words, example.spans, example.tags, example.document, example.text,
-            example.offsets]
+    return [
+        "token",
+        example.words,
+        example.spans,
+        example.tags,
+        example.document,
+        example.text,
+        example.offsets,
+    ]
 
 
 def renumbered(examples: Sequence[Example]) -> list[Example]:

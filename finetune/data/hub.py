@@ -5,7 +5,12 @@ The `datasets` library is imported only here, and only when such a set is read.
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import re
+import socket
+import urllib.parse
+import urllib.request
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -52,6 +57,15 @@ ALIASES: dict[str, HubSet] = {
 }
 """Short names of well-known data sets; ``name:config`` chooses another configuration."""
 
+_ONTONOTES = (
+    "O B-CARDINAL B-DATE I-DATE B-PERSON I-PERSON B-NORP B-GPE I-GPE B-LAW I-LAW B-ORG I-ORG "
+    "B-PERCENT I-PERCENT B-ORDINAL B-MONEY I-MONEY B-WORK_OF_ART I-WORK_OF_ART B-FAC B-TIME "
+    "I-CARDINAL B-LOC B-QUANTITY I-QUANTITY I-NORP I-LOC B-PRODUCT I-TIME B-EVENT I-EVENT I-FAC "
+    "B-LANGUAGE I-PRODUCT I-ORDINAL I-LANGUAGE"
+)
+NAMES = {"tner/ontonotes5": {"tags": _ONTONOTES.split()}}
+"""Class names of sets that hold bare numbers, by column, from their cards on the hub."""
+
 
 def hub_set(spec: str) -> HubSet | None:
     """The hub data set that a spec names, by alias or as ``owner/name[:config]``, or None."""
@@ -69,12 +83,39 @@ def hub_tables(chosen: HubSet) -> dict[str, Table]:
     import datasets
 
     try:
-        loaded = datasets.load_dataset(chosen.id, chosen.config, revision=chosen.revision)
+        with _offline_without_network():
+            loaded = datasets.load_dataset(chosen.id, chosen.config, revision=chosen.revision)
     except Exception as error:
         if "scripts are no longer supported" in str(error) and chosen.revision is None:
             return hub_tables(chosen._replace(revision=CONVERTED))
         raise DataError(_hub_message(chosen, error)) from error
     return _tables(loaded, chosen.id)
+
+
+@contextlib.contextmanager
+def _offline_without_network() -> Iterator[None]:
+    """Read from the cache at once where the hub's name does not resolve.
+
+    The hub's client would first try again five times, which takes 24 seconds. With a proxy names
+    are the proxy's business.
+    """
+    import datasets
+    from huggingface_hub import constants
+
+    host = urllib.parse.urlsplit(constants.ENDPOINT).hostname or ""
+    modules = (constants, datasets.config)
+    before = [module.HF_HUB_OFFLINE for module in modules]
+    try:
+        if not urllib.request.getproxies():
+            socket.getaddrinfo(host, None)
+    except OSError:
+        for module in modules:
+            module.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        for module, value in zip(modules, before, strict=True):
+            module.HF_HUB_OFFLINE = value
 
 
 def saved_tables(folder: Path) -> dict[str, Table]:
@@ -99,10 +140,14 @@ def _tables(loaded: Mapping[str, Any], name: str) -> dict[str, Table]:
 
 def _table(rows: Any, name: str) -> Table:
     def records() -> Iterator[Record]:
-        for number, values in enumerate(rows, 1):
-            yield Record(values, f"{name}:{number}")
+        number = itertools.count(1)
+        for batch in rows.iter(batch_size=1000):
+            columns = list(batch)
+            for values in zip(*batch.values(), strict=True):
+                where = f"{name}:{next(number)}"
+                yield Record(dict(zip(columns, values, strict=True)), where)
 
-    names = label_names(rows.features.to_dict())
+    names = {**label_names(rows.features.to_dict()), **NAMES.get(name.split("[")[0], {})}
     return Table(name, list(rows.column_names), records(), typed=True, names=names)
 
 

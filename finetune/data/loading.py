@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -53,7 +54,7 @@ def _joined(paths: Sequence[Path], opening: Callable[[Opened], Table]) -> Table:
     tables = [opening(open_data(path)) for path in paths]
     first = tables[0]
     if len(tables) > 1:
-        first.records = (record for table in tables for record in table.records)
+        first.records = itertools.chain(*[table.records for table in tables])
     return first
 
 

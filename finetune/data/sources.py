@@ -73,9 +73,7 @@ def canonical_split(name: str) -> str | None:
     return f"{split}_{suffix}" if suffix else split
 
 
-def select_splits(
-    found: Sequence[str], wanted: Sequence[str] | None, name: str
-) -> list[str]:
+def select_splits(found: Sequence[str], wanted: Sequence[str] | None, name: str) -> list[str]:
     """The splits to read, in order; raises DataError where a wanted one is not there."""
     order = ["train", "validation", "validation_matched", "validation_mismatched", "test"]
     ranked = sorted(found, key=lambda s: (order.index(s) if s in order else len(order), s))

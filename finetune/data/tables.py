@@ -62,7 +62,7 @@ _STSB = ["index", "genre", "filename", "year", "old_index", "source1", "source2"
 
 def known_header(row: Sequence[str]) -> list[str] | None:
     """Column names of well-known files without a header: CoLA, and STS-B's train and dev."""
-    if len(row) == 4 and row[1] in ("0", "1") and row[2] in ("", "*"):
+    if len(row) == 4 and row[1] in ("0", "1") and not row[2].strip("*?"):
         return ["source", "label", "star", "sentence"]
     if len(row) == 10 and row[0].isdecimal() and row[1].startswith("main-"):
         return list(_STSB)
@@ -217,7 +217,9 @@ def _parquet(file: Opened) -> Table:
     try:
         import pyarrow.parquet as parquet
     except ImportError as error:
-        raise DataError(f"{file.name}: reading Parquet needs pyarrow: pip install pyarrow") from error
+        raise DataError(
+            f"{file.name}: reading Parquet needs pyarrow: pip install pyarrow"
+        ) from error
     try:
         opened = parquet.ParquetFile(file.name)
     except Exception as error:

@@ -134,19 +134,15 @@ def choose_roles(table: Table, columns: Mapping[str, str], pair: bool | None) ->
 
 
 def _usual_pair(by_name: Mapping[str, str], text: str) -> str | None:
-    return next(
-        (by_name[b] for a, b in COUPLES if a == text.lower() and b in by_name), None
-    )
+    return next((by_name[b] for a, b in COUPLES if a == text.lower() and b in by_name), None)
 
 
 def _table(file: Opened, columns: Mapping[str, str]) -> Table:
     """The table of a file; plain text is a table of one column, ``text``."""
     if file.format in ("txt", "unknown"):
         first = next((line.text for line in file.peek(20) if line.text.strip()), "")
-        comma = "," in first and any(c.strip().lower() in KNOWN for c in first.split(","))
-        file.format = "tsv" if "\t" in first else "txt"
-        if file.format == "txt" and comma and KNOWN & set(first.lower().split(",")):
-            file.format = "csv"
+        named = KNOWN & {cell.strip().lower() for cell in first.split(",")}
+        file.format = "tsv" if "\t" in first else "csv" if named and "," in first else "txt"
     if file.format == "txt":
         rows = (Record({"text": line.text}, file.where(line.number)) for line in file)
         return Table(file.name, ["text"], rows, typed=False)
@@ -201,5 +197,6 @@ def _missing_notes(labels: Mapping[str, Sequence[Any]]) -> list[str]:
     for split, values in labels.items():
         missing = sum(value is None for value in values)
         if missing:
-            notes.append(f"{split}: {missing:,} of {len(values):,} rows have no label")
+            counted = f"{missing:,} of {len(values):,} rows"
+            notes.append(f"{split}: {counted} have no label (empty, '-' or -1)")
     return notes

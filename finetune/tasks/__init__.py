@@ -58,7 +58,7 @@ class Task(Protocol):
         """The targets of a batch of sequences, in the same order."""
 
     def head(self, name: str | Path | None = None) -> Any:
-        """A model for this task: fresh from the configured encoder, or the one saved in a folder."""
+        """A model: fresh on the configured encoder, or the one saved in a folder."""
 
     def loss(self, logits: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         """Sum of the losses and what to divide it by, so that batches can be added up."""

@@ -15,24 +15,8 @@ from dataclasses import replace
 from finetune.config import TextConfig
 from finetune.data import Dataset, read_text
 from finetune.tasks.classify import Classify
+from finetune.tasks.labels import ALIASES, NLI_LABELS, canonical_name
 from finetune.types import TextExample
-
-NLI_LABELS = ("entailment", "neutral", "contradiction")
-"""The three classes in the order in which our models have them."""
-
-ALIASES = {
-    **dict.fromkeys(("entailment", "entailed", "entails", "entail", "e"), "entailment"),
-    **dict.fromkeys(("neutral", "neutrality", "unknown", "n"), "neutral"),
-    **dict.fromkeys(
-        ("contradiction", "contradictory", "contradicts", "contradict", "contradicted", "c"),
-        "contradiction",
-    ),
-    **dict.fromkeys(
-        ("not_entailment", "not entailment", "non-entailment", "non_entailment", "not-entailment"),
-        "not_entailment",
-    ),
-}
-"""Other spellings of the NLI labels, in lower case."""
 
 
 class Nli(Classify):
@@ -54,16 +38,15 @@ class Nli(Classify):
             for example in examples
             if isinstance(example.label, str)
         }
-        if names and all(name.strip().lower() in ALIASES for name in names):
+        renamed = sorted(name for name in names if canonical_name(name) != name)
+        if renamed and all(name.strip().lower() in ALIASES for name in names):
             splits = {
                 split: [_canonical(example) for example in examples]
                 for split, examples in data.splits.items()
             }
-            renamed = sorted(name for name in names if ALIASES[name.strip().lower()] != name)
-            notes = [
-                f"labels mapped by name: {', '.join(f'{n!r} is {ALIASES[n.strip().lower()]}' for n in renamed)}"
-            ]
-            data = replace(data, splits=splits, notes=[*data.notes, *(notes if renamed else ())])
+            listed = ", ".join(f"{name!r} is {canonical_name(name)}" for name in renamed)
+            notes = [*data.notes, f"labels mapped by name: {listed}"]
+            data = replace(data, splits=splits, notes=notes)
         return super().prepare(config, data)
 
     @staticmethod
@@ -76,4 +59,4 @@ class Nli(Classify):
 def _canonical(example: TextExample) -> TextExample:
     if not isinstance(example.label, str):
         return example
-    return replace(example, label=ALIASES[example.label.strip().lower()])
+    return replace(example, label=canonical_name(example.label))

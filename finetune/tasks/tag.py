@@ -195,7 +195,7 @@ class Tag(BaseTask):
         )
 
     def loss(self, logits: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-        """Cross entropy of logits [W, C] or [P, C], summed over labelled pieces, and their number."""
+        """Summed cross entropy of logits [W, C] or [P, C], and the number of labelled pieces."""
         target = batch.targets["tag"]
         total = functional.cross_entropy(logits, target, ignore_index=IGNORED, reduction="sum")
         return total, (target != IGNORED).sum()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import chain
 
 import pytest
 import torch
@@ -53,9 +54,10 @@ def test_equals_dense_block_mask(window: int | None, seed: int) -> None:
 
 
 def test_groups_waste_little_and_cover_all() -> None:
-    lengths = [random.Random(1).randint(1, 120) for _ in range(200)]
+    chance = random.Random(1)
+    lengths = [chance.randint(1, 120) for _ in range(200)]
     groups = list(near_equal(lengths))
-    assert sorted(sum(groups, [])) == list(range(200))
+    assert sorted(chain.from_iterable(groups)) == list(range(200))
     padded = sum(max(lengths[m] for m in group) * len(group) for group in groups)
     assert padded <= (1 + attention.MAX_WASTE) * sum(lengths)
     assert len(groups) < 25

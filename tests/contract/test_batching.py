@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import chain
 
 import pytest
 import torch
@@ -46,7 +47,7 @@ def test_shares_make_up_the_batch(world_size: int) -> None:
     lengths = [chance.randint(1, 200) for _ in range(50)]
     batch = chance.sample(range(50), 21)
     shares = [share(batch, rank, world_size, lengths) for rank in range(world_size)]
-    assert sorted(sum(shares, [])) == sorted(batch)
+    assert sorted(chain.from_iterable(shares)) == sorted(batch)
     tokens = [sum(lengths[example] for example in part) for part in shares]
     assert max(tokens) - min(tokens) <= max(lengths)
     assert [share([7], rank, 3, lengths) for rank in range(3)] == [[7], [], []]
@@ -58,7 +59,8 @@ def test_micro_batches_keep_the_limit() -> None:
     assert sorted(e.example for group in groups for e in group) == list(range(30))
     sizes = [[len(e.input_ids) for e in group] for group in groups]
     assert all(sum(group) <= 64 for group in sizes)
-    assert sum(sizes, []) == sorted(sum(sizes, []))
+    ordered = list(chain.from_iterable(sizes))
+    assert ordered == sorted(ordered)
     assert len(micro_batches(made, 1)) == 30, "a longer sequence goes alone"
     assert micro_batches([], 64) == []
 

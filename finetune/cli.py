@@ -1,0 +1,284 @@
+"""The command line. Nothing heavy is imported before a command really starts."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from finetune.config import CONFIGS, field_docs, flag
+from finetune.types import perhaps
+
+COMMANDS = {
+    "classify": "label texts: one label, several, or a number",
+    "nli": "label pairs of texts: entailment, paraphrase and the like",
+    "tag": "tag words: named entities, parts of speech, chunks",
+    "run": "train what a recipe file says",
+    "recipes": "list the recipes and the scores they claim",
+    "check": "look at data (or a recipe's) for problems, without a model",
+    "predict": "answer new texts with a trained model",
+    "score": "score a file of predictions against gold, without a model",
+}
+"""The commands, in the order in which help lists them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecipesCommand:
+    """List the recipes and the scores they claim."""
+
+    folder: str = "recipes"
+    """Folder to look in, with its subfolders."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckCommand:
+    """Look at data for problems: counts, labels, schemes, duplicates, lengths. No model needed."""
+
+    data: str = ""
+    """As in training: folder, file, `train=FILE,test=FILE`, or hub data set."""
+    task: str | None = None
+    """classify, nli or tag; unset looks at the data."""
+    columns: tuple[str, ...] = ()
+    """Columns where names cannot be guessed, as `role=column`."""
+    model: str | None = None
+    """Also look through this model's tokenizer: vanishing words, windows, truncation."""
+    max_length: int = 512
+    """Longest sequence in tokens, for the forecast."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictCommand:
+    """Answer new texts with a trained model: one JSON line for each input, in input order."""
+
+    text: str | None = None
+    """One text."""
+    pair: str | None = None
+    """The second text, for a model of pairs."""
+    file: str | None = None
+    """Texts or words to answer: JSON Lines, CSV, TSV, plain lines or CoNLL columns; `-` reads
+    standard input."""
+    output: str | None = None
+    """File to write; unset prints."""
+    columns: tuple[str, ...] = ()
+    """Columns where names cannot be guessed, as `role=column`."""
+    batching: str = "auto"
+    """auto, packed or padded, as in training."""
+    max_tokens: int = 4096
+    """Tokens per forward pass: memory and speed only."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoreCommand:
+    """Score a file of predictions (JSON Lines) against a file of gold labels."""
+
+    columns: tuple[str, ...] = ()
+    """Columns of the gold file where names cannot be guessed, as `role=column`."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Entry point: run a command, turn errors of use into one line and a non-zero exit."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        _dispatch(arguments)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except KeyboardInterrupt:
+        _fail("interrupted", 130)
+    except (ValueError, FileNotFoundError, PermissionError, IsADirectoryError) as error:
+        if os.environ.get("FINETUNE_TRACEBACK"):
+            raise
+        _fail(f"error: {error}", 2)
+
+
+def _fail(text: str, code: int) -> None:
+    print(text, file=sys.stderr)
+    sys.exit(code)
+
+
+def _dispatch(arguments: list[str]) -> None:
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(_overview())
+        return
+    name, rest = arguments[0], arguments[1:]
+    if name == "--version":
+        from importlib.metadata import version
+
+        print(version("finetune"))
+        return
+    if name not in COMMANDS:
+        raise ValueError(f"unknown command {name!r}.{perhaps(name, COMMANDS)}\n\n{_overview()}")
+    runners: dict[str, Callable[[list[str]], None]] = {
+        "run": _run,
+        "recipes": _recipes,
+        "check": _check,
+        "predict": _predict,
+        "score": _score,
+    }
+    if name in CONFIGS:
+        _train(name, rest)
+    else:
+        runners[name](rest)
+
+
+def _overview() -> str:
+    listed = "\n".join(f"  {name:10} {text}" for name, text in COMMANDS.items())
+    return (
+        "usage: finetune COMMAND [flags]\n\nFine-tune pretrained text encoders.\n\n"
+        f"{listed}\n\n"
+        "`finetune COMMAND --help` lists a command's flags. A first try that needs no hub:\n"
+        "  finetune nli --model minilm --data examples/data/nli"
+    )
+
+
+def parse(kind: type[Any], arguments: Sequence[str], command: str, *, usage: str = "") -> Any:
+    """Read arguments into a dataclass; wrong ones end the program with what is legal."""
+    import tyro
+
+    return tyro.cli(
+        kind,
+        args=list(arguments),
+        prog=f"finetune {command}{' ' + usage if usage else ''}",
+        config=(tyro.conf.OmitArgPrefixes,),
+    )
+
+
+def _train(task: str, arguments: list[str]) -> None:
+    recipe = None
+    if "--recipe" in arguments:
+        place = arguments.index("--recipe")
+        if place + 1 == len(arguments):
+            raise ValueError("--recipe needs a file.")
+        recipe = arguments[place + 1]
+        arguments = arguments[:place] + arguments[place + 2 :]
+    _start(task, recipe, arguments)
+
+
+def _run(arguments: list[str]) -> None:
+    if not arguments or arguments[0].startswith("-"):
+        print(
+            "usage: finetune run RECIPE [flags]\n\nTrain what a recipe file says; flags win over "
+            "the recipe and are those of its task\n(`finetune nli --help`). `--dry-run` shows "
+            "the plan only. `finetune recipes` lists recipes."
+        )
+        if not any(a in ("-h", "--help") for a in arguments):
+            raise ValueError("finetune run needs a recipe file.")
+        return
+    _start(None, arguments[0], arguments[1:])
+
+
+def _start(task: str | None, recipe_path: str | None, arguments: list[str]) -> None:
+    recipe = None
+    if recipe_path is not None:
+        from finetune.recipe import load_recipe
+
+        recipe = load_recipe(recipe_path)
+        if task is not None and recipe.task != task:
+            raise ValueError(f"{recipe_path} is a recipe for {recipe.task}, not {task}.")
+        task = recipe.task
+    assert task is not None
+    dry = "--dry-run" in arguments
+    arguments = [argument for argument in arguments if argument != "--dry-run"]
+    before = recipe.arguments if recipe else []
+    usage = "[--recipe FILE] [--dry-run]"
+    config = parse(CONFIGS[task], before + arguments, task, usage=usage)
+    of_recipe = parse(CONFIGS[task], before, task) if recipe else None
+    from finetune import commands
+
+    if dry:
+        commands.dry_run(task, config)
+    else:
+        commands.train(task, config, recipe, of_recipe)
+
+
+def _recipes(arguments: list[str]) -> None:
+    command = parse(RecipesCommand, arguments, "recipes")
+    from finetune.recipe import find_recipes, load_recipe
+
+    paths = find_recipes(command.folder)
+    if not paths:
+        raise ValueError(f"{command.folder}: no recipes (*.yaml) there.")
+    for path in paths:
+        recipe = load_recipe(path)
+        print(f"{path}\n    {recipe.task}: {recipe.description}")
+        for entry in recipe.expected:
+            doubt = "" if entry.source_checked else ", source not checked"
+            print(
+                f"    {entry.split} {entry.metric} {entry.value:g} ± {entry.tolerance:g} "
+                f"({entry.source}{doubt})"
+            )
+
+
+def _check(arguments: list[str]) -> None:
+    command = None
+    if arguments and not arguments[0].startswith("-"):
+        from finetune.recipe import load_recipe
+
+        if arguments[0].endswith((".yaml", ".yml")):
+            recipe = load_recipe(arguments[0])
+            config = parse(CONFIGS[recipe.task], recipe.arguments, "check")
+            print(f"{arguments[0]}: a valid recipe for {recipe.task}")
+            command = CheckCommand(
+                data=config.data,
+                task=recipe.task,
+                columns=config.columns,
+                max_length=config.max_length or 512,
+            )
+        else:
+            arguments = ["--data", *arguments]
+    command = command or parse(CheckCommand, arguments, "check", usage="[RECIPE]")
+    if not command.data:
+        raise ValueError("check needs a recipe or --data.")
+    from finetune import commands
+
+    commands.check(command)
+
+
+def _predict(arguments: list[str]) -> None:
+    run, rest = _first(arguments)
+    command = parse(PredictCommand, rest, "predict", usage="RUN")
+    if run is None:
+        raise ValueError(
+            "predict needs the folder of a run or model: finetune predict RUN --text …"
+        )
+    if (command.text is None) == (command.file is None):
+        raise ValueError("predict needs either --text or --file.")
+    from finetune import commands
+
+    commands.predict_texts(Path(run), command)
+
+
+def _score(arguments: list[str]) -> None:
+    predictions, rest = _first(arguments)
+    gold, rest = _first(rest)
+    command = parse(ScoreCommand, rest, "score", usage="PREDICTIONS GOLD")
+    if predictions is None or gold is None:
+        raise ValueError("score needs two files: finetune score PREDICTIONS GOLD")
+    from finetune import commands
+
+    commands.score_files(Path(predictions), gold, command)
+
+
+def _first(arguments: list[str]) -> tuple[str | None, list[str]]:
+    """The leading positional argument, if there is one, and the rest."""
+    if arguments and not arguments[0].startswith("--") and arguments[0] != "-h":
+        return arguments[0], arguments[1:]
+    return None, arguments
+
+
+def options_table(task: str) -> str:
+    """A task's options as a Markdown table, from the field documentation."""
+    rows = ["| option | default | meaning |", "| --- | --- | --- |"]
+    docs = field_docs(CONFIGS[task])
+    for entry in dataclasses.fields(CONFIGS[task]):
+        default = "" if entry.default in (None, (), "") else f"`{entry.default}`"
+        rows.append(f"| `{flag(entry.name)}` | {default} | {docs[entry.name]} |")
+    return "\n".join(rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,260 @@
+"""What the commands do, once their arguments are read."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import statistics
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from finetune import report
+from finetune.config import RESULT_FREE, TrainConfig
+from finetune.recipe import Recipe, verdict
+from finetune.tasks import Task, load_task, model_folder, saved_task
+
+if TYPE_CHECKING:
+    from finetune.cli import CheckCommand, PredictCommand, ScoreCommand
+
+
+def train(
+    name: str, config: TrainConfig, recipe: Recipe | None, of_recipe: TrainConfig | None
+) -> None:
+    """Train a task's model and say what came out and where it is."""
+    _quiet_libraries()
+    from finetune.interruption import Stopped
+    from finetune.launch import make_accelerator, with_folder
+    from finetune.optimization import precision_of
+    from finetune.progress import Reporter, clock
+    from finetune.train import fit
+
+    start = time.monotonic()
+    config = with_folder(config, name)
+    accelerator = make_accelerator(config)
+    main = accelerator.is_main_process
+    reporter = Reporter(quiet=not main)
+    task = load_task(config, name)
+    for line in (*described(task), *task.notes):
+        reporter.say(line)
+    try:
+        result = fit(task, config, accelerator, reporter)
+    except Stopped as stopped:
+        again = report.command_line()
+        resume = "" if "--resume" in again else f" --out {config.out} --resume"
+        reporter.say(f"{stopped}. Continue with: {again}{resume}")
+        sys.exit(130)
+    if not main:
+        return
+    folder = Path(config.out or "")
+    device = accelerator.device.type
+    content = report.environment(device, precision_of(config, accelerator.device))
+    (folder / "environment.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    report.write_readme(
+        folder,
+        task=name,
+        config=config,
+        labels=list(task.labels),
+        metrics=result.metrics,
+        notes=result.notes,
+        best_step=result.best_step,
+        num_steps=result.num_steps,
+    )
+    seconds = time.monotonic() - start
+    print(report.results(result.metrics))
+    _print_verdicts(recipe, config, of_recipe, result.metrics)
+    print(
+        f"{clock(seconds)} in all. Everything is in {folder}: README.md says what is what; the "
+        f"model is {folder / 'best'}."
+    )
+    print(f'Try it: finetune predict {folder} --text "…"')
+
+
+def _print_verdicts(
+    recipe: Recipe | None,
+    config: TrainConfig,
+    of_recipe: TrainConfig | None,
+    metrics: dict[str, dict[str, float]],
+) -> None:
+    if recipe is None or of_recipe is None:
+        return
+    changed = [
+        field
+        for field in config.__dataclass_fields__
+        if field not in RESULT_FREE | {"seed"}
+        and getattr(config, field) != getattr(of_recipe, field)
+    ]
+    for entry in recipe.expected:
+        value = metrics.get(entry.split, {}).get(entry.metric)
+        claim = f"{entry.split} {entry.metric}: expected {entry.value:g} ± {entry.tolerance:g}"
+        if value is None:
+            print(f"{claim}: not measured")
+        elif changed:
+            print(f"{claim}, got {value:.4f}: not comparable ({', '.join(changed)} changed)")
+        else:
+            print(f"{claim}, got {value:.4f}: {verdict(entry, value)} ({entry.source})")
+
+
+def dry_run(name: str, config: TrainConfig) -> None:
+    """Print what a run would do: data, labels, lengths, steps, memory; nothing is trained."""
+    _quiet_libraries()
+    from finetune.optimization import Plan
+
+    task = load_task(config, name)
+    examples = task.read("train")
+    encoded = task.encode(examples[:10_000])
+    lengths = sorted(len(e.input_ids) for windows in encoded for e in windows)
+    plan = Plan.of(config, len(examples))
+    print("\n".join((*described(task), *task.notes)))
+    print(
+        f"lengths in tokens: mean {statistics.fmean(lengths):.1f}, median "
+        f"{lengths[len(lengths) // 2]}, 95 % {lengths[int(len(lengths) * 0.95)]}, longest "
+        f"{lengths[-1]}" + (" (first 10,000 examples)" if len(examples) > 10_000 else "")
+    )
+    if task.num_cut:
+        print(f"cut to fit --max-length: {task.num_cut:,}")
+    print(
+        f"{plan.num_steps:,} steps of {plan.batch_size} examples, {plan.steps_per_epoch:,} an "
+        f"epoch, {plan.warmup_steps:,} of warm-up; evaluation every {plan.eval_every:,}, "
+        f"checkpoint every {plan.save_every:,}"
+    )
+    print(_memory(config, statistics.fmean(lengths)))
+    for field in config.__dataclass_fields__:
+        print(f"  {field}: {getattr(config, field)}")
+
+
+def _memory(config: TrainConfig, mean_length: float) -> str:
+    """A guess at training memory: weights, gradients and moments, and kept activations."""
+    import torch
+    from transformers import AutoModel
+
+    from finetune.models import load_config
+
+    model = load_config(
+        config.model, revision=config.revision, trust_remote_code=config.trust_remote_code
+    )
+    with torch.device("meta"):
+        number = sum(weight.numel() for weight in AutoModel.from_config(model).parameters())
+    tokens = min(config.max_tokens, config.batch_size * mean_length)
+    # Kept for the backward pass, per token and layer: about 34 values of the model's width (Korthikanti
+    # et al., 2022, without the attention matrix), 4 bytes each.
+    activations = tokens * model.num_hidden_layers * model.hidden_size * 34 * 4
+    return (
+        f"memory: {number / 1e6:,.1f} M weights, about {16 * number / 1e9:.2f} GB with gradients "
+        f"and moments, and {activations / 1e9:.2f} GB of activations for {tokens:,.0f} tokens "
+        "(--max-tokens bounds them)"
+    )
+
+
+def described(task: Task) -> list[str]:
+    """The data in a line or two: examples by split, labels."""
+    from finetune.types import shortened
+
+    counts = ", ".join(f"{split} {len(task.read(split)):,}" for split in task.splits)
+    return [
+        f"data: {task.config.data}: {counts}",
+        f"labels ({len(task.labels)}): {shortened(task.labels, 20)}",
+    ]
+
+
+def check(command: CheckCommand) -> None:
+    """The data doctor."""
+    _quiet_libraries()
+    from finetune.data import check_data, kind_of, read_text, read_tokens, render
+
+    columns = dict(item.split("=", 1) for item in command.columns)
+    words = command.task == "tag" or (command.task is None and kind_of(command.data) == "tokens")
+    if words:
+        data = read_tokens(command.data, columns=columns)
+    else:
+        data = read_text(
+            command.data, columns=columns, pair=True if command.task == "nli" else None
+        )
+    counter = None
+    if command.model is not None:
+        from finetune.tokenization import PieceTokenizer
+
+        tokenizer = PieceTokenizer.from_pretrained(command.model, words=words)
+
+        def counter(items: Sequence[Any]) -> list[Any]:
+            if words:
+                return [[len(p) for p in s] for s in tokenizer.raw_word_pieces(items)]
+            return [len(pieces) for pieces in tokenizer.text_pieces(items)]
+
+    findings = check_data(data, piece_counts=counter, max_length=command.max_length)
+    print(render(findings))
+    if any(finding.level == "error" for finding in findings):
+        sys.exit(1)
+
+
+def predict_texts(folder: Path, command: PredictCommand) -> None:
+    """Write one JSON line for each input, in input order."""
+    _quiet_libraries()
+    from finetune.prediction import predict_stream
+
+    place = model_folder(folder)
+    task = saved_task(place)
+    task.config = replace(task.config, batching=command.batching, max_tokens=command.max_tokens)
+    if command.pair is not None and task.name == "tag":
+        raise ValueError("--pair goes with models of pairs of texts, and this one tags words.")
+    head = task.head(place)
+    examples = _inputs(task, command)
+    with _output(command.output) as out:
+        for prediction in predict_stream(task, head, examples):
+            out.write(json.dumps(prediction.record(), ensure_ascii=False) + "\n")
+
+
+def _inputs(task: Task, command: PredictCommand) -> Iterator[Any]:
+    from finetune import data
+    from finetune.align import split_words
+    from finetune.types import TextExample, TokenExample
+
+    columns = dict(item.split("=", 1) for item in command.columns)
+    if command.text is not None:
+        if task.name == "tag":
+            words, offsets = split_words(command.text)
+            yield TokenExample(
+                0, tuple(words), text=command.text, offsets=tuple(offsets), where="--text"
+            )
+        else:
+            if task.name == "nli" and command.pair is None:
+                raise ValueError("this model compares two texts: give the second with --pair.")
+            yield TextExample(0, command.text, command.pair, where="--text")
+        return
+    read = data.read_token_file if task.name == "tag" else data.read_text_file
+    yield from read(command.file, columns=columns)
+
+
+@contextlib.contextmanager
+def _output(path: str | None) -> Iterator[TextIO]:
+    """Standard output, or a file that appears when it is complete."""
+    if path is None:
+        yield sys.stdout
+        return
+    fresh = Path(path + ".new")
+    try:
+        with fresh.open("w", encoding="utf-8") as file:
+            yield file
+    except BaseException:
+        fresh.unlink(missing_ok=True)
+        raise
+    fresh.replace(path)
+
+
+def score_files(predictions: Path, gold: str, command: ScoreCommand) -> None:
+    """Print the metrics of a predictions file as JSON."""
+    from finetune.scoring import score_predictions
+
+    columns = dict(item.split("=", 1) for item in command.columns)
+    print(json.dumps(score_predictions(predictions, gold, columns), indent=2))
+
+
+def _quiet_libraries() -> None:
+    """No progress bars and advice of other libraries between our lines."""
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()

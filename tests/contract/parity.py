@@ -1,0 +1,66 @@
+"""What the comparisons with plain Hugging Face share.
+
+Hidden states are weighted per element before they are summed: the sum over a LayerNorm's output
+has a gradient of zero, and a comparison of zeros shows nothing.
+"""
+
+from __future__ import annotations
+
+import random
+
+import torch
+from torch import Tensor
+
+from finetune.types import Encoding
+
+LENGTHS = (5, 62, 17, 3, 1, 22, 22, 9, 40, 21)
+CLOSE = {"deberta": 1e-6, "deberta-v2": 1e-6}  # their scale is computed in float32
+
+
+def encodings(model, lengths=LENGTHS, seed: int = 0) -> list[Encoding]:
+    """Random sequences, with two segments where the model tells segments apart."""
+    chance = random.Random(seed)
+    segments = getattr(model.config, "type_vocab_size", 0) > 1
+    special = 5
+    return [
+        Encoding(
+            example,
+            [chance.randrange(special, model.config.vocab_size) for _ in range(length)],
+            [int(place > length // 2) for place in range(length)] if segments else None,
+        )
+        for example, length in enumerate(lengths)
+    ]
+
+
+def plain_inputs(model, made: list[Encoding]) -> dict[str, Tensor]:
+    """What a data collator would feed: ids and mask padded at the right, nothing else."""
+    longest = max(len(e.input_ids) for e in made)
+    shape = (len(made), longest)
+    inputs = {
+        "input_ids": torch.full(shape, model.config.pad_token_id),
+        "attention_mask": torch.zeros(shape, dtype=torch.long),
+    }
+    if made[0].segment_ids is not None:
+        inputs["token_type_ids"] = torch.zeros(shape, dtype=torch.long)
+    for row, encoding in enumerate(made):
+        length = len(encoding.input_ids)
+        inputs["input_ids"][row, :length] = torch.tensor(encoding.input_ids)
+        inputs["attention_mask"][row, :length] = 1
+        if encoding.segment_ids is not None:
+            inputs["token_type_ids"][row, :length] = torch.tensor(encoding.segment_ids)
+    return inputs
+
+
+def gradients(model) -> dict[str, Tensor]:
+    return {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
+
+
+def assert_same_gradients(model, reference, tolerance: float) -> None:
+    mine, theirs = gradients(model), gradients(reference)
+    assert mine.keys() == theirs.keys()
+    assert mine
+    for name, gradient in theirs.items():
+        size = gradient.abs().max()
+        assert (mine[name] - gradient).abs().max() <= tolerance * max(1.0, float(size)), name
+    live = sum(bool(gradient.abs().max() > 1e-9) for gradient in theirs.values())
+    assert live >= 0.8 * len(theirs), "the comparison would be one of zeros"

@@ -1,0 +1,72 @@
+"""Small data written into a folder by the tests that need some."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+_PEOPLE = ["Ana", "Bruno", "Carla", "Dmitri", "Elena", "Farid"]
+_PLACES = ["Lagos", "Oslo", "Quito", "New York", "Addis Ababa"]
+_GOOD = ["lovely", "bright", "excellent", "warm"]
+_BAD = ["dreadful", "dull", "broken", "cold"]
+
+
+def write_jsonl(path: Path, rows: list[dict]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), "utf-8")
+    return path
+
+
+def sentiment(folder: Path, sizes: tuple[int, int, int] = (40, 12, 12)) -> Path:
+    """Texts of very different lengths whose label is said by one word."""
+    rng = random.Random(1)
+
+    def row() -> dict:
+        label = rng.choice(["neg", "pos"])
+        word = rng.choice(_GOOD if label == "pos" else _BAD)
+        filler = "the room was " * rng.randint(1, 6)
+        return {"text": f"{filler}{word} in {rng.choice(_PLACES)}", "label": label}
+
+    return _splits(folder, row, sizes)
+
+
+def pairs(folder: Path, sizes: tuple[int, int, int] = (30, 9, 9)) -> Path:
+    rng = random.Random(2)
+
+    def row() -> dict:
+        label = rng.choice(["entailment", "neutral", "contradiction"])
+        one, other = rng.sample(_PLACES, 2)
+        person = rng.choice(_PEOPLE)
+        second = {
+            "entailment": f"{person} is in {one}",
+            "neutral": f"{person} is happy",
+            "contradiction": f"{person} is in {other}",
+        }[label]
+        return {"text": f"{person} lives in {one}", "text_pair": second, "label": label}
+
+    return _splits(folder, row, sizes)
+
+
+def entities(folder: Path, sizes: tuple[int, int, int] = (30, 9, 9), words: int = 1) -> Path:
+    """Tagged sentences; ``words`` repeats each sentence so that windows are needed."""
+    rng = random.Random(3)
+
+    def row() -> dict:
+        tokens: list[str] = []
+        tags: list[str] = []
+        for _ in range(rng.randint(1, 2) * words):
+            tokens += [rng.choice(_PEOPLE), "saw", "the", "river", "near"]
+            tags += ["B-PER", "O", "O", "O", "O"]
+            place = rng.choice(_PLACES).split()
+            tokens += [*place, "."]
+            tags += ["B-LOC", *["I-LOC"] * (len(place) - 1), "O"]
+        return {"tokens": tokens, "tags": tags}
+
+    return _splits(folder, row, sizes)
+
+
+def _splits(folder: Path, row, sizes: tuple[int, int, int]) -> Path:
+    for split, size in zip(("train", "validation", "test"), sizes, strict=True):
+        write_jsonl(folder / f"{split}.jsonl", [row() for _ in range(size)])
+    return folder

@@ -1,0 +1,394 @@
+"""Texts and pairs with labels: formats, columns, labels, streaming, and every error message."""
+
+import gzip
+import io
+import json
+import sys
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from finetune.data import DataError, as_numbers, read_text, read_text_file
+from finetune.types import TextExample
+
+
+@pytest.fixture
+def read(tmp_path):
+    """Write one file and read it as train."""
+
+    def write_and_read(name, content, **options):
+        path = tmp_path / name
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return read_text(str(path), **options)
+
+    return write_and_read
+
+
+@pytest.fixture
+def error(read, tmp_path):
+    """The message for a file that cannot be read, without the folder."""
+
+    def message(name, content, **options):
+        with pytest.raises(DataError) as caught:
+            read(name, content, **options)
+        return str(caught.value).replace(f"{tmp_path}/", "")
+
+    return message
+
+
+def train(dataset):
+    return [(e.text, e.pair, e.label) for e in dataset.splits["train"]]
+
+
+def jsonl(*rows):
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+# --- formats ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.jsonl", '{"text": "x", "label": "p"}\n\n{"text": "y", "label": "q"}'),
+        ("a.json", '[{"text": "x", "label": "p"},\n {"text": "y", "label": "q"}]'),
+        ("a.json", '{"text": "x", "label": "p"}\n{"text": "y", "label": "q"}\n'),
+        ("a.csv", "text,label\r\nx,p\r\ny,q\r\n"),
+        ("a.csv", "\ufefftext,label\nx,p\n\ny,q\n"),
+        ("a.csv", "label;text\np;x\nq;y\n"),
+        ("a.csv", "label\ttext\np\tx\nq\ty\n"),
+        ("a.tsv", "text\tlabel\nx\tp\ny\tq\n"),
+        ("a.txt", "text\tlabel\nx\tp\ny\tq\n"),
+        ("a.data", "text,label\nx,p\ny,q\n"),
+        ("a.data", '{"text": "x", "label": "p"}\n{"text": "y", "label": "q"}\n'),
+        ("a.data", '[{"text": "x", "label": "p"}, {"text": "y", "label": "q"}]'),
+        ("a.tsv.gz", gzip.compress(b"text\tlabel\nx\tp\ny\tq\n")),
+        ("a.tsv", gzip.compress(b"text\tlabel\nx\tp\ny\tq\n")),
+    ],
+)
+def test_formats(read, name, content):
+    assert train(read(name, content)) == [("x", None, "p"), ("y", None, "q")]
+
+
+def test_parquet_with_class_names(tmp_path):
+    datasets = pytest.importorskip("datasets")
+    features = datasets.Features(
+        {"text": datasets.Value("string"), "labels": datasets.List(datasets.ClassLabel(names="ab"))}
+    )
+    values = {"text": ["x", "y"], "labels": [[0, 1], []]}
+    datasets.Dataset.from_dict(values, features=features).to_parquet(tmp_path / "train.parquet")
+    dataset = read_text(str(tmp_path))
+    assert train(dataset) == [("x", None, ("a", "b")), ("y", None, ())]
+    assert dataset.splits["train"][1].where.endswith("train.parquet:row 2")
+    (tmp_path / "train.parquet").write_bytes(b"PAR0")
+    with pytest.raises(DataError, match="not a readable Parquet file"):
+        read_text(str(tmp_path))
+
+
+def test_plain_text_has_no_labels(read):
+    dataset = read("a.txt", "one text\nanother\n")
+    assert train(dataset) == [("one text", None, None), ("another", None, None)]
+    assert dataset.notes == ["train: 2 of 2 rows have no label (empty, '-' or -1)"]
+
+
+def test_csv_quotes_newlines_and_line_numbers(read):
+    dataset = read("a.csv", 'text,label\n"two\nlines, ""quoted""",p\nz,q\n')
+    assert dataset.splits["train"][0].text == 'two\nlines, "quoted"'
+    assert [e.where[-7:] for e in dataset.splits["train"]] == ["a.csv:2", "a.csv:4"]
+
+
+def test_tsv_takes_quotes_as_they_are(read):
+    dataset = read("a.tsv", 'text\tlabel\n"unbalanced\tp\nthe "x" y\tq\n')
+    assert [e.text for e in dataset.splits["train"]] == ['"unbalanced', 'the "x" y']
+
+
+def test_odd_line_separators_stay_in_their_line(read):
+    text = "a\u2028b\x85c\x0bd"
+    assert read("a.tsv", f"text\tlabel\n{text}\tp\n").splits["train"][0].text == text
+
+
+def test_long_csv_fields(read):
+    assert len(read("a.csv", f"text,label\n{'x' * 200_000},p\n").splits["train"][0].text) == 200_000
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.tuples(st.text(min_size=1), st.sampled_from("pq")), min_size=1))
+def test_any_text_survives_json_lines(tmp_path_factory, rows):
+    path = tmp_path_factory.mktemp("json") / "a.jsonl"
+    content = "".join(json.dumps({"text": t, "label": y}) + "\n" for t, y in rows)
+    path.write_text(content)
+    assert train(read_text(str(path))) == [(text, None, label) for text, label in rows]
+
+
+# --- which column is which -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("header", "text", "pair", "label"),
+    [
+        ("premise hypothesis label", 0, 1, 2),
+        ("gold_label sentence1_parse sentence1 sentence2", 2, 3, 0),
+        ("index question sentence label", 1, 2, 3),
+        ("id qid1 qid2 question1 question2 is_duplicate", 3, 4, 5),
+        ("text_a text_b category", 0, 1, 2),
+        ("text text_pair labels", 0, 1, 2),
+        ("sentence label idx", 0, None, 1),
+        ("Review Class", 0, None, 1),
+        ("text coarse_label fine_label", 0, None, 1),
+        ("pair_ID sentence_A sentence_B entailment_judgment", 1, 2, 3),
+    ],
+)
+def test_guessing_columns(read, header, text, pair, label):
+    names = header.split()
+    cells = [f"c{i}" for i in range(len(names))]
+    dataset = read("a.tsv", "\t".join(names) + "\n" + "\t".join(cells) + "\n")
+    assert train(dataset) == [(cells[text], pair and cells[pair], cells[label])]
+
+
+def test_mrpc_header(read):
+    content = "\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\r\n1\t7\t8\tHe \"ran\t\"He ran\r\n"
+    assert train(read("msr.tsv", content)) == [('He "ran', '"He ran', "1")]
+
+
+def test_sick_has_two_labels(read):
+    content = (
+        "pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment\n"
+        "1\ta b\tc d\t4.5\tNEUTRAL\n2\ta\tc\t3\tENTAILMENT\n"
+    )
+    dataset = read("SICK.txt", content)
+    assert train(dataset)[0] == ("a b", "c d", "NEUTRAL")
+    assert dataset.notes == [
+        "labels are from column 'entailment_judgment'; for 'relatedness_score' write "
+        "--columns label=relatedness_score"
+    ]
+    scores = read("SICK.txt", content, columns={"label": "relatedness_score"})
+    assert [e.label for e in scores.splits["train"]] == [4.5, 3.0]
+    assert "numbers" in scores.notes[0]
+
+
+def test_cola_without_header(read):
+    content = "gj04\t1\t\tOne fell.\ngj04\t0\t*\tFell one.\n"
+    expected = [("One fell.", None, "1"), ("Fell one.", None, "0")]
+    assert train(read("train.tsv", content)) == expected
+    by_number = read("train.tsv", content, columns={"text": "3", "label": "1"})
+    assert train(by_number) == expected
+
+
+def test_stsb_with_and_without_header(tmp_path):
+    row = "4\tmain-captions\tMSRvid\t2012test\t0009\tnone\tnone\tA man.\tA boy.\t4.250\n"
+    head = "index\tgenre\tfilename\tyear\told_index\tsource1\tsource2\tsentence1\tsentence2\tscore\n"
+    (tmp_path / "train.tsv").write_text(row)
+    (tmp_path / "test.tsv").write_text(head + row)
+    dataset = read_text(str(tmp_path))
+    assert train(dataset) == [("A man.", "A boy.", 4.25)]
+    assert dataset.splits["test"][0].label == 4.25
+
+
+def test_naming_columns(read):
+    content = "body,verdict,other\nx,p,o\n"
+    columns = {"text": "body", "label": "verdict"}
+    assert train(read("a.csv", content, columns=columns)) == [("x", None, "p")]
+    columns = {"text": "body", "pair": "other", "label": "Verdict"}
+    assert train(read("a.csv", content, columns=columns)) == [("x", "o", "p")]
+    assert train(read("a.csv", "x,p\n", columns={"text": "0", "label": "1"})) == [("x", None, "p")]
+
+
+def test_pair_or_not(read, error):
+    rows = jsonl({"premise": "a", "hypothesis": "b", "label": "c"})
+    assert train(read("a.jsonl", rows)) == [("a", "b", "c")]
+    assert train(read("a.jsonl", rows, pair=False)) == [("a", None, "c")]
+    message = error("b.jsonl", jsonl({"text": "a", "label": "c"}), pair=True)
+    assert "no column is known to hold the second text of a pair" in message
+    assert "columns found: text, label" in message and "--columns pair=NAME" in message
+
+
+def test_wrong_columns(error):
+    rows = jsonl({"sentence": "a", "label": "c"})
+    message = error("a.jsonl", rows, columns={"text": "sentense"})
+    assert message == (
+        "a.jsonl: no column 'sentense' (--columns text=sentense); columns found: sentence, label. "
+        "Perhaps you meant 'sentence'?"
+    )
+    message = error("a.jsonl", rows, columns={"lable": "x"})
+    assert "'lable' is no role: the roles here are text, pair, label. Perhaps" in message
+    message = error("a.jsonl", jsonl({"foo": "a", "bar": "b"}))
+    assert "no column is known to hold a text; columns found: foo, bar. Name it:" in message
+    message = error("a.tsv", "good\tnot known\nbad\tstill not\n")
+    assert "no header with known names; its first row: 0: 'good', 1: 'not known'" in message
+    assert "--columns text=0 (its number from 0)" in message
+
+
+# --- labels ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("values", "labels"),
+    [
+        (["a", "b"], ["a", "b"]),
+        ([" a ", "-", "", None], ["a", None, None, None]),
+        ([0, 1, -1], ["0", "1", None]),
+        ([1, 2.5], [1.0, 2.5]),
+        ([-1.0, 2.5], [-1.0, 2.5]),
+        ([-1.0, -1.0], [None, None]),
+        ([float("nan"), 0.5], [None, 0.5]),
+        ([True, False], ["true", "false"]),
+        (["4.5", "5"], ["4.5", "5"]),
+        ([["a", "b"], [], None, "c"], [("a", "b"), (), None, ("c",)]),
+        ([[0, 1], [2]], [("0", "1"), ("2",)]),
+    ],
+)
+def test_labels_in_json(read, values, labels):
+    dataset = read("a.jsonl", jsonl(*({"text": "x", "label": value} for value in values)))
+    assert [e.label for e in dataset.splits["train"]] == labels
+
+
+@pytest.mark.parametrize(
+    ("values", "labels"),
+    [
+        (["1", "0", "-1"], ["1", "0", None]),
+        (["1", "2.5", ""], [1.0, 2.5, None]),
+        (["1", "2.5", "x"], ["1", "2.5", "x"]),
+        (["1.0", "nan"], ["1.0", "nan"]),
+    ],
+)
+def test_labels_in_tables(read, values, labels):
+    content = "text\tlabel\n" + "".join(f"x\t{value}\n" for value in values)
+    assert [e.label for e in read("a.tsv", content).splits["train"]] == labels
+
+
+def test_missing_labels_are_counted_by_split(tmp_path):
+    (tmp_path / "train.jsonl").write_text(jsonl({"text": "a", "label": "p"}, {"text": "b"}))
+    (tmp_path / "test.jsonl").write_text(jsonl({"text": "a"}, {"text": "b"}))
+    dataset = read_text(str(tmp_path))
+    assert [e.label for e in dataset.splits["train"]] == ["p", None]
+    assert [note.split(" (")[0] for note in dataset.notes] == [
+        "train: 1 of 2 rows have no label",
+        "test: 2 of 2 rows have no label",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("labels", "words"),
+    [
+        ([{"a": 1}], ["a.jsonl:1", "a text, a number or a list of texts"]),
+        ([[0, 1, 0]], ["a.jsonl:1", "'0' twice", "not a 0/1 vector"]),
+        ([["a"], [None]], ["a.jsonl:2", "is no name"]),
+        ([0.5, "good"], ["a.jsonl:2", "'good' is a name where other rows have numbers"]),
+        ([["a"], 0.5], ["a.jsonl:2", "is a number where other rows have lists"]),
+    ],
+)
+def test_bad_labels(error, labels, words):
+    message = error("a.jsonl", jsonl(*({"text": "x", "label": label} for label in labels)))
+    assert all(word in message for word in words), message
+
+
+def test_as_numbers():
+    examples = [TextExample(0, "a", label="3"), TextExample(1, "b"), TextExample(2, "c", label=0.5)]
+    assert [e.label for e in as_numbers(examples)] == [3.0, None, 0.5]
+    with pytest.raises(DataError, match="a.csv:7: label 'good' is not a number"):
+        as_numbers([TextExample(0, "a", label="good", where="a.csv:7")])
+
+
+# --- errors ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("a.jsonl", '{"text": "x"}\n{"text": \n', ["a.jsonl:2", "not valid JSON", "column"]),
+        ("a.jsonl", '{"text": "x"}\n["x"]\n', ["a.jsonl:2", "must be a JSON object, not a list"]),
+        ("a.jsonl", '{"text": "\\ud83d"}\n', ["a.jsonl:1", "half of a surrogate pair"]),
+        ("a.jsonl", '{"text": "x"}\n{"txt": "y"}\n', ["a.jsonl:2", "'text' is missing"]),
+        ("a.jsonl", '{"text": null}\n', ["a.jsonl:1", "'text' is empty"]),
+        ("a.jsonl", '{"text": ["x"]}\n', ["a.jsonl:1", "holds list, not a text"]),
+        ("a.json", '{\n"data": []}\n', ["a.json", "one JSON object, not a list"]),
+        ("a.json", '[{"text": "x"}, 3]', ["a.json:item 2", "not a number"]),
+        ("a.json", "[", ["a.json", "not valid JSON"]),
+        (
+            "a.tsv",
+            "text\tlabel\nx\tp\ny\n",
+            ["a.tsv:3: 1 fields where 2 are expected (text, label)", "exactly one tab"],
+        ),
+        ("a.tsv", 'text\tlabel\n"x\ty"\tp\n', ["a.tsv:2: 3 fields", "TSV has no quoting"]),
+        ("a.csv", "text,label\nx,y,p\n", ["a.csv:2: 3 fields where 2", "double quotes"]),
+        ("a.csv", 'text,label\nx,p\n"y,q\nz,p\n', ["a.csv:3", "quotes of this row do not match"]),
+        ("a.jsonl", "", ["a.jsonl", "the train split is empty"]),
+        ("a.tsv", "text\tlabel\n", ["the train split is empty"]),
+        ("a.csv", "", ["the train split is empty"]),
+        ("a.conll", "Ann B-PER\n", ["a.conll", "words in columns", "finetune tag"]),
+        (
+            "a.tsv",
+            b"text\tlabel\nabc\tp\ncaf\xe9\tq\n",
+            ["a.tsv:3: byte 0xe9 at position 4", "(byte 20 of", "iconv -f latin1 -t utf-8 a.tsv"],
+        ),
+        ("a.csv", "text,label\nx,p\n".encode("utf-16"), ["a.csv:1", "iconv -f utf-16"]),
+        ("a.jsonl.gz", gzip.compress(b'{"text": "x"}\n' * 99)[:30], ["a.jsonl.gz:", "damaged"]),
+    ],
+)
+def test_errors_say_where_and_what_to_do(error, name, content, words):
+    message = error(name, content)
+    assert all(word in message for word in words), message
+
+
+def test_numbers_as_texts_are_texts(read):
+    assert train(read("a.jsonl", jsonl({"text": 5, "label": "p"}))) == [("5", None, "p")]
+
+
+# --- streaming -------------------------------------------------------------------------------
+
+
+def test_streaming_files(tmp_path):
+    def stream(name, content, **options):
+        path = tmp_path / name
+        path.write_text(content)
+        return [(e.id, e.text, e.pair, e.label) for e in read_text_file(path, **options)]
+
+    assert stream("a.txt", "one\n\nthree\n") == [
+        (0, "one", None, None), (1, "", None, None), (2, "three", None, None)]  # fmt: skip
+    assert stream("a.jsonl", jsonl({"text": "x"}, {"text": "y", "label": 1})) == [
+        (0, "x", None, None), (1, "y", None, None)]  # fmt: skip
+    rows = jsonl({"premise": "x", "hypothesis": "y", "label": 1})
+    assert stream("b.jsonl", rows) == [(0, "x", "y", "1")]
+    assert stream("b.jsonl", rows, pair=False) == [(0, "x", None, "1")]
+    assert stream("a.csv", "text,label\nx,0.5\n") == [(0, "x", None, "0.5")]
+    assert stream("a.tsv", "no header here\nsecond\n")[0] == (0, "no header here", None, None)
+    assert stream("a.tsv", "x\ty\n", columns={"text": "0", "pair": "1"}) == [(0, "x", "y", None)]
+    assert stream("empty.jsonl", "") == []
+    assert stream("a.log", '{"text": "x"}\n', format="txt") == [
+        (0, '{"text": "x"}', None, None)]  # fmt: skip
+    with pytest.raises(DataError, match="format 'xml' is unknown: choose jsonl"):
+        stream("a.log", "x", format="xml")
+    with pytest.raises(DataError, match="does not exist"):
+        list(read_text_file(tmp_path / "none.txt"))
+    with pytest.raises(DataError, match="is a folder"):
+        list(read_text_file(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("content", "texts"),
+    [
+        ('{"text": "a"}\n{"text": "b"}\n', ["a", "b"]),
+        ("plain line\nanother, line\n", ["plain line", "another, line"]),
+        ("", []),
+    ],
+)
+def test_standard_input_and_file_objects(monkeypatch, content, texts):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content.encode())))
+    assert [e.text for e in read_text_file("-")] == texts
+    assert [e.text for e in read_text_file(io.StringIO(content))] == texts
+    assert [e.text for e in read_text_file(io.BytesIO(content.encode()))] == texts
+
+
+def test_streaming_keeps_no_rows():
+    taken = []
+
+    class Endless(io.RawIOBase):
+        def __iter__(self):
+            for number in range(10**9):
+                taken.append(number)
+                yield b'{"text": "x"}\n'
+
+    stream = read_text_file(Endless())
+    assert [next(stream).id for _ in range(50)] == list(range(50))
+    assert len(taken) <= 51
