@@ -99,7 +99,8 @@ def layout_of(file: Opened, columns: Mapping[str, str]) -> Layout:
     if not rows:
         return Layout(1, 0, (), tabs)
     width = len(rows[0])
-    conllu = file.format == "conllu" or (width == 10 and tabs and rows[0][0].isdecimal())
+    numbered = re.fullmatch(r"\d+([-.]\d+)?", rows[0][0]) is not None
+    conllu = file.format == "conllu" or (width == 10 and tabs and numbered)
     if conllu:
         layout = Layout(10, 1, (3,), tabs=True, indexed=True, conllu=True)
     else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from statistics import mean, median
 from typing import Any
 
@@ -31,9 +31,12 @@ def check_data(
     ``max_length`` is the longest sequence of the model in tokens.
     """
     findings = [*_overview(dataset), *_labels(dataset), *_unseen(dataset)]
+    scheme = detect_scheme(
+        [row.tags or () for row in _tagged(itertools.chain(*dataset.splits.values()))]
+    )
     for split, examples in dataset.splits.items():
         findings += _content(split, examples, max_length, piece_counts is None)
-        findings += _transitions(split, examples)
+        findings += _transitions(split, examples, scheme)
         findings += repeated(split, examples)
         if piece_counts is not None:
             findings += _pieces(split, examples, piece_counts, max_length)
@@ -158,11 +161,14 @@ def _num_words(example: Example) -> int:
     return sum(len(text.split()) for text in texts_of(example))
 
 
-def _transitions(split: str, rows: Sequence[Example]) -> Iterator[Finding]:
+def _tagged(rows: Iterable[Example]) -> list[TokenExample]:
+    return [row for row in rows if isinstance(row, TokenExample) and row.tags is not None]
+
+
+def _transitions(split: str, rows: Sequence[Example], scheme: str | None) -> Iterator[Finding]:
     """Tags that stand where their scheme does not allow them."""
-    tagged = [row for row in rows if isinstance(row, TokenExample) and row.tags is not None]
-    scheme = detect_scheme([row.tags or () for row in tagged])
-    if scheme is None:
+    tagged = _tagged(rows)
+    if scheme is None or not tagged:
         return
     places = []
     for row in tagged:

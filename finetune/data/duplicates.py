@@ -57,10 +57,10 @@ def leaks(dataset: Dataset) -> Iterator[Finding]:
         found: dict[str, list[str]] = defaultdict(list)
         for row in rows:
             key = _key(row)
-            if key in seen and owner[key] != split:
-                found[owner[key]].append(f"{row.where} = {seen[key].where}")
-            else:
+            if key not in seen:
                 seen[key], owner[key] = row, split
+            elif owner[key] != split:
+                found[owner[key]].append(f"{row.where} = {seen[key].where}")
         for other, places in found.items():
             share = 100 * len(places) / len(rows)
             message = f"{split}: {len(places):,} examples ({share:.1f}%) are also in {other}"

@@ -141,9 +141,10 @@ def _named_files(spec: str) -> Source:
         key, _, value = item.strip().partition("=")
         split = canonical_split(key)
         if split is None or not value:
-            what = f"--data {item.strip()}: {key!r} is no split" if value else f"--data {item}"
+            what = f"{key!r} is no split" if value else "no file is named"
+            hint = perhaps(key, ("train", "validation", "test")) if value else ""
             raise DataError(
-                f"{what}: write train=FILE,validation=FILE,test=FILE.{perhaps(key, SPLITS)}"
+                f"--data {item.strip()}: {what}: write train=FILE,validation=FILE,test=FILE.{hint}"
             )
         if split in files:
             raise DataError(f"--data names the {split} split twice: {files[split][0]} and {value}.")

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from finetune import attention
 from finetune.batching import micro_batches, pack
 from finetune.encoder import Encoder
 from finetune.types import Batch, Encoding
@@ -122,6 +123,14 @@ def test_padded_calls_under_our_attention_keep_their_mask(family: str) -> None:
     torch.testing.assert_close(model(**inputs).last_hidden_state[mask], expected)
 
 
+def test_stock_attention_is_named_while_saving() -> None:
+    """Trap 2: the model and its heads share one configuration, which is what gets written."""
+    encoder = Encoder(tiny.model("bert"))
+    with encoder.stock_attention():
+        assert encoder.model.config._attn_implementation == "sdpa"
+    assert encoder.model.config._attn_implementation == attention.NAME
+
+
 @pytest.mark.parametrize("family", tiny.PADDED)
 def test_families_that_cannot_pack(family: str) -> None:
     """Trap 2: setting the implementation on them would only warn."""
@@ -129,7 +138,7 @@ def test_families_that_cannot_pack(family: str) -> None:
     encoder = Encoder(model)
     assert not encoder.packed
     assert family in encoder.reason
-    assert model.config._attn_implementation != "finetune_packed"
+    assert model.config._attn_implementation != attention.NAME
     with pytest.raises(ValueError, match="--batching packed"):
         Encoder(model, "packed")
     with pytest.raises(ValueError, match="auto, packed or padded"):

@@ -147,7 +147,7 @@ def test_guessing_columns(read, header, text, pair, label):
 
 
 def test_mrpc_header(read):
-    content = "\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\r\n1\t7\t8\tHe \"ran\t\"He ran\r\n"
+    content = '\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\r\n1\t7\t8\tHe "ran\t"He ran\r\n'
     assert train(read("msr.tsv", content)) == [('He "ran', '"He ran', "1")]
 
 
@@ -177,7 +177,9 @@ def test_cola_without_header(read):
 
 def test_stsb_with_and_without_header(tmp_path):
     row = "4\tmain-captions\tMSRvid\t2012test\t0009\tnone\tnone\tA man.\tA boy.\t4.250\n"
-    head = "index\tgenre\tfilename\tyear\told_index\tsource1\tsource2\tsentence1\tsentence2\tscore\n"
+    head = (
+        "index\tgenre\tfilename\tyear\told_index\tsource1\tsource2\tsentence1\tsentence2\tscore\n"
+    )
     (tmp_path / "train.tsv").write_text(row)
     (tmp_path / "test.tsv").write_text(head + row)
     dataset = read_text(str(tmp_path))
@@ -286,7 +288,7 @@ def test_bad_labels(error, labels, words):
 def test_as_numbers():
     examples = [TextExample(0, "a", label="3"), TextExample(1, "b"), TextExample(2, "c", label=0.5)]
     assert [e.label for e in as_numbers(examples)] == [3.0, None, 0.5]
-    with pytest.raises(DataError, match="a.csv:7: label 'good' is not a number"):
+    with pytest.raises(DataError, match=r"a.csv:7: label 'good' is not a number"):
         as_numbers([TextExample(0, "a", label="good", where="a.csv:7")])
 
 

@@ -1,0 +1,492 @@
+"""Words with tags or spans: column files, CoNLL-U, JSON forms, schemes, streaming, errors."""
+
+import io
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from finetune.data import DataError, read_token_file, read_tokens
+from finetune.types import Span
+
+
+@pytest.fixture
+def read(tmp_path):
+    """Write one file and read it as train."""
+
+    def write_and_read(name, content, **options):
+        path = tmp_path / name
+        path.write_text(content, encoding="utf-8", newline="")
+        return read_tokens(str(path), **options)
+
+    return write_and_read
+
+
+@pytest.fixture
+def error(read, tmp_path):
+    """The message for a file that cannot be read, without the folder."""
+
+    def message(name, content, **options):
+        with pytest.raises(DataError) as caught:
+            read(name, content, **options)
+        return str(caught.value).replace(f"{tmp_path}/", "")
+
+    return message
+
+
+def jsonl(*rows):
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+def train(dataset):
+    return dataset.splits["train"]
+
+
+CONLL2003 = """-DOCSTART- -X- -X- O
+
+EU NNP I-NP I-ORG
+rejects VBZ I-VP O
+German JJ I-NP I-MISC
+call NN I-NP B-MISC
+
+-DOCSTART- -X- O O
+
+Peter NNP I-NP I-PER
+Blackburn NNP I-NP I-PER
+"""
+
+
+# --- columns ---------------------------------------------------------------------------------
+
+
+def test_conll2003_is_iob1_with_documents(read, tmp_path):
+    dataset = read("eng.train", CONLL2003)
+    first, second = train(dataset)
+    assert first.words == ("EU", "rejects", "German", "call")
+    assert first.tags == ("B-ORG", "O", "B-MISC", "B-MISC")
+    assert first.spans == (Span(0, 1, "ORG"), Span(2, 3, "MISC"), Span(3, 4, "MISC"))
+    assert second.tags == ("B-PER", "I-PER")
+    assert [e.document for e in train(dataset)] == ["1", "2"]
+    assert [e.where for e in train(dataset)] == [f"{tmp_path}/eng.train:{n}" for n in (3, 10)]
+    assert dataset.notes == ["tag scheme IOB1 found, converted to BIO"]
+
+
+@pytest.mark.parametrize(
+    ("column", "tags"),
+    [
+        ("pos", ("NNP", "VBZ", "JJ", "NN")),
+        ("1", ("NNP", "VBZ", "JJ", "NN")),
+        ("pos_tags", ("NNP", "VBZ", "JJ", "NN")),
+        ("chunk", ("B-NP", "B-VP", "B-NP", "I-NP")),
+        ("ner", ("B-ORG", "O", "B-MISC", "B-MISC")),
+        ("-1", ("B-ORG", "O", "B-MISC", "B-MISC")),
+    ],
+)
+def test_choosing_the_tag_column(read, column, tags):
+    example = train(read("eng.train", CONLL2003, columns={"tags": column}))[0]
+    assert example.tags == tags
+    assert (example.spans is None) == (tags[0] == "NNP")
+
+
+def test_wrong_tag_column(error):
+    assert error("a.conll", CONLL2003, columns={"tags": "nerr"}) == (
+        "a.conll: no column 'nerr' (--columns tags=nerr): the file has 4 columns, 0 to 3, named "
+        "word, pos, chunk, ner. Perhaps you meant 'ner'?"
+    )
+    assert "no column '4'" in error("a.conll", CONLL2003, columns={"tags": "4"})
+    assert "roles here are words, tags, spans, text" in error(
+        "a.conll", CONLL2003, columns={"label": "4"}
+    )
+
+
+def test_docstart_as_the_first_word_of_a_sentence(read):
+    content = "-DOCSTART- -DOCSTART- O\nDat Pron O\n\nAnn N B-PER\n-DOCSTART- x O\nLee N B-PER\n"
+    examples = train(read("ned.train", content))
+    assert [(e.words, e.document) for e in examples] == [
+        (("Dat",), "1"), (("Ann",), "1"), (("Lee",), "2")]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.conll", "a.tsv", "a.bio", "a.train"])
+@pytest.mark.parametrize("separator", [" ", "\t", "   "])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_separators_and_blank_lines(read, name, separator, end):
+    lines = ["Ann B-PER", "ran O", "", "  ", "\t", "", "Lee B-PER"]
+    content = end.join(line.replace(" ", separator) for line in lines)
+    assert [e.words for e in train(read(name, content))] == [("Ann", "ran"), ("Lee",)]
+
+
+def test_odd_words_stay_words(read):
+    words = ["\u200b", "\xa0", "\u3000", "x" * 473, "#", "", "a b"]
+    content = "".join(f"{word}\tO\n" for word in words) + "Ann\tB-PER\n"
+    assert train(read("a.tsv", content))[0].words == (*words, "Ann")
+    spaced = "".join(f"{word} O\n" for word in words[:5]) + "Ann B-PER\n"
+    assert train(read("a.conll", spaced))[0].words == (*words[:5], "Ann")
+
+
+def test_comments(read):
+    content = "# source: web\nAnn\tN\tB-PER\n# a remark\n#\tSYM\tO\n"
+    assert train(read("a.tsv", content))[0].words == ("Ann", "#")
+    spaced = "# id 12 domain=en\nAnn _ _ B-PER\n# _ _ O\n"
+    assert train(read("a.conll", spaced))[0].words == ("Ann", "#")
+
+
+def test_germeval_has_outer_and_inner_spans(read):
+    content = (
+        "#\thttp://source\t[2010-07-04]\t\n"
+        "1\tToyota\tB-ORG\tO\n2\tDeutschland\tI-ORG\tB-LOC\n3\t#\tO\tO\t\n\n"
+        "#\thttp://other\t[2010-07-04]\n1\t1951\tO\tO\n"
+    )
+    dataset = read("NER-de-train.tsv", content)
+    first, second = train(dataset)
+    assert first.words == ("Toyota", "Deutschland", "#")
+    assert first.spans == (Span(0, 2, "ORG"), Span(1, 2, "LOC"))
+    assert (first.tags, second.tags, second.spans) == (None, None, ())
+    assert dataset.notes == ["nested spans: examples have spans, no tags"]
+    outer = train(read("NER-de-train.tsv", content, columns={"tags": "2"}))[0]
+    assert outer.tags == ("B-ORG", "I-ORG", "O")
+
+
+def test_genia_has_levels(read):
+    content = "IL\tB-DNA\tB-protein\tO\tO\n-\tI-DNA\tI-protein\tO\tO\ngene\tI-DNA\tO\tO\tO\n"
+    example = train(read("genia.train.iob2", content))[0]
+    assert example.spans == (Span(0, 2, "protein"), Span(0, 3, "DNA"))
+    chosen = train(read("genia.train.iob2", content, columns={"tags": "1,2"}))[0]
+    assert chosen.spans == example.spans
+
+
+def test_layers_without_nesting_become_tags(read):
+    content = "1\tAnn\tB-PER\tO\n2\tran\tO\tO\n3\tParis\tO\tB-LOC\n"
+    assert train(read("a.tsv", content))[0].tags == ("B-PER", "O", "B-LOC")
+
+
+def test_layers_must_spell_spans(error):
+    message = error("a.conll", "Ann NN x\nran VB y\n", columns={"tags": "1,2"})
+    assert "a.conll:1: several columns of tags, but they spell no spans" in message
+
+
+def test_german_conll_takes_the_last_of_five(read):
+    content = "Ann Ann NE I-NC I-PER\nlief laufen V I-VC O\nX x N I-NC I-PER\nY y N B-NC I-PER\n"
+    assert train(read("deu.train", content))[0].tags[:2] == ("B-PER", "O")
+
+
+CONLLU = """# newdoc id = weblog-1
+# sent_id = 1
+# text = Don't go.
+1-2\tDon't\t_\t_\t_\t_\t_\t_\t_\t_
+1\tDo\tdo\tAUX\tVB\t_\t3\taux\t_\t_
+2\tn't\tnot\tPART\tRB\t_\t3\tadv\t_\t_
+3\tgo\tgo\tVERB\tVB\t_\t0\troot\t_\t_
+3.1\tgone\tgo\tVERB\tVB\t_\t_\t_\t_\t_
+4\t.\t.\tPUNCT\t.\t_\t3\tpunct\t_\t_
+
+# newdoc
+1\t#\t#\tSYM\tNN\t_\t0\troot\t_\t_
+"""
+
+
+def test_conllu(read, tmp_path):
+    first, second = train(read("en-ud-train.conllu", CONLLU))
+    assert first.words == ("Do", "n't", "go", ".")
+    assert (first.tags, first.spans) == (("AUX", "PART", "VERB", "PUNCT"), None)
+    assert (first.document, second.document, second.words) == ("weblog-1", "1", ("#",))
+    assert first.where == f"{tmp_path}/en-ud-train.conllu:5"
+    xpos = train(read("en-ud-train.conllu", CONLLU, columns={"tags": "xpos"}))[0]
+    assert xpos.tags == ("VB", "RB", "VB", ".")
+    lemma = train(read("a.txt", CONLLU, columns={"words": "lemma"}))[0]
+    assert lemma.words[1] == "not"
+
+
+@pytest.mark.parametrize(
+    ("scheme", "tags"),
+    [
+        ("IO", ["I-A", "I-A", "O", "I-B", "O", "O"]),
+        ("IOB1", ["I-A", "B-A", "I-A", "O", "I-B", "O"]),
+        ("BIOES", ["B-A", "I-A", "E-A", "O", "S-B", "O"]),
+        ("BILOU", ["B-A", "I-A", "L-A", "O", "U-B", "O"]),
+        ("BMES", ["B-A", "M-A", "E-A", "O", "S-B", "O"]),
+    ],
+)
+def test_schemes_become_bio(read, scheme, tags):
+    dataset = read("a.conll", "".join(f"w {tag}\n" for tag in tags))
+    assert dataset.notes == [f"tag scheme {scheme} found, converted to BIO"]
+    assert {tag[0] for tag in train(dataset)[0].tags} == set("BIO")
+    assert len(train(dataset)[0].spans) == (3 if scheme == "IOB1" else 2)
+
+
+def test_the_scheme_is_that_of_all_splits_together(tmp_path):
+    (tmp_path / "train.conll").write_text("a I-X\nb I-X\n\nc I-X\nd B-X\n")
+    (tmp_path / "test.conll").write_text("a I-X\n")
+    dataset = read_tokens(str(tmp_path))
+    assert dataset.splits["test"][0].tags == ("B-X",)
+    assert dataset.notes == ["tag scheme IOB1 found, converted to BIO"]
+
+
+def test_repaired_tags_are_counted(read, tmp_path):
+    dataset = read("a.conll", "a S-X\n\nb O\nc E-X\n")
+    assert train(dataset)[1].tags == ("O", "B-X")
+    assert dataset.notes[1].startswith("1 tags stood where they may not")
+    assert dataset.notes[1].endswith(f"first in {tmp_path}/a.conll:3")
+
+
+def test_illegal_bio_tags_stay_as_they_are(read):
+    example = train(read("a.conll", "a O\nb I-X\nc O\nd B-X\ne I-X\n"))[0]
+    assert example.tags[1] == "I-X" and example.spans == (Span(1, 2, "X"), Span(3, 5, "X"))
+
+
+def test_bare_types_are_spans_but_parts_of_speech_are_not(read):
+    dataset = read("few.txt", "Ann\tperson-actor\nLee\tperson-actor\nran\tO\nto\tO\nx\tO\n")
+    assert train(dataset)[0].tags == ("B-person-actor", "I-person-actor", "O", "O", "O")
+    assert "no B- or I-" in dataset.notes[0]
+    twitter = read("pos.txt", "i\tO\nsee\tV\nyou\tO\nLee\tN\nrun\tV\n")
+    assert train(twitter)[0].tags == ("O", "V", "O", "N", "V")
+
+
+# --- JSON ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"tokens": ["Ann", "Lee", "ran"], "tags": ["B-PER", "I-PER", "O"]},
+        {
+            "words": ["Ann", "Lee", "ran"],
+            "ner_tags": ["B-PER", "I-PER", "O"],
+            "pos_tags": [1, 2, 3],
+        },
+        {"tokens": ["Ann", "Lee", "ran"], "labels": ["B-PER", "I-PER", "O"]},
+        {"tokens": ["Ann", "Lee", "ran"], "spans": [{"start": 0, "end": 2, "label": "PER"}]},
+        {"tokens": ["Ann", "Lee", "ran"], "entities": [[0, 2, "PER"]]},
+        {"text": "Ann Lee ran", "entities": [{"start": 0, "end": 7, "label": "PER"}]},
+        {"text": "Ann Lee ran", "label": [[0, 7, "PER"]]},
+        {"text": "Ann Lee ran", "spans": [{"start": 0, "end": 7, "type": "PER"}]},
+        {
+            "text": "Ann Lee ran",
+            "tokens": [
+                {"text": "Ann", "start": 0, "end": 3, "id": 0},
+                {"text": "Lee", "start": 4, "end": 7, "id": 1},
+                {"text": "ran", "start": 8, "end": 11, "id": 2},
+            ],
+            "spans": [{"start": 0, "end": 7, "token_start": 0, "token_end": 1, "label": "PER"}],
+        },
+    ],
+)
+def test_json_forms(read, row):
+    example = train(read("a.jsonl", jsonl({**row, "document": 3})))[0]
+    assert example.words == ("Ann", "Lee", "ran")
+    assert example.tags == ("B-PER", "I-PER", "O")
+    assert example.spans == (Span(0, 2, "PER"),)
+    assert example.document == "3"
+    if "text" in row:
+        assert (example.text, example.offsets) == ("Ann Lee ran", ((0, 3), (4, 7), (8, 11)))
+
+
+def test_parts_of_speech_in_json(read):
+    rows = jsonl({"tokens": ["a", "b"], "upos": ["X", "Y"], "xpos": ["P", "Q"]})
+    assert train(read("a.jsonl", rows))[0].tags == ("X", "Y")
+    assert train(read("a.jsonl", rows, columns={"tags": "xpos"}))[0].tags == ("P", "Q")
+
+
+def test_nested_spans_leave_all_tags_unset(read):
+    rows = jsonl(
+        {"tokens": ["a", "b"], "spans": [[1, 2, "Y"], [0, 2, "X"], [1, 2, "Y"]]},
+        {"tokens": ["a", "b"], "spans": [[0, 1, "X"]]},
+        {"tokens": ["a", "b"], "spans": []},
+    )
+    examples = train(read("a.jsonl", rows))
+    assert [e.tags for e in examples] == [None, None, None]
+    assert examples[0].spans == (Span(0, 2, "X"), Span(1, 2, "Y"))
+
+
+def test_tags_and_nested_spans_side_by_side(read):
+    rows = jsonl({"tokens": ["a", "b"], "tags": ["X", "Y"], "spans": [[0, 2, "P"], [0, 1, "Q"]]})
+    example = train(read("a.jsonl", rows))[0]
+    assert (example.tags, len(example.spans)) == (("X", "Y"), 2)
+    only = train(read("a.jsonl", rows, columns={"tags": "tags"}))[0]
+    assert only.spans is None
+
+
+def test_spans_in_characters_grow_to_words_and_are_counted(read):
+    dataset = read("a.jsonl", jsonl({"text": "Paris-based Anns", "entities": [[12, 15, "PER"]]}))
+    assert train(dataset)[0].spans == (Span(1, 2, "PER"),)
+    assert dataset.notes == ["1 spans began or ended inside a word: widened to whole words"]
+
+
+def test_rows_without_words_or_gold_are_counted(tmp_path):
+    (tmp_path / "train.jsonl").write_text(
+        jsonl({"tokens": ["a"], "tags": ["O"]}, {"tokens": [], "tags": []}, {"tokens": ["b"]})
+    )
+    (tmp_path / "test.jsonl").write_text(jsonl({"tokens": ["a"]}))
+    dataset = read_tokens(str(tmp_path))
+    assert [(e.id, e.words, e.tags) for e in train(dataset)] == [(0, ("a",), ("O",)),
+                                                                 (1, ("b",), None)]  # fmt: skip
+    assert dataset.notes == [
+        "train: 1 rows without words skipped",
+        "train: 1 of 2 rows have no tags",
+        "test: 1 of 1 rows have no tags",
+    ]
+
+
+def test_numbers_without_names_are_noted(read):
+    dataset = read("a.jsonl", jsonl({"tokens": ["a", "b"], "tags": [0, 3]}))
+    assert train(dataset)[0].tags == ("0", "3")
+    assert dataset.notes == ["tags are numbers without names: put names in their place"]
+
+
+def test_json_and_columns_may_be_mixed(tmp_path):
+    (tmp_path / "train.jsonl").write_text(jsonl({"tokens": ["a", "b"], "spans": [[0, 2, "X"]]}))
+    (tmp_path / "dev.conll").write_text("a I-X\nb B-X\n")
+    dataset = read_tokens(str(tmp_path))
+    assert dataset.splits["validation"][0].spans == (Span(0, 1, "X"), Span(1, 2, "X"))
+    assert dataset.splits["train"][0].tags == ("B-X", "I-X")
+    assert dataset.format == "conll+jsonl"
+
+
+# --- errors ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("a.conll", "a X O\nb O\n", ["a.conll:2: 2 columns where 3 are expected", "by blanks"]),
+        ("a.tsv", "a\tO\nb O\n", ["a.tsv:2: 1 columns where 2", "by tabs", "blank line"]),
+        ("a.conll", "a\nb\n", ["a.conll: there are words but no tags", "word<TAB>tag"]),
+        ("a.conll", "\n\n", ["a.conll: the train split is empty"]),
+        ("a.conll", "-DOCSTART- O\n", ["the train split is empty"]),
+        ("a.csv", "a,O\n", ["a.csv", "CSV rows hold no words", "CoNLL columns"]),
+        ("a.jsonl", "", ["the train split is empty"]),
+        (
+            "a.jsonl",
+            jsonl({"tokens": ["a", "b"], "tags": ["O"]}),
+            ["a.jsonl:1: 2 words but 1 tags in 'tags'"],
+        ),
+        (
+            "a.jsonl",
+            jsonl({"tokens": ["a"], "spans": [[0, 2, "X"]]}),
+            ["a.jsonl:1: span 0 to 2 (X)", "outside the 1 words", "0 <= start < end <= 1"],
+        ),
+        (
+            "a.jsonl",
+            jsonl({"text": "abc", "spans": [[2, 2, "X"]]}),
+            ["a.jsonl:1: span 2 to 2 (X) is empty or outside the 3 characters"],
+        ),
+        (
+            "a.jsonl",
+            jsonl({"text": "a  b", "spans": [[1, 3, "X"]]}),
+            ["a.jsonl:1: characters 1 to 3 ('X') touch no word"],
+        ),
+        (
+            "a.jsonl",
+            jsonl({"tokens": ["a"], "spans": [[0, 1]]}),
+            ["a.jsonl:1", "is no span: write"],
+        ),
+        (
+            "a.jsonl",
+            jsonl({"tokens": ["a"], "spans": [{"start": "0", "end": 1, "label": "X"}]}),
+            ["a.jsonl:1: 'start' must be a whole number"],
+        ),
+        ("a.jsonl", jsonl({"tokens": "a b", "tags": []}), ["a.jsonl:1", "must be a list of words"]),
+        ("a.jsonl", jsonl({"tokens": [None], "tags": ["O"]}), ["None in 'tokens' is no word"]),
+        ("a.jsonl", jsonl({"tokens": ["a"], "tags": [""]}), ["'' in 'tags' is no tag"]),
+        (
+            "a.jsonl",
+            jsonl({"tokens": ["a"], "tags": ["O"]}, {"tokens": ["a"], "tags": "O"}),
+            ["a.jsonl:2", "must be a list with one tag for each word"],
+        ),
+        (
+            "a.jsonl",
+            jsonl({"text": "a", "spans": [[0, 1, "X"]]}, {"text": "a", "spans": "X"}),
+            ["a.jsonl:2", "must be a list of spans"],
+        ),
+        ("a.jsonl", jsonl({"text": 3, "spans": []}), ["a.jsonl:1", "must be a text"]),
+        ("a.jsonl", jsonl({"foo": 1}), ["known to hold words or a text; columns found: foo"]),
+        ("a.jsonl", jsonl({"tokens": ["a"]}), ["known to hold tags or spans", "--columns tags="]),
+        ("a.jsonl", jsonl({"tokens": ["a"], "tags": None}), ["words but no tags"]),
+    ],
+)
+def test_errors_say_where_and_what_to_do(error, name, content, words):
+    message = error(name, content)
+    assert all(word in message for word in words), message
+
+
+def test_numbers_outside_the_classes(tmp_path):
+    datasets = pytest.importorskip("datasets")
+    values = {"tokens": [["a"]], "tags": [[-1]]}
+    features = datasets.Features(
+        {
+            "tokens": datasets.List(datasets.Value("string")),
+            "tags": datasets.List(datasets.ClassLabel(names=["O", "B-X"])),
+        }
+    )
+    datasets.Dataset.from_dict(values, features=features).to_parquet(tmp_path / "train.parquet")
+    with pytest.raises(DataError, match=r"row 1: tag -1 in 'tags' is outside the 2 classes"):
+        read_tokens(str(tmp_path))
+
+
+# --- streaming -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def stream(tmp_path):
+    def write_and_stream(name, content, **options):
+        path = tmp_path / name
+        path.write_text(content)
+        return list(read_token_file(path, **options))
+
+    return write_and_stream
+
+
+def test_streaming_raw_text(stream):
+    examples = stream("a.txt", "Ann Lee ran.\n\nTo Paris\n")
+    assert [(e.id, e.words) for e in examples] == [
+        (0, ("Ann", "Lee", "ran", ".")), (1, ()), (2, ("To", "Paris"))]  # fmt: skip
+    assert examples[0].offsets == ((0, 3), (4, 7), (8, 11), (11, 12))
+    assert examples[0].text == "Ann Lee ran."
+    assert (examples[0].tags, examples[0].spans) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.jsonl", '{"tokens": ["Ann", "ran"]}\n{"tokens": ["x"]}\n'),
+        ("a.jsonl", '{"text": "Ann ran"}\n{"text": "x"}\n'),
+        ("a.csv", "text,other\nAnn ran,1\nx,2\n"),
+        ("a.tsv", "id\ttext\n1\tAnn ran\n2\tx\n"),
+        ("a.conll", "Ann\nran\n\nx\n"),
+        ("a.conll", "Ann NN\nran VB O\n\nx\n"),
+        ("a.txt", "Ann B-PER\nran O\n\nx O\n"),
+    ],
+)
+def test_streaming_words(stream, name, content):
+    assert [(e.id, e.words) for e in stream(name, content)] == [(0, ("Ann", "ran")), (1, ("x",))]
+
+
+def test_streaming_keeps_gold_where_there_is_some(stream):
+    first, second = stream("a.conll", "a I-X\nb O\n\nc\n")
+    assert (first.tags, second.tags) == (("I-X", "O"), None)
+    spans = stream("a.jsonl", jsonl({"text": "Ann ran", "spans": [[0, 3, "PER"]]}))[0]
+    assert (spans.tags, spans.spans) == (("B-PER", "O"), (Span(0, 1, "PER"),))
+    assert stream("a.tsv", "1\ta\tB-X\tO\n2\tb\tI-X\tB-Y\n")[0].tags is None
+
+
+def test_streaming_file_objects():
+    assert [e.words for e in read_token_file(io.StringIO("a b\nc\n"))] == [("a", "b"), ("c",)]
+    content = io.BytesIO(b'{"tokens": ["a b", ""]}\n')
+    assert [e.words for e in read_token_file(content)] == [("a b", "")]
+    with pytest.raises(DataError, match="known to hold words or a text"):
+        list(read_token_file(io.StringIO('{"foo": 1}\n')))
+    assert list(read_token_file(io.StringIO(""))) == []
+
+
+words = st.text(st.characters(exclude_categories=("Cs", "Cc", "Zl", "Zp")), min_size=1).filter(
+    lambda word: word.strip() and not word.startswith(("#", "-DOCSTART", "\ufeff"))
+)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.lists(words, min_size=1, max_size=5), min_size=1, max_size=4))
+def test_any_words_survive_tab_columns(tmp_path_factory, sentences):
+    content = "\n".join("".join(f"{w}\tO\n" for w in sentence) for sentence in sentences)
+    path = tmp_path_factory.mktemp("columns") / "a.tsv"
+    path.write_text(content, encoding="utf-8", newline="")
+    assert [list(e.words) for e in read_tokens(str(path)).splits["train"]] == sentences

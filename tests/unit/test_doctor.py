@@ -1,0 +1,169 @@
+"""The data doctor: each finding, its level, its places, and how it is shown."""
+
+import pytest
+
+from finetune.data import Dataset, check_data, read_text, read_tokens, render
+from finetune.types import Span, TextExample, TokenExample
+
+
+def text(index, content, label="a", pair=None, split="train"):
+    return TextExample(index, content, pair, label, f"{split}.csv:{index + 1}")
+
+
+def tokens(index, content, tags=None, spans=None, split="train"):
+    words = tuple(content.split(" "))
+    tags = tuple(tags.split()) if tags else None
+    return TokenExample(index, words, spans, tags, where=f"{split}.conll:{index + 1}")
+
+
+def found(dataset, check, level=None, **options):
+    findings = [f for f in check_data(dataset, **options) if f.check == check]
+    return [f for f in findings if level in (None, f.level)]
+
+
+def texts(**splits):
+    return Dataset("films", {name: list(rows) for name, rows in splits.items()}, format="csv")
+
+
+def clean():
+    train = [text(i, f"film {i}", "ab"[i % 2]) for i in range(10)]
+    held = [text(i, f"other {i}", "ab"[i % 2], split="validation") for i in range(4)]
+    return texts(train=train, validation=held)
+
+
+def test_clean_data_has_only_infos():
+    findings = check_data(clean())
+    assert {f.level for f in findings} == {"info"}
+    assert findings[0].message == "films (csv): train 10, validation 4 examples"
+    shown = render(findings)
+    assert shown.endswith("0 errors, 0 warnings")
+    assert "10 labels: a 5 (50.0%), b 5 (50.0%)" in shown
+    assert "words mean 2.0, median 2, 95% up to 2, longest 2" in shown
+
+
+def test_splits_and_notes():
+    dataset = Dataset("d", {"test": [text(0, "x")]}, notes=["one thing converted"])
+    assert found(dataset, "splits", "warning")[0].message.startswith("no train split")
+    assert found(dataset, "reading")[0].message == "one thing converted"
+    only = texts(train=[text(0, "x"), text(1, "y", "b")])
+    assert "hold out every tenth" in found(only, "splits", "info")[1].message
+
+
+def test_missing_labels():
+    some = texts(train=[text(0, "x"), text(1, "y", None), text(2, "z", "b")])
+    finding = found(some, "labels", "warning")[0]
+    assert finding.message == "train: 1 of 3 examples have no label"
+    assert finding.places == ("train.csv:2",)
+    none = texts(train=[text(0, "x", None)])
+    assert found(none, "labels", "error")[0].message == "train: no example has a label"
+    test = texts(train=clean().splits["train"], test=[text(0, "x", None)])
+    assert [f.level for f in found(test, "labels") if "test: 1" in f.message] == ["info"]
+
+
+def test_one_label_is_nothing_to_learn():
+    assert "only label is 'a'" in found(texts(train=[text(0, "x")]), "labels", "error")[0].message
+    spans = Dataset("d", {"train": [tokens(0, "x y", "B-A O", (Span(0, 1, "A"),))]})
+    assert not found(spans, "labels", "error")
+
+
+def test_labels_that_only_one_split_has():
+    dataset = texts(train=[text(0, "x"), text(1, "y", "b")], test=[text(0, "z", "c", split="test")])
+    messages = [f.message for f in found(dataset, "labels")]
+    assert "test: labels that train never has, and no model can predict: c (1)" in messages
+    assert "test: never has a, b, which train has" in messages
+
+
+def test_numbers_and_several_labels():
+    numbers = texts(train=[text(0, "x", 1.0), text(1, "y", 4.5)], test=[text(0, "z", 2.0)])
+    messages = [f.message for f in found(numbers, "labels")]
+    assert messages == ["train: numbers 1 to 4.5, mean 2.75", "test: numbers 2 to 2, mean 2.00"]
+    several = texts(train=[text(0, "x", ("a", "b")), text(1, "y", ())])
+    assert found(several, "labels")[0].message == "train: 2 labels: a 1 (50.0%), b 1 (50.0%)"
+
+
+def test_empty_damaged_and_long_texts():
+    rows = [text(0, "  "), text(1, "caf\ufffd", "b"), text(2, "w " * 30), text(3, "x", "b", "")]
+    dataset = texts(train=rows)
+    assert found(dataset, "empty")[0].places == ("train.csv:1", "train.csv:4")
+    assert found(dataset, "characters", "warning")[0].places == ("train.csv:2",)
+    finding = found(dataset, "lengths", "warning", max_length=20)[0]
+    assert finding.message.startswith("train: 1 examples have more than 20 words")
+
+
+def test_duplicates_conflicts_and_leaks():
+    train = [text(0, "A Film"), text(1, "a  film"), text(2, "a film", "b"), text(3, "x", "b")]
+    test = [text(0, "a film", split="test"), text(1, "new", split="test")]
+    dataset = texts(train=train, test=test)
+    repeated, conflicts = found(dataset, "duplicates")
+    assert repeated.message == "train: 2 examples (50.0%) repeat another of the split"
+    assert (conflicts.level, conflicts.places) == ("warning", ("train.csv:1 and train.csv:3",))
+    leak = found(dataset, "leak")[0]
+    assert leak.message == "test: 1 examples (50.0%) are also in train"
+    assert (leak.level, leak.places) == ("warning", ("test.csv:1 = train.csv:1",))
+
+
+def test_pairs_are_repeated_only_as_pairs():
+    rows = [text(0, "x", pair="y"), text(1, "x", "b", pair="z"), text(2, "y", "b", pair="x")]
+    assert not found(texts(train=rows), "duplicates")
+
+
+def test_the_first_places_and_a_count_of_the_rest():
+    rows = [text(i, "", "ab"[i % 2]) for i in range(8)]
+    places = found(texts(train=rows), "empty")[0].places
+    assert len(places) == 6 and places[-1] == "… and 3 more"
+
+
+def test_schemes_and_illegal_tags():
+    rows = [tokens(0, "a b c", "O I-X B-Z"), tokens(1, "d", "I-Y"), tokens(2, "e f", "B-X I-X")]
+    finding = found(Dataset("d", {"train": rows}), "scheme", "warning")[0]
+    assert finding.message.startswith("train: tag scheme BIO, 2 tags where they may not stand")
+    assert finding.places[0] == "train.conll:1, word 1 ('b': I-X after O)"
+    assert finding.places[1] == "train.conll:2, word 0 ('d': I-Y after the start)"
+    good = Dataset("d", {"train": [tokens(0, "a b", "B-X I-X")]})
+    assert "every tag in its place" in found(good, "scheme", "info")[0].message
+    assert not found(Dataset("d", {"train": [tokens(0, "a b", "NN VB")]}), "scheme")
+
+
+def test_words_through_a_tokenizer():
+    def pieces(sentences):
+        assert all(isinstance(words, list) for words in sentences)
+        return [[0 if word == "\u200b" else len(word) for word in words] for words in sentences]
+
+    rows = [tokens(0, "ab \u200b c", "X Y X"), tokens(1, "a" * 20 + " b", "X Y")]
+    findings = found(Dataset("d", {"train": rows}), "pieces", piece_counts=pieces, max_length=10)
+    assert findings[0].places == ("train.conll:2 (the longest)",)
+    assert "pieces mean 12.0, median 12, 95% up to 21, longest 21" in findings[0].message
+    assert findings[1].places == ("train.conll:1, word 1 ('\\u200b')",)
+    windows = found(Dataset("d", {"train": rows}), "lengths", piece_counts=pieces, max_length=10)
+    assert windows[-1].message == "train: 1 examples exceed 10 tokens: they will be read in windows"
+
+
+@pytest.mark.parametrize(("pair", "max_length", "count"), [(None, 6, 0), (None, 5, 1), ("bb", 9, 0),
+                                                           ("bb", 8, 1)])  # fmt: skip
+def test_texts_through_a_tokenizer(pair, max_length, count):
+    def pieces(batch):
+        assert all(isinstance(item, str) for item in batch)
+        return [len(item) for item in batch]
+
+    rows = [text(0, "aaaa", pair=pair), text(1, "a", "b", pair=pair and "c")]
+    findings = found(
+        texts(train=rows), "lengths", "warning", piece_counts=pieces, max_length=max_length
+    )
+    assert len(findings) == count
+    assert all("will be cut" in finding.message for finding in findings)
+
+
+def test_errors_come_last_and_are_counted():
+    lines = render(check_data(texts(train=[text(0, ""), text(1, "x")]))).splitlines()
+    assert lines[-2].startswith("error    labels")
+    assert lines[-1] == "1 errors, 1 warnings"
+
+
+def test_on_files(tmp_path):
+    (tmp_path / "train.conll").write_text("Ann B-PER\nran O\n\nAnn B-PER\nran O\n")
+    (tmp_path / "test.conll").write_text("Lee B-PER\n")
+    shown = render(check_data(read_tokens(str(tmp_path))))
+    assert "train: 2 spans: PER 2 (100.0%)" in shown
+    assert f"at {tmp_path}/train.conll:4" in shown
+    (tmp_path / "a.csv").write_text("text,label\nx,p\ny,q\n")
+    assert "0 errors" in render(check_data(read_text(str(tmp_path / "a.csv"))))
