@@ -8,7 +8,8 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Literal
 
 from finetune.config import CONFIGS, field_docs, flag
 from finetune.types import perhaps
@@ -26,6 +27,13 @@ COMMANDS = {
 """The commands, in the order in which help lists them."""
 
 
+ALSO = (
+    "Also: --recipe FILE takes the settings of a recipe, over which flags win; --dry-run shows the "
+    "plan (data, labels, lengths, steps, memory) and trains nothing."
+)
+"""Help of the flags of training that are no settings."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class RecipesCommand:
     """List the recipes and the scores they claim."""
@@ -40,8 +48,8 @@ class CheckCommand:
 
     data: str = ""
     """As in training: folder, file, `train=FILE,test=FILE`, or hub data set."""
-    task: str | None = None
-    """classify, nli or tag; unset looks at the data."""
+    task: Literal["classify", "nli", "tag"] | None = None
+    """The task the data are for; unset looks at the data."""
     columns: tuple[str, ...] = ()
     """Columns where names cannot be guessed, as `role=column`."""
     model: str | None = None
@@ -65,8 +73,8 @@ class PredictCommand:
     """File to write; unset prints."""
     columns: tuple[str, ...] = ()
     """Columns where names cannot be guessed, as `role=column`."""
-    batching: str = "auto"
-    """auto, packed or padded, as in training."""
+    batching: Literal["auto", "packed", "padded"] = "auto"
+    """As in training: speed only."""
     max_tokens: int = 4096
     """Tokens per forward pass: memory and speed only."""
 
@@ -89,10 +97,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(1)
     except KeyboardInterrupt:
         _fail("interrupted", 130)
-    except (ValueError, FileNotFoundError, PermissionError, IsADirectoryError) as error:
-        if os.environ.get("FINETUNE_TRACEBACK"):
+    except (ValueError, OSError, RuntimeError, ImportError) as error:
+        line = _line(error)
+        if line is None or os.environ.get("FINETUNE_TRACEBACK"):
             raise
-        _fail(f"error: {error}", 2)
+        _fail(f"error: {line}", 2)
+
+
+def _line(error: Exception) -> str | None:
+    """An error of use in one line; None for what can only be a bug of ours."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename + ': ' if error.filename else ''}{error.strerror}."
+    if isinstance(error, RuntimeError):
+        # OutOfMemoryError on a GPU; on a CPU torch has no class for it
+        full = type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(error)
+        return "out of memory: lower --max-tokens, then --max-length." if full else None
+    return None if isinstance(error, ImportError) else str(error)
 
 
 def _fail(text: str, code: int) -> None:
@@ -135,14 +155,21 @@ def _overview() -> str:
     )
 
 
-def parse(kind: type[Any], arguments: Sequence[str], command: str, *, usage: str = "") -> Any:
-    """Read arguments into a dataclass; wrong ones end the program with what is legal."""
+def parse(kind: type[Any], arguments: Sequence[str], command: str, *, more: str = "") -> Any:
+    """Read arguments into a dataclass; wrong ones end the program with what is legal.
+
+    ``more`` is help for what tyro does not see: positional arguments and flags taken before.
+    """
     import tyro
 
+    docs = field_docs(kind)
+    for entry in dataclasses.fields(kind):
+        entry.metadata = MappingProxyType({"help": docs[entry.name]})
     return tyro.cli(
         kind,
         args=list(arguments),
-        prog=f"finetune {command}{' ' + usage if usage else ''}",
+        prog=f"finetune {command}",
+        description=f"{kind.__doc__}{chr(10) * 2 if more else ''}{more}",
         config=(tyro.conf.OmitArgPrefixes,),
     )
 
@@ -184,8 +211,7 @@ def _start(task: str | None, recipe_path: str | None, arguments: list[str]) -> N
     dry = "--dry-run" in arguments
     arguments = [argument for argument in arguments if argument != "--dry-run"]
     before = recipe.arguments if recipe else []
-    usage = "[--recipe FILE] [--dry-run]"
-    config = parse(CONFIGS[task], before + arguments, task, usage=usage)
+    config = parse(CONFIGS[task], before + arguments, task, more=ALSO)
     of_recipe = parse(CONFIGS[task], before, task) if recipe else None
     from finetune import commands
 
@@ -230,7 +256,9 @@ def _check(arguments: list[str]) -> None:
             )
         else:
             arguments = ["--data", *arguments]
-    command = command or parse(CheckCommand, arguments, "check", usage="[RECIPE]")
+    command = command or parse(
+        CheckCommand, arguments, "check", more="finetune check RECIPE checks a recipe and its data."
+    )
     if not command.data:
         raise ValueError("check needs a recipe or --data.")
     from finetune import commands
@@ -240,7 +268,11 @@ def _check(arguments: list[str]) -> None:
 
 def _predict(arguments: list[str]) -> None:
     run, rest = _first(arguments)
-    command = parse(PredictCommand, rest, "predict", usage="RUN")
+    command = parse(
+        PredictCommand, _joined(rest), "predict",
+        more="finetune predict RUN --text TEXT, or --file FILE. RUN is the folder of a run or of a "
+        "model in it.",
+    )  # fmt: skip
     if run is None:
         raise ValueError(
             "predict needs the folder of a run or model: finetune predict RUN --text …"
@@ -252,10 +284,21 @@ def _predict(arguments: list[str]) -> None:
     commands.predict_texts(Path(run), command)
 
 
+def _joined(arguments: list[str]) -> list[str]:
+    """Texts joined to their flags, so that a text may begin with a dash."""
+    joined: list[str] = []
+    for argument in arguments:
+        if joined and joined[-1] in ("--text", "--pair"):
+            joined[-1] += f"={argument}"
+        else:
+            joined.append(argument)
+    return joined
+
+
 def _score(arguments: list[str]) -> None:
     predictions, rest = _first(arguments)
     gold, rest = _first(rest)
-    command = parse(ScoreCommand, rest, "score", usage="PREDICTIONS GOLD")
+    command = parse(ScoreCommand, rest, "score", more="finetune score PREDICTIONS GOLD")
     if predictions is None or gold is None:
         raise ValueError("score needs two files: finetune score PREDICTIONS GOLD")
     from finetune import commands

@@ -7,18 +7,19 @@ import json
 import statistics
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from finetune import report
 from finetune.config import RESULT_FREE, TrainConfig
 from finetune.recipe import Recipe, verdict
-from finetune.tasks import Task, load_task, model_folder, saved_task
+from finetune.tasks import Task, load_task
 
 if TYPE_CHECKING:
     from finetune.cli import CheckCommand, PredictCommand, ScoreCommand
+    from finetune.types import Example
 
 
 def train(
@@ -43,9 +44,7 @@ def train(
     try:
         result = fit(task, config, accelerator, reporter)
     except Stopped as stopped:
-        again = report.command_line()
-        resume = "" if "--resume" in again else f" --out {config.out} --resume"
-        reporter.say(f"{stopped}. Continue with: {again}{resume}")
+        reporter.say(f"{stopped}. Continue with: {report.to_continue(str(config.out))}")
         sys.exit(130)
     if not main:
         return
@@ -58,19 +57,45 @@ def train(
         task=name,
         config=config,
         labels=list(task.labels),
+        pairs=task.pairs,
         metrics=result.metrics,
+        baselines=(baselines := _baselines(task, result.metrics)),
         notes=result.notes,
         best_step=result.best_step,
         num_steps=result.num_steps,
     )
     seconds = time.monotonic() - start
-    print(report.results(result.metrics))
+    print(report.results(result.metrics, baselines))
     _print_verdicts(recipe, config, of_recipe, result.metrics)
     print(
         f"{clock(seconds)} in all. Everything is in {folder}: README.md says what is what; the "
         f"model is {folder / 'best'}."
     )
-    print(f'Try it: finetune predict {folder} --text "…"')
+    print(f"Try it: {report.to_predict(folder, task.pairs)}")
+
+
+def _baselines(task: Task, metrics: dict[str, dict[str, float]]) -> dict[str, str]:
+    """By split: the accuracy of always answering the most frequent training label."""
+    counts = Counter(name for example in task.read("train") for name in _gold_names(example))
+    if not counts:
+        return {}
+    label = counts.most_common(1)[0][0]
+    lines = {}
+    for split in metrics:
+        gold = [name for example in task.read(split) for name in _gold_names(example)]
+        share = gold.count(label) / max(1, len(gold))
+        name = "accuracy" if "accuracy" in metrics[split] else "tag_accuracy"
+        lines[split] = f"always answering {label!r}: {name} {share:.4f}"
+    return lines
+
+
+def _gold_names(example: Example) -> Sequence[str]:
+    """The tags of words, the one label of a text; nothing where there are several, or a number."""
+    from finetune.types import TokenExample
+
+    if isinstance(example, TokenExample):
+        return example.tags or ()
+    return [example.label] if isinstance(example.label, str) else []
 
 
 def _print_verdicts(
@@ -165,7 +190,7 @@ def check(command: CheckCommand) -> None:
     _quiet_libraries()
     from finetune.data import check_data, kind_of, read_text, read_tokens, render
 
-    columns = dict(item.split("=", 1) for item in command.columns)
+    columns = _columns(command.columns)
     words = command.task == "tag" or (command.task is None and kind_of(command.data) == "tokens")
     if words:
         data = read_tokens(command.data, columns=columns)
@@ -194,38 +219,36 @@ def predict_texts(folder: Path, command: PredictCommand) -> None:
     """Write one JSON line for each input, in input order."""
     _quiet_libraries()
     from finetune.prediction import predict_stream
+    from finetune.predictor import Predictor
 
-    place = model_folder(folder)
-    task = saved_task(place)
-    task.config = replace(task.config, batching=command.batching, max_tokens=command.max_tokens)
-    if command.pair is not None and task.name == "tag":
+    model = Predictor(folder, batching=command.batching, max_tokens=command.max_tokens)
+    task = model.task
+    if command.pair is not None and task.words:
         raise ValueError("--pair goes with models of pairs of texts, and this one tags words.")
-    head = task.head(place)
     examples = _inputs(task, command)
+    answers = predict_stream(task, model.model, examples, accelerator=model.accelerator)
     with _output(command.output) as out:
-        for prediction in predict_stream(task, head, examples):
-            out.write(json.dumps(prediction.record(), ensure_ascii=False) + "\n")
+        for answer in answers:
+            out.write(json.dumps(answer.record(), ensure_ascii=False) + "\n")
+    if task.num_cut:
+        print(
+            f"{task.num_cut:,} texts or words were cut to {task.max_length} tokens", file=sys.stderr
+        )
 
 
-def _inputs(task: Task, command: PredictCommand) -> Iterator[Any]:
+def _inputs(task: Task, command: PredictCommand) -> Iterator[Example]:
     from finetune import data
-    from finetune.align import split_words
-    from finetune.types import TextExample, TokenExample
+    from finetune.predictor import fitting, to_example
 
-    columns = dict(item.split("=", 1) for item in command.columns)
+    columns = _columns(command.columns)
     if command.text is not None:
-        if task.name == "tag":
-            words, offsets = split_words(command.text)
-            yield TokenExample(
-                0, tuple(words), text=command.text, offsets=tuple(offsets), where="--text"
-            )
-        else:
-            if task.name == "nli" and command.pair is None:
-                raise ValueError("this model compares two texts: give the second with --pair.")
-            yield TextExample(0, command.text, command.pair, where="--text")
-        return
-    read = data.read_token_file if task.name == "tag" else data.read_text_file
-    yield from read(command.file, columns=columns)
+        pair = () if command.pair is None else (command.text, command.pair)
+        yield to_example(task, 0, pair or command.text, "--text")
+    elif task.words:
+        yield from data.read_token_file(command.file or "", columns=columns)
+    else:
+        for example in data.read_text_file(command.file or "", columns=columns, pair=task.pairs):
+            yield fitting(task, example)
 
 
 @contextlib.contextmanager
@@ -234,22 +257,37 @@ def _output(path: str | None) -> Iterator[TextIO]:
     if path is None:
         yield sys.stdout
         return
+    if Path(path).is_dir() or not Path(path).absolute().parent.is_dir():
+        what = "is a folder" if Path(path).is_dir() else "its folder does not exist"
+        raise ValueError(f"--output {path}: {what}: name a file in a folder that exists.")
     fresh = Path(path + ".new")
     try:
         with fresh.open("w", encoding="utf-8") as file:
             yield file
-    except BaseException:
-        fresh.unlink(missing_ok=True)
+        fresh.replace(path)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            fresh.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename in (None, str(fresh)):
+            raise ValueError(f"--output {path}: cannot be written ({error.strerror}).") from error
         raise
-    fresh.replace(path)
 
 
 def score_files(predictions: Path, gold: str, command: ScoreCommand) -> None:
     """Print the metrics of a predictions file as JSON."""
     from finetune.scoring import score_predictions
 
-    columns = dict(item.split("=", 1) for item in command.columns)
-    print(json.dumps(score_predictions(predictions, gold, columns), indent=2))
+    print(json.dumps(score_predictions(predictions, gold, _columns(command.columns)), indent=2))
+
+
+def _columns(items: Sequence[str]) -> dict[str, str]:
+    """`role=column` items as a mapping; ValueError for one of another form."""
+    for item in items:
+        if "=" not in item:
+            raise ValueError(
+                f"--columns must be role=column, for instance text=sentence, not {item!r}."
+            )
+    return dict(item.split("=", 1) for item in items)
 
 
 def _quiet_libraries() -> None:

@@ -50,17 +50,32 @@ def word_scores(
 
     ``first`` takes the first piece. ``mean`` averages log-probabilities and ``max`` takes the
     largest over the pieces, where a word's tag is read off its later pieces as the tag with which
-    it continues (``B-`` as ``I-``); the result is normalised again.
+    it continues (``B-`` as ``I-``); the result is normalised again. Under either, the first piece
+    alone decides between tags that continue alike.
     """
     starts = torch.cumsum(word_lengths, 0) - word_lengths  # [W]
     if how == "first":
         return logs[starts]
-    pieces = logs[:, list(continuations)].clone()
-    pieces[starts] = logs[starts]
     word = torch.repeat_interleave(torch.arange(len(starts), device=logs.device), word_lengths)
-    index = word[:, None].expand_as(pieces)
+    index = torch.tensor(continuations, device=logs.device)
+    pieces = logs[:, index]  # [P, C]
+    if how == "max":  # a later piece sure of I- would else make B- and I- equal
+        pieces = pieces + _given_continuation(logs[starts], index)[word]
+    pieces = pieces.index_copy(0, starts, logs[starts])
     combined = torch.zeros(len(starts), logs.shape[1], dtype=logs.dtype, device=logs.device)
     combined = combined.scatter_reduce(
-        0, index, pieces, reduce="mean" if how == "mean" else "amax", include_self=False
+        0,
+        word[:, None].expand_as(pieces),
+        pieces,
+        reduce="mean" if how == "mean" else "amax",
+        include_self=False,
     )
     return combined.log_softmax(-1)
+
+
+def _given_continuation(logs: torch.Tensor, continuations: torch.Tensor) -> torch.Tensor:
+    """Log-probabilities [W, C] of each tag among those that continue as it does."""
+    chances = logs.double().exp()
+    together = torch.zeros_like(chances).index_add(1, continuations, chances)  # [W, C]
+    together = together[:, continuations].clamp_min(torch.finfo(torch.double).tiny)
+    return (logs - together.log()).to(logs.dtype)

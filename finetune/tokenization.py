@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from finetune.hub import cache_without_network
 from finetune.models import load_config, quiet, resolve_model
 
 LONGEST = 512
@@ -66,7 +67,7 @@ class PieceTokenizer:
                 tokenizer.unk_token_id,
                 tokenizer.mask_token_id,
                 tokenizer.sep_token_id,
-                self.single.suffix[-1],
+                self.single.prefix[0],
             )
             if token is not None
         )
@@ -87,7 +88,7 @@ class PieceTokenizer:
         where: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
         load_config(str(name), **where)  # says what is wrong with the name itself
         try:
-            with quiet():
+            with quiet(), cache_without_network():
                 tokenizer = AutoTokenizer.from_pretrained(resolve_model(str(name)), **where)
         except (OSError, ValueError, KeyError, ImportError) as error:
             reason = " ".join(str(error).split())[:300]
@@ -162,6 +163,11 @@ class PieceTokenizer:
     def _template(self, pair: bool) -> Template:
         """Read the special tokens and segments off the encoding of a probe text."""
         size = len(self.text_pieces(["a"])[0])
+        if size == 0:
+            raise ValueError(
+                f"{self.name}: its tokenizer has no pieces for the letter a. The tokenizer files "
+                "are damaged or not those of a text encoder: choose another model."
+            )
         encoding = self.backend.encode("a", "a") if pair else self.backend.encode("a")
         ids, types, special = encoding.ids, encoding.type_ids, encoding.special_tokens_mask
         text = [index for index, mask in enumerate(special) if not mask]

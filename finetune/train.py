@@ -1,4 +1,4 @@
-"""Training and prediction for any task. The only module that knows accelerate.
+"""Training for any task.
 
 The loss is a sum and a count, gradients are summed over micro-batches and processes and divided
 by the whole count once, and the order of the data is a pure function of seed and epoch. So
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,21 +20,16 @@ from accelerate import Accelerator
 from accelerate.utils import set_seed
 
 from finetune import checkpoint
-from finetune.batching import micro_batches, pack, share
+from finetune.batching import share
 from finetune.config import TrainConfig, settings
 from finetune.interruption import Interruption, Stopped
-from finetune.optimization import (
-    Plan,
-    autocast,
-    make_optimizer,
-    precision_of,
-    result_settings,
-    set_rate,
-)
 from finetune.launch import make_accelerator
-from finetune.prediction import full_precision, predict
+from finetune.optimization import Plan, make_optimizer, precision_of, result_settings
+from finetune.prediction import predict
 from finetune.progress import Reporter
+from finetune.run_folder import RunFolder
 from finetune.run_log import RunLog
+from finetune.step import Step
 from finetune.tasks import Task
 from finetune.types import Encoding, Example, Prediction
 
@@ -100,13 +94,9 @@ class _Run:
         reporter: Reporter,
         head: Any,
     ) -> None:
-        self.task, self.config, self.accelerator, self.reporter = (
-            task,
-            config,
-            accelerator,
-            reporter,
-        )
-        self.folder = Path(config.out or "")
+        self.task, self.config = task, config
+        self.accelerator, self.reporter = accelerator, reporter
+        self.folder = RunFolder(Path(config.out or ""), accelerator)
         self.device = accelerator.device
         self.precision = precision_of(config, self.device)
         self.rank, self.world = accelerator.process_index, accelerator.num_processes
@@ -118,29 +108,25 @@ class _Run:
         self.encoded = self._encode("train", self.train)
         self.lengths = [sum(len(e.input_ids) for e in windows) for windows in self.encoded]
         self.validation = selection_split(task.splits)
-        self.validation_data: tuple[Any, Any] = (None, None)
-        if self.validation:
-            examples = task.read(self.validation)
-            self.validation_data = examples, self._encode(self.validation, examples)
+        self.kept: dict[str, tuple[Sequence[Example], list[list[Encoding]]]] = {}
         self._prepare(head)
 
     def _encode(self, split: str, examples: Sequence[Example]) -> list[list[Encoding]]:
         encoded = self.task.encode(examples)
         windows = sum(len(parts) > 1 for parts in encoded)
-        if windows:
-            self.task.notes.append(f"{windows:,} examples of {split} are read in several windows")
-        if cut := self.task.num_cut:
-            self.task.notes.append(f"{cut:,} texts or words of {split} are cut to fit --max-length")
-            self.task.num_cut = 0
+        cut, self.task.num_cut = self.task.num_cut, 0
+        for number, what in (
+            (windows, "are over --max-length: read in several windows"),
+            (cut, "(texts, or single words) are cut to fit --max-length"),
+        ):
+            if number:
+                self.task.notes.append(f"{number:,} of {split} {what}")
+                self.reporter.say(self.task.notes[-1])
         return encoded
 
     def _prepare(self, head: Any) -> None:
         """Model, optimizer, and the state of the run: fresh, or that of the last checkpoint."""
-        last = self.folder / "last"
-        if self.accelerator.is_main_process:
-            checkpoint.recover(last)
-            checkpoint.recover(self.folder / "best")
-        self.accelerator.wait_for_everyone()
+        last = self.folder.last
         resuming = self.config.resume and last.is_dir()
         set_seed(self.config.seed)
         if resuming:
@@ -149,6 +135,9 @@ class _Run:
         self.head.encoder.freeze(self.config.freeze)
         self.head.to(self.device)
         self.optimizer = make_optimizer(self.head, self.config)
+        self.step = Step(
+            self.task, self.head, self.optimizer, self.config, self.accelerator, self.precision
+        )
         if resuming:
             self.state = State(**checkpoint.load_training(last, self.optimizer))
             checkpoint.load_random(last, self.rank)
@@ -165,14 +154,14 @@ class _Run:
         if differing:
             name = differing[0]
             raise ValueError(
-                f"{self.folder}: started with {name} = {saved['settings'].get(name)!r}, now "
+                f"{self.folder.path}: started with {name} = {saved['settings'].get(name)!r}, now "
                 f"{now['settings'][name]!r}: continue with the same settings, or start anew with "
                 "another --out."
             )
         for name, what in (("fingerprint", "other data"), ("num_processes", "other processes")):
             if saved[name] != now[name]:
                 raise ValueError(
-                    f"{self.folder}: was started with {what} ({name} "
+                    f"{self.folder.path}: was started with {what} ({name} "
                     f"{saved[name]!r}, now {now[name]!r}): start anew with --out."
                 )
 
@@ -188,12 +177,13 @@ class _Run:
 
     def _train(self, interruption: Interruption) -> None:
         state, plan = self.state, self.plan
-        log = RunLog(self.folder / "log.jsonl", self.accelerator, state.step)
+        log = RunLog(self.folder.path / "log.jsonl", self.accelerator, state.step)
         every = max(1, plan.num_steps // LOG_POINTS)
         self.reporter.start("training", plan.num_steps, state.step)
         with self.reporter:
             while state.step < plan.num_steps and not state.finished:
-                log.add(*self._step(plan.batch(state.step)))
+                examples = plan.batch(state.step)
+                log.add(*self._step(examples), len(examples))
                 state.step += 1
                 at_end = state.step == plan.num_steps
                 stop = interruption.asked()
@@ -206,207 +196,121 @@ class _Run:
                     self._evaluate(log)
                 state.finished |= at_end
                 if saving or state.finished:
-                    self._save_last()
+                    state_now = dataclasses.asdict(state)
+                    self.folder.save_last(self.task, self.head, self.optimizer, state_now)
                 if stop and not state.finished:
                     raise Stopped(
                         f"stopped at step {state.step} of {plan.num_steps}; the "
-                        f"checkpoint is in {self.folder / 'last'}"
+                        f"checkpoint is in {self.folder.last}"
                     )
 
-    def _step(self, examples: list[int]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, int]:
-        """One optimizer step: (loss sum, count, gradient norm, examples)."""
+    def _step(self, examples: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
+        """One optimizer step on a batch of training examples: mean loss, gradient norm."""
         mine = share(examples, self.rank, self.world, self.lengths)
-        weight = 1.0 if mine else 0.0  # a process without a share takes part with no effect
         encodings = [e for index in mine or examples[:1] for e in self.encoded[index]]
-        self.head.train()
-        totals = torch.zeros(2, dtype=torch.float64, device=self.device)
-        for group in micro_batches(encodings, self.config.max_tokens):
-            batch = pack(group, self.task.collate(group)).to(self.device)
-            with autocast(self.precision, self.device):
-                logits = self.head(batch)
-            loss, count = self.task.loss(full_precision(logits), batch)
-            (loss * weight).backward()
-            totals += torch.stack([loss.detach().double(), count.double()]) * weight
-        totals = self.accelerator.reduce(totals, "sum")
-        norm = self._reduce_gradients(totals[1])
-        set_rate(self.optimizer, self.plan.rate(self.state.step))
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
-        return totals[0], totals[1], norm, len(examples)
-
-    def _reduce_gradients(self, count: torch.Tensor) -> torch.Tensor:
-        """Sum gradients over processes, divide by the count, clip; returns the norm before."""
-        weights = [
-            w for g in self.optimizer.param_groups for w in g["params"] if w.grad is not None
-        ]
-        gradients: list[torch.Tensor] = [w.grad for w in weights if w.grad is not None]
-        if self.world > 1:
-            flat = torch._utils._flatten_dense_tensors(gradients)
-            flat = self.accelerator.reduce(flat, "sum")
-            for gradient, summed in zip(
-                gradients, torch._utils._unflatten_dense_tensors(flat, gradients), strict=True
-            ):
-                gradient.copy_(summed)
-        torch._foreach_div_(gradients, count.to(gradients[0].dtype).clamp_min(1e-12))
-        limit = self.config.clip or math.inf
-        return torch.nn.utils.clip_grad_norm_(weights, limit)
+        rate = self.plan.rate(self.state.step)
+        return self.step(encodings, weight=1.0 if mine else 0.0, rate=rate)
 
     def _evaluate(self, log: RunLog) -> None:
         """Score the validation split; keep the model if it is the best so far."""
         state = self.state
         if self.validation is None:
             state.best_step = state.step
-            self._save(self.folder / "best")
+            self.folder.save_best(self.task, self.head)
             return
-        examples, encoded = self.validation_data
-        predicted = predict(
-            self.task,
-            self.head,
-            examples,
-            self.accelerator,
-            encoded=encoded,
-            precision=self.precision,
-        )
+        examples, encoded = self._data(self.validation)
+        predicted = self._predict(self.head, examples, encoded, self.validation)
         metrics = self.task.score(examples, predicted)
         score = chosen(metrics, self.task.metric)
         better = state.best_score is None or score > state.best_score
         if better:
             state.best_score, state.best_step, state.bad_evaluations = score, state.step, 0
-            self._save(self.folder / "best")
-            self._write_predictions(self.validation, predicted)
+            self.folder.save_best(self.task, self.head)
+            self.folder.write_predictions(self.validation, predicted)
         else:
             state.bad_evaluations += 1
         log.evaluation(state.step, self.validation, metrics)
-        self.reporter.say(
-            f"step {state.step}: {self.validation} {self.task.metric} {score:.4f}"
-            + (" (best so far)" if better else f" (best {state.best_score:.4f})")
-        )
+        note = "best so far" if better else f"best {state.best_score:.4f}"
+        named = f"{self.validation} {self.task.metric} {score:.4f}"
+        self.reporter.say(f"step {state.step}: {named} ({note})")
         if self.config.patience and state.bad_evaluations >= self.config.patience:
             state.finished = True
             self.reporter.say(f"no better score in {state.bad_evaluations} evaluations: stopping")
 
-    def _save(self, folder: Path) -> None:
-        """Write model, tokenizer and task file, whole or not at all."""
-        if self.accelerator.is_main_process:
-            with checkpoint.replacing(folder) as fresh:
-                self.head.save_pretrained(fresh)
-                self.task.save(fresh)
-        self.accelerator.wait_for_everyone()
-
-    def _save_last(self) -> None:
-        """Write the checkpoint to continue from."""
-        place = self.folder / "last"
-        parts = self.folder / "random.new"
-        parts.mkdir(parents=True, exist_ok=True)
-        checkpoint.save_random(parts, self.rank)
-        self.accelerator.wait_for_everyone()
-        if self.accelerator.is_main_process:
-            with checkpoint.replacing(place) as fresh:
-                self.head.save_pretrained(fresh)
-                self.task.save(fresh)
-                checkpoint.save_training(fresh, self.optimizer, dataclasses.asdict(self.state))
-                for part in parts.iterdir():
-                    part.rename(fresh / part.name)
-            parts.rmdir()
-        self.accelerator.wait_for_everyone()
-
     def _finish(self) -> FitResult:
         """Load the best model back, prove it is the one that was saved, score it."""
-        best = self.task.head(self.folder / "best").to(self.device)
-        result = FitResult(
-            self.folder,
-            {},
+        best = self.task.head(self.folder.best).to(self.device)
+        metrics: dict[str, dict[str, float]] = {}
+        for split in self.task.splits[1:]:
+            examples, encoded = self._data(split)
+            predicted = self._predict(best, examples, encoded, split)
+            if split == self.validation:
+                self.folder.compare_predictions(split, predicted)
+            answered = zip(examples, predicted, strict=True)
+            scored = [pair for pair in answered if self.task.has_gold(pair[0])]
+            if scored:
+                metrics[split] = self.task.score(*zip(*scored, strict=True))
+            self.folder.write_predictions(split, predicted)
+        self.folder.write_metrics(metrics)
+        self._track(metrics)
+        return FitResult(
+            self.folder.path,
+            metrics,
             self.state.best_step,
             self.plan.num_steps,
             self.task.notes,
             self.state.step < self.plan.num_steps,
         )
-        for split in self.task.splits[1:]:
+
+    def _data(self, split: str) -> tuple[Sequence[Example], list[list[Encoding]]]:
+        """A split's examples and their sequences; the validation split's are kept."""
+        if split not in self.kept:
             examples = self.task.read(split)
-            encoded = (
-                self.validation_data[1]
-                if split == self.validation
-                else self._encode(split, examples)
-            )
-            predicted = predict(
-                self.task,
-                best,
-                examples,
-                self.accelerator,
-                encoded=encoded,
-                precision=self.precision,
-                reporter=self.reporter,
-                title=split,
-            )
-            if split == self.validation:
-                self._compare(split, predicted)
-            pairs = [
-                (e, p) for e, p in zip(examples, predicted, strict=True) if self.task.has_gold(e)
-            ]
-            if pairs:
-                gold, answers = zip(*pairs, strict=True)
-                result.metrics[split] = self.task.score(gold, answers)
-            self._write_predictions(split, predicted)
-        if self.accelerator.is_main_process:
-            text = json.dumps(result.metrics, indent=2) + "\n"
-            checkpoint.write_text(self.folder / "metrics.json", text)
-            if self.config.track != "none":
-                flat = {f"{s}/{n}": v for s, m in result.metrics.items() for n, v in m.items()}
-                self.accelerator.log(flat, step=self.state.step)
-        if self.config.track != "none":
-            self.accelerator.end_training()
-        return result
+            encoded = self._encode(split, examples)
+            if split != self.validation:
+                return examples, encoded
+            self.kept[split] = examples, encoded
+        return self.kept[split]
 
-    def _compare(self, split: str, predicted: Sequence[Prediction]) -> None:
-        """The saved model must answer as the trained one did when it was saved."""
-        if not self.accelerator.is_main_process:
-            return
-        lines = (
-            (self.folder / f"predictions.{split}.jsonl").read_text(encoding="utf-8").splitlines()
+    def _predict(
+        self, head: Any, examples: Sequence[Example], encoded: Any, title: str
+    ) -> list[Prediction]:
+        return predict(
+            self.task,
+            head,
+            examples,
+            self.accelerator,
+            encoded=encoded,
+            precision=self.precision,
+            reporter=self.reporter if title != self.validation else None,
+            title=title,
         )
-        before = [json.loads(line) for line in lines]
-        differing = [
-            old["id"]
-            for old, new in zip(before, predicted, strict=True)
-            if not _same_answer(old, json.loads(json.dumps(new.record())))
-        ]
-        if len(differing) > len(before) // 1000:
-            raise RuntimeError(
-                f"{self.folder / 'best'}: the saved model answers {len(differing)} of {len(before)} "
-                f"{split} examples otherwise than when it was saved (first: id {differing[0]})"
-            )
-
-    def _write_predictions(self, split: str, predicted: Sequence[Prediction]) -> None:
-        if self.accelerator.is_main_process:
-            lines = (json.dumps(p.record(), ensure_ascii=False) + "\n" for p in predicted)
-            checkpoint.write_text(self.folder / f"predictions.{split}.jsonl", "".join(lines))
 
     def _write_start(self) -> None:
-        """The resolved configuration, before anything can go wrong."""
-        if self.accelerator.is_main_process:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            content = {
-                "task": self.task.name,
-                **settings(self.config),
-                "fingerprint": self.task.fingerprint,
-                "precision_used": self.precision,
+        facts = {
+            "fingerprint": self.task.fingerprint,
+            "precision_used": self.precision,
+            "revision_used": self.head.revision,
+        }
+        self.folder.write_start(self.task, self.config, facts)
+        if self.config.track != "none":
+            plain = {
+                name: value if isinstance(value, int | float | str | bool) else str(value)
+                for name, value in settings(self.config).items()
             }
-            checkpoint.write_text(self.folder / "config.json", json.dumps(content, indent=2) + "\n")
-            if self.config.track != "none":
-                flat = {
-                    n: v if isinstance(v, int | float | str | bool) else str(v)
-                    for n, v in settings(self.config).items()
-                }
-                self.accelerator.init_trackers("finetune", config=flat)
-        self.accelerator.wait_for_everyone()
+            self.accelerator.init_trackers("finetune", config=plain)
+
+    def _track(self, metrics: dict[str, dict[str, float]]) -> None:
+        if self.config.track != "none":
+            flat = {f"{s}/{name}": v for s, values in metrics.items() for name, v in values.items()}
+            self.accelerator.log(flat, step=self.state.step)
+            self.accelerator.end_training()
 
 
 def selection_split(splits: Iterable[str]) -> str | None:
     """The split that selects the best model, or None where there is none."""
-    names = [name for name in splits if name.startswith("validation")]
-    return next(
-        (n for n in ("validation", "validation_matched") if n in names), next(iter(names), None)
-    )
+    names = sorted(name for name in splits if name.startswith("validation"))
+    return names[0] if names else None  # of MNLI's two, the matched one
 
 
 def chosen(metrics: dict[str, float], name: str) -> float:
@@ -415,9 +319,3 @@ def chosen(metrics: dict[str, float], name: str) -> float:
     if name not in legal:
         raise ValueError(f"--metric {name!r} cannot select a model; legal are {', '.join(legal)}.")
     return metrics[name]
-
-
-def _same_answer(old: dict[str, Any], new: dict[str, Any]) -> bool:
-    if isinstance(old.get("label"), float):
-        return math.isclose(old["label"], new["label"], rel_tol=1e-2, abs_tol=1e-2)
-    return all(old.get(key) == new.get(key) for key in ("id", "label", "tags"))

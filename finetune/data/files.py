@@ -37,11 +37,15 @@ class Line(NamedTuple):
 
 
 class Opened:
-    """A file whose first lines have been looked at: name for messages, format, all its lines."""
+    """A file whose first lines may be looked at: name for messages, format, all its lines.
 
-    def __init__(self, name: str, format: str, lines: Iterable[Line]) -> None:
+    ``live`` input may come line by line from another program: look no further than needed.
+    """
+
+    def __init__(self, name: str, format: str, lines: Iterable[Line], live: bool = False) -> None:
         self.name = name
         self.format = format
+        self.live = live
         self._lines = iter(lines)
 
     def peek(self, count: int) -> list[Line]:
@@ -49,6 +53,16 @@ class Opened:
         ahead = list(itertools.islice(self._lines, count))
         self._lines = itertools.chain(ahead, self._lines)
         return ahead
+
+    def first(self) -> str:
+        """The first line that is not blank, ``""`` if there is none; it stays to be read."""
+        ahead: list[Line] = []
+        for line in self._lines:
+            ahead.append(line)
+            if line.text.strip():
+                break
+        self._lines = itertools.chain(ahead, self._lines)
+        return ahead[-1].text if ahead else ""
 
     def __iter__(self) -> Iterator[Line]:
         yield from self._lines
@@ -92,9 +106,9 @@ def open_data(source: str | Path | IO[Any], format: str | None = None) -> Opened
 
 
 def _sniffed(name: str, source: Path | IO[Any], format: str) -> Opened:
-    opened = Opened(name, format, _lines(name, source))
+    opened = Opened(name, format, _lines(name, source), live=not isinstance(source, Path))
     if format in ("lines", "unknown"):
-        first = next((line.text.lstrip() for line in opened.peek(20) if line.text.strip()), "")
+        first = opened.first().lstrip()
         if first.startswith("{"):
             opened.format = "jsonl"
         elif first.startswith("[") and format == "unknown":

@@ -5,18 +5,15 @@ The `datasets` library is imported only here, and only when such a set is read.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import re
-import socket
-import urllib.parse
-import urllib.request
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from finetune.data.dataset import DataError
 from finetune.data.tables import Record, Table, label_names
+from finetune.hub import cache_without_network
 
 CONVERTED = "refs/convert/parquet"
 """The hub's own Parquet copy: `datasets` no longer runs the scripts some sets are written in."""
@@ -83,39 +80,13 @@ def hub_tables(chosen: HubSet) -> dict[str, Table]:
     import datasets
 
     try:
-        with _offline_without_network():
+        with cache_without_network(datasets.config):
             loaded = datasets.load_dataset(chosen.id, chosen.config, revision=chosen.revision)
     except Exception as error:
         if "scripts are no longer supported" in str(error) and chosen.revision is None:
             return hub_tables(chosen._replace(revision=CONVERTED))
         raise DataError(_hub_message(chosen, error)) from error
     return _tables(loaded, chosen.id)
-
-
-@contextlib.contextmanager
-def _offline_without_network() -> Iterator[None]:
-    """Read from the cache at once where the hub's name does not resolve.
-
-    The hub's client would first try again five times, which takes 24 seconds. With a proxy names
-    are the proxy's business.
-    """
-    import datasets
-    from huggingface_hub import constants
-
-    host = urllib.parse.urlsplit(constants.ENDPOINT).hostname or ""
-    modules = (constants, datasets.config)
-    before = [module.HF_HUB_OFFLINE for module in modules]
-    try:
-        if not urllib.request.getproxies():
-            socket.getaddrinfo(host, None)
-    except OSError:
-        for module in modules:
-            module.HF_HUB_OFFLINE = True
-    try:
-        yield
-    finally:
-        for module, value in zip(modules, before, strict=True):
-            module.HF_HUB_OFFLINE = value
 
 
 def saved_tables(folder: Path) -> dict[str, Table]:
@@ -168,9 +139,10 @@ def _hub_message(chosen: HubSet, error: Exception) -> str:
     if kinds & {"ConnectionError", "OfflineModeIsEnabled", "ConnectTimeout", "ConnectError",
                 "LocalEntryNotFoundError", "TimeoutException", "TransportError"}:  # fmt: skip
         return (
-            f"{name}: the hub cannot be reached. Give local data (--data FOLDER with train, "
-            "validation and test files; examples/data/nli shows the form), or fetch the set once "
-            "on a machine with network, then set HF_HUB_OFFLINE=1 to read it from the cache."
+            f"{name}: the hub cannot be reached. Without it: finetune nli --model minilm --data "
+            "examples/data/nli (data for other tasks lie beside it), or your own --data FOLDER "
+            "with train, validation and test files; or fetch the set once on a machine with "
+            "network, then set HF_HUB_OFFLINE=1 to read it from the cache."
         )
     return (
         f"{name}: the hub has no such data set that can be read ({_first_line(error)}). Check "

@@ -93,7 +93,7 @@ def _jsonl(file: Opened) -> Iterator[Record]:
 
 def _json(file: Opened) -> Iterator[Record]:
     """One list of objects, or JSON Lines under the suffix ``.json``."""
-    first = next((line.text.strip() for line in file.peek(100) if line.text.strip()), "")
+    first = file.first().strip()
     if first.startswith("{") and first != "{":
         yield from _jsonl(file)
         return
@@ -169,7 +169,7 @@ def _delimiter(file: Opened) -> str:
     """Tab for TSV; for CSV a comma, unless the first line shows tabs or semicolons instead."""
     if file.format != "csv":
         return "\t"
-    first = next((line.text for line in file.peek(20) if line.text), "")
+    first = file.first()
     tabs, commas, semicolons = (first.count(mark) for mark in "\t,;")
     if tabs > commas:
         return "\t"

@@ -98,7 +98,7 @@ def read_text_file(
     are. ``id`` is the row, from 0; in a plain text file each line is a row, even a blank one.
     """
     columns = check_columns(columns, ("text", "pair", "label"))
-    table = _table(open_data(source, format), columns)
+    table = _table(open_data(source, format), columns, plain=True)
     if table.first() is None:
         return
     if table.headless is not None and len(table.header) == 1:
@@ -137,12 +137,17 @@ def _usual_pair(by_name: Mapping[str, str], text: str) -> str | None:
     return next((by_name[b] for a, b in COUPLES if a == text.lower() and b in by_name), None)
 
 
-def _table(file: Opened, columns: Mapping[str, str]) -> Table:
-    """The table of a file; plain text is a table of one column, ``text``."""
+def _table(file: Opened, columns: Mapping[str, str], plain: bool = False) -> Table:
+    """The table of a file; plain text is a table of one column, ``text``.
+
+    ``plain`` takes a text file with tabs for a table only if its first line names columns.
+    """
     if file.format in ("txt", "unknown"):
-        first = next((line.text for line in file.peek(20) if line.text.strip()), "")
-        named = KNOWN & {cell.strip().lower() for cell in first.split(",")}
-        file.format = "tsv" if "\t" in first else "csv" if named and "," in first else "txt"
+        first = file.first()
+        tabs, commas = ({c.strip().lower() for c in first.split(mark)} for mark in "\t,")
+        table = len(tabs) > 1 and (not plain or columns or tabs & KNOWN)
+        csv = file.format == "unknown" and len(commas) > 1 and commas & KNOWN
+        file.format = "tsv" if table else "csv" if csv else "txt"
     if file.format == "txt":
         rows = (Record({"text": line.text}, file.where(line.number)) for line in file)
         return Table(file.name, ["text"], rows, typed=False)

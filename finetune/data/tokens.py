@@ -122,12 +122,12 @@ def _opened(file: Opened, columns: Mapping[str, str]) -> Table | Columns:
 
 def _opened_plain(file: Opened, columns: Mapping[str, str]) -> Table | Columns | Iterator[Unit]:
     """Like _opened, for input without gold: raw text and tables of texts too."""
-    if file.format == "txt" and not looks_like_columns(file):
+    if file.format == "txt" and (file.live or not looks_like_columns(file)):
         return _raw_lines(file)
     if file.format in ("jsonl", "json", "parquet", "csv"):
         return open_table(file, columns.values(), KNOWN)
-    first = next((line.text for line in file.peek(20) if line.text.strip()), "")
-    if file.format == "tsv" and any(c.strip().lower() in KNOWN for c in first.split("\t")):
+    cells = {cell.strip().lower() for cell in file.first().split("\t")}
+    if file.format == "tsv" and cells & KNOWN:
         return open_table(file, columns.values(), KNOWN)
     return open_columns(file, columns, ragged=True)
 

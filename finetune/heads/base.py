@@ -74,6 +74,11 @@ class PretrainedHead(nn.Module):
         names = self.model.config.id2label
         return LabelSet(names[index] for index in range(len(names)))
 
+    @property
+    def revision(self) -> str | None:
+        """The commit of the hub model that was loaded; None for a local folder."""
+        return getattr(self.model.config, "_commit_hash", None)
+
     def is_head(self, parameter_name: str) -> bool:
         """Whether a parameter lies above the hidden states: a classifier, or a pooler under it."""
         below = f"model.{self.model.base_model_prefix}."

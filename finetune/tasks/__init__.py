@@ -33,6 +33,10 @@ class Task(Protocol):
     """What the trainer and the commands need of a task."""
 
     name: str
+    words: bool
+    """Whether its input is words (and not whole texts)."""
+    pairs: bool | None
+    """Whether an example has two texts; None where both kinds are answered."""
     config: TrainConfig
     metric: str
     """The metric that selects the best model (higher is better)."""
@@ -93,8 +97,15 @@ def load_task(config: TrainConfig, name: str) -> Task:
 def saved_task(folder: str | Path) -> Task:
     """The task of a saved model; raises ValueError where the folder holds none."""
     path = model_folder(folder) / TASK_FILE
-    content = json.loads(path.read_text(encoding="utf-8"))
-    return task_class(content["task"]).from_folder(path.parent, content)
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        task = task_class(content["task"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"{path}: damaged, or of another version of finetune ({error!r:.100}): restore the "
+            "folder from its source, or train again."
+        ) from error
+    return task.from_folder(path.parent, content)
 
 
 def model_folder(folder: str | Path) -> Path:

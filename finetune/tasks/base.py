@@ -107,6 +107,11 @@ class BaseTask:
         """Check settings against each other once everything is known; a subclass's own."""
 
     @property
+    def pairs(self) -> bool | None:
+        """Whether an example has two texts; None where the data had both kinds."""
+        return self.extra.get("pairs")
+
+    @property
     def splits(self) -> list[str]:
         """Names of the splits there are."""
         return list(self.data.splits) if self.data else []

@@ -63,8 +63,15 @@ class Classify(BaseTask):
         """The label names in a fixed order; the kind of problem; class weights."""
         problem = problem_of(config, data)
         train = data.splits["train"]
+        kinds = {example.pair is not None for example in train}
+        extra = {"problem": problem, "pairs": kinds.pop() if len(kinds) == 1 else None}
         if problem == "regression":
-            return ["score"], {"problem": problem}
+            if config.class_weights != "none":
+                raise ValueError(
+                    f"--class-weights {config.class_weights}: the labels of {data.name} are "
+                    "numbers, not classes: leave --class-weights out."
+                )
+            return ["score"], extra
         counts = Counter(
             name
             for example in train
@@ -79,7 +86,7 @@ class Classify(BaseTask):
             )
         cls.check_labels(data, labels)
         weights = class_weights(config.class_weights, labels, counts, len(train), problem)
-        return labels, {"problem": problem, "class_weights": weights}
+        return labels, {**extra, "class_weights": weights}
 
     @staticmethod
     def order(labels: Sequence[str] | Counter[str]) -> list[str]:
@@ -187,6 +194,7 @@ class Classify(BaseTask):
 
     def finish(self, example: TextExample, partials: Sequence[Partial]) -> TextPrediction:
         """Average the windows and take the best label, those over the threshold, or the number."""
+        partials = sorted(partials, key=lambda partial: partial.first_word)  # sums always alike
         values = np.mean([partial.values for partial in partials], axis=0)
         if self.problem == "regression":
             return TextPrediction(example.id, float(values[0]))

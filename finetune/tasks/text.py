@@ -118,7 +118,8 @@ def encode_texts(
             parts = [truncated(first, second, room)]
         else:
             parts = _windows(first, second, room, overlap)
-        num_cut += not fits and long_text == "truncate"
+        both_long = min(len(first), len(second or ())) > room // 2  # windows cut the shorter, too
+        num_cut += not fits and (long_text == "truncate" or both_long)
         result.append(
             [
                 Encoding(example.id, *tokenizer.build(*part), first_word=index)
@@ -131,12 +132,16 @@ def encode_texts(
 def truncated(
     first: list[int], second: list[int] | None, room: int
 ) -> tuple[list[int], list[int] | None]:
-    """Cut the end of the longer text until both fit (the `longest_first` rule)."""
+    """Cut the end of the longer text until both fit.
+
+    The `longest_first` rule of fast tokenizers: where both are cut, the longer (the second, if
+    neither is) keeps the odd piece.
+    """
     if second is None:
         return first[:room], None
     short = min(len(first), len(second))
     if short * 2 >= room:
-        keep_first = (room + 1) // 2 if len(first) >= len(second) else room // 2
+        keep_first = (room + 1) // 2 if len(first) > len(second) else room // 2
         return first[:keep_first], second[: room - keep_first]
     if len(first) > len(second):
         return first[: room - short], second

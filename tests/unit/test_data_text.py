@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from finetune.data import DataError, as_numbers, read_text, read_text_file
+from finetune.data import DataError, as_numbers, read_text, read_text_file, read_token_file
 from finetune.types import TextExample
 
 
@@ -348,6 +348,9 @@ def test_streaming_files(tmp_path):
 
     assert stream("a.txt", "one\n\nthree\n") == [
         (0, "one", None, None), (1, "", None, None), (2, "three", None, None)]  # fmt: skip
+    assert stream("a.txt", "one\ttab\n") == [(0, "one\ttab", None, None)]
+    assert stream("a.txt", "Great, review\n") == [(0, "Great, review", None, None)]
+    assert stream("a.txt", "premise\thypothesis\nx\ty\n") == [(0, "x", "y", None)]
     assert stream("a.jsonl", jsonl({"text": "x"}, {"text": "y", "label": 1})) == [
         (0, "x", None, None), (1, "y", None, None)]  # fmt: skip
     rows = jsonl({"premise": "x", "hypothesis": "y", "label": 1})
@@ -382,15 +385,18 @@ def test_standard_input_and_file_objects(monkeypatch, content, texts):
     assert [e.text for e in read_text_file(io.BytesIO(content.encode()))] == texts
 
 
-def test_streaming_keeps_no_rows():
+@pytest.mark.parametrize("line", [b'{"text": "x"}\n', b"plain text\n"])
+@pytest.mark.parametrize("reader", [read_text_file, read_token_file])
+def test_streaming_takes_a_line_when_it_needs_one(reader, line):
     taken = []
 
     class Endless(io.RawIOBase):
         def __iter__(self):
             for number in range(10**9):
                 taken.append(number)
-                yield b'{"text": "x"}\n'
+                yield line
 
-    stream = read_text_file(Endless())
-    assert [next(stream).id for _ in range(50)] == list(range(50))
-    assert len(taken) <= 51
+    stream = reader(Endless())
+    assert next(stream).id == 0 and len(taken) == 1
+    assert [next(stream).id for _ in range(50)] == list(range(1, 51))
+    assert len(taken) == 51

@@ -1,0 +1,90 @@
+"""Fine-tune pretrained text encoders, from the command line or from Python.
+
+The names below are imported on first use, so that ``import finetune`` costs nothing and loads no
+torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from finetune.batching import pack
+    from finetune.config import ClassifyConfig, NliConfig, TagConfig, TrainConfig
+    from finetune.data import read_text, read_tokens
+    from finetune.encoder import Encoder
+    from finetune.heads.sequence import SequenceClassifier
+    from finetune.heads.tagging import TokenTagger
+    from finetune.launch import make_accelerator
+    from finetune.prediction import predict
+    from finetune.predictor import Predictor, load
+    from finetune.tasks import load_task, saved_task
+    from finetune.tokenization import PieceTokenizer
+    from finetune.train import fit
+    from finetune.types import Batch, Encoding, LabelSet, Span, TextExample, TokenExample
+
+_HOMES = {
+    "finetune.batching": ("pack",),
+    "finetune.config": ("ClassifyConfig", "NliConfig", "TagConfig", "TrainConfig"),
+    "finetune.data": ("read_text", "read_tokens"),
+    "finetune.encoder": ("Encoder",),
+    "finetune.heads.sequence": ("SequenceClassifier",),
+    "finetune.heads.tagging": ("TokenTagger",),
+    "finetune.launch": ("make_accelerator",),
+    "finetune.prediction": ("predict",),
+    "finetune.predictor": ("Predictor", "load"),
+    "finetune.tasks": ("load_task", "saved_task"),
+    "finetune.tokenization": ("PieceTokenizer",),
+    "finetune.train": ("fit",),
+    "finetune.types": ("Batch", "Encoding", "LabelSet", "Span", "TextExample", "TokenExample"),
+}
+"""The module that each public name lives in."""
+
+__all__ = [
+    "Batch",
+    "ClassifyConfig",
+    "Encoder",
+    "Encoding",
+    "LabelSet",
+    "NliConfig",
+    "PieceTokenizer",
+    "Predictor",
+    "SequenceClassifier",
+    "Span",
+    "TagConfig",
+    "TextExample",
+    "TokenExample",
+    "TokenTagger",
+    "TrainConfig",
+    "__version__",
+    "fit",
+    "load",
+    "load_task",
+    "make_accelerator",
+    "pack",
+    "predict",
+    "read_text",
+    "read_tokens",
+    "saved_task",
+]
+
+_MODULES = {name: module for module, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first asked for."""
+    if name == "__version__":
+        from importlib.metadata import version
+
+        value: Any = version("finetune")
+    elif name in _MODULES:
+        value = getattr(importlib.import_module(_MODULES[name]), name)
+    else:
+        raise AttributeError(f"module 'finetune' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,110 @@
+"""The folder of a run: what is written into it, by the main process, whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from finetune import checkpoint
+from finetune.config import TrainConfig, settings
+from finetune.tasks import Task
+from finetune.types import Prediction
+
+
+class RunFolder:
+    """``best/`` and ``last/``, predictions, metrics and configuration of one run."""
+
+    def __init__(self, path: Path, accelerator: Any) -> None:
+        self.path, self.accelerator = path, accelerator
+        self.best, self.last = path / "best", path / "last"
+        if accelerator.is_main_process:
+            checkpoint.recover(self.best)
+            checkpoint.recover(self.last)
+        accelerator.wait_for_everyone()
+
+    def write_start(self, task: Task, config: TrainConfig, facts: Mapping[str, Any]) -> None:
+        """The resolved configuration, before anything can go wrong."""
+        if self.accelerator.is_main_process:
+            self._make()
+            content = {"task": task.name, **settings(config), **facts}
+            text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+            checkpoint.write_text(self.path / "config.json", text)
+        self.accelerator.wait_for_everyone()
+
+    def _make(self) -> None:
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise checkpoint.SaveError(
+                f"{self.path}: cannot be made ({error.strerror}). Choose another --out."
+            ) from error
+
+    def save_best(self, task: Task, head: Any) -> None:
+        """Model, tokenizer and task file."""
+        if self.accelerator.is_main_process:
+            with checkpoint.replacing(self.best) as fresh:
+                head.save_pretrained(fresh)
+                task.save(fresh)
+        self.accelerator.wait_for_everyone()
+
+    def save_last(
+        self, task: Task, head: Any, optimizer: torch.optim.Optimizer, state: dict[str, Any]
+    ) -> None:
+        """The checkpoint to continue from; every process adds its random state."""
+        parts = self.path / "random.new"
+        parts.mkdir(parents=True, exist_ok=True)
+        checkpoint.save_random(parts, self.accelerator.process_index)
+        self.accelerator.wait_for_everyone()
+        if self.accelerator.is_main_process:
+            with checkpoint.replacing(self.last) as fresh:
+                head.save_pretrained(fresh)
+                task.save(fresh)
+                checkpoint.save_training(fresh, optimizer, state)
+                for part in parts.iterdir():
+                    part.rename(fresh / part.name)
+            parts.rmdir()
+        self.accelerator.wait_for_everyone()
+
+    def write_predictions(self, split: str, predicted: Sequence[Prediction]) -> None:
+        """``predictions.<split>.jsonl``, one line for each example in the data's order."""
+        if self.accelerator.is_main_process:
+            lines = (json.dumps(p.record(), ensure_ascii=False) + "\n" for p in predicted)
+            checkpoint.write_text(self._predictions(split), "".join(lines))
+
+    def compare_predictions(self, split: str, predicted: Sequence[Prediction]) -> None:
+        """The saved model must answer as the trained one did when it was saved.
+
+        Raises RuntimeError where more than one in a thousand answers differ (a near tie may).
+        """
+        if not self.accelerator.is_main_process:
+            return
+        lines = self._predictions(split).read_text(encoding="utf-8").splitlines()
+        before = [json.loads(line) for line in lines]
+        after = [json.loads(json.dumps(prediction.record())) for prediction in predicted]
+        pairs = zip(before, after, strict=True)
+        differing = [old["id"] for old, new in pairs if not _same_answer(old, new)]
+        if len(differing) > len(before) // 1000:
+            raise RuntimeError(
+                f"{self.best}: the saved model answers {len(differing)} of {len(before)} {split} "
+                f"examples otherwise than when it was saved (first: id {differing[0]})"
+            )
+
+    def write_metrics(self, metrics: Mapping[str, Mapping[str, float]]) -> None:
+        """``metrics.json``: metrics by split."""
+        if self.accelerator.is_main_process:
+            text = json.dumps(metrics, indent=2) + "\n"
+            checkpoint.write_text(self.path / "metrics.json", text)
+
+    def _predictions(self, split: str) -> Path:
+        return self.path / f"predictions.{split}.jsonl"
+
+
+def _same_answer(old: dict[str, Any], new: dict[str, Any]) -> bool:
+    if isinstance(old.get("label"), float):
+        return math.isclose(old["label"], new["label"], rel_tol=1e-2, abs_tol=1e-2)
+    return all(old.get(key) == new.get(key) for key in ("id", "label", "tags"))

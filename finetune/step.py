@@ -1,0 +1,79 @@
+"""One optimizer step: forward and backward over micro-batches, one reduction, one update."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
+
+from finetune.batching import micro_batches, pack
+from finetune.config import TrainConfig
+from finetune.optimization import autocast, set_rate
+from finetune.prediction import full_precision
+from finetune.tasks import Task
+from finetune.types import Encoding
+
+
+class Step:
+    """Runs optimizer steps of one model.
+
+    Gradients are those of the summed loss; they are added up over micro-batches and processes and
+    divided by the whole count once, so how the batch is cut cannot matter.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        head: Any,
+        optimizer: torch.optim.Optimizer,
+        config: TrainConfig,
+        accelerator: Any,
+        precision: str,
+    ) -> None:
+        self.task, self.head, self.optimizer, self.config = task, head, optimizer, config
+        self.accelerator, self.device, self.precision = accelerator, accelerator.device, precision
+        # sums of losses are kept in double where the device has it
+        self.sums = torch.float32 if self.device.type == "mps" else torch.float64
+
+    def __call__(
+        self, encodings: Sequence[Encoding], *, weight: float, rate: float
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Update the weights; returns the mean loss and the gradient norm before clipping, on the
+        device.
+
+        ``encodings`` are this process's share of the batch. A process without a share gives any
+        sequence with ``weight`` 0, so that it takes part without effect. ``rate`` is the factor on
+        the learning rates.
+        """
+        self.head.train()
+        totals = torch.zeros(2, dtype=self.sums, device=self.device)
+        for group in micro_batches(encodings, self.config.max_tokens):
+            batch = pack(group, self.task.collate(group)).to(self.device)
+            with autocast(self.precision, self.device):
+                logits = self.head(batch)
+            loss, count = self.task.loss(full_precision(logits), batch)
+            (loss * weight).backward()
+            parts = (loss.detach().to(self.sums), count.to(self.sums))
+            totals += torch.stack(parts) * weight
+        loss, count = self.accelerator.reduce(totals, "sum")
+        count = count.clamp_min(1e-12)
+        norm = self._reduce_gradients(count)
+        set_rate(self.optimizer, rate)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return loss / count, norm
+
+    def _reduce_gradients(self, count: torch.Tensor) -> torch.Tensor:
+        """Sum gradients over processes, divide by the count, clip; returns the norm before."""
+        groups = self.optimizer.param_groups
+        weights = [w for group in groups for w in group["params"] if w.grad is not None]
+        gradients = [weight.grad for weight in weights]
+        if self.accelerator.num_processes > 1:
+            flat = self.accelerator.reduce(_flatten_dense_tensors(gradients), "sum")
+            whole = _unflatten_dense_tensors(flat, gradients)
+            torch._foreach_copy_(gradients, whole)
+        torch._foreach_div_(gradients, count.to(gradients[0].dtype))
+        return torch.nn.utils.clip_grad_norm_(weights, self.config.clip or math.inf)

@@ -1,0 +1,40 @@
+"""The command line, run inside the test's own process."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import sys
+from pathlib import Path
+from typing import NamedTuple
+from unittest import mock
+
+from finetune.cli import main
+
+
+class Outcome(NamedTuple):
+    """How a command ended and what it printed."""
+
+    code: int
+    out: str
+    err: str
+
+
+def run(*arguments: str | Path, stdin: bytes | None = None) -> Outcome:
+    """Run ``finetune`` with these arguments; anything but a clean exit is the test's failure."""
+    out, err = io.StringIO(), io.StringIO()
+    typed = [str(argument) for argument in arguments]
+    patches = [mock.patch.object(sys, "argv", ["finetune", *typed])]
+    if stdin is not None:
+        patches.append(mock.patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin))))
+    code = 0
+    with contextlib.ExitStack() as stack:
+        for patch in patches:
+            stack.enter_context(patch)
+        stack.enter_context(contextlib.redirect_stdout(out))
+        stack.enter_context(contextlib.redirect_stderr(err))
+        try:
+            main(typed)
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else 1
+    return Outcome(code, out.getvalue(), err.getvalue())
