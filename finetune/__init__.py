@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from finetune.batching import pack
     from finetune.config import ClassifyConfig, NliConfig, TagConfig, TrainConfig
-    from finetune.data import read_text, read_tokens
+    from finetune.data import Dataset, read_text, read_tokens
     from finetune.encoder import Encoder
     from finetune.heads.sequence import SequenceClassifier
     from finetune.heads.tagging import TokenTagger
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "finetune.batching": ("pack",),
     "finetune.config": ("ClassifyConfig", "NliConfig", "TagConfig", "TrainConfig"),
-    "finetune.data": ("read_text", "read_tokens"),
+    "finetune.data": ("Dataset", "read_text", "read_tokens"),
     "finetune.encoder": ("Encoder",),
     "finetune.heads.sequence": ("SequenceClassifier",),
     "finetune.heads.tagging": ("TokenTagger",),
@@ -44,6 +44,7 @@ _HOMES = {
 __all__ = [
     "Batch",
     "ClassifyConfig",
+    "Dataset",
     "Encoder",
     "Encoding",
     "LabelSet",

@@ -52,6 +52,12 @@ class PieceTokenizer:
                 "needed to know the word of each piece: choose another model, or convert it."
             )
         self.backend = tokenizer.backend_tokenizer
+        if self.backend.get_vocab_size() <= len(set(tokenizer.all_special_ids)):
+            # transformers makes such a tokenizer, without a word, for a folder that has none
+            raise ValueError(
+                f"{self.name}: its tokenizer has no vocabulary: the tokenizer files (tokenizer.json "
+                "or vocab.txt and the like) are missing. Copy them from where the model is from."
+            )
         self.backend.no_truncation()
         self.backend.no_padding()
         self.leading_space = words and _set_prefix_space(tokenizer)

@@ -18,6 +18,8 @@ from finetune.types import Batch, Encoding, Example, LabelSet, Partial, Predicti
 if TYPE_CHECKING:
     import torch
 
+    from finetune.data import Dataset
+
 TASKS = {
     "classify": "finetune.tasks.classify:Classify",
     "nli": "finetune.tasks.nli:Nli",
@@ -89,9 +91,12 @@ def task_class(name: str) -> Any:
     return getattr(importlib.import_module(module), attribute)
 
 
-def load_task(config: TrainConfig, name: str) -> Task:
-    """The task with its data read and its tokenizer loaded, ready for training."""
-    return task_class(name).from_data(config)
+def load_task(config: TrainConfig, name: str, data: Dataset | None = None) -> Task:
+    """The task with its data read and its tokenizer loaded, ready for training.
+
+    ``data`` in memory takes the place of what ``config.data`` names.
+    """
+    return task_class(name).from_data(config, data)
 
 
 def saved_task(folder: str | Path) -> Task:

@@ -53,9 +53,9 @@ class BaseTask:
         self._check()
 
     @classmethod
-    def from_data(cls, config: TrainConfig) -> Self:
-        """Read the data, derive the labels, load the tokenizer."""
-        data = cls.prepare(config, cls.open(config))
+    def from_data(cls, config: TrainConfig, data: Dataset | None = None) -> Self:
+        """Read the data (unless they are given), derive the labels, load the tokenizer."""
+        data = cls.prepare(config, cls.open(config) if data is None else data)
         if "train" not in data.splits:
             raise ValueError(
                 f"{config.data}: there is no train split (found: {', '.join(data.splits)}). "

@@ -140,7 +140,7 @@ def test_model_folders_that_are_no_encoders(place: Path, tmp_path: Path):
     shutil.copytree(place / "bert", mute := tmp_path / "mute")
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (mute / name).unlink(missing_ok=True)
-    one_line(train("classify", mute, source), "tokenizer")
+    one_line(train("classify", mute, source), "mute", "no vocabulary", "tokenizer.json")
 
 
 @pytest.mark.parametrize(("flags", "parts"), [

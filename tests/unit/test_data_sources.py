@@ -197,11 +197,18 @@ def test_offline_lookup_restores_the_settings(monkeypatch):
     def unknown(*args):
         raise OSError("name not known")
 
-    monkeypatch.setattr(hub_module.socket, "getaddrinfo", unknown)
-    monkeypatch.setattr(hub_module.urllib.request, "getproxies", dict)
+    from huggingface_hub import constants
+
+    from finetune import hub
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(hub.socket, "getaddrinfo", unknown)
+    monkeypatch.setattr(hub.urllib.request, "getproxies", dict)
     before = datasets.config.HF_HUB_OFFLINE
-    with hub_module._offline_without_network():
+    with hub.cache_without_network(datasets.config):
         assert datasets.config.HF_HUB_OFFLINE
+        assert constants.HF_HUB_OFFLINE
+    assert not constants.HF_HUB_OFFLINE
     assert datasets.config.HF_HUB_OFFLINE == before
 
 

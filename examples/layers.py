@@ -1,0 +1,31 @@
+"""Which weights learn, and how fast: frozen layers, layer-wise rates, a rate for the head.
+
+    python examples/layers.py
+"""
+
+import os
+
+from finetune import ClassifyConfig, fit, load_task
+from finetune.optimization import parameter_groups
+
+config = ClassifyConfig(
+    model=os.environ.get("MODEL", "minilm"),
+    data="examples/data/sentiment",
+    freeze="1",  # the embeddings and the lowest layer stay as they are: less memory, less drift
+    lr=2e-4,
+    layer_decay=0.8,  # lower layers hold more general knowledge, and move less
+    head_lr=1e-3,  # the head is new and has further to go
+    steps=int(os.environ.get("STEPS", "0")) or None,
+    out=os.environ.get("OUT", "runs/example-layers"),
+)
+task = load_task(config, "classify")
+
+# What that means, before anything is trained.
+head = task.head()
+frozen = head.encoder.freeze(config.freeze)
+print(f"{frozen:,} of {sum(p.numel() for p in head.parameters()):,} weights are frozen")
+rates = {group["lr"] for group in parameter_groups(head, config)}
+print("peak learning rates from the head down:", *(f"{r:.2e}" for r in sorted(rates, reverse=True)))
+
+result = fit(task, config, head=head)
+print("test accuracy:", round(result.metrics["test"]["accuracy"], 4))

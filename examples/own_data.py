@@ -1,0 +1,40 @@
+"""Data that is in memory already, here parts of speech: no file needs to be written.
+
+    python examples/own_data.py
+"""
+
+import os
+
+from finetune import Dataset, TagConfig, TokenExample, fit, load, load_task
+
+GRAMMAR = {
+    "DET": ["the", "a", "every"],
+    "ADJ": ["red", "old", "quiet"],
+    "NOUN": ["dog", "teacher", "river"],
+    "VERB": ["sleeps", "sings", "waits"],
+}
+
+
+def sentence(number: int) -> TokenExample:
+    """``id`` is the example's place in its split; ``where`` is what messages call it."""
+    tags = ("DET", "ADJ", "NOUN", "VERB") if number % 2 else ("DET", "NOUN", "VERB")
+    words = tuple(GRAMMAR[tag][(number // 2 + place) % 3] for place, tag in enumerate(tags))
+    return TokenExample(id=number, words=words, tags=tags, where=f"sentence {number}")
+
+
+# Without a validation split every tenth example is held out, and task.notes says so.
+data = Dataset("toy-pos", {"train": [sentence(number) for number in range(120)]})
+config = TagConfig(
+    model=os.environ.get("MODEL", "minilm"),
+    data="toy-pos",
+    steps=int(os.environ.get("STEPS", "40")),
+    out=os.environ.get("OUT", "runs/example-own-data"),
+)
+task = load_task(config, "tag", data)
+print(*task.notes, sep="\n")
+result = fit(task, config)
+print("validation accuracy:", result.metrics["validation"]["accuracy"])
+
+# Input in words gets one tag for each word, whatever the tokenizer makes of them.
+(answer,) = load(result.folder).predict([["every", "quiet", "teacher", "sings", "\u200b"]])
+print(*zip(answer.words, answer.tags, strict=True))

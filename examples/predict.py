@@ -1,0 +1,29 @@
+"""Ask a trained model from Python: characters in, labels with character offsets out.
+
+    python examples/predict.py             # asks OUT; trains it first where there is none
+"""
+
+import os
+from pathlib import Path
+
+from finetune import TagConfig, fit, load, load_task
+
+run = Path(os.environ.get("OUT", "runs/example-predict"))
+if not (run / "best").exists():
+    config = TagConfig(
+        model=os.environ.get("MODEL", "minilm"),
+        data="examples/data/ner",
+        epochs=5,
+        steps=int(os.environ.get("STEPS", "0")) or None,
+        out=str(run),
+    )
+    fit(load_task(config, "tag"), config)
+
+model = load(run)
+texts = ["Maria Keller flew from Lisbon to Oslo in March 2019.", "", "Nobody was there."]
+for text, answer in zip(texts, model.predict(texts), strict=True):
+    # One answer for each text, in order, also for the empty one; one tag for each word.
+    print(repr(text), f"{len(answer.tags)} words")
+    for span in answer.record()["spans"]:
+        assert text[span["start_char"] : span["end_char"]] == span["text"]
+        print(f"  {span['start_char']:3} {span['end_char']:3} {span['label']:5} {span['text']}")

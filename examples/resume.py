@@ -1,0 +1,39 @@
+"""Stop a run and continue it: the result is that of the run that was never stopped.
+
+    python examples/resume.py
+"""
+
+import os
+import signal
+from dataclasses import replace
+
+from finetune import ClassifyConfig, fit, load_task
+from finetune.interruption import Stopped
+from finetune.progress import Reporter
+
+
+class Impatient(Reporter):
+    """Stands for the person who presses Ctrl-C in the third step."""
+
+    def update(self, done: int, text: str = "") -> None:
+        super().update(done, text)
+        if done == 3:
+            signal.raise_signal(signal.SIGINT)
+
+
+config = ClassifyConfig(
+    model=os.environ.get("MODEL", "minilm"),
+    data="examples/data/sentiment",
+    steps=int(os.environ.get("STEPS", "12")),
+    save_every=100,  # not needed to stop and continue; bounds what `kill -9` or a crash costs
+    out=os.environ.get("OUT", "runs/example-resume"),
+)
+try:
+    fit(load_task(config, "classify"), config, reporter=Impatient())
+except Stopped as stopped:
+    print(stopped)  # the checkpoint holds weights, optimizer, place in the data, random state
+
+# On the command line: the same command with --resume. Other settings or data are refused.
+config = replace(config, resume=True)
+result = fit(load_task(config, "classify"), config)
+print("test accuracy:", round(result.metrics["test"]["accuracy"], 4))

@@ -1,0 +1,55 @@
+"""Every example script runs as it stands, here with a tiny model and a few steps."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+
+import pytest
+
+from tests.tiny import save_tiny_checkpoint
+
+ROOT = Path(__file__).parents[2]
+SCRIPTS = sorted((ROOT / "examples").glob("*.py"))
+SAYS = {
+    "own_data": "held out every tenth example",
+    "predict": "10 words",
+    "resume": "stopped at step 3",
+    "layers": "weights are frozen",
+    "long_texts": "read in several windows",
+}
+"""What an example's output must have, beyond an end without error."""
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny_checkpoint(tmp_path_factory.mktemp("examples") / "bert", "bert")
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+def test_example(
+    script: Path,
+    model: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+):
+    monkeypatch.chdir(ROOT)
+    for name, value in (("MODEL", model), ("STEPS", "4"), ("OUT", tmp_path / "run")):
+        monkeypatch.setenv(name, str(value))
+    runpy.run_path(str(script), run_name="__main__")
+    assert SAYS.get(script.stem, "") in capsys.readouterr().out
+    saved = tmp_path / "run"
+    assert (saved / "model.safetensors").exists() or (saved / "best" / "finetune.json").exists()
+
+
+def test_there_is_an_example_for_each_feature():
+    assert {path.stem for path in SCRIPTS} >= {
+        "classify", "multi_label", "regression", "nli", "tag", "own_data", "long_texts",
+        "predict", "resume", "layers", "own_loop",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+def test_examples_say_how_to_run_them(script: Path):
+    assert f"python examples/{script.name}" in script.read_text(encoding="utf-8")
