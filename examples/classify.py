@@ -1,6 +1,6 @@
 """One label for each text: read, train, score, in three calls.
 
-    python examples/classify.py            # MODEL, STEPS and OUT in the environment override
+python examples/classify.py            # MODEL, STEPS and OUT in the environment override
 """
 
 import os

@@ -1,6 +1,6 @@
 """Which weights learn, and how fast: frozen layers, layer-wise rates, a rate for the head.
 
-    python examples/layers.py
+python examples/layers.py
 """
 
 import os

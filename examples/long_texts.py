@@ -1,6 +1,6 @@
 """Texts longer than the model: read in overlapping windows instead of cut at the end.
 
-    python examples/long_texts.py
+python examples/long_texts.py
 """
 
 import os

@@ -1,6 +1,6 @@
 """Any number of labels for each text: a list in the data makes it multi-label.
 
-    python examples/multi_label.py
+python examples/multi_label.py
 """
 
 import os

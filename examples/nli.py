@@ -1,6 +1,6 @@
 """Natural language inference: does the second text follow from the first?
 
-    python examples/nli.py
+python examples/nli.py
 """
 
 import os

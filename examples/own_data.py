@@ -1,6 +1,6 @@
 """Data that is in memory already, here parts of speech: no file needs to be written.
 
-    python examples/own_data.py
+python examples/own_data.py
 """
 
 import os

@@ -1,6 +1,6 @@
 """The pieces without the trainer: your own loop, loss and optimizer around a packed model.
 
-    python examples/own_loop.py
+python examples/own_loop.py
 """
 
 import os
@@ -33,6 +33,7 @@ def targets(examples: list[TextExample]) -> torch.Tensor:
     return torch.tensor([labels.index(example.label) for example in examples])
 
 
+model.train()  # dropout on; what from_pretrained returns is ready to answer, not to learn
 for step in range(int(os.environ.get("STEPS", "45"))):
     batch = random.sample(data.splits["train"], 32)
     loss = cross_entropy(logits(batch), targets(batch))

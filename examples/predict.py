@@ -1,6 +1,6 @@
 """Ask a trained model from Python: characters in, labels with character offsets out.
 
-    python examples/predict.py             # asks OUT; trains it first where there is none
+python examples/predict.py             # asks OUT; trains it first where there is none
 """
 
 import os

@@ -1,6 +1,6 @@
 """A number for each pair of texts: how similar the two are, from 0 to 5.
 
-    python examples/regression.py
+python examples/regression.py
 """
 
 import os

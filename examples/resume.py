@@ -1,6 +1,6 @@
 """Stop a run and continue it: the result is that of the run that was never stopped.
 
-    python examples/resume.py
+python examples/resume.py
 """
 
 import os
@@ -17,7 +17,7 @@ class Impatient(Reporter):
 
     def update(self, done: int, text: str = "") -> None:
         super().update(done, text)
-        if done == 3:
+        if self.title == "training" and done == 3:
             signal.raise_signal(signal.SIGINT)
 
 

@@ -1,6 +1,6 @@
 """Named entities as tags of words, with tag sequences that can only be legal.
 
-    python examples/tag.py
+python examples/tag.py
 """
 
 import os

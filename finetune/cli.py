@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, Literal
+from typing import TYPE_CHECKING
 
-from finetune.config import CONFIGS, field_docs, flag
+from finetune.arguments import (
+    ALSO,
+    CheckCommand,
+    PredictCommand,
+    RecipesCommand,
+    ScoreCommand,
+    joined,
+    parse,
+)
+from finetune.config import CONFIGS, TrainConfig
 from finetune.types import perhaps
+
+if TYPE_CHECKING:
+    from finetune.recipe import Recipe
 
 COMMANDS = {
     "classify": "label texts: one label, several, or a number",
@@ -25,66 +34,6 @@ COMMANDS = {
     "score": "score a file of predictions against gold, without a model",
 }
 """The commands, in the order in which help lists them."""
-
-
-ALSO = (
-    "Also: --recipe FILE takes the settings of a recipe, over which flags win; --dry-run shows the "
-    "plan (data, labels, lengths, steps, memory) and trains nothing."
-)
-"""Help of the flags of training that are no settings."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RecipesCommand:
-    """List the recipes and the scores they claim."""
-
-    folder: str = "recipes"
-    """Folder to look in, with its subfolders."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class CheckCommand:
-    """Look at data for problems: counts, labels, schemes, duplicates, lengths. No model needed."""
-
-    data: str = ""
-    """As in training: folder, file, `train=FILE,test=FILE`, or hub data set."""
-    task: Literal["classify", "nli", "tag"] | None = None
-    """The task the data are for; unset looks at the data."""
-    columns: tuple[str, ...] = ()
-    """Columns where names cannot be guessed, as `role=column`."""
-    model: str | None = None
-    """Also look through this model's tokenizer: vanishing words, windows, truncation."""
-    max_length: int = 512
-    """Longest sequence in tokens, for the forecast."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class PredictCommand:
-    """Answer new texts with a trained model: one JSON line for each input, in input order."""
-
-    text: str | None = None
-    """One text."""
-    pair: str | None = None
-    """The second text, for a model of pairs."""
-    file: str | None = None
-    """Texts or words to answer: JSON Lines, CSV, TSV, plain lines or CoNLL columns; `-` reads
-    standard input."""
-    output: str | None = None
-    """File to write; unset prints."""
-    columns: tuple[str, ...] = ()
-    """Columns where names cannot be guessed, as `role=column`."""
-    batching: Literal["auto", "packed", "padded"] = "auto"
-    """As in training: speed only."""
-    max_tokens: int = 4096
-    """Tokens per forward pass: memory and speed only."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ScoreCommand:
-    """Score a file of predictions (JSON Lines) against a file of gold labels."""
-
-    columns: tuple[str, ...] = ()
-    """Columns of the gold file where names cannot be guessed, as `role=column`."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -155,33 +104,14 @@ def _overview() -> str:
     )
 
 
-def parse(kind: type[Any], arguments: Sequence[str], command: str, *, more: str = "") -> Any:
-    """Read arguments into a dataclass; wrong ones end the program with what is legal.
-
-    ``more`` is help for what tyro does not see: positional arguments and flags taken before.
-    """
-    import tyro
-
-    docs = field_docs(kind)
-    for entry in dataclasses.fields(kind):
-        entry.metadata = MappingProxyType({"help": docs[entry.name]})
-    return tyro.cli(
-        kind,
-        args=list(arguments),
-        prog=f"finetune {command}",
-        description=f"{kind.__doc__}{chr(10) * 2 if more else ''}{more}",
-        config=(tyro.conf.OmitArgPrefixes,),
-    )
-
-
 def _train(task: str, arguments: list[str]) -> None:
     recipe = None
-    if "--recipe" in arguments:
-        place = arguments.index("--recipe")
-        if place + 1 == len(arguments):
-            raise ValueError("--recipe needs a file.")
-        recipe = arguments[place + 1]
-        arguments = arguments[:place] + arguments[place + 2 :]
+    arguments = joined(arguments, "--recipe")
+    if named := [argument for argument in arguments if argument.startswith("--recipe=")]:
+        recipe = named[-1].removeprefix("--recipe=")
+        arguments = [argument for argument in arguments if argument not in named]
+    elif "--recipe" in arguments:
+        raise ValueError("--recipe needs a file.")
     _start(task, recipe, arguments)
 
 
@@ -210,15 +140,23 @@ def _start(task: str | None, recipe_path: str | None, arguments: list[str]) -> N
     assert task is not None
     dry = "--dry-run" in arguments
     arguments = [argument for argument in arguments if argument != "--dry-run"]
+    of_recipe = _configured(recipe) if recipe else None
     before = recipe.arguments if recipe else []
     config = parse(CONFIGS[task], before + arguments, task, more=ALSO)
-    of_recipe = parse(CONFIGS[task], before, task) if recipe else None
     from finetune import commands
 
     if dry:
         commands.dry_run(task, config)
     else:
         commands.train(task, config, recipe, of_recipe)
+
+
+def _configured(recipe: Recipe) -> TrainConfig:
+    """The configuration that a recipe describes."""
+    try:
+        return parse(CONFIGS[recipe.task], recipe.arguments, recipe.task)
+    except SystemExit:
+        raise ValueError(f"{recipe.path}: a setting has a wrong value (see above).") from None
 
 
 def _recipes(arguments: list[str]) -> None:
@@ -246,7 +184,7 @@ def _check(arguments: list[str]) -> None:
 
         if arguments[0].endswith((".yaml", ".yml")):
             recipe = load_recipe(arguments[0])
-            config = parse(CONFIGS[recipe.task], recipe.arguments, "check")
+            config = _configured(recipe)
             print(f"{arguments[0]}: a valid recipe for {recipe.task}")
             command = CheckCommand(
                 data=config.data,
@@ -269,7 +207,7 @@ def _check(arguments: list[str]) -> None:
 def _predict(arguments: list[str]) -> None:
     run, rest = _first(arguments)
     command = parse(
-        PredictCommand, _joined(rest), "predict",
+        PredictCommand, joined(rest, "--text", "--pair"), "predict",
         more="finetune predict RUN --text TEXT, or --file FILE. RUN is the folder of a run or of a "
         "model in it.",
     )  # fmt: skip
@@ -282,17 +220,6 @@ def _predict(arguments: list[str]) -> None:
     from finetune import commands
 
     commands.predict_texts(Path(run), command)
-
-
-def _joined(arguments: list[str]) -> list[str]:
-    """Texts joined to their flags, so that a text may begin with a dash."""
-    joined: list[str] = []
-    for argument in arguments:
-        if joined and joined[-1] in ("--text", "--pair"):
-            joined[-1] += f"={argument}"
-        else:
-            joined.append(argument)
-    return joined
 
 
 def _score(arguments: list[str]) -> None:
@@ -311,16 +238,6 @@ def _first(arguments: list[str]) -> tuple[str | None, list[str]]:
     if arguments and not arguments[0].startswith("--") and arguments[0] != "-h":
         return arguments[0], arguments[1:]
     return None, arguments
-
-
-def options_table(task: str) -> str:
-    """A task's options as a Markdown table, from the field documentation."""
-    rows = ["| option | default | meaning |", "| --- | --- | --- |"]
-    docs = field_docs(CONFIGS[task])
-    for entry in dataclasses.fields(CONFIGS[task]):
-        default = "" if entry.default in (None, (), "") else f"`{entry.default}`"
-        rows.append(f"| `{flag(entry.name)}` | {default} | {docs[entry.name]} |")
-    return "\n".join(rows)
 
 
 if __name__ == "__main__":

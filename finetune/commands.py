@@ -18,7 +18,7 @@ from finetune.recipe import Recipe, verdict
 from finetune.tasks import Task, load_task
 
 if TYPE_CHECKING:
-    from finetune.cli import CheckCommand, PredictCommand, ScoreCommand
+    from finetune.arguments import CheckCommand, PredictCommand, ScoreCommand
     from finetune.types import Example
 
 
@@ -164,8 +164,8 @@ def _memory(config: TrainConfig, mean_length: float) -> str:
     with torch.device("meta"):
         number = sum(weight.numel() for weight in AutoModel.from_config(model).parameters())
     tokens = min(config.max_tokens, config.batch_size * mean_length)
-    # Kept for the backward pass, per token and layer: about 34 values of the model's width (Korthikanti
-    # et al., 2022, without the attention matrix), 4 bytes each.
+    # Kept for the backward pass, per token and layer: about 34 values of the model's width
+    # (Korthikanti et al., 2022, without the attention matrix), 4 bytes each.
     activations = tokens * model.num_hidden_layers * model.hidden_size * 34 * 4
     return (
         f"memory: {number / 1e6:,.1f} M weights, about {16 * number / 1e9:.2f} GB with gradients "

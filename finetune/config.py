@@ -34,8 +34,9 @@ class TrainConfig:
     """Train on the first N training examples only."""
     out: str | None = None
     """Run folder; unset makes a new one under `runs/`."""
-    epochs: float = 3.0
-    """Passes over the training data."""
+    epochs: float | None = None
+    """Passes over the training data; unset is 3, and up to 10 where the data is so small that 3
+    make fewer than 500 steps (few steps are what makes small runs unstable)."""
     steps: int | None = None
     """Optimizer steps; set, it takes the place of --epochs."""
     batch_size: int = 32
@@ -85,8 +86,9 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         """Check ranges; every error names the flag and what to write."""
-        positive = ("epochs", "batch_size", "max_tokens", "layer_decay")
+        positive = ("batch_size", "max_tokens", "layer_decay")
         optional = (
+            "epochs",
             "lr",
             "limit",
             "steps",
@@ -131,8 +133,14 @@ class TextConfig(TrainConfig):
     long_text: Literal["truncate", "window", "error"] = "truncate"
     """What happens to texts over --max-length: cut at the end and counted, read in overlapping
     windows whose scores are averaged, or refused."""
-    overlap: int = 64
-    """Tokens that neighbouring windows of a long text share."""
+    overlap: int | None = None
+    """Tokens that neighbouring windows of a long text share; unset is 64, at most half of
+    --max-length."""
+
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        super().__post_init__()
+        self._require(self.overlap is None or self.overlap >= 0, "overlap", "0 or more")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,6 +152,11 @@ class ClassifyConfig(TextConfig):
     """One label of several, any number of labels, or a number; `auto` looks at the labels."""
     threshold: float = 0.5
     """Probability from which a label applies, with several labels."""
+
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        super().__post_init__()
+        self._require(0 < self.threshold < 1, "threshold", "between 0 and 1")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,8 +180,14 @@ class TagConfig(TrainConfig):
     the largest probability."""
     decoding: Literal["greedy", "constrained"] = "greedy"
     """Best tag of each word alone, or the best sequence of legal tag transitions (Viterbi)."""
-    overlap: int = 64
-    """Tokens of context that neighbouring windows of a long text share."""
+    overlap: int | None = None
+    """Tokens of context that neighbouring windows of a long text share; unset is 64, at most half
+    of --max-length."""
+
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        super().__post_init__()
+        self._require(self.overlap is None or self.overlap >= 0, "overlap", "0 or more")
 
 
 CONFIGS: dict[str, type[TrainConfig]] = {

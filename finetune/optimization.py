@@ -32,7 +32,8 @@ class Plan:
     def of(cls, config: TrainConfig, num_examples: int) -> Plan:
         """The plan for a number of training examples."""
         per_epoch = math.ceil(num_examples / config.batch_size)
-        num_steps = config.steps or max(1, math.ceil(config.epochs * per_epoch))
+        epochs = config.epochs or default_epochs(per_epoch)
+        num_steps = config.steps or max(1, math.ceil(epochs * per_epoch))
         share = config.warmup < 1
         warmup = math.ceil(config.warmup * num_steps) if share else int(config.warmup)
         eval_every = config.eval_every or per_epoch
@@ -58,6 +59,15 @@ class Plan:
         if step < self.warmup_steps:
             return step / self.warmup_steps
         return (self.num_steps - step) / max(1, self.num_steps - self.warmup_steps)
+
+
+def default_epochs(steps_per_epoch: int) -> int:
+    """Epochs where none are given: 3, or as many up to 10 as make 500 steps.
+
+    Small data sets need more steps than 3 epochs have: what looks like instability of fine-tuning
+    is mostly training stopped too early (Mosbach et al., 2021; Zhang et al., 2021).
+    """
+    return min(10, max(3, math.ceil(500 / steps_per_epoch)))
 
 
 _orders: dict[tuple[int, int, int], list[int]] = {}

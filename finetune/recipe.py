@@ -9,12 +9,12 @@ parser reads both and the command line wins.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from finetune.config import CONFIGS, TrainConfig, flag
+from finetune.config import CONFIGS, flag
 from finetune.types import perhaps, shortened
 
 OWN_KEYS = ("task", "description", "expected", "smoke")
@@ -50,31 +50,76 @@ class Recipe:
 
 
 def load_recipe(path: str | Path) -> Recipe:
-    """Read and check a recipe; raises ValueError that names the file, the key and the line."""
-    import yaml
-
+    """Read and check a recipe; raises ValueError that names the file, the line and the key."""
     path = Path(path)
     if not path.is_file():
         raise ValueError(f"{path}: no such recipe file. `finetune recipes` lists those there are.")
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
-        raise ValueError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
-    if not isinstance(content, dict):
-        raise ValueError(f"{path}: a recipe is a mapping of settings, such as `task: nli`.")
+    content, lines = _read(path)
+    where = _Where(path, lines)
     task = content.get("task")
     if task not in CONFIGS:
         raise ValueError(
-            f"{path}: task is {task!r}, legal are {', '.join(CONFIGS)}.{perhaps(str(task), CONFIGS)}"
+            f"{where('task')}: task is {task!r}, legal are {', '.join(CONFIGS)}."
+            f"{perhaps(str(task), CONFIGS)}"
         )
     settings = {key: value for key, value in content.items() if key not in OWN_KEYS}
     smoke = content.get("smoke") or {}
-    _check_keys(path, task, settings)
-    _check_keys(path, task, smoke)
-    expected = tuple(_expected(path, entry) for entry in content.get("expected") or ())
-    return Recipe(
-        path, task, settings, str(content.get("description", "")).strip(), expected, smoke
-    )
+    if not isinstance(smoke, dict):
+        raise ValueError(f"{where('smoke')}: smoke is a mapping of settings, not {smoke!r}.")
+    _check_settings(where, task, settings)
+    _check_settings(where, task, smoke, "smoke")
+    expected = content.get("expected") or []
+    if not isinstance(expected, list):
+        raise ValueError(f"{where('expected')}: `expected` is a list of scores, not {expected!r}.")
+    scores = tuple(_expected(where("expected", n), entry) for n, entry in enumerate(expected))
+    description = str(content.get("description", "")).strip()
+    return Recipe(path, task, settings, description, scores, smoke)
+
+
+def _read(path: Path) -> tuple[dict[str, Any], dict[tuple[Any, ...], int]]:
+    """The content of a YAML file, and the line of every key and list item by its path."""
+    import yaml
+
+    try:
+        text = path.read_text(encoding="utf-8")
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        lines = dict(_lines(path, node))
+        content = yaml.safe_load(text)
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: byte {error.start} is not UTF-8: convert the file.") from error
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f":{mark.line + 1}" if mark else ""
+        problem = getattr(error, "problem", None) or " ".join(str(error).split())
+        raise ValueError(f"{path}{line}: not valid YAML: {problem}.") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{path}: a recipe is a mapping of settings, such as `task: nli`.")
+    return content, lines
+
+
+def _lines(path: Path, node: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple[Any, int]]:
+    """Paths of keys and items with their lines, from 1; ValueError for a key that stands twice."""
+    kind = getattr(node, "id", None)
+    seen = set()
+    for number, item in enumerate(node.value if kind in ("mapping", "sequence") else ()):
+        key, value = item if kind == "mapping" else (item, item)
+        name = key.value if kind == "mapping" else number
+        line = key.start_mark.line + 1
+        if kind == "mapping" and name in seen:
+            raise ValueError(f"{path}:{line}: {name!r} stands twice: keep one.")
+        seen.add(name if kind == "mapping" else number)
+        yield (*above, name), line
+        yield from _lines(path, value, (*above, name))
+
+
+class _Where(NamedTuple):
+    """``file:line`` of a key or item of a recipe."""
+
+    path: Path
+    lines: Mapping[tuple[Any, ...], int]
+
+    def __call__(self, *keys: Any) -> str:
+        return f"{self.path}:{self.lines[keys]}" if keys in self.lines else str(self.path)
 
 
 def find_recipes(folder: str | Path) -> list[Path]:
@@ -91,7 +136,7 @@ def to_arguments(settings: Mapping[str, Any]) -> list[str]:
         elif isinstance(value, list | tuple):
             arguments += [flag(name), *map(str, value)]
         else:
-            arguments += [flag(name), str(value)]
+            arguments.append(f"{flag(name)}={value}")  # a value may begin with a dash
     return arguments
 
 
@@ -102,38 +147,35 @@ def verdict(expected: Expected, value: float) -> str:
     return "above" if value > expected.value + expected.tolerance else "reproduced"
 
 
-def _check_keys(path: Path, task: str, settings: Mapping[str, Any]) -> None:
+def _check_settings(where: _Where, task: str, values: Mapping[str, Any], *above: str) -> None:
+    """Refuse keys that are no settings of the task, and values that no setting can have."""
     legal = [f.name for f in dataclasses.fields(CONFIGS[task])]
-    for key in settings:
+    for key, value in values.items():
         if key not in legal:
             raise ValueError(
-                f"{path}:{_line_of(path, str(key))}: unknown setting {key!r} for task {task}."
+                f"{where(*above, key)}: unknown setting {key!r} for task {task}."
                 f"{perhaps(str(key), legal)} Legal are {shortened(legal, 50)}."
             )
+        parts = value if isinstance(value, list) else [value]
+        if not all(isinstance(part, _SCALARS) for part in parts):
+            raise ValueError(f"{where(*above, key)}: {key} is a value or a list, not {value!r}.")
 
 
-def _line_of(path: Path, key: str) -> int:
-    lines = path.read_text(encoding="utf-8").splitlines()
-    return next((n for n, line in enumerate(lines, 1) if line.strip().startswith(key)), 1)
+_SCALARS = (str, int, float, bool, type(None))
 
 
-def _expected(path: Path, entry: Any) -> Expected:
+def _expected(where: str, entry: Any) -> Expected:
     legal = [f.name for f in dataclasses.fields(Expected)]
     needed = legal[:-1]
     if not isinstance(entry, dict) or not set(needed) <= set(entry) or not set(entry) <= set(legal):
         raise ValueError(
-            f"{path}: each entry under `expected` has the keys {', '.join(needed)} "
+            f"{where}: each entry under `expected` has the keys {', '.join(needed)} "
             f"(and source_checked, if the source was not looked at), not {entry!r}."
         )
-    return Expected(
-        **{**entry, "value": float(entry["value"]), "tolerance": float(entry["tolerance"])}
-    )
-
-
-def config_class(task: str) -> type[TrainConfig]:
-    """The configuration class of a task; raises ValueError for an unknown one."""
-    if task not in CONFIGS:
-        raise ValueError(
-            f"unknown task {task!r}, legal are {', '.join(CONFIGS)}.{perhaps(task, CONFIGS)}"
-        )
-    return CONFIGS[task]
+    numbers = {}
+    for name in ("value", "tolerance"):
+        try:
+            numbers[name] = float(entry[name])  # YAML 1.1 reads 1e-2 as a text
+        except (TypeError, ValueError):
+            raise ValueError(f"{where}: {name} {entry[name]!r} is no number.") from None
+    return Expected(**{**entry, **numbers})

@@ -47,7 +47,22 @@ def _rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
             raise DataError(f"{where}: not a JSON line ({error.msg}): was the file cut?") from error
         if not isinstance(row, dict):
             raise DataError(f'{where}: a prediction is an object such as {{"label": "x"}}.')
+        _check_row(where, row)
         yield where, row
+
+
+def _check_row(where: str, row: Mapping[str, Any]) -> None:
+    """Refuse labels and tags of a wrong kind."""
+    tags, label = row.get("tags", []), row.get("label", "")
+    if not isinstance(tags, list) or not all(isinstance(tag, str) for tag in tags):
+        raise DataError(
+            f"{where}: tags must be a list with a text for each word, not {tags!r:.60}."
+        )
+    parts = label if isinstance(label, list) else [label]
+    if not all(isinstance(part, str | float | int) for part in parts):
+        raise DataError(
+            f"{where}: label must be a name, a list of names or a number, not {label!r:.60}."
+        )
 
 
 def _score_labels(
@@ -68,11 +83,12 @@ def _score_labels(
     answers, right = zip(*pairs, strict=True)
     if any(isinstance(label, list | tuple) for label in (*answers, *right)):
         sets = [[_names(label) for label in side] for side in (right, answers)]
-        return multilabel_scores(*sets, sorted({n for side in sets for names in side for n in names}))
+        names = {name for side in sets for label in side for name in label}
+        return multilabel_scores(*sets, sorted(names))
     if all(isinstance(label, float | int) for label in answers):
         return regression_scores(_numbers(right, gold), [float(x) for x in answers])
-    names = [canonical_names(map(_name, side)) for side in (right, answers)]
-    return classification_scores(*names, sorted({*names[0], *names[1]}))
+    gold_names, named = (canonical_names(map(_name, side)) for side in (right, answers))
+    return classification_scores(gold_names, named, sorted({*gold_names, *named}))
 
 
 def _name(label: Any) -> str:

@@ -168,6 +168,10 @@ class _Run:
     def run(self) -> FitResult:
         """Train to the end, then score the best model."""
         self._write_start()
+        if self.config.metric and self.validation:  # a wrong one is refused before it costs time
+            examples, encoded = (part[:1] for part in self._data(self.validation))
+            answers = self._predict(self.head, examples, encoded, self.validation)
+            chosen(self.task.score(examples, answers), self.config.metric)
         if not self.state.finished:
             with Interruption(self.accelerator) as interruption:
                 self._train(interruption)

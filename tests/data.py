@@ -70,3 +70,28 @@ def _splits(folder: Path, row, sizes: tuple[int, int, int]) -> Path:
     for split, size in zip(("train", "validation", "test"), sizes, strict=True):
         write_jsonl(folder / f"{split}.jsonl", [row() for _ in range(size)])
     return folder
+
+
+def numbers(folder: Path, sizes: tuple[int, int, int] = (30, 9, 9)) -> Path:
+    """Pairs of texts with a number: how many words they share."""
+    rng = random.Random(4)
+
+    def row() -> dict:
+        one, other = (" ".join(rng.choices(_GOOD, k=3)) for _ in range(2))
+        shared = len(set(one.split()) & set(other.split()))
+        return {"text": one, "text_pair": other, "label": shared + 0.5}
+
+    return _splits(folder, row, sizes)
+
+
+def topics(folder: Path, sizes: tuple[int, int, int] = (30, 9, 9)) -> Path:
+    """Texts with any number of labels, one for each kind of name in them."""
+    rng = random.Random(5)
+
+    def row() -> dict:
+        kinds = {"person": _PEOPLE, "place": _PLACES, "praise": _GOOD}
+        labels = [kind for kind in kinds if rng.random() < 0.5]
+        words = [rng.choice(kinds[kind]) for kind in labels]
+        return {"text": " ".join(["so", *words, "it", "was"]), "labels": labels}
+
+    return _splits(folder, row, sizes)

@@ -16,6 +16,8 @@ from finetune.tasks import TASK_FILE
 from finetune.tokenization import PieceTokenizer
 from finetune.types import Example, LabelSet
 
+OVERLAP = 64
+"""Tokens that windows share where nothing is said."""
 FORMAT = 1
 """Version of the saved task file."""
 
@@ -105,6 +107,12 @@ class BaseTask:
 
     def _check(self) -> None:
         """Check settings against each other once everything is known; a subclass's own."""
+
+    @property
+    def overlap(self) -> int:
+        """Tokens that neighbouring windows of a long text share."""
+        asked = self.config.overlap  # type: ignore[attr-defined]
+        return min(OVERLAP, self.max_length // 2) if asked is None else asked
 
     @property
     def pairs(self) -> bool | None:

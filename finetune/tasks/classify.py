@@ -119,7 +119,7 @@ class Classify(BaseTask):
     def encode(self, examples: Sequence[TextExample]) -> list[list[Encoding]]:
         """One sequence for each text; several windows where --long-text says so."""
         encoded, cut = encode_texts(
-            examples, self.tokenizer, self.max_length, self.config.long_text, self.config.overlap
+            examples, self.tokenizer, self.max_length, self.config.long_text, self.overlap
         )
         self.num_cut += cut
         return [

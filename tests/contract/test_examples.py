@@ -13,8 +13,8 @@ ROOT = Path(__file__).parents[2]
 SCRIPTS = sorted((ROOT / "examples").glob("*.py"))
 SAYS = {
     "own_data": "held out every tenth example",
-    "predict": "10 words",
-    "resume": "stopped at step 3",
+    "predict": "11 words",
+    "resume": "stopped at step 4",
     "layers": "weights are frozen",
     "long_texts": "read in several windows",
 }
@@ -35,7 +35,7 @@ def test_example(
     capsys: pytest.CaptureFixture[str],
 ):
     monkeypatch.chdir(ROOT)
-    for name, value in (("MODEL", model), ("STEPS", "4"), ("OUT", tmp_path / "run")):
+    for name, value in (("MODEL", model), ("STEPS", "6"), ("OUT", tmp_path / "run")):
         monkeypatch.setenv(name, str(value))
     runpy.run_path(str(script), run_name="__main__")
     assert SAYS.get(script.stem, "") in capsys.readouterr().out

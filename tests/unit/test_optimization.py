@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 import pytest
 import torch
 from transformers import get_linear_schedule_with_warmup
@@ -14,6 +13,7 @@ from finetune.heads.tagging import TokenTagger
 from finetune.optimization import (
     Plan,
     autocast,
+    default_epochs,
     default_rate,
     make_optimizer,
     parameter_groups,
@@ -25,7 +25,7 @@ from tests import tiny
 
 
 def config(**settings) -> TrainConfig:
-    return TrainConfig(**({"batch_size": 8} | settings))
+    return TrainConfig(**({"batch_size": 8, "epochs": 3.0} | settings))
 
 
 @pytest.mark.parametrize(
@@ -49,6 +49,17 @@ def test_plan(settings, num_examples, steps, warmup, evaluation) -> None:
     assert (plan.num_steps, plan.warmup_steps, plan.eval_every) == (steps, warmup, evaluation)
     assert plan.save_every == evaluation
     assert Plan.of(config(**settings, save_every=4), num_examples).save_every == 4
+
+
+@pytest.mark.parametrize(
+    ("per_epoch", "epochs"), [(1, 10), (50, 10), (56, 9), (100, 5), (166, 4), (167, 3), (9999, 3)]
+)
+def test_epochs_where_none_are_given(per_epoch: int, epochs: int) -> None:
+    """As many up to 10 as make 500 steps, and 3 at least."""
+    assert default_epochs(per_epoch) == epochs
+    plan = Plan.of(config(epochs=None, batch_size=1), per_epoch)
+    assert plan.num_steps == epochs * per_epoch
+    assert Plan.of(config(epochs=None, steps=7), per_epoch).num_steps == 7
 
 
 @pytest.mark.parametrize(("num_examples", "batch_size"), [(20, 8), (16, 8), (1, 8), (9, 1)])

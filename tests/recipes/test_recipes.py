@@ -1,0 +1,76 @@
+"""Every recipe of the repository is valid, names its sources, and trains."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from finetune.arguments import parse
+from finetune.config import CONFIGS, RESULT_FREE
+from finetune.recipe import find_recipes, load_recipe, to_arguments
+from tests import data
+from tests.command import run
+from tests.tiny import save_tiny_checkpoint
+
+ROOT = Path(__file__).parents[2]
+RECIPES = find_recipes(ROOT / "recipes")
+DATA = {"classify": data.sentiment, "nli": data.pairs, "tag": data.entities}
+every_recipe = pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("recipes")
+    save_tiny_checkpoint(folder / "model", "roberta")
+    for task, write in DATA.items():
+        write(folder / task)
+    data.numbers(folder / "regression")
+    data.topics(folder / "multi")
+    return folder
+
+
+def test_there_are_recipes():
+    assert {load_recipe(path).task for path in RECIPES} == set(CONFIGS)
+
+
+@every_recipe
+def test_recipe_is_valid(path: Path):
+    recipe = load_recipe(path)
+    config = parse(CONFIGS[recipe.task], recipe.arguments, recipe.task)
+    for name, value in recipe.settings.items():
+        given = getattr(config, name)
+        assert given == (tuple(value) if isinstance(value, list) else type(given)(value)), name
+    assert recipe.description and recipe.smoke, "a description, and settings for a quick check"
+    text = path.read_text(encoding="utf-8")
+    assert f"finetune run {path.relative_to(ROOT)}" in text, "it opens with its command"
+    assert {"model", "data"} <= set(recipe.settings), "nothing that defines it is left to defaults"
+    assert not set(recipe.settings) & (RESULT_FREE - {"max_tokens"}), "a matter of the machine"
+
+
+@every_recipe
+def test_claimed_scores_have_a_source(path: Path):
+    for entry in load_recipe(path).expected:
+        assert len(entry.source) > 10, entry
+        assert math.isfinite(entry.value) and 0 < entry.tolerance < 0.2, entry
+        assert -1 <= entry.value <= 1, "metrics are shares, not percents"
+
+
+@every_recipe
+def test_recipe_trains(path: Path, place: Path, tmp_path: Path):
+    recipe = load_recipe(path)
+    source = place / recipe.task
+    if recipe.settings.get("problem") in ("multi", "regression"):
+        source = place / str(recipe.settings["problem"])
+    length = min(40, int({**recipe.settings, **recipe.smoke}.get("max_length", 40)))
+    smoke = {
+        **recipe.smoke, "model": place / "model", "data": source, "steps": 2, "batch_size": 4,
+        "max_length": length, "precision": "fp32", "out": tmp_path / "run",
+    }  # fmt: skip
+    outcome = run("run", path, *to_arguments(smoke), "--columns")
+    assert outcome.code == 0, outcome.err
+    for entry in recipe.expected:
+        claim = f"{entry.split} {entry.metric}: expected {entry.value:g}"
+        assert claim in outcome.out
+    assert (tmp_path / "run" / "metrics.json").exists()

@@ -1,0 +1,96 @@
+"""Reading recipe files: what is legal, and what errors name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from finetune.arguments import parse
+from finetune.config import NliConfig
+from finetune.recipe import Expected, find_recipes, load_recipe, to_arguments, verdict
+
+
+def written(folder: Path, text: str) -> Path:
+    (path := folder / "r.yaml").write_text(text, encoding="utf-8")
+    return path
+
+
+def test_a_recipe(tmp_path: Path):
+    recipe = load_recipe(written(tmp_path, """\
+task: nli
+description: a test
+model: some/model
+lr: 1e-5
+steps: 10
+resume: no
+columns: [text=a, pair=b]
+expected:
+  - {split: test, metric: accuracy, value: 0.9, tolerance: 1e-2, source: "a paper, table 1"}
+  - {split: test, metric: f1, value: 1, tolerance: 0, source: "b", source_checked: false}
+smoke: {steps: 2}
+"""))  # fmt: skip
+    assert recipe.task == "nli" and recipe.description == "a test" and recipe.smoke == {"steps": 2}
+    assert recipe.expected[0] == Expected("test", "accuracy", 0.9, 0.01, "a paper, table 1")
+    assert not recipe.expected[1].source_checked
+    config = parse(NliConfig, [*recipe.arguments, "--steps", "3"], "nli")
+    # YAML 1.1 reads 1e-5 as a text: the typed parser makes a number of it
+    assert config == NliConfig(
+        model="some/model", lr=1e-5, steps=3, columns=("text=a", "pair=b"), resume=False
+    )
+
+
+def test_arguments():
+    values = {"lr": 1e-05, "resume": True, "trust_remote_code": False, "columns": []}
+    expected = ["--lr=1e-05", "--resume", "--no-trust-remote-code", "--columns"]
+    assert to_arguments(values) == expected
+    assert parse(NliConfig, to_arguments({"steps": None, "out": "-x"}), "nli").out == "-x"
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    ("task: nly\n", r"r.yaml:1: task is 'nly', legal are .*nli.* Perhaps you meant 'nli'\?"),
+    ("model: a\n", r"r.yaml: task is None"),
+    ("- task\n", "r.yaml: a recipe is a mapping"),
+    ("", "r.yaml: a recipe is a mapping"),
+    ("task: [\n", "r.yaml:2: not valid YAML"),
+    ("task: nli\n\nbatchsize: 3\n", r"r.yaml:3: unknown setting 'batchsize' .*'batch_size'\?"),
+    ("task: nli\nsmoke: {stepz: 3}\n", r"r.yaml:2: unknown setting 'stepz' .*'steps'\?"),
+    ("task: tag\nthreshold: 0.3\n", "r.yaml:2: unknown setting 'threshold' for task tag"),
+    ("task: nli\nsmoke: 3\n", "r.yaml:2: smoke .* mapping"),
+    ("task: nli\nlr: {a: 1}\n", "r.yaml:2: .*lr.*"),
+    ("task: nli\nexpected: 0.9\n", "r.yaml:2: `expected` is a list"),
+    ("task: nli\nexpected:\n  - {split: test, metric: f1}\n", "r.yaml:3: each entry .* keys"),
+    ("task: nli\nexpected:\n  - {split: t, metric: f1, value: x, tolerance: 0, source: s}\n",
+     "r.yaml:3: .*'x' is no number"),
+    ("task: nli\ntask: tag\n", "r.yaml:2: 'task' stands twice"),
+])  # fmt: skip
+def test_wrong_recipes(tmp_path: Path, text: str, message: str):
+    with pytest.raises(ValueError, match=message):
+        load_recipe(written(tmp_path, text))
+
+
+def test_not_utf8(tmp_path: Path):
+    (path := tmp_path / "r.yaml").write_bytes(b"task: nli\ndescription: caf\xe9\n")
+    with pytest.raises(ValueError, match=r"r\.yaml: .*UTF-8"):
+        load_recipe(path)
+
+
+def test_missing(tmp_path: Path):
+    with pytest.raises(ValueError, match="no such recipe file"):
+        load_recipe(tmp_path / "none.yaml")
+
+
+def test_find_recipes(tmp_path: Path):
+    for name in ("b/2.yaml", "a/1.yaml", "3.yaml", "a/x.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("")
+    names = [str(path.relative_to(tmp_path)) for path in find_recipes(tmp_path)]
+    assert names == ["3.yaml", "a/1.yaml", "b/2.yaml"]
+
+
+@pytest.mark.parametrize(("value", "said"), [
+    (0.85, "reproduced"), (0.95, "reproduced"), (0.9, "reproduced"), (0.84, "below"),
+    (0.96, "above"),
+])  # fmt: skip
+def test_verdict(value: float, said: str):
+    assert verdict(Expected("test", "f1", 0.9, 0.05, "s"), value) == said
