@@ -55,8 +55,9 @@ class PieceTokenizer:
         if self.backend.get_vocab_size() <= len(set(tokenizer.all_special_ids)):
             # transformers makes such a tokenizer, without a word, for a folder that has none
             raise ValueError(
-                f"{self.name}: its tokenizer has no vocabulary: the tokenizer files (tokenizer.json "
-                "or vocab.txt and the like) are missing. Copy them from where the model is from."
+                f"{self.name}: its tokenizer has no vocabulary: the tokenizer files "
+                "(tokenizer.json, vocab.txt and the like) are missing. Copy them from where the "
+                "model is from."
             )
         self.backend.no_truncation()
         self.backend.no_padding()

@@ -9,7 +9,6 @@ continued from a checkpoint is the run that was never interrupted.
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,6 +28,7 @@ from finetune.prediction import predict
 from finetune.progress import Reporter
 from finetune.run_folder import RunFolder
 from finetune.run_log import RunLog
+from finetune.state import State
 from finetune.step import Step
 from finetune.tasks import Task
 from finetune.types import Encoding, Example, Prediction
@@ -47,20 +47,6 @@ class FitResult:
     num_steps: int
     notes: list[str] = field(default_factory=list)
     stopped_early: bool = False
-
-
-@dataclass
-class State:
-    """What must be remembered between steps, beyond weights, optimizer and random state."""
-
-    step: int = 0
-    best_score: float | None = None
-    best_step: int = 0
-    bad_evaluations: int = 0
-    finished: bool = False
-    settings: dict[str, Any] = field(default_factory=dict)
-    fingerprint: str = ""
-    num_processes: int = 1
 
 
 def fit(
@@ -130,7 +116,7 @@ class _Run:
         resuming = self.config.resume and last.is_dir()
         set_seed(self.config.seed)
         if resuming:
-            self._check_same(json.loads((last / checkpoint.STATE).read_text(encoding="utf-8")))
+            self.state.check_continues(last)
         self.head = self.task.head(last) if resuming else head or self.task.head()
         self.head.encoder.freeze(self.config.freeze)
         self.head.to(self.device)
@@ -144,26 +130,6 @@ class _Run:
             self.reporter.say(f"continuing from step {self.state.step} of {self.plan.num_steps}")
         else:
             torch.manual_seed(self.config.seed * 1_000_003 + self.rank)  # dropout
-
-    def _check_same(self, saved: dict[str, Any]) -> None:
-        """A run may only be continued with what it was started with."""
-        now = json.loads(json.dumps(dataclasses.asdict(self.state)))
-        differing = [
-            name for name, value in now["settings"].items() if saved["settings"].get(name) != value
-        ]
-        if differing:
-            name = differing[0]
-            raise ValueError(
-                f"{self.folder.path}: started with {name} = {saved['settings'].get(name)!r}, now "
-                f"{now['settings'][name]!r}: continue with the same settings, or start anew with "
-                "another --out."
-            )
-        for name, what in (("fingerprint", "other data"), ("num_processes", "other processes")):
-            if saved[name] != now[name]:
-                raise ValueError(
-                    f"{self.folder.path}: was started with {what} ({name} "
-                    f"{saved[name]!r}, now {now[name]!r}): start anew with --out."
-                )
 
     def run(self) -> FitResult:
         """Train to the end, then score the best model."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Self
@@ -22,7 +23,7 @@ FORMAT = 1
 """Version of the saved task file."""
 
 
-class BaseTask:
+class BaseTask(ABC):
     """Data, tokenizer, labels and the saved form; subclasses add the task itself.
 
     ``extra`` is what a task must remember with its model beyond configuration and labels.
@@ -52,7 +53,6 @@ class BaseTask:
         self.fingerprint = data.fingerprint if data else ""
         self.num_cut = 0
         """Texts or words cut to fit since the count was last set to 0."""
-        self._check()
 
     @classmethod
     def from_data(cls, config: TrainConfig, data: Dataset | None = None) -> Self:
@@ -91,9 +91,9 @@ class BaseTask:
         )
 
     @classmethod
+    @abstractmethod
     def open(cls, config: TrainConfig) -> Dataset:
-        """Read the configured data; a subclass's own."""
-        raise NotImplementedError(cls)
+        """Read the configured data."""
 
     @classmethod
     def prepare(cls, config: TrainConfig, data: Dataset) -> Dataset:
@@ -101,12 +101,9 @@ class BaseTask:
         return data
 
     @classmethod
+    @abstractmethod
     def derive(cls, config: TrainConfig, data: Dataset) -> tuple[list[str], dict[str, Any]]:
         """Labels, and what else must be remembered, from the training data."""
-        raise NotImplementedError(cls)
-
-    def _check(self) -> None:
-        """Check settings against each other once everything is known; a subclass's own."""
 
     @property
     def overlap(self) -> int:

@@ -88,7 +88,8 @@ class Tag(BaseTask):
         types = sorted({s.label for tags in train for s in align.tags_to_spans(tags, source)})
         return align.tag_names(types, scheme), {"scheme": scheme, "source": source}
 
-    def _check(self) -> None:
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
         self.scheme: str | None = self.extra["scheme"]
         self.source: str | None = self.extra["source"]
         self.transitions = Transitions(list(self.labels), self.scheme)

@@ -42,10 +42,11 @@ WALLS = {
     "launch": "config",
     "step": "batching config optimization prediction tasks types",
     "run_log": "checkpoint",
+    "state": "checkpoint",
     "run_folder": "checkpoint config tasks types",
     "prediction": "batching launch optimization progress tasks types",
     "train": "batching checkpoint config interruption launch optimization prediction progress "
-    "run_folder run_log step tasks types",
+    "run_folder run_log state step tasks types",
     "predictor": "align launch prediction tasks types",
     "commands": "align config data interruption launch models optimization prediction predictor "
     "progress recipe report scoring tasks tokenization train types",
