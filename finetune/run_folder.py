@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,11 @@ class RunFolder:
             checkpoint.recover(self.best)
             checkpoint.recover(self.last)
         accelerator.wait_for_everyone()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no model was saved here yet."""
+        return not (self.best.exists() or self.last.exists())
 
     def write_start(self, task: Task, config: TrainConfig, facts: Mapping[str, Any]) -> None:
         """The resolved configuration, before anything can go wrong."""
@@ -61,13 +67,15 @@ class RunFolder:
         checkpoint.save_random(parts, self.accelerator.process_index)
         self.accelerator.wait_for_everyone()
         if self.accelerator.is_main_process:
-            with checkpoint.replacing(self.last) as fresh:
-                head.save_pretrained(fresh)
-                task.save(fresh)
-                checkpoint.save_training(fresh, optimizer, state)
-                for part in parts.iterdir():
-                    part.rename(fresh / part.name)
-            parts.rmdir()
+            try:
+                with checkpoint.replacing(self.last) as fresh:
+                    head.save_pretrained(fresh)
+                    task.save(fresh)
+                    checkpoint.save_training(fresh, optimizer, state)
+                    for part in parts.iterdir():
+                        part.rename(fresh / part.name)
+            finally:
+                shutil.rmtree(parts, ignore_errors=True)
         self.accelerator.wait_for_everyone()
 
     def write_predictions(self, split: str, predicted: Sequence[Prediction]) -> None:

@@ -46,8 +46,8 @@ class RunLog:
         if not (math.isfinite(loss) and math.isfinite(norm)):
             raise ValueError(
                 f"the loss is no longer a number (between steps {self.since + 1} and {step}): "
-                "lower --lr, raise --warmup, or write --precision fp32. What was saved before "
-                "stands."
+                "lower --lr, raise --warmup, or write --precision fp32. Anything saved "
+                "before stands."
             )
         seconds = time.monotonic() - self.begin
         line = {

@@ -83,6 +83,11 @@ class _Run:
         self.task, self.config = task, config
         self.accelerator, self.reporter = accelerator, reporter
         self.folder = RunFolder(Path(config.out or ""), accelerator)
+        if not (config.resume or self.folder.is_empty):
+            raise ValueError(
+                f"--out {self.folder.path} holds a run already: write --resume to continue it, or "
+                "choose another folder."
+            )
         self.device = accelerator.device
         self.precision = precision_of(config, self.device)
         self.rank, self.world = accelerator.process_index, accelerator.num_processes

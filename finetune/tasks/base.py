@@ -108,8 +108,13 @@ class BaseTask(ABC):
     @property
     def overlap(self) -> int:
         """Tokens that neighbouring windows of a long text share."""
-        asked = self.config.overlap  # type: ignore[attr-defined]
-        return min(OVERLAP, self.max_length // 2) if asked is None else asked
+        asked, most = self.config.overlap, self.max_length // 2  # type: ignore[attr-defined]
+        if asked is not None and asked > most:
+            raise ValueError(
+                f"--overlap {asked} is over half of --max-length {self.max_length}: write "
+                f"{most} or less."
+            )
+        return min(OVERLAP, most) if asked is None else asked
 
     @property
     def pairs(self) -> bool | None:

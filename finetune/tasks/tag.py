@@ -100,12 +100,6 @@ class Tag(BaseTask):
             )
         ]
         self.all_pieces = self.config.label_pieces == "all" or self.config.word_score != "first"
-        room = self.max_length - self.tokenizer.single.num_special
-        if self.overlap >= room:
-            raise ValueError(
-                f"--overlap {self.overlap} leaves no new words in windows of {room} "
-                f"tokens (--max-length {self.max_length} less special tokens): lower --overlap."
-            )
         self._note_unseen()
 
     def _note_unseen(self) -> None:

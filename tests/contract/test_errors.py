@@ -188,8 +188,8 @@ def test_settings_that_do_not_fit_the_model_or_data(place: Path, tmp_path: Path)
     one_line(train("classify", *ready, "--metric", "acuracy"), "legal are accuracy")
     one_line(train("classify", *ready, "--class-weights", "psi=1"), "no label 'psi'", "neg, pos")
     one_line(train("classify", *ready, "--problem", "regression"), "train.jsonl:1", "not a number")
-    overlap = train("tag", place / "bert", place / "entities", "--overlap", "31")
-    one_line(overlap, "lower --overlap")
+    overlap = train("tag", place / "bert", place / "entities", "--overlap", "33")
+    one_line(overlap, "--overlap 33 is over half of --max-length")
     # none of these left anything that is in the way of the next run
     assert train("classify", *ready).code == 0
 

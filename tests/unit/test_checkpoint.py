@@ -192,8 +192,11 @@ def test_write_text(tmp_path: Path, monkeypatch) -> None:
     path = tmp_path / "metrics.json"
     write_text(path, "one — é\n")
     assert path.read_text(encoding="utf-8") == "one — é\n"
-    write_text(path, "two")
+    with path.open(encoding="utf-8") as reader:
+        write_text(path, "two")
+        assert reader.read() == "one — é\n", "moved into place: nobody reads half a file"
     assert path.read_text() == "two"
+    assert list(tmp_path.iterdir()) == [path]
 
     def fail(handle: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
