@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from tokenizers.processors import TemplateProcessing
 from transformers import (
     AutoConfig,
@@ -183,9 +183,9 @@ def _names(family: str) -> dict[str, str]:
 
 @functools.cache
 def _backend(family: str) -> str:
-    """A tokenizer trained on the text above, as JSON."""
+    """A tokenizer with the words of the text above, as JSON."""
     names, special = _names(family), list(_special(family))
-    trained = _TRAIN[_ALGORITHM[family]](names["unk"], special)
+    trained = _MADE[_ALGORITHM[family]](names["unk"], special)
     cls, sep, double = names["cls"], names["sep"], "<s>" in special
     trained.post_processor = TemplateProcessing(
         single=f"{cls} $A {sep}",
@@ -196,43 +196,56 @@ def _backend(family: str) -> str:
 
 
 def _wordpiece(unknown: str, special: list[str]) -> Tokenizer:
-    made = Tokenizer(models.WordPiece(unk_token=unknown))
+    """Half of the words whole, the rest in pieces of up to three characters."""
+    pieces = [*_CHARACTERS, *(f"##{c}" for c in _CHARACTERS)]
+    for word in _words(_TEXT.lower()):
+        parts = [word[i : i + 3] for i in range(0, len(word), 3)]
+        pieces += [word] if len(word) % 2 else [parts[0], *(f"##{part}" for part in parts[1:])]
+    names = list(dict.fromkeys([*special, *pieces]))
+    made = Tokenizer(models.WordPiece({n: i for i, n in enumerate(names)}, unk_token=unknown))
+    made.add_special_tokens(special)
     made.normalizer = normalizers.BertNormalizer(lowercase=True)
     made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     made.decoder = decoders.WordPiece()
-    trainer = trainers.WordPieceTrainer(
-        vocab_size=320, special_tokens=special, show_progress=False, initial_alphabet=_CHARACTERS
-    )
-    made.train_from_iterator(_TEXT.splitlines(), trainer)
     return made
 
 
 def _bytes(unknown: str, special: list[str]) -> Tokenizer:
-    made = Tokenizer(models.BPE())
+    """Merges that grow each word's first characters, so that long words end in single bytes."""
+    merges: dict[tuple[str, str], None] = {}
+    for word in _words(_TEXT):
+        grown = "Ġ"
+        for character in word[: 2 + len(word) // 2]:
+            merges[grown, character] = None
+            grown += character
+    names = [*special, *sorted(pre_tokenizers.ByteLevel.alphabet()), *(a + b for a, b in merges)]
+    made = Tokenizer(models.BPE({n: i for i, n in enumerate(names)}, list(merges)))
+    made.add_special_tokens(special)
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=380, special_tokens=special, show_progress=False,
-        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-    )  # fmt: skip
-    made.train_from_iterator(_TEXT.splitlines(), trainer)
     return made
 
 
 def _unigram(unknown: str, special: list[str]) -> Tokenizer:
-    made = Tokenizer(models.Unigram())
+    """Half of the words whole, the rest in pieces."""
+    pieces = ["▁", *_CHARACTERS]
+    for word in _words(_TEXT):
+        pieces += [f"▁{word}"] if len(word) % 2 else [f"▁{word[:2]}", word[2:]]
+    names = [name for name in dict.fromkeys([*special, *pieces]) if name]
+    scores = [(n, 0.0 if n in special else -len(names) / (1.0 + len(n) ** 2)) for n in names]
+    made = Tokenizer(models.Unigram(scores, unk_id=names.index(unknown)))
+    made.add_special_tokens(special)
     made.normalizer = normalizers.Sequence(
         [normalizers.NFKC(), normalizers.Replace(Regex(" {2,}"), " ")]
     )
     made.pre_tokenizer = pre_tokenizers.Metaspace()
     made.decoder = decoders.Metaspace()
-    trainer = trainers.UnigramTrainer(
-        vocab_size=280, special_tokens=special, unk_token=unknown, show_progress=False,
-        initial_alphabet=_CHARACTERS,
-    )  # fmt: skip
-    made.train_from_iterator(_TEXT.splitlines(), trainer)
     return made
 
 
+def _words(text: str) -> list[str]:
+    return list(dict.fromkeys(text.split()))
+
+
 _CHARACTERS = [chr(code) for code in range(33, 127)]
-_TRAIN = {"wordpiece": _wordpiece, "bytes": _bytes, "unigram": _unigram}
+_MADE = {"wordpiece": _wordpiece, "bytes": _bytes, "unigram": _unigram}

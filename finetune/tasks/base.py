@@ -63,6 +63,7 @@ class BaseTask(ABC):
                 f"{config.data}: there is no train split (found: {', '.join(data.splits)}). "
                 "Name it with --data train=FILE,test=FILE."
             )
+        labels, extra = cls.derive(config, data)
         data = hold_out(data)
         tokenizer = PieceTokenizer.from_pretrained(
             config.model,
@@ -72,7 +73,6 @@ class BaseTask(ABC):
         )
         limit = _model_limit(config)
         max_length = tokenizer.max_length(limit, config.max_length)
-        labels, extra = cls.derive(config, data)
         if config.limit is not None:
             data = _limited(data, config.limit)
         return cls(config, tokenizer, labels, max_length=max_length, extra=extra, data=data)

@@ -36,6 +36,19 @@ class Classify(BaseTask):
     words = False
     config: TextConfig
 
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        if self.problem != "multi" and self.threshold != 0.5:
+            raise ValueError(
+                f"--threshold {self.threshold} goes with several labels for a text (--problem "
+                "multi): leave it out."
+            )
+        if self.config.overlap is not None and self.config.long_text != "window":
+            raise ValueError(
+                f"--overlap {self.config.overlap} goes with --long-text window: add that, or "
+                "leave --overlap out."
+            )
+
     @classmethod
     def open(cls, config: TextConfig) -> Dataset:
         """Read texts or pairs."""

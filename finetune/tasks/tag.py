@@ -100,6 +100,11 @@ class Tag(BaseTask):
             )
         ]
         self.all_pieces = self.config.label_pieces == "all" or self.config.word_score != "first"
+        if self.config.word_score != "first" and self.config.label_pieces == "first":
+            self.notes.append(
+                f"--word-score {self.config.word_score} reads pieces that --label-pieces first "
+                "does not train: --label-pieces all goes better with it"
+            )
         self._note_unseen()
 
     def _note_unseen(self) -> None:

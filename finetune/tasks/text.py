@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -75,10 +76,12 @@ def class_weights(
         name, _, value = item.rpartition("=")
         try:
             given[name.strip()] = float(value)
+            if not 0 <= given[name.strip()] < math.inf:
+                raise ValueError(value)
         except ValueError:
             raise ValueError(
-                f"--class-weights {asked!r}: {item!r} is not LABEL=NUMBER; write none, auto or "
-                f"for instance {labels[0]}=1,{labels[-1]}=2."
+                f"--class-weights {asked!r}: {item!r} is not LABEL=NUMBER (0 or more); write none, "
+                f"auto or for instance {labels[0]}=1,{labels[-1]}=2."
             ) from None
     for name in given:
         if name not in labels:
