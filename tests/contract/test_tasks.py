@@ -19,12 +19,12 @@ from transformers import (
 
 from finetune import attention, prediction
 from finetune.batching import micro_batches, pack
-from finetune.config import CONFIGS, TrainConfig
+from finetune.config import CONFIGS, ClassifyConfig, TrainConfig
 from finetune.prediction import predict
 from finetune.tasks import load_task, saved_task
 from finetune.train import fit
 from finetune.types import IGNORED, TextExample, TokenExample
-from tests.data import write_jsonl
+from tests.data import sentiment, write_jsonl
 from tests.tiny import save_tiny_checkpoint
 
 # Eight examples each; the last word or name says the label.
@@ -668,7 +668,7 @@ def test_a_label_whose_only_row_is_held_out_is_a_label(tmp_path: Path) -> None:
     save_tiny_checkpoint(tmp_path / "bert", "bert")
     rows = [{"text": f"a man number {i}", "label": "ab"[i % 2]} for i in range(20)]
     rows[19]["label"] = "rare"
-    data.write_jsonl(tmp_path / "all.jsonl", rows)
+    write_jsonl(tmp_path / "all.jsonl", rows)
     config = ClassifyConfig(model=str(tmp_path / "bert"), data=str(tmp_path / "all.jsonl"))
     task = load_task(config, "classify")
     assert list(task.labels) == ["a", "b", "rare"]
@@ -678,7 +678,7 @@ def test_a_label_whose_only_row_is_held_out_is_a_label(tmp_path: Path) -> None:
 
 def test_settings_without_effect_are_refused(tmp_path: Path) -> None:
     save_tiny_checkpoint(tmp_path / "bert", "bert")
-    data.sentiment(tmp_path / "data")
+    sentiment(tmp_path / "data")
     plain = ClassifyConfig(model=str(tmp_path / "bert"), data=str(tmp_path / "data"))
     for changes, message in (
         ({"threshold": 0.7}, "--threshold 0.7 goes with several labels"),
