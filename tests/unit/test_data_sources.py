@@ -47,7 +47,7 @@ def test_the_split_is_a_word_of_the_file_name(name, split):
 def test_folder_reads_split_files_and_ignores_the_rest(tmp_path):
     for name in ("valid.jsonl", "test.jsonl", "notes.jsonl"):
         (tmp_path / name).write_text(ROW)
-    (tmp_path / "train.jsonl.gz").write_bytes(gzip.compress(ROW.encode()))
+    (tmp_path / "train.jsonl.gz").write_bytes(gzip.compress(ROW.encode(), mtime=0))
     for name in ("README.md", "LICENSE", "train.py", "test.md", ".train.jsonl", "README_train.txt"):
         (tmp_path / name).write_text("nothing")
     dataset = read_text(str(tmp_path))

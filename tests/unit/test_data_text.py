@@ -63,8 +63,8 @@ def jsonl(*rows):
         ("a.data", "text,label\nx,p\ny,q\n"),
         ("a.data", '{"text": "x", "label": "p"}\n{"text": "y", "label": "q"}\n'),
         ("a.data", '[{"text": "x", "label": "p"}, {"text": "y", "label": "q"}]'),
-        ("a.tsv.gz", gzip.compress(b"text\tlabel\nx\tp\ny\tq\n")),
-        ("a.tsv", gzip.compress(b"text\tlabel\nx\tp\ny\tq\n")),
+        ("a.tsv.gz", gzip.compress(b"text\tlabel\nx\tp\ny\tq\n", mtime=0)),
+        ("a.tsv", gzip.compress(b"text\tlabel\nx\tp\ny\tq\n", mtime=0)),
     ],
 )
 def test_formats(read, name, content):
@@ -325,7 +325,11 @@ def test_as_numbers():
             ["a.tsv:3: byte 0xe9 at position 4", "(byte 20 of", "iconv -f latin1 -t utf-8 a.tsv"],
         ),
         ("a.csv", "text,label\nx,p\n".encode("utf-16"), ["a.csv:1", "iconv -f utf-16"]),
-        ("a.jsonl.gz", gzip.compress(b'{"text": "x"}\n' * 99)[:30], ["a.jsonl.gz:", "damaged"]),
+        (
+            "a.jsonl.gz",
+            gzip.compress(b'{"text": "x"}\n' * 99, mtime=0)[:30],
+            ["a.jsonl.gz:", "damaged"],
+        ),
     ],
 )
 def test_errors_say_where_and_what_to_do(error, name, content, words):
