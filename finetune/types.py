@@ -47,7 +47,7 @@ class TextExample:
 class TokenExample:
     """One sentence or text as words.
 
-    ``tags`` has one tag for each word (as in the data, before scheme conversion); ``spans`` are
+    ``tags`` has one tag for each word, in BIO where the data's tags spell out spans; ``spans`` are
     labelled word spans, possibly nested. At least one of the two is set where there is gold.
     ``text`` and ``offsets`` (characters of each word in ``text``) are set for raw text.
     ``document`` names the document that the sentence belongs to.
