@@ -8,7 +8,7 @@ arguments, so that any process at any time can compute what any other process do
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 
 import torch
@@ -22,12 +22,6 @@ def epoch_order(num_examples: int, seed: int, epoch: int) -> list[int]:
     digest = hashlib.sha256(f"order/{seed}/{epoch}".encode()).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
     return torch.randperm(num_examples, generator=generator).tolist()
-
-
-def optimizer_batches(order: Sequence[int], batch_size: int) -> Iterator[list[int]]:
-    """Consecutive runs of ``batch_size`` example indices; the last may be smaller."""
-    for start in range(0, len(order), batch_size):
-        yield list(order[start : start + batch_size])
 
 
 def share(

@@ -8,7 +8,7 @@ from itertools import chain
 import pytest
 import torch
 
-from finetune.batching import epoch_order, micro_batches, optimizer_batches, pack, share
+from finetune.batching import epoch_order, micro_batches, pack, share
 from finetune.types import Encoding
 
 
@@ -34,11 +34,6 @@ def test_epoch_order_is_a_fixed_permutation() -> None:
     epoch_order(10, 0, 0)
     assert torch.equal(before, torch.random.get_rng_state())
     assert epoch_order(0, 0, 0) == []
-
-
-def test_optimizer_batches() -> None:
-    batches = list(optimizer_batches([4, 2, 0, 1, 3], 2))
-    assert batches == [[4, 2], [0, 1], [3]]
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 8])
