@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from finetune.batching import pack
-    from finetune.config import ClassifyConfig, NliConfig, TagConfig, TrainConfig
+    from finetune.config import ClassifyConfig, NerConfig, NliConfig, TagConfig, TrainConfig
     from finetune.data import Dataset, read_text, read_tokens
     from finetune.encoder import Encoder
     from finetune.heads.sequence import SequenceClassifier
+    from finetune.heads.span import SpanNer
     from finetune.heads.tagging import TokenTagger
     from finetune.launch import make_accelerator
     from finetune.prediction import predict
@@ -26,10 +27,11 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "finetune.batching": ("pack",),
-    "finetune.config": ("ClassifyConfig", "NliConfig", "TagConfig", "TrainConfig"),
+    "finetune.config": ("ClassifyConfig", "NerConfig", "NliConfig", "TagConfig", "TrainConfig"),
     "finetune.data": ("Dataset", "read_text", "read_tokens"),
     "finetune.encoder": ("Encoder",),
     "finetune.heads.sequence": ("SequenceClassifier",),
+    "finetune.heads.span": ("SpanNer",),
     "finetune.heads.tagging": ("TokenTagger",),
     "finetune.launch": ("make_accelerator",),
     "finetune.prediction": ("predict",),
@@ -48,11 +50,13 @@ __all__ = [
     "Encoder",
     "Encoding",
     "LabelSet",
+    "NerConfig",
     "NliConfig",
     "PieceTokenizer",
     "Predictor",
     "SequenceClassifier",
     "Span",
+    "SpanNer",
     "TagConfig",
     "TextExample",
     "TokenExample",

@@ -31,7 +31,7 @@ class CheckCommand:
 
     data: str = ""
     """As in training: folder, file, `train=FILE,test=FILE`, or hub data set."""
-    task: Literal["classify", "nli", "tag"] | None = None
+    task: Literal["classify", "nli", "tag", "ner"] | None = None
     """The task the data are for; unset looks at the data."""
     columns: tuple[str, ...] = ()
     """Columns where names cannot be guessed, as `role=column`."""
@@ -56,6 +56,9 @@ class PredictCommand:
     """File to write; unset prints."""
     columns: tuple[str, ...] = ()
     """Columns where names cannot be guessed, as `role=column`."""
+    decoding: str | None = None
+    """Another way to decide than the model was trained with: greedy or constrained for `tag`;
+    flat, nested or overlapping for `ner`."""
     batching: Literal["auto", "packed", "padded"] = "auto"
     """As in training: speed only."""
     max_tokens: int = 4096

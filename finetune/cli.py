@@ -27,6 +27,7 @@ COMMANDS = {
     "classify": "label texts: one label, several, or a number",
     "nli": "label pairs of texts: entailment, paraphrase and the like",
     "tag": "tag words: named entities, parts of speech, chunks",
+    "ner": "label spans of words: named entities, nested ones too",
     "run": "train what a recipe file says",
     "recipes": "list the recipes and the scores they claim",
     "check": "look at data (or a recipe's) for problems, without a model",

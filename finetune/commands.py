@@ -141,6 +141,8 @@ def dry_run(name: str, config: TrainConfig) -> None:
     )
     if task.num_cut:
         print(f"cut to fit --max-length: {task.num_cut:,}")
+    for line in task.lost(examples[:10_000], encoded):
+        print(f"train: {line}")
     print(
         f"{plan.num_steps:,} steps of {plan.batch_size} examples, {plan.steps_per_epoch:,} an "
         f"epoch, {plan.warmup_steps:,} of warm-up; evaluation every {plan.eval_every:,}, "
@@ -191,7 +193,9 @@ def check(command: CheckCommand) -> None:
     from finetune.data import check_data, kind_of, read_text, read_tokens, render
 
     columns = _columns(command.columns)
-    words = command.task == "tag" or (command.task is None and kind_of(command.data) == "tokens")
+    words = command.task in ("tag", "ner") or (
+        command.task is None and kind_of(command.data) == "tokens"
+    )
     if words:
         data = read_tokens(command.data, columns=columns)
     else:
@@ -221,7 +225,12 @@ def predict_texts(folder: Path, command: PredictCommand) -> None:
     from finetune.prediction import predict_stream
     from finetune.predictor import Predictor
 
-    model = Predictor(folder, batching=command.batching, max_tokens=command.max_tokens)
+    model = Predictor(
+        folder,
+        decoding=command.decoding,
+        batching=command.batching,
+        max_tokens=command.max_tokens,
+    )
     task = model.task
     if command.pair is not None and task.words:
         raise ValueError("--pair goes with models of pairs of texts, and this one tags words.")

@@ -12,7 +12,7 @@ import dataclasses
 import inspect
 import textwrap
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args, get_type_hints
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +45,9 @@ class TrainConfig:
     """Tokens per forward pass on each device: memory and speed only, never results."""
     max_length: int | None = None
     """Longest sequence in tokens; unset takes the model's limit, at most 512."""
+    overlap: int | None = None
+    """Tokens that neighbouring windows of an input over --max-length share; unset is 64, at most
+    half of --max-length."""
     lr: float | None = None
     """Peak learning rate of the encoder; unset is 2e-5, and 1e-4 for small encoders (narrower
     than 512)."""
@@ -102,6 +105,7 @@ class TrainConfig:
             self._require(getattr(self, name) > 0, name, "above 0")
         for name in ("warmup", "weight_decay", "clip"):
             self._require(getattr(self, name) >= 0, name, "0 or more")
+        self._require(self.overlap is None or self.overlap >= 0, "overlap", "0 or more")
         self._require(self.layer_decay <= 1, "layer_decay", "at most 1")
         legal = self.freeze in ("none", "embeddings", "all") or self.freeze.isdecimal()
         self._require(legal, "freeze", "none, embeddings, all, or a number of layers")
@@ -133,14 +137,6 @@ class TextConfig(TrainConfig):
     long_text: Literal["truncate", "window", "error"] = "truncate"
     """What happens to texts over --max-length: cut at the end and counted, read in overlapping
     windows whose scores are averaged, or refused."""
-    overlap: int | None = None
-    """Tokens that neighbouring windows of a long text share; unset is 64, at most half of
-    --max-length."""
-
-    def __post_init__(self) -> None:
-        """Check ranges."""
-        super().__post_init__()
-        self._require(self.overlap is None or self.overlap >= 0, "overlap", "0 or more")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,22 +174,75 @@ class TagConfig(TrainConfig):
     word_score: Literal["first", "mean", "max"] = "first"
     """A word's scores: its first piece's, or over its pieces the mean of log-probabilities or
     the largest probability."""
-    decoding: Literal["greedy", "constrained"] = "greedy"
-    """Best tag of each word alone, or the best sequence of legal tag transitions (Viterbi)."""
-    overlap: int | None = None
-    """Tokens of context that neighbouring windows of a long text share; unset is 64, at most half
-    of --max-length."""
+    decoding: Literal["constrained", "greedy"] = "constrained"
+    """The best sequence of tags that the scheme allows (Viterbi), or the best tag of each word
+    alone. Tags that are no spans are the same under both."""
+    crf: bool = False
+    """Score whole sequences of tags with a linear-chain CRF over words; its best legal sequence
+    is the answer."""
+    crf_lr: float | None = None
+    """Peak learning rate of the CRF's transitions; unset is 0.01 (they start at 0 and have few
+    weights)."""
+
+    def __post_init__(self) -> None:
+        """Check ranges, and that the CRF goes with the rest."""
+        super().__post_init__()
+        if self.crf_lr is not None:
+            self._require(self.crf_lr > 0, "crf_lr", "above 0")
+            self._require(self.crf, "crf_lr", "left out without --crf")
+        if self.crf:
+            self._require(self.label_pieces == "first", "label_pieces", "first with --crf")
+            self._require(self.word_score == "first", "word_score", "first with --crf")
+            self._require(self.decoding != "greedy", "decoding", "constrained with --crf")
+
+
+@dataclass(frozen=True, kw_only=True)
+class NerConfig(TrainConfig):
+    """Named entities as labelled spans of words, nested ones too."""
+
+    data: str = "conll2003"
+    head_lr: float | None = None
+    """Peak learning rate of the newly added head; unset is 10 times that of the encoder (its
+    networks are larger than a classifier, and start from nothing)."""
+    representation: Literal["boundary", "ffn", "attention", "biaffine"] = "boundary"
+    """What a span is scored from: its first and last word and the mean of its words; the same
+    with networks of their own for start and end; with attention over its words in place of the
+    mean; or start times end (biaffine)."""
+    word_vectors: Literal["first", "mean"] = "first"
+    """A word's vector: that of its first piece, or the mean over its pieces."""
+    max_width: int | None = None
+    """Widest candidate span in words; unset is the width that holds 99.5 % of the training spans
+    (biaffine: no limit)."""
+    multi_label: bool = False
+    """Let one extent have several labels: a sigmoid for each type instead of a softmax over the
+    types and none."""
+    negatives: float = 1.0
+    """Share of the candidates without a label that each training step learns from, drawn anew."""
+    calibrate: Literal["none", "one", "types"] = "none"
+    """Choose on the validation split the probability from which a span is one: the same for
+    all types or one for each; `none` is 0.5 (more likely than no span)."""
+    decoding: Literal["auto", "flat", "nested", "overlapping"] = "auto"
+    """Which spans may stand together: none that share a word, none that cross, or any. The most
+    probable such set is the answer. `auto` is nested where training spans overlap, else flat."""
 
     def __post_init__(self) -> None:
         """Check ranges."""
         super().__post_init__()
-        self._require(self.overlap is None or self.overlap >= 0, "overlap", "0 or more")
+        self._require(self.max_width is None or self.max_width > 0, "max_width", "above 0")
+        self._require(0 < self.negatives <= 1, "negatives", "above 0 and at most 1")
+        wide = None not in (self.max_width, self.max_length) and self.max_width > self.max_length  # type: ignore[operator]
+        if wide:
+            raise ValueError(
+                f"--max-width {self.max_width} exceeds --max-length {self.max_length} (words "
+                "never outnumber tokens): lower --max-width."
+            )
 
 
 CONFIGS: dict[str, type[TrainConfig]] = {
     "classify": ClassifyConfig,
     "nli": NliConfig,
     "tag": TagConfig,
+    "ner": NerConfig,
 }
 """The configuration class of each task."""
 
@@ -219,6 +268,12 @@ def field_docs(config: type[TrainConfig]) -> dict[str, str]:
             if isinstance(node, ast.AnnAssign) and isinstance(following, ast.Expr):
                 docs[node.target.id] = " ".join(following.value.value.split())  # type: ignore
     return docs
+
+
+def choices(config: type[TrainConfig], name: str) -> tuple[str, ...]:
+    """The legal values of a field of a configuration class that takes one of several names; none
+    where there is no such field."""
+    return get_args(get_type_hints(config).get(name))
 
 
 def settings(config: TrainConfig) -> dict[str, Any]:

@@ -98,7 +98,19 @@ def load_config(name: str, *, revision: str | None = None, trust_remote_code: bo
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise ValueError(_why_not(name, error)) from error
     _require_encoder(name, config)
+    config._commit_hash = _commit_of(source, revision)
     return config
+
+
+def _commit_of(source: str, revision: str | None) -> str | None:
+    """The commit that a hub model was loaded from, as its place in the cache says; None for a
+    local folder."""
+    from huggingface_hub import try_to_load_from_cache
+
+    found = None if Path(source).is_dir() else try_to_load_from_cache(
+        source, "config.json", revision=revision
+    )  # fmt: skip
+    return Path(found).parent.name if isinstance(found, str) else None
 
 
 def load_weights(

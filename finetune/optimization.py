@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -85,20 +86,26 @@ def parameter_groups(head: Any, config: TrainConfig) -> list[dict[str, Any]]:
     """AdamW groups: by layer-wise rate and by whether weights decay.
 
     The rate of depth d (0 = embeddings, L + 1 = head) is lr * layer_decay^(L + 1 - d) in the
-    encoder (Clark et al., 2020, ELECTRA, appendix B) and --head-lr in the head. Biases, norms and
-    other vectors do not decay.
+    encoder (Clark et al., 2020, ELECTRA, appendix B). In the head it is --head-lr, else lr times
+    the head's ``head_rate``; parts in its ``own_rates`` have their own setting (and a rate where
+    that is unset) and do not decay. Nor do biases, norms and other vectors.
     """
     groups: dict[tuple[float, float], dict[str, Any]] = {}
     peak = config.lr or default_rate(head.encoder.width)
     top = head.encoder.top_depth
+    own: Mapping[str, tuple[str, float]] = head.own_rates
     for name, weight in head.named_parameters():
         if not weight.requires_grad:
             continue
         depth = head.depth_of(name)
         rate = peak * config.layer_decay ** (top - depth)
-        if depth == top and config.head_lr is not None:
-            rate = config.head_lr
+        if depth == top:
+            rate = config.head_lr or peak * head.head_rate
         decay = config.weight_decay if weight.ndim > 1 else 0.0
+        part = name.partition(".")[0]
+        if part in own:
+            setting, unset = own[part]
+            rate, decay = getattr(config, setting, None) or unset, 0.0
         group = groups.setdefault((rate, decay), {"params": [], "lr": rate, "weight_decay": decay})
         group["params"].append(weight)
     if not groups:

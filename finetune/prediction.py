@@ -73,6 +73,9 @@ def predict_stream(
         yield from predict(task, head, part, **options)
 
 
-def full_precision(logits: torch.Tensor) -> torch.Tensor:
-    """Logits in float32 at least: losses are not computed in half precision."""
+def full_precision(logits: Any) -> Any:
+    """Logits (a tensor, or a named tuple of them) in float32 at least: losses are not computed in
+    half precision."""
+    if isinstance(logits, tuple):
+        return type(logits)(*map(full_precision, logits))
     return logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits

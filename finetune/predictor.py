@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from finetune.align import split_words
+from finetune.config import choices
 from finetune.launch import make_accelerator
 from finetune.prediction import predict
 from finetune.tasks import Task, model_folder, saved_task
-from finetune.types import Example, LabelSet, Prediction, TextExample, TokenExample
+from finetune.types import Example, LabelSet, Prediction, TextExample, TokenExample, perhaps
 
 Input = str | Sequence[str]
 """A text; a pair of texts (for a model of pairs); or words (for a model that tags words)."""
@@ -25,14 +26,22 @@ class Predictor:
     """A trained model on its device, with all that is needed to ask it."""
 
     def __init__(
-        self, folder: str | Path, *, batching: str = "auto", max_tokens: int = 4096
+        self,
+        folder: str | Path,
+        *,
+        decoding: str | None = None,
+        batching: str = "auto",
+        max_tokens: int = 4096,
     ) -> None:
         """Load a model from a run folder or from the folder of the model itself.
 
-        ``max_tokens`` and ``batching`` change memory and speed only. Raises ValueError where the
-        folder holds no model of ours.
+        ``decoding`` takes the place of the one it was trained with. ``max_tokens`` and
+        ``batching`` change memory and speed only. Raises ValueError where the folder holds no
+        model of ours.
         """
-        self.task, self.model = load_model(folder, batching=batching, max_tokens=max_tokens)
+        self.task, self.model = load_model(
+            folder, decoding=decoding, batching=batching, max_tokens=max_tokens
+        )
         self.accelerator = make_accelerator()
         self.model.to(self.accelerator.device)
 
@@ -54,16 +63,31 @@ class Predictor:
         return predict(self.task, self.model, examples, self.accelerator) if examples else []
 
 
-def load(folder: str | Path, *, batching: str = "auto", max_tokens: int = 4096) -> Predictor:
+def load(
+    folder: str | Path,
+    *,
+    decoding: str | None = None,
+    batching: str = "auto",
+    max_tokens: int = 4096,
+) -> Predictor:
     """The trained model of a run folder (its best one) or model folder, ready to be asked."""
-    return Predictor(folder, batching=batching, max_tokens=max_tokens)
+    return Predictor(folder, decoding=decoding, batching=batching, max_tokens=max_tokens)
 
 
-def load_model(folder: str | Path, *, batching: str, max_tokens: int) -> tuple[Task, Any]:
+def load_model(
+    folder: str | Path, *, decoding: str | None, batching: str, max_tokens: int
+) -> tuple[Task, Any]:
     """The task and the head that a folder holds."""
     place = model_folder(folder)
     task = saved_task(place)
-    task.config = replace(task.config, batching=batching, max_tokens=max_tokens)
+    changed: dict[str, Any] = {"batching": batching, "max_tokens": max_tokens}
+    if decoding is not None:
+        legal = choices(type(task.config), "decoding")
+        if decoding not in legal:
+            what = f"legal are {', '.join(legal)}" if legal else f"{task.name} models have none"
+            raise ValueError(f"--decoding {decoding}: {what}.{perhaps(decoding, legal)}")
+        changed["decoding"] = decoding
+    task.config = replace(task.config, **changed)
     return task, task.head(place)
 
 

@@ -8,15 +8,20 @@ from pathlib import Path
 from typing import Any
 
 from finetune.align import detect_scheme
-from finetune.data import DataError, read_text_file, read_token_file
+from finetune.data import DataError, read_gold, read_text_file, read_token_file
 from finetune.data.files import open_data
+from finetune.data.span_rows import read_spans
 from finetune.metrics import (
     classification_scores,
     multilabel_scores,
     regression_scores,
     tagging_scores,
 )
+from finetune.span_metrics import span_ner_scores
 from finetune.tasks.labels import canonical_names
+from finetune.types import Span, TokenExample
+
+_FORMS = ("tags", "spans", "label")
 
 
 def score_predictions(
@@ -24,18 +29,20 @@ def score_predictions(
 ) -> dict[str, float]:
     """Metrics by name; lines of both files belong together in order.
 
-    Predictions are JSON lines with ``label`` (a name, a list of names, or a number) or ``tags``.
-    Raises ValueError where the files do not fit each other.
+    Predictions are JSON lines with ``label`` (a name, a list of names, or a number), ``tags``, or
+    ``spans`` (in words; in characters where the line has a ``text`` and no words). Tags go before
+    spans where a line has both. Raises ValueError where the files do not fit each other.
     """
     rows = list(_rows(predictions))
     if not rows:
         raise DataError(f"{predictions}: there is no prediction in it.")
-    kinds = {"tags" if "tags" in row else "label" if "label" in row else "" for _, row in rows}
-    if kinds == {"tags"}:
-        return _score_tags(rows, gold, columns or {})
-    if kinds == {"label"}:
-        return _score_labels(rows, gold, columns or {})
-    raise DataError(f"{predictions}: each line must have `label`, or each must have `tags`.")
+    kinds = {next((form for form in _FORMS if form in row), "") for _, row in rows}
+    scorers = {"tags": _score_tags, "spans": _score_spans, "label": _score_labels}
+    if len(kinds) == 1 and (kind := kinds.pop()) in scorers:
+        return scorers[kind](rows, gold, columns or {})
+    raise DataError(
+        f"{predictions}: each line must have `label`, or each must have `tags`, or each `spans`."
+    )
 
 
 def _rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -128,6 +135,75 @@ def _score_tags(
     if answered in ("IO", "IOB1") and source not in ("IO", "IOB1"):
         answered = "BIO"  # a few ill-formed tags do not make the answers another scheme's
     return tagging_scores(right, predicted, source, source and (answered or source))
+
+
+def _score_spans(
+    rows: list[tuple[str, dict[str, Any]]], gold: str, columns: Mapping[str, str]
+) -> dict[str, float]:
+    examples = read_gold(gold, columns=columns)
+    if all(example.spans is None for example in examples):
+        raise DataError(
+            f"{gold}: no spans to score against: give spans, or tags that spell spans (B-TYPE, "
+            "I-TYPE, O)."
+        )
+    for kept in (  # a run leaves rows without words, and without gold, out of its predictions
+        [example for example in examples if example.words],
+        [example for example in examples if example.words and example.spans is not None],
+    ):
+        examples = kept if len(rows) == len(kept) else examples
+    _same_number(len(rows), len(examples), gold)
+    pairs = [
+        (example.spans, _answered(where, row, example))
+        for (where, row), example in zip(rows, examples, strict=True)
+        if example.spans is not None
+    ]
+    right, answers = zip(*pairs, strict=True)
+    return span_ner_scores(right, answers)
+
+
+def _answered(where: str, row: Mapping[str, Any], example: TokenExample) -> tuple[Span, ...]:
+    """The spans of a prediction in words of the gold example."""
+    words, text = row.get("words", row.get("tokens")), row.get("text")
+    if isinstance(words, list) and words and all(isinstance(word, dict) for word in words):
+        words = None  # tokens as objects, with the characters of the text
+    if words is not None:
+        _same_words(where, words, example)
+    if not (words is None and text is not None) and not _only_characters(row["spans"]):
+        return read_spans(row["spans"], where, len(example.words)).spans
+    if example.text is None:
+        raise DataError(
+            f"{where}: the spans are in characters, but {example.where} has words and no text: "
+            'give spans in words, {"start": 0, "end": 2, "label": "PER"}, end exclusive.'
+        )
+    if text not in (None, example.text):
+        raise DataError(
+            f"{where}: the text is not that of {example.where}: the files do not belong together."
+        )
+    return read_spans(row["spans"], where, len(example.words), example.text, example.offsets).spans
+
+
+def _only_characters(spans: Any) -> bool:
+    """Whether a span has a place in characters and none in words."""
+    return isinstance(spans, list) and any(
+        isinstance(span, dict) and "start" not in span and {"start_char", "start_offset"} & {*span}
+        for span in spans
+    )
+
+
+def _same_words(where: str, words: Any, example: TokenExample) -> None:
+    """Refuse a prediction on other words than those of the gold example."""
+    if not isinstance(words, list) or len(words) != len(example.words):
+        number = f"{len(words)} words" if isinstance(words, list) else repr(words)[:60]
+        raise DataError(
+            f"{where}: {number} for the {len(example.words)} words of {example.where}: the files "
+            "do not belong together."
+        )
+    for index, (answered, right) in enumerate(zip(words, example.words, strict=True)):
+        if answered != right:
+            raise DataError(
+                f"{where}: word {index} is {answered!r:.40}, but {right!r:.40} in {example.where}: "
+                "the files do not belong together."
+            )
 
 
 def _same_number(predictions: int, examples: int, gold: str) -> None:

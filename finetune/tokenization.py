@@ -89,11 +89,16 @@ class PieceTokenizer:
         revision: str | None = None,
         trust_remote_code: bool = False,
     ) -> PieceTokenizer:
-        """Load by hub id, short name or folder; raises ValueError that says what to do."""
-        from transformers import AutoTokenizer
-
+        """Load an encoder's, by hub id, short name or folder; ValueError that says what to do."""
         where: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
         load_config(str(name), **where)  # says what is wrong with the name itself
+        return cls.saved(name, words=words, **where)
+
+    @classmethod
+    def saved(cls, name: str | Path, *, words: bool = False, **where: Any) -> PieceTokenizer:
+        """Load what stands beside a model of any kind, also one of our own."""
+        from transformers import AutoTokenizer
+
         try:
             with quiet(), cache_without_network():
                 tokenizer = AutoTokenizer.from_pretrained(resolve_model(str(name)), **where)

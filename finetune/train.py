@@ -111,9 +111,14 @@ class _Run:
             (cut, "(texts, or single words) are cut to fit --max-length"),
         ):
             if number:
-                self.task.notes.append(f"{number:,} of {split} {what}")
-                self.reporter.say(self.task.notes[-1])
+                self._note(f"{number:,} of {split} {what}")
+        for line in self.task.lost(examples, encoded):
+            self._note(f"{split}: {line}")
         return encoded
+
+    def _note(self, line: str) -> None:
+        self.task.notes.append(line)
+        self.reporter.say(line)
 
     def _prepare(self, head: Any) -> None:
         """Model, optimizer, and the state of the run: fresh, or that of the last checkpoint."""
@@ -220,7 +225,7 @@ class _Run:
             examples, encoded = self._data(split)
             predicted = self._predict(best, examples, encoded, split)
             if split == self.validation:
-                self.folder.compare_predictions(split, predicted)
+                predicted = self._settle(best, examples, predicted)
             answered = zip(examples, predicted, strict=True)
             scored = [pair for pair in answered if self.task.has_gold(pair[0])]
             if scored:
@@ -236,6 +241,19 @@ class _Run:
             self.task.notes,
             self.state.step < self.plan.num_steps,
         )
+
+    def _settle(
+        self, best: Any, examples: Sequence[Example], predicted: list[Prediction]
+    ) -> list[Prediction]:
+        """Prove that the saved model is the one that was scored; fit what the task leaves until
+        now (thresholds) on the validation split, and save that with the model."""
+        assert self.validation is not None
+        fitted = self.task.calibrate(best, examples, predicted)
+        self.folder.compare_predictions(self.validation, predicted, fitted)
+        if fitted is None:
+            return predicted
+        self.folder.save_best(self.task, best)
+        return fitted
 
     def _data(self, split: str) -> tuple[Sequence[Example], list[list[Encoding]]]:
         """A split's examples and their sequences; the validation split's are kept."""

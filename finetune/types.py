@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -239,25 +239,58 @@ class TokenPrediction:
         if self.offsets is not None:
             record["offsets"] = [list(offset) for offset in self.offsets]
         if self.spans is not None:
-            record["spans"] = [
-                self._span(*item) for item in zip(self.spans, self.span_scores, strict=True)
-            ]
+            record["spans"] = span_records(self.spans, self.span_scores, self.text, self.offsets)
         return record
 
-    def _span(self, span: Span, score: float) -> dict[str, Any]:
-        entry: dict[str, Any] = {
+
+@dataclass(frozen=True, slots=True)
+class SpanPrediction:
+    """The answer for one text in words: labelled spans, nested perhaps, each with a probability.
+
+    ``candidates`` are all spans that could become an answer, with their scores, before a threshold
+    and the decoding; they are not part of the record.
+    """
+
+    id: int
+    words: tuple[str, ...]
+    spans: tuple[Span, ...]
+    scores: tuple[float, ...]
+    offsets: tuple[tuple[int, int], ...] | None = None
+    text: str | None = None
+    candidates: tuple[tuple[Span, float], ...] = ()
+
+    def record(self) -> dict[str, Any]:
+        """The JSON form: ``id``, ``words``, ``spans``, and ``offsets`` where there are any."""
+        record: dict[str, Any] = {"id": self.id, "words": list(self.words)}
+        if self.offsets is not None:
+            record["offsets"] = [list(offset) for offset in self.offsets]
+        record["spans"] = span_records(self.spans, self.scores, self.text, self.offsets)
+        return record
+
+
+Prediction = TextPrediction | TokenPrediction | SpanPrediction
+
+
+def span_records(
+    spans: Sequence[Span],
+    scores: Sequence[float],
+    text: str | None,
+    offsets: Sequence[tuple[int, int]] | None,
+) -> list[dict[str, Any]]:
+    """The JSON form of spans: words, label and score; characters too where there is a text."""
+    records = []
+    for span, score in zip(spans, scores, strict=True):
+        record: dict[str, Any] = {
             "start": span.start,
             "end": span.end,
             "label": span.label,
             "score": round(score, 6),
         }
-        if self.offsets is not None and self.text is not None:
-            start, end = self.offsets[span.start][0], self.offsets[span.end - 1][1]
-            entry |= {"start_char": start, "end_char": end, "text": self.text[start:end]}
-        return entry
-
-
-Prediction = TextPrediction | TokenPrediction
+        if offsets is not None and text is not None:
+            start, end = offsets[span.start][0], offsets[span.end - 1][1]
+            record |= {"start_char": start, "end_char": end, "text": text[start:end]}
+        records.append(record)
+    return records
 
 
 def perhaps(name: str, legal: Iterable[str]) -> str:

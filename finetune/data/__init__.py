@@ -1,4 +1,4 @@
-"""Reading data: hub sets, JSON Lines, CSV, TSV, Parquet, CoNLL, CoNLL-U -> examples.
+"""Reading data: hub sets, JSON Lines, CSV, TSV, Parquet, CoNLL, CoNLL-U, standoff -> examples.
 
 Importing this package imports the standard library only.
 """
@@ -9,7 +9,7 @@ from finetune.data.findings import Finding, render
 from finetune.data.hub import ALIASES
 from finetune.data.labels import as_numbers
 from finetune.data.texts import read_text, read_text_file
-from finetune.data.tokens import kind_of, read_token_file, read_tokens
+from finetune.data.tokens import kind_of, read_gold, read_token_file, read_tokens
 
 __all__ = [
     "ALIASES",
@@ -21,6 +21,7 @@ __all__ = [
     "fingerprint",
     "hold_out",
     "kind_of",
+    "read_gold",
     "read_text",
     "read_text_file",
     "read_token_file",

@@ -12,6 +12,7 @@ from finetune.align import detect_scheme, illegal_transitions
 from finetune.data.dataset import Dataset
 from finetune.data.duplicates import leaks, repeated
 from finetune.data.findings import Finding, first_places, gold_of, texts_of
+from finetune.data.span_checks import check_spans
 from finetune.types import Example, TextExample, TokenExample
 
 PieceCounts = Callable[[Sequence[Any]], Sequence[Any]]
@@ -30,7 +31,7 @@ def check_data(
     takes a list of sentences (lists of words) and returns the number of pieces of each word.
     ``max_length`` is the longest sequence of the model in tokens.
     """
-    findings = [*_overview(dataset), *_labels(dataset), *_unseen(dataset)]
+    findings = [*_overview(dataset), *_labels(dataset), *_unseen(dataset), *check_spans(dataset)]
     scheme = detect_scheme(
         [row.tags or () for row in _tagged(itertools.chain(*dataset.splits.values()))]
     )
@@ -148,11 +149,11 @@ def _content(
     if by_words:
         too_long = [row.where for row in rows if _num_words(row) > max_length]
         if too_long:
-            message = (
-                f"{split}: {len(too_long):,} examples have more than {max_length} words, so surely "
-                "more tokens"
-            )
-            yield Finding("warning", "lengths", message, first_places(too_long))
+            words = isinstance(rows[0], TokenExample)
+            what = "will be read in windows" if words else "so surely more tokens"
+            message = f"{split}: {len(too_long):,} examples have more than {max_length} words, "
+            level = "info" if words else "warning"
+            yield Finding(level, "lengths", message + what, first_places(too_long))
 
 
 def _num_words(example: Example) -> int:

@@ -25,6 +25,9 @@ FORMATS = {
 }  # fmt: skip
 """The format that a file suffix stands for (each suffix may be followed by ``.gz``)."""
 
+IGNORED_NAMES = {"readme", "license", "licence", "changelog", "copying", "dataset_infos"}
+"""First words of file names that hold no data."""
+
 TAG = re.compile(r"O|[BIESLUM]-\S+")
 """What a tag of some span scheme looks like."""
 
@@ -78,15 +81,33 @@ def bare_name(path: Path) -> str:
 
 
 def format_of(path: Path) -> str | None:
-    """Format by the suffix of a file name, None where the suffix says nothing."""
+    """Format by the suffix of a file name, None where the suffix says nothing.
+
+    A folder, and an .ann file, can only be documents with standoff annotation.
+    """
+    if path.suffix == ".ann" or path.is_dir():
+        return "standoff"
     return FORMATS.get(Path(bare_name(path)).suffix.lower())
+
+
+def document_names(folder: Path) -> list[str]:
+    """Names, without suffix, of the documents of a folder: each NAME.txt, and each NAME.ann.
+
+    Hidden files are none, nor is a README.txt without annotation.
+    """
+    files = [path for path in folder.iterdir() if not path.name.startswith(".")]
+    annotated = {path.stem for path in files if path.suffix == ".ann" and path.is_file()}
+    texts = {path.stem for path in files if path.suffix == ".txt" and path.is_file()}
+    about = {name for name in texts - annotated if name.lower() in IGNORED_NAMES}
+    return sorted((texts | annotated) - about)
 
 
 def open_data(source: str | Path | IO[Any], format: str | None = None) -> Opened:
     """Open a path, a file object, or ``-`` (standard input) for reading by lines.
 
     A file object and standard input hold JSON Lines or, by their first line, plain lines, unless
-    ``format`` says otherwise. Raises DataError for a missing file or an unknown format.
+    ``format`` says otherwise. A folder of documents and an .ann file are of format standoff, and
+    have no lines of their own. Raises DataError for a missing file or an unknown format.
     """
     if format is not None and format not in FORMATS.values():
         raise DataError(
@@ -97,12 +118,24 @@ def open_data(source: str | Path | IO[Any], format: str | None = None) -> Opened
     if str(source) == "-":
         return _sniffed("<stdin>", sys.stdin.buffer, format or "lines")
     path = Path(source)
+    if format is None and _is_standoff(path):
+        return Opened(str(path), "standoff", ())
     if not path.is_file():
         what = "is a folder, not a file" if path.is_dir() else "does not exist"
         raise DataError(f"{path} {what}: give the path of a data file.")
     if (format or format_of(path)) == "parquet":
         return Opened(str(path), "parquet", ())
     return _sniffed(str(path), path, format or format_of(path) or "unknown")
+
+
+def _is_standoff(path: Path) -> bool:
+    """Whether a path names documents: a folder of some, or an .ann file of one.
+
+    The .ann file may be missing where its text is there: a document that nobody annotated.
+    """
+    if path.is_dir():
+        return bool(document_names(path))
+    return path.suffix == ".ann" and (path.is_file() or path.with_suffix(".txt").is_file())
 
 
 def _sniffed(name: str, source: Path | IO[Any], format: str) -> Opened:
@@ -130,6 +163,16 @@ def _lines(name: str, source: Path | IO[Any]) -> Iterator[Line]:
         yield from _decoded(name, _unzipped(source))
 
 
+def whole_text(path: Path) -> str:
+    """All characters of a file, with its byte order mark and its line ends as they are."""
+    parts, offset = [], 0
+    with path.open("rb") as stream:
+        for number, raw in enumerate(stream, 1):
+            parts.append(_utf8(str(path), number, offset, raw))
+            offset += len(raw)
+    return "".join(parts)
+
+
 def _unzipped(stream: IO[bytes]) -> Iterable[bytes]:
     """The stream itself, or what it holds where its first bytes say that it is gzip."""
     peek = getattr(stream, "peek", None)
@@ -142,7 +185,7 @@ def _decoded(name: str, stream: Iterable[bytes]) -> Iterator[Line]:
     number = offset = 0
     try:
         for number, raw in enumerate(stream, 1):
-            text = _utf8(name, number, offset, raw)
+            text = _utf8(name, number, offset, raw).rstrip("\r\n")
             offset += len(raw)
             yield Line(number, text.removeprefix("\ufeff") if number == 1 else text)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
@@ -154,7 +197,7 @@ def _decoded(name: str, stream: Iterable[bytes]) -> Iterator[Line]:
 
 def _utf8(name: str, number: int, offset: int, raw: bytes) -> str:
     try:
-        return raw.decode("utf-8").rstrip("\r\n")
+        return raw.decode("utf-8")
     except UnicodeDecodeError as error:
         encoding = "utf-16" if raw[:2] in (b"\xff\xfe", b"\xfe\xff") else "latin1"
         raise DataError(

@@ -16,6 +16,8 @@ _MOST_PLACES = 5
 class Finding:
     """One thing to know about the data; ``places`` are the first few ``file:line`` of it.
 
+    ``lines`` stand below the message as they are: a table.
+
     An error stops training or makes its score meaningless, a warning probably costs quality, an
     info is for reading.
     """
@@ -24,6 +26,7 @@ class Finding:
     check: str
     message: str
     places: tuple[str, ...] = ()
+    lines: tuple[str, ...] = ()
 
 
 def render(findings: Iterable[Finding]) -> str:
@@ -33,6 +36,7 @@ def render(findings: Iterable[Finding]) -> str:
     lines = []
     for finding in ranked:
         lines.append(f"{finding.level:<8} {finding.check:<11} {finding.message}")
+        lines += [f"{'':<20} {line}" for line in finding.lines]
         lines += [f"{'':<20} at {place}" for place in finding.places]
     totals = Counter(finding.level for finding in ranked)
     lines.append(f"{totals['error']} errors, {totals['warning']} warnings")

@@ -1,4 +1,4 @@
-"""What `--data` names: files by split, a folder written by save_to_disk, or a hub data set.
+"""What `--data` names: files or documents by split, a folder of save_to_disk, or a hub data set.
 
 A path that exists always wins over a hub id of the same name.
 """
@@ -11,7 +11,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from finetune.data.dataset import DataError
-from finetune.data.files import FORMATS, bare_name, format_of
+from finetune.data.files import (
+    FORMATS,
+    IGNORED_NAMES,
+    bare_name,
+    document_names,
+    format_of,
+)
 from finetune.data.hub import ALIASES, HubSet, hub_set
 from finetune.types import perhaps, shortened
 
@@ -24,14 +30,16 @@ SPLITS = {
 }  # fmt: skip
 """The split that a word of a file name, or a split name of others, stands for."""
 
-IGNORED_NAMES = {"readme", "license", "licence", "changelog", "copying", "dataset_infos"}
 SHARD = re.compile(r"-\d{5}-of-\d{5}(?=\.)")
 SAVED = ("dataset_dict.json", "state.json")
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where a data set lies: exactly one of ``files``, ``saved`` and ``hub`` is set."""
+    """Where a data set lies: exactly one of ``files``, ``saved`` and ``hub`` is set.
+
+    Among ``files`` a folder, or an .ann file, stands for documents with standoff annotation.
+    """
 
     name: str
     files: dict[str, tuple[Path, ...]] = field(default_factory=dict)
@@ -94,12 +102,15 @@ def _folder(folder: Path) -> Source:
         return Source(folder.resolve().name, saved=folder)
     files: dict[str, list[Path]] = {}
     ignored = []
+    standoff = any(path.suffix == ".ann" for path in folder.iterdir())
     for path in sorted(folder.iterdir()):
-        split = _split_of(path)
+        split = None if standoff and path.suffix in (".ann", ".txt") else _split_of(path)
         if split is None:
             ignored.append(path.name)
         else:
             files.setdefault(split, []).append(path)
+    if not files:
+        files = _documents(folder)
     if not files:
         raise DataError(
             f"{folder} holds no split files (its entries: {shortened(ignored, 6) or 'none'}): name "
@@ -108,6 +119,32 @@ def _folder(folder: Path) -> Source:
         )
     chosen = {split: _one_file(folder, split, paths) for split, paths in files.items()}
     return Source(folder.resolve().name, chosen, ignored=tuple(ignored))
+
+
+def _documents(folder: Path) -> dict[str, list[Path]]:
+    """Documents with standoff annotation: those of a folder, or of its folders train, dev, test.
+
+    Documents that are all called after a split (train.ann, test.ann) are one for each split.
+    """
+    names = document_names(folder)
+    here = [name for name in names if (folder / f"{name}.ann").is_file()]
+    inside: dict[str, list[Path]] = {}
+    for path in sorted(folder.iterdir()):
+        split = canonical_split(path.name) if path.is_dir() else None
+        if split is not None and document_names(path):
+            inside.setdefault(split, []).append(path)
+    annotated = any(next(path.glob("*.ann"), None) for paths in inside.values() for path in paths)
+    if here and annotated:
+        raise DataError(
+            f"{folder} has annotated documents ({here[0]}.ann) and so has a folder in it "
+            f"({next(iter(inside.values()))[0].name}): choose with --data train=FOLDER,test=FOLDER."
+        )
+    if here and all(name.lower() in SPLITS for name in names):
+        named: dict[str, list[Path]] = {}
+        for name in names:
+            named.setdefault(SPLITS[name.lower()], []).append(folder / f"{name}.ann")
+        return named
+    return {"train": [folder]} if here else inside if annotated else {}
 
 
 def _split_of(path: Path) -> str | None:
@@ -149,8 +186,9 @@ def _named_files(spec: str) -> Source:
         if split in files:
             raise DataError(f"--data names the {split} split twice: {files[split][0]} and {value}.")
         path = Path(value).expanduser()
-        if not path.is_file():
-            what = "is a folder, not a file" if path.is_dir() else "no such file"
+        if not path.is_file() and not (path.is_dir() and document_names(path)):
+            no_documents = "is a folder, not a file, and holds no NAME.txt with NAME.ann"
+            what = no_documents if path.is_dir() else "no such file"
             raise DataError(f"--data {split}={value}: {what}.{_nearest(path)}")
         files[split] = (path,)
     first = next(iter(files.values()))[0]

@@ -127,6 +127,9 @@ def _parse(text: str, where: str) -> Any:
 
 
 def _object(value: Any, where: str) -> Record:
+    """A row; the pair ``[text, {"entities": […]}]``, as spaCy's training data are, is one too."""
+    if isinstance(value, list) and len(value) == 2 and isinstance(value[1], dict):
+        value = {"text": value[0], **value[1]}
     if not isinstance(value, dict):
         raise DataError(
             f"{where}: a row must be a JSON object, not a {_kind(value)}: write for instance "

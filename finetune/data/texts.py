@@ -156,6 +156,12 @@ def _table(file: Opened, columns: Mapping[str, str], plain: bool = False) -> Tab
             f"{file.name}: a file of words in columns has no texts with a label: use it for "
             "tagging (finetune tag, finetune ner), or give JSON Lines, CSV or TSV."
         )
+    if file.format == "standoff":
+        what = "holds" if file.name.endswith(".ann") else "is a folder, not a file, perhaps of"
+        raise DataError(
+            f"{file.name} {what} standoff annotation, which is for finetune ner and finetune tag: "
+            "texts with a label each are read from JSON Lines, CSV or TSV."
+        )
     return open_table(file, columns.values(), KNOWN)
 
 

@@ -4,38 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
-from finetune.align import char_spans_to_words, split_words
+from finetune.align import split_words
 from finetune.data.dataset import DataError
 from finetune.data.loading import find_column, no_column
+from finetune.data.span_rows import read_spans
 from finetune.data.tables import Record, Table
-from finetune.types import Span, shortened
+from finetune.data.units import Unit
+from finetune.types import shortened
 
 WORDS = ("tokens", "words")
-TEXTS = ("text", "sentence", "content")
+TEXTS = ("text", "sentence", "content", "data", "passages")
 TAGS = ("tags", "ner_tags", "ner", "labels", "label", "upos", "pos_tags", "xpos", "chunk_tags")
 SPANS = ("spans", "entities", "ner", "labels", "label", "annotations")
 DOCUMENTS = ("document", "document_id", "doc_id")
-KNOWN = frozenset({*WORDS, *TEXTS})
-_SPAN_LABELS = ("label", "type", "entity", "tag")
+KNOWN = frozenset({*WORDS, "text", "sentence", "content"})
+"""Names that tell a header from data."""
 
-
-class Unit(NamedTuple):
-    """The words of one row or sentence with what gold there is.
-
-    ``layers`` holds tag sequences as the data have them: none, one, or several for nested
-    annotation. ``num_widened`` counts character spans that grew to whole words.
-    """
-
-    words: tuple[str, ...]
-    where: str
-    layers: tuple[tuple[str, ...], ...] = ()
-    spans: tuple[Span, ...] | None = None
-    document: str | None = None
-    text: str | None = None
-    offsets: tuple[tuple[int, int], ...] | None = None
-    num_widened: int = 0
+LEFT_OUT = ("reject", "ignore")
+"""Values of ``answer`` with which an annotator (in Prodigy) says that a row is no gold."""
 
 
 @dataclass(frozen=True)
@@ -109,11 +97,15 @@ def _unit(record: Record, roles: Roles, names: Mapping[str, Sequence[str]]) -> U
     unit = _words_of(record, roles.words) if roles.words else _text_of(record, roles.text or "")
     if roles.document and record.values.get(roles.document) is not None:
         unit = unit._replace(document=str(record.values[roles.document]))
+    answer = record.values.get("answer")
+    if answer in LEFT_OUT:
+        return unit._replace(left_out=answer)
     if roles.tags and record.values.get(roles.tags) is not None:
         unit = unit._replace(layers=(_tags(record, roles.tags, unit, names.get(roles.tags)),))
-    if roles.spans and record.values.get(roles.spans) is not None:
-        unit = _with_spans(unit, record, roles.spans)
-    return unit
+    spans = record.values.get(roles.spans) if roles.spans else None
+    if roles.spans and spans is None and answer == "accept":
+        spans = []
+    return unit if spans is None else _with_spans(unit, record, spans)
 
 
 def _words_of(record: Record, column: str) -> Unit:
@@ -125,10 +117,14 @@ def _words_of(record: Record, column: str) -> Unit:
             '["The", "film", …], or a text under "text".'
         )
     if value and all(isinstance(item, dict) for item in value) and "text" in record.values:
-        offsets = tuple((_int(t, "start", record), _int(t, "end", record)) for t in value)
         text = str(record.values["text"])
+        offsets = tuple(_token_place(token, text, record) for token in value)
         words = tuple(str(token.get("text", text[a:b])) for token, (a, b) in
                       zip(value, offsets, strict=True))  # fmt: skip
+        for before, (start, _) in zip(offsets, offsets[1:], strict=False):
+            if start < before[1]:
+                raise DataError(f"{record.where}: the token at character {start} overlaps the one "
+                                "before it: tokens stand in the order of the text.")  # fmt: skip
         return Unit(words, record.where, text=text, offsets=offsets)
     for item in value:
         if not isinstance(item, str | int | float):
@@ -136,8 +132,21 @@ def _words_of(record: Record, column: str) -> Unit:
     return Unit(tuple(str(item) for item in value), record.where)
 
 
+def _token_place(token: Mapping[str, Any], text: str, record: Record) -> tuple[int, int]:
+    """The characters of a token that is an object."""
+    start, end = token.get("start"), token.get("end")
+    if not (type(start) is int and type(end) is int and 0 <= start <= end <= len(text)):
+        raise DataError(
+            f"{record.where}: {dict(token)!r:.80} is no token of the text: write "
+            f'{{"text": "The", "start": 0, "end": 3}}, in characters from 0 to {len(text)}.'
+        )
+    return start, end
+
+
 def _text_of(record: Record, column: str) -> Unit:
     text = record.values.get(column)
+    if column.lower() == "passages" and isinstance(text, list):
+        text = _joined_passages(text, record)
     if not isinstance(text, str):
         raise DataError(
             f"{record.where}: column {column!r} must be a text, not {text!r:.60}: write a text, or "
@@ -145,6 +154,23 @@ def _text_of(record: Record, column: str) -> Unit:
         )
     words, offsets = split_words(text)
     return Unit(tuple(words), record.where, text=text, offsets=tuple(offsets))
+
+
+def _joined_passages(passages: Sequence[Any], record: Record) -> str:
+    """The text of a document whose passages say at which character each stands (BigBio)."""
+    text = ""
+    for passage in passages:
+        try:
+            parts = zip(passage["text"], passage["offsets"], strict=True)
+            places = [(int(start), str(part)) for part, (start, _) in parts]
+        except (TypeError, KeyError, ValueError) as error:
+            raise DataError(
+                f"{record.where}: {passage!r:.80} is no passage: write "
+                '{"text": ["The film"], "offsets": [[0, 8]]}.'
+            ) from error
+        for start, part in places:
+            text = text[:start].ljust(start) + part
+    return text
 
 
 def _tags(record: Record, column: str, unit: Unit, names: Sequence[str] | None) -> tuple[str, ...]:
@@ -175,52 +201,11 @@ def _tag(item: Any, names: Sequence[str] | None, record: Record, column: str) ->
     raise DataError(f"{record.where}: {item!r} in {column!r} is no tag: write a text such as 'O'.")
 
 
-def _with_spans(unit: Unit, record: Record, column: str) -> Unit:
+def _with_spans(unit: Unit, record: Record, value: Any) -> Unit:
     """The unit with its spans; in characters where the row has a text, else in words."""
-    value = record.values.get(column)
-    if not isinstance(value, list | tuple):
-        raise DataError(
-            f"{record.where}: column {column!r} must be a list of spans, not {value!r:.60}: write "
-            '[{"start": 0, "end": 2, "label": "PER"}, …].'
-        )
-    spans = [_span(item, record) for item in value]
-    in_characters = unit.text is not None
-    limit = len(unit.text) if unit.text is not None else len(unit.words)
-    for start, end, label in spans:
-        if not 0 <= start < end <= limit:
-            unit_name = "characters" if in_characters else "words"
-            raise DataError(
-                f"{record.where}: span {start} to {end} ({label}) is empty or outside the {limit} "
-                f"{unit_name} of the row: 0 <= start < end <= {limit}, end exclusive."
-            )
-    num_widened = 0
-    if in_characters:
-        try:
-            spans, num_widened = char_spans_to_words(unit.offsets or (), spans)
-        except ValueError as error:
-            raise DataError(f"{record.where}: {error}: correct or remove this span.") from error
-    return unit._replace(spans=tuple(dict.fromkeys(sorted(spans))), num_widened=num_widened)
-
-
-def _span(item: Any, record: Record) -> Span:
-    if isinstance(item, dict):
-        label = next((item[key] for key in _SPAN_LABELS if item.get(key) is not None), None)
-        start, end = _int(item, "start", record), _int(item, "end", record)
-    elif isinstance(item, list | tuple) and len(item) == 3:
-        start, end, label = item
-    else:
-        start = end = label = None
-    whole = all(isinstance(n, int) and not isinstance(n, bool) for n in (start, end))
-    if not whole or not isinstance(label, str) or not label:
-        raise DataError(
-            f"{record.where}: {item!r:.80} is no span: write "
-            '{"start": 0, "end": 2, "label": "PER"} or [0, 2, "PER"], end exclusive.'
-        )
-    return Span(start, end, label)
-
-
-def _int(item: Mapping[str, Any], key: str, record: Record) -> int:
-    value = item.get(key)
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
-    raise DataError(f"{record.where}: {key!r} must be a whole number in {dict(item)!r:.80}.")
+    read = read_spans(value, record.where, len(unit.words), unit.text, unit.offsets)
+    return unit._replace(
+        spans=read.spans,
+        num_widened=read.num_widened,
+        enveloped=(record.where,) * read.num_enveloped,
+    )

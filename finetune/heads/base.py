@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
@@ -41,6 +41,11 @@ class PretrainedHead(nn.Module):
     """
 
     auto_class: ClassVar[Any]
+    head_rate: ClassVar[float] = 1.0
+    """How many times the encoder's learning rate the head's is, where --head-lr is unset."""
+    own_rates: ClassVar[Mapping[str, tuple[str, float]]] = {}
+    """Parts, by the first of their names, with a learning rate of their own: the setting that
+    says it, and the rate where that is unset."""
     encoder: Encoder
 
     def __init__(self, model: PreTrainedModel, batching: Batching = "auto") -> None:

@@ -24,6 +24,7 @@ TASKS = {
     "classify": "finetune.tasks.classify:Classify",
     "nli": "finetune.tasks.nli:Nli",
     "tag": "finetune.tasks.tag:Tag",
+    "ner": "finetune.tasks.ner:Ner",
 }
 """Where each task's class is; imported on first use."""
 
@@ -60,16 +61,22 @@ class Task(Protocol):
     def encode(self, examples: Sequence[Example]) -> list[list[Encoding]]:
         """The sequences of each example: one, or several windows."""
 
+    def lost(self, examples: Sequence[Example], encoded: Sequence[Sequence[Encoding]]) -> list[str]:
+        """What gold of these examples no answer can contain, in lines to read."""
+
     def collate(self, encodings: Sequence[Encoding]) -> Mapping[str, torch.Tensor]:
         """The targets of a batch of sequences, in the same order."""
 
     def head(self, name: str | Path | None = None) -> Any:
         """A model: fresh on the configured encoder, or the one saved in a folder."""
 
-    def loss(self, logits: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-        """Sum of the losses and what to divide it by, so that batches can be added up."""
+    def loss(self, logits: Any, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        """Sum of the losses and what to divide it by, so that batches can be added up.
 
-    def decode(self, logits: torch.Tensor, batch: Batch) -> list[Partial]:
+        ``logits`` is what the head answers: a tensor or a named tuple of tensors.
+        """
+
+    def decode(self, logits: Any, batch: Batch) -> list[Partial]:
         """What each sequence of a batch says about its example."""
 
     def finish(self, example: Example, partials: Sequence[Partial]) -> Prediction:
@@ -80,6 +87,12 @@ class Task(Protocol):
 
     def score(self, gold: Sequence[Example], predicted: Sequence[Prediction]) -> dict[str, float]:
         """Metrics by name; gold and predictions are in the same order."""
+
+    def calibrate(
+        self, head: Any, gold: Sequence[Example], predicted: Sequence[Prediction]
+    ) -> list[Prediction] | None:
+        """Fit on validation what is left open until then (thresholds), keep it in task and head;
+        returns the predictions as they are now, or None where there is nothing to fit."""
 
     def save(self, folder: Path) -> None:
         """Write beside a model all that is needed to use it again."""

@@ -81,7 +81,7 @@ class BaseTask(ABC):
     def from_folder(cls, folder: Path, content: dict[str, Any]) -> Self:
         """The task as it was saved beside a model, without data."""
         config = from_settings(CONFIGS[content["task"]], content["config"])
-        tokenizer = PieceTokenizer.from_pretrained(folder, words=cls.words)
+        tokenizer = PieceTokenizer.saved(folder, words=cls.words)
         return cls(
             config,
             tokenizer,
@@ -108,7 +108,7 @@ class BaseTask(ABC):
     @property
     def overlap(self) -> int:
         """Tokens that neighbouring windows of a long text share."""
-        asked, most = self.config.overlap, self.max_length // 2  # type: ignore[attr-defined]
+        asked, most = self.config.overlap, self.max_length // 2
         if asked is not None and asked > most:
             raise ValueError(
                 f"--overlap {asked} is over half of --max-length {self.max_length}: write "
@@ -130,6 +130,14 @@ class BaseTask(ABC):
         """The examples of a split."""
         assert self.data is not None, "this task was loaded without data"
         return list(self.data.splits[split])
+
+    def lost(self, examples: Any, encoded: Any) -> list[str]:
+        """Every gold label can be answered, unless a task says otherwise."""
+        return []
+
+    def calibrate(self, head: Any, gold: Any, predicted: Any) -> Any:
+        """Nothing to fit, unless a task has something."""
+        return None
 
     def save(self, folder: Path) -> None:
         """Write the tokenizer and the task file beside a model."""

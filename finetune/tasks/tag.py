@@ -3,13 +3,15 @@
 Each word's tag is predicted from its pieces, y = softmax(W_K z_i) (Jurafsky & Martin, "Masked
 Language Models", sequence labelling; Devlin et al., 2019, section 5.3). Gold stays on words: it is
 spread to pieces for the loss, and pieces are brought back to words before anything is decided or
-scored, so every word gets exactly one prediction whatever the tokenizer or the length.
+scored, so every word gets exactly one prediction whatever the tokenizer or the length. With
+``--crf`` whole sequences of tags are scored (``finetune.tasks.chains``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +23,19 @@ from finetune import align
 from finetune.config import TagConfig
 from finetune.data import Dataset, read_tokens
 from finetune.decoding import Transitions, viterbi, word_scores
+from finetune.heads.crf import CrfScores
+from finetune.heads.crf_tagging import CrfTagger
 from finetune.heads.tagging import TokenTagger
 from finetune.metrics import tagging_scores
 from finetune.tasks.base import BaseTask
+from finetune.tasks.chains import (
+    ChainTarget,
+    chain_loss,
+    chain_targets,
+    decode_chains,
+    whole_chain,
+)
+from finetune.tasks.words import word_windows
 from finetune.types import (
     IGNORED,
     Batch,
@@ -128,29 +140,20 @@ class Tag(BaseTask):
 
     def encode(self, examples: Sequence[TokenExample]) -> list[list[Encoding]]:
         """The windows of each sentence; together they answer for every word once."""
-        room = self.max_length - self.tokenizer.single.num_special
         result = []
-        pieces = self.tokenizer.word_pieces([example.words for example in examples])
-        for example, words in zip(examples, pieces, strict=True):
-            self.num_cut += sum(len(word) > room for word in words)
-            words = [word[:room] for word in words]
-            targets = self._targets(example)
-            windows = align.windows([len(word) for word in words], room, self.overlap)
-            result.append([self._window(example.id, words, window, targets) for window in windows])
+        windowed = word_windows(self, examples, own=True)
+        for example, windows in zip(examples, windowed, strict=True):
+            tags = self._targets(example)
+            if tags is not None:
+                windows = [replace(w, target=self._target(w, tags)) for w in windows]
+            result.append(windows)
         return result
 
-    def _window(
-        self, example: int, words: list[list[int]], window: align.Window, targets: list[int] | None
-    ) -> Encoding:
-        pieces = [piece for word in words[window.start : window.end] for piece in word]
-        position = len(self.tokenizer.single.prefix)
-        position += sum(len(word) for word in words[window.start : window.own_start])
-        own = words[window.own_start : window.own_end]
-        starts = [position]
-        for word in own:
-            starts.append(starts[-1] + len(word))
-        target = None if targets is None else self._spread(own, targets[window.own_start :])
-        return Encoding(example, *self.tokenizer.build(pieces), starts, window.own_start, target)
+    def _target(self, window: Encoding, tags: list[int]) -> list[int] | ChainTarget:
+        """The targets of a window's own words, from those of all words of its sentence."""
+        end = window.first_word + window.num_words
+        own = tags[window.first_word : end]
+        return ChainTarget(own, end == len(tags)) if self.config.crf else self._spread(window, own)
 
     def _targets(self, example: TokenExample) -> list[int] | None:
         if example.tags is None:
@@ -160,48 +163,62 @@ class Tag(BaseTask):
             tags = align.convert_tags(tags, self.source, self.scheme)
         return [self.labels.id(tag) if tag in self.labels else IGNORED for tag in tags]
 
-    def _spread(self, words: list[list[int]], targets: list[int]) -> list[int]:
+    def _spread(self, window: Encoding, targets: list[int]) -> list[int]:
         """Targets of the scored pieces: the first of each word, or all of them."""
         if not self.all_pieces:
-            return targets[: len(words)]
+            return targets
         spread: list[int] = []
-        for word, target in zip(words, targets, strict=False):
+        for (start, end), target in zip(pairwise(window.word_starts), targets, strict=True):
             follow = IGNORED
             if self.config.label_pieces == "all" and target != IGNORED:
                 follow = self.continuations[target]
-            spread += [target] + [follow] * (len(word) - 1)
+            spread += [target] + [follow] * (end - start - 1)
         return spread
 
     def collate(self, encodings: Sequence[Encoding]) -> dict[str, torch.Tensor]:
-        """``tag`` [W], or [P] where all pieces are scored."""
+        """``tag`` [W], or [P] where all pieces are scored; more for the CRF (``chain_targets``)."""
         if any(encoding.target is None for encoding in encodings):
             return {}
+        if self.config.crf:
+            return chain_targets(encodings, len(self.labels))
         return {"tag": torch.tensor([tag for e in encodings for tag in e.target], dtype=torch.long)}
 
-    def head(self, name: str | Path | None = None) -> TokenTagger:
+    def head(self, name: str | Path | None = None) -> TokenTagger | CrfTagger:
         """The family's tagger, fresh on the configured encoder or loaded from a folder."""
+        config = self.config
+        if name is not None and config.crf:
+            return CrfTagger.from_pretrained(name, batching=config.batching)
         pieces = "all" if self.all_pieces else "first"
         if name is not None:
             return TokenTagger.from_pretrained(
-                str(name), labels=None, batching=self.config.batching, pieces=pieces
+                str(name), labels=None, batching=config.batching, pieces=pieces
             )
-        return TokenTagger.from_pretrained(
-            self.config.model,
-            labels=list(self.labels),
-            revision=self.config.revision,
-            batching=self.config.batching,
-            trust_remote_code=self.config.trust_remote_code,
-            pieces=pieces,
-        )
+        fresh: dict[str, Any] = {
+            "labels": list(self.labels),
+            "revision": config.revision,
+            "batching": config.batching,
+            "trust_remote_code": config.trust_remote_code,
+        }
+        if config.crf:
+            return CrfTagger.from_encoder(config.model, scheme=self.scheme, **fresh)
+        return TokenTagger.from_pretrained(config.model, pieces=pieces, **fresh)
 
-    def loss(self, logits: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-        """Summed cross entropy of logits [W, C] or [P, C], and the number of labelled pieces."""
+    def loss(
+        self, logits: torch.Tensor | CrfScores, batch: Batch
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Summed cross entropy of logits [W, C] or [P, C] and the number of labelled pieces, or
+        summed negative log-likelihood of the tags under the CRF and the number of labelled words.
+        """
+        if isinstance(logits, CrfScores):
+            return chain_loss(logits, batch)
         target = batch.targets["tag"]
         total = functional.cross_entropy(logits, target, ignore_index=IGNORED, reduction="sum")
         return total, (target != IGNORED).sum()
 
-    def decode(self, logits: torch.Tensor, batch: Batch) -> list[Partial]:
-        """Log-probabilities [words, C] of the words each sequence answers for."""
+    def decode(self, logits: torch.Tensor | CrfScores, batch: Batch) -> list[Partial]:
+        """Log-probabilities [words, C] of the words each sequence answers for, or their chain."""
+        if isinstance(logits, CrfScores):
+            return decode_chains(logits, batch)
         logs = logits.float().log_softmax(-1)
         if self.all_pieces:
             logs = word_scores(logs, batch.word_lengths, self.continuations, self.config.word_score)
@@ -213,15 +230,13 @@ class Tag(BaseTask):
     def finish(self, example: TokenExample, partials: Sequence[Partial]) -> TokenPrediction:
         """One tag for each word, from the windows in order."""
         partials = sorted(partials, key=lambda partial: partial.first_word)
-        logs = np.concatenate([partial.values for partial in partials])
-        if len(logs) != len(example.words):
+        ids, chances = whole_chain(partials) if self.config.crf else self._each_word(partials)
+        if len(ids) != len(example.words):
             raise RuntimeError(
-                f"{example.where}: {len(logs)} predictions for {len(example.words)} words"
+                f"{example.where}: {len(ids)} predictions for {len(example.words)} words"
             )
-        constrained = self.config.decoding == "constrained"
-        ids = viterbi(logs, self.transitions) if constrained else logs.argmax(-1)
         tags = tuple(self.labels[int(index)] for index in ids)
-        scores = tuple(float(p) for p in np.exp(logs[np.arange(len(ids)), ids]))
+        scores = tuple(float(p) for p in chances)
         spans: tuple[Span, ...] | None = None
         span_scores: tuple[float, ...] = ()
         if self.scheme is not None:
@@ -237,6 +252,13 @@ class Tag(BaseTask):
             example.offsets,
             example.text,
         )
+
+    def _each_word(self, partials: Sequence[Partial]) -> tuple[np.ndarray, np.ndarray]:
+        """Tag and probability of each word by its own scores: both [words]."""
+        logs = np.concatenate([partial.values for partial in partials])
+        constrained = self.config.decoding == "constrained"
+        ids = viterbi(logs, self.transitions) if constrained else logs.argmax(-1)
+        return ids, np.exp(logs[np.arange(len(ids)), ids])
 
     def has_gold(self, example: TokenExample) -> bool:
         """Whether the sentence has tags."""

@@ -20,6 +20,7 @@ from transformers import (
 from finetune import attention, prediction
 from finetune.batching import micro_batches, pack
 from finetune.config import CONFIGS, ClassifyConfig, TrainConfig
+from finetune.heads.crf import LinearChainCrf
 from finetune.prediction import predict
 from finetune.tasks import load_task, saved_task
 from finetune.train import fit
@@ -77,6 +78,26 @@ class Case:
 _SINGLE = texts([kind for _, kind in _SENTIMENT])
 _WAYS = ["entailment", "neutral", "contradiction"]
 _BIO = tagged([tags for _, tags in _ENTITIES])
+_SPANS = [
+    {
+        "tokens": words.split(),
+        "spans": [{"start": s, "end": e, "label": label} for s, e, label in spans],
+    }
+    for (words, _), spans in zip(
+        _ENTITIES,
+        [
+            [(0, 1, "PER")],
+            [(0, 2, "PER"), (4, 6, "LOC")],
+            [(1, 4, "ORG"), (3, 4, "LOC")],
+            [(0, 2, "PER"), (4, 5, "LOC")],
+            [],
+            [(0, 1, "LOC")],
+            [(0, 1, "ORG"), (2, 4, "ORG")],
+            [(0, 3, "ORG"), (1, 2, "LOC"), (6, 7, "PER")],
+        ],
+        strict=True,
+    )
+]
 CASES = {
     "single": Case("classify", _SINGLE, {}),
     "windows": Case(
@@ -90,7 +111,7 @@ CASES = {
     "pair": Case("classify", texts([*"abababab"], pairs=True), {}),
     "nli 3": Case("nli", texts([_WAYS[i % 3] for i in range(8)], pairs=True), {}),
     "nli 2": Case("nli", texts(["entailment", "not_entailment"] * 4, pairs=True), {}),
-    "bio": Case("tag", _BIO, {}),
+    "bio": Case("tag", _BIO, {"decoding": "greedy"}),
     "bio constrained": Case("tag", _BIO, {"decoding": "constrained"}),
     "bio all mean": Case("tag", _BIO, {"label_pieces": "all", "word_score": "mean"}),
     "bio all max": Case("tag", _BIO, {"label_pieces": "all", "word_score": "max"}),
@@ -100,9 +121,19 @@ CASES = {
     "bioes all max constrained": Case("tag", _BIO, {
         "scheme": "BIOES", "label_pieces": "all", "word_score": "max", "decoding": "constrained"}),
     "bio windows": Case("tag", _BIO, {"max_length": 12, "overlap": 4, "decoding": "constrained"}),
+    "bio crf": Case("tag", _BIO, {"crf": True}),
+    "bioes crf windows": Case("tag", _BIO, {
+        "scheme": "BIOES", "crf": True, "max_length": 12, "overlap": 4}),
+    "ner": Case("ner", _SPANS, {}),
+    "ner windows": Case("ner", _SPANS, {"max_length": 12, "overlap": 5, "decoding": "overlapping"}),
+    "ner attention": Case("ner", _SPANS, {"representation": "attention", "word_vectors": "mean"}),
+    "ner biaffine": Case("ner", _SPANS, {"representation": "biaffine", "multi_label": True}),
+    "ner calibrated": Case("ner", _SPANS, {"representation": "ffn", "calibrate": "types"}),
     "pos": Case("tag", tagged(_POS), {}),
+    "pos crf": Case("tag", tagged(_POS), {"crf": True}),
     "pos all mean": Case("tag", tagged(_POS), {"label_pieces": "all", "word_score": "mean"}),
 }  # fmt: skip
+SPANS = [name for name, case in CASES.items() if case.task == "ner"]
 TAGGING = [name for name, case in CASES.items() if case.task == "tag"]
 FAMILY = {"pair": "roberta", "bio constrained": "roberta", "pos all mean": "roberta"}
 
@@ -136,7 +167,7 @@ class Runs:
         settings = {"model": str(self.place / FAMILY.get(name, "bert")), "data": str(data),
                     "out": str(self.place / "runs" / name), "steps": 90, "eval_every": 90,
                     "batch_size": 8, "lr": 5e-3, "precision": "fp32", "weight_decay": 0.0,
-                    "max_length": 40, **({"overlap": 8} if case.task == "tag" else {}),
+                    "max_length": 40, **({"overlap": 8} if case.task in ("tag", "ner") else {}),
                     **case.settings, **changes}  # fmt: skip
         return CONFIGS[case.task](**settings)
 
@@ -176,6 +207,8 @@ def same(one: list[dict], other: list[dict], tolerance: float = 1e-5) -> None:
     for mine, theirs in zip(one, other, strict=True):
         for key in ("id", "words", "tags"):
             assert mine.get(key) == theirs.get(key)
+        for span, other_span in zip(mine.get("spans", []), theirs.get("spans", []), strict=True):
+            assert span == pytest.approx(other_span, abs=tolerance)
         assert mine.get("label") == (
             pytest.approx(theirs["label"], abs=tolerance)
             if isinstance(theirs.get("label"), float)
@@ -195,6 +228,15 @@ def test_learns_eight_examples(runs: Runs, name: str) -> None:
         assert run.metrics["validation"][run.task.metric] > 0.97
 
 
+def span_logits(task: Any, target: torch.Tensor) -> torch.Tensor:
+    if target.ndim == 2:
+        return torch.where(target == 1, 12.0, -12.0)
+    known = target != IGNORED
+    return torch.where(known, 12.0, 0.0)[:, None] * torch.nn.functional.one_hot(
+        target * known, len(task.labels) + 1
+    )
+
+
 def gold_logits(task: Any, batch: Any) -> torch.Tensor:
     """The logits of a model that knows the targets and nothing else."""
     if "tag" in batch.targets:
@@ -202,7 +244,11 @@ def gold_logits(task: Any, batch: Any) -> torch.Tensor:
         logits = torch.zeros(len(target), len(task.labels))
         known = target != IGNORED
         logits[known, target[known]] = 12.0
+        if task.config.crf:
+            return LinearChainCrf(task.labels.names, task.scheme)(logits)
         return logits
+    if "span" in batch.targets:
+        return span_logits(task, batch.targets["span"])
     label = batch.targets["label"]
     if task.problem == "regression":
         return label[:, None].double()
@@ -223,6 +269,7 @@ def test_answering_gold_scores_one(runs: Runs, name: str) -> None:
     ]
     scores = task.score(examples, predicted)
     best = {"mse": 0.0, "hamming_loss": 0.0}
+    best |= dict.fromkeys(("inner_gold", "inner_predicted", "inner_found"), 2.0)
     assert scores == pytest.approx({metric: best.get(metric, 1.0) for metric in scores}, abs=1e-4)
     wrong = task.score(examples, predicted[1:] + predicted[:1]) if name not in TAGGING else {}
     assert not wrong or wrong[task.metric] < 0.99
@@ -268,7 +315,7 @@ def test_saved_task_and_head_answer_alike(runs: Runs, name: str) -> None:
 @every_case
 def test_loss_of_parts_is_loss_of_the_whole(runs: Runs, name: str) -> None:
     task = runs.task(name)
-    head = task.head().double()
+    head = task.head().double().eval()  # a fresh span head is for training: it drops
     flat = [e for windows in task.encode(task.read("train")) for e in windows]
 
     def loss(group) -> tuple[torch.Tensor, torch.Tensor]:
@@ -281,7 +328,7 @@ def test_loss_of_parts_is_loss_of_the_whole(runs: Runs, name: str) -> None:
     parts = [loss(group) for group in groups]
     torch.testing.assert_close(sum(p[0] for p in parts), total, rtol=1e-9, atol=1e-9)
     torch.testing.assert_close(sum(p[1] for p in parts), count, rtol=1e-9, atol=1e-9)
-    words = sum(len(row["tags"]) for row in CASES[name].rows) if name in TAGGING else 8
+    words = 8 if "text" in CASES[name].rows[0] else sum(len(r["tokens"]) for r in CASES[name].rows)
     if name in TAGGING and task.config.label_pieces == "all":
         words = sum(e.word_starts[-1] - e.word_starts[0] for e in flat)
     assert float(count) == pytest.approx(words)
@@ -349,7 +396,7 @@ def odd_sentences() -> list[TokenExample]:
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta"])
-@pytest.mark.parametrize("name", ["bio", "bioes all max constrained"])
+@pytest.mark.parametrize("name", ["bio", "bioes all max constrained", "bioes crf windows"])
 def test_every_word_gets_one_answer(runs: Runs, name: str, family: str) -> None:
     model = str(runs.place / family)
     task = runs.task(name, max_length=24, overlap=8, model=model)

@@ -16,7 +16,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from finetune.config import ClassifyConfig, TagConfig, TrainConfig
+from finetune.config import ClassifyConfig, NerConfig, TagConfig, TrainConfig
 from finetune.interruption import Stopped
 from finetune.tasks import load_task
 from finetune.train import fit
@@ -40,21 +40,31 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def config_of(kind: str, place: Path, out: Path, **changes) -> TrainConfig:
     model = str(place / changes.pop("model", "bert"))
     settings = {**EXACT, "model": model, "out": str(out), **changes}
-    if kind == "tag":
-        return TagConfig(data=str(place / "entities"), overlap=8, **settings)
+    if kind in ("tag", "crf"):
+        crf = {"crf": True, **settings} if kind == "crf" else settings
+        return TagConfig(data=str(place / "entities"), overlap=8, **crf)
+    if kind == "ner":
+        return NerConfig(data=str(place / "entities"), overlap=8, **settings)
     return ClassifyConfig(data=str(place / "sentiment"), **settings)
+
+
+def task_of(kind: str) -> str:
+    return "tag" if kind == "crf" else kind
 
 
 def weights_after(kind: str, config: TrainConfig, double: bool = True) -> dict[str, torch.Tensor]:
     """Train (in double precision: differences are then rounding alone) and return the weights."""
-    task = load_task(config, kind)
+    task = load_task(config, task_of(kind))
     torch.manual_seed(7)
     head = task.head()
+    for module in head.modules():
+        if kind == "ner" and isinstance(module, torch.nn.Dropout):
+            module.p = 0.0  # a span head has dropout of its own
     fit(task, config, head=head.double() if double else head)
     return {name: value.detach().clone() for name, value in head.named_parameters()}
 
 
-@pytest.mark.parametrize("kind", ["classify", "tag"])
+@pytest.mark.parametrize("kind", ["classify", "tag", "crf", "ner"])
 @pytest.mark.parametrize("model", ["bert", "modernbert"])
 def test_layout_of_batches_does_not_matter(kind: str, model: str, place: Path, tmp_path: Path):
     base = config_of(kind, place, tmp_path / "a", model=model)
@@ -68,7 +78,7 @@ def test_layout_of_batches_does_not_matter(kind: str, model: str, place: Path, t
     assert any(
         (value - fresh).abs().max() > 1e-3
         for value, fresh in zip(
-            expected.values(), load_task(base, kind).head().parameters(), strict=True
+            expected.values(), load_task(base, task_of(kind)).head().parameters(), strict=True
         )
     ), "training changed nothing, so the comparison above says nothing"
 
@@ -145,11 +155,13 @@ def same_files(one: Path, other: Path) -> None:
         assert (one / name).read_bytes() == (other / name).read_bytes(), name
 
 
+@pytest.mark.parametrize("kind", ["classify", "crf", "ner"])
 def test_interrupted_and_resumed_is_bit_equal(
-    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kind: str, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    whole = config_of("classify", place, tmp_path / "whole", model="dropout", eval_every=4)
-    fit(load_task(whole, "classify"), whole)
+    task = task_of(kind)
+    whole = config_of(kind, place, tmp_path / "whole", model="dropout", eval_every=4)
+    fit(load_task(whole, task), whole)
 
     from finetune import train
 
@@ -164,10 +176,10 @@ def test_interrupted_and_resumed_is_bit_equal(
 
     monkeypatch.setattr(train._Run, "_step", interrupted)
     with pytest.raises(Stopped, match="stopped at step 7"):
-        fit(load_task(parts, "classify"), parts)
+        fit(load_task(parts, task), parts)
     monkeypatch.undo()
     resumed = replace(parts, resume=True)
-    fit(load_task(resumed, "classify"), resumed)
+    fit(load_task(resumed, task), resumed)
     same_files(tmp_path / "whole", tmp_path / "parts")
     steps = [
         [json.loads(line)["step"] for line in (tmp_path / n / "log.jsonl").open()]

@@ -16,7 +16,12 @@ from tests.tiny import save_tiny_checkpoint
 
 ROOT = Path(__file__).parents[2]
 RECIPES = find_recipes(ROOT / "recipes")
-DATA = {"classify": data.sentiment, "nli": data.pairs, "tag": data.entities}
+DATA = {
+    "classify": data.sentiment,
+    "nli": data.pairs,
+    "tag": data.entities,
+    "ner": data.entities,
+}
 every_recipe = pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 
 

@@ -124,6 +124,83 @@ def test_schemes_and_illegal_tags():
     assert not found(Dataset("d", {"train": [tokens(0, "a b", "NN VB")]}), "scheme")
 
 
+def spanned(index, num_words, *spans, split="train"):
+    words = " ".join("abcdefghijklmnopqrstuvwxyz"[:num_words])
+    return tokens(index, words, spans=tuple(Span(*span) for span in spans), split=split)
+
+
+def test_widths_of_spans():
+    rows = [spanned(i, 3, (0, 1, "X"), (1, 3, "Y")) for i in range(300)]
+    rows.append(spanned(300, 9, (0, 9, "X")))
+    test = [spanned(0, 9, (0, 5, "X"), (5, 6, "X"), split="test")]
+    train, test = found(Dataset("d", {"train": rows, "test": test}), "widths")
+    assert (
+        train.message == "train: spans are up to 9 words wide; --max-width 2 holds 99.83% of them"
+    )
+    assert train.lines[0].split() == ["max", "width", "holds", "wider"]
+    assert [line.split() for line in train.lines[1:3]] == [["1", "49.91%", "301"],
+                                                           ["2", "99.83%", "1"]]  # fmt: skip
+    assert train.lines[-1].split() == ["9", "100.00%", "0"]
+    assert test.message.startswith("test: 1 of 2 spans (50.0%) are wider than 2 words")
+    shown = render([train]).splitlines()
+    assert shown[1] == " " * 21 + train.lines[0] and "at" not in shown[1]
+
+
+def test_widths_that_need_no_table():
+    rows = [spanned(0, 3, (0, 1, "X")), spanned(1, 3)]
+    (one,) = found(Dataset("d", {"train": rows, "test": rows}), "widths")
+    assert one.message == "train: spans are up to 1 word wide; --max-width 1 holds all of them"
+    assert one.lines == ()
+    assert not found(Dataset("d", {"train": [spanned(0, 3)], "test": rows}), "widths")
+    assert not found(Dataset("d", {"train": [tokens(0, "a b", "NN VB")]}), "widths")
+
+
+def test_nested_spans():
+    train = [spanned(0, 9, (0, 5, "X"), (0, 2, "Y"), (3, 4, "X"), (6, 7, "Y"))]
+    flat = [spanned(0, 9, (0, 5, "X"), (6, 7, "Y"), split="test")]
+    (nested,) = found(Dataset("d", {"train": train, "test": flat}), "nesting")
+    assert nested.message == (
+        "train: 2 of 4 spans (50.0%) lie within a wider one, 1 of them within one of the same type"
+    )
+    assert nested.level == "info"
+
+
+def test_nesting_that_train_never_shows():
+    flat = [spanned(0, 9, (0, 5, "X"))]
+    nested = [spanned(0, 9, (0, 5, "X"), (0, 2, "Y"))]
+    same = [spanned(0, 9, (0, 5, "X"), (0, 2, "X"))]
+    warned = found(Dataset("d", {"train": flat, "test": nested}), "nesting", "warning")
+    assert [f.message for f in warned] == [
+        "test: 1 of 2 spans (50.0%) lie within a wider one, and none in train does: no model "
+        "learns it there"
+    ]
+    (warned,) = found(Dataset("d", {"train": nested, "test": same}), "nesting", "warning")
+    assert "1 of them within one of the same type, as none in train does" in warned.message
+    assert found(Dataset("d", {"test": same}), "nesting")[0].level == "info"
+
+
+def test_several_labels_and_crossing_spans():
+    rows = [spanned(0, 9, (0, 2, "X"), (0, 2, "Y"), (0, 2, "Z")), spanned(1, 9)]
+    rows.append(spanned(2, 9, (0, 3, "X"), (2, 5, "Y")))
+    dataset = Dataset("d", {"train": rows, "test": rows[:1]})
+    labels = [f for f in found(dataset, "labels") if "several" in f.message]
+    assert [f.level for f in labels] == ["warning", "info"]
+    assert labels[0].message == "train: 1 spans have several labels: --multi-label keeps them all"
+    assert labels[0].places == ("train.conll:1, words 0 to 2 (X, Y, Z)",)
+    (crossing,) = found(dataset, "nesting")
+    assert crossing.message == "train: 1 pairs of spans cross: --decoding overlapping keeps both"
+    assert crossing.places == ("train.conll:3, words 0 to 3 (X) and 2 to 5 (Y)",)
+    many = [spanned(i, 9, (0, 2, "X")) for i in range(500)]
+    rare = found(Dataset("d", {"train": [*many, rows[2]]}), "nesting")
+    assert [f.level for f in rare] == ["info"], "as few as the limit on the width may lose"
+
+
+def test_long_documents_are_read_in_windows():
+    (finding,) = found(Dataset("d", {"train": [spanned(0, 9, (0, 1, "X"))]}), "lengths", "info",
+                       max_length=5)[1:]  # fmt: skip
+    assert finding.message.endswith("1 examples have more than 5 words, will be read in windows")
+
+
 def test_words_through_a_tokenizer():
     def pieces(sentences):
         assert all(isinstance(words, list) for words in sentences)

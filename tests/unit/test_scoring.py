@@ -91,6 +91,114 @@ def test_plain_tags(tmp_path: Path):
     assert scores == {"accuracy": 0.5, "macro_f1": pytest.approx(1 / 3)}
 
 
+# --- spans -----------------------------------------------------------------------------------
+
+WORDS = ["Ann", "Lee", "of", "Oslo", "City"]
+NESTED = [[0, 2, "PER"], [3, 5, "ORG"], [3, 4, "LOC"]]
+
+
+def spans(*places, **more) -> dict:
+    records = [{"start": a, "end": b, "label": label, "score": 0.9} for a, b, label in places]
+    return {"id": 0, **more, "spans": records}
+
+
+def test_nested_spans(tmp_path: Path):
+    gold = [{"tokens": WORDS, "spans": NESTED}, {"tokens": ["x"], "spans": []}]
+    answers = [spans(*NESTED[1:], words=WORDS), spans((0, 1, "PER"), words=["x"])]
+    scores = scored(tmp_path, answers, gold)
+    assert scores["span_precision_strict"] == scores["span_f1_strict"] == pytest.approx(2 / 3)
+    assert scores["span_f1_inner"] == 1.0 and scores["inner_found"] == 1.0
+    assert scores["span_f1_strict:PER"] == 0.0
+
+
+@pytest.mark.parametrize("name, content", [
+    ("a.conll", "Ann I-PER\nLee I-PER\nof O\nOslo I-ORG\nCity I-ORG\n"),
+    ("a.conll", "Ann PER\nLee PER\nof O\nOslo O\nCity O\n\n-DOCSTART- O\n"),
+    ("a.tsv", "1\tAnn\tB-PER\tO\n2\tLee\tI-PER\tO\n3\tof\tO\tO\n4\tOslo\tB-ORG\tB-LOC\n"
+              "5\tCity\tI-ORG\tO\n"),
+])  # fmt: skip
+def test_spans_against_tags(tmp_path: Path, name: str, content: str):
+    (tmp_path / name).write_text(content)
+    answers = write_jsonl(tmp_path / "answers.jsonl", [spans(*NESTED[:1], words=WORDS)])
+    scores = score_predictions(answers, str(tmp_path / name))
+    assert scores["span_precision_strict"] == 1.0
+
+
+def test_tags_go_before_spans(tmp_path: Path):
+    answers = [{"tags": ["O", "O"], "spans": [[0, 1, "PER"]]}]
+    assert "tag_accuracy" in scored(tmp_path, answers, tagged(["B-PER", "O"]))
+
+
+TEXT = "Ann  Lee of Oslo"
+
+
+@pytest.mark.parametrize("answer", [
+    {"words": ["Ann", "Lee", "of", "Oslo"], "spans": [{"start": 0, "end": 2, "label": "PER"}]},
+    {"spans": [[0, 2, "PER"]]},
+    {"spans": [{"start_char": 0, "end_char": 8, "label": "PER"}]},
+    {"text": TEXT, "spans": [{"start": 0, "end": 8, "label": "PER"}]},
+    {"text": TEXT, "spans": [{"start": 0, "end": 2, "start_char": 0, "end_char": 8,
+                              "label": "PER"}]},
+    {"text": TEXT, "tokens": [{"text": "Ann", "start": 0, "end": 3}],
+     "spans": [[0, 8, "PER"]]},
+])  # fmt: skip
+def test_spans_in_words_and_characters(tmp_path: Path, answer: dict):
+    gold = [{"text": TEXT, "entities": [[0, 8, "PER"]]}]
+    assert scored(tmp_path, [answer], gold)["span_f1_strict"] == 1.0
+
+
+def test_rows_that_a_run_leaves_out(tmp_path: Path):
+    gold = [
+        {"tokens": ["a"], "spans": [[0, 1, "X"]]},
+        {"tokens": [], "spans": []},
+        {"tokens": ["b"]},
+        {"tokens": ["c"], "spans": []},
+    ]
+    answers = [spans((0, 1, "X"), words=[word]) for word in "abc"]
+    everything = [answers[0], spans(words=[]), *answers[1:]]
+    for rows in (everything, answers, [answers[0], answers[2]]):
+        assert scored(tmp_path, rows, gold)["span_precision_strict"] == 0.5
+    with pytest.raises(ValueError, match="4 examples, but 1 predictions"):
+        scored(tmp_path, answers[:1], gold)
+
+
+def test_documents(tmp_path: Path):
+    (tmp_path / "gold").mkdir()
+    (tmp_path / "gold" / "a.txt").write_text("Ann ran.")
+    (tmp_path / "gold" / "a.ann").write_text("T1\tPER 0 3\tAnn\n")
+    answers = write_jsonl(
+        tmp_path / "answers.jsonl", [spans((0, 1, "PER"), words=["Ann", "ran", "."])]
+    )
+    assert score_predictions(answers, str(tmp_path / "gold"))["span_f1_strict"] == 1.0
+
+
+@pytest.mark.parametrize(("answer", "message"), [
+    (spans((3, 6, "ORG")), r"answers.jsonl:1: span 3 to 6 \(ORG\) is empty or outside the 5 words"),
+    (spans((3, 3, "ORG")), r"answers.jsonl:1: span 3 to 3 \(ORG\) is empty"),
+    ({"spans": [{"start": 0, "end": 1}]}, r"answers.jsonl:1: .* is no span: write"),
+    ({"spans": [[0, "1", "X"]]}, r"answers.jsonl:1: .* is no span"),
+    ({"spans": {"start": 0}}, r"answers.jsonl:1: .* must be a list of spans"),
+    ({"spans": None}, r"answers.jsonl:1: None must be a list of spans"),
+    (spans(words=WORDS[1:]), r"answers.jsonl:1: 4 words for the 5 words of .*gold.jsonl:1"),
+    (spans(words=[*WORDS[:4], "Town"]), r":1: word 4 is 'Town', but 'City' in .*gold.jsonl:1"),
+    (spans(words="Ann"), r"answers.jsonl:1: 'Ann' for the 5 words"),
+    ({"spans": [{"start_char": 0, "end_char": 2, "label": "X"}]}, "in characters, but .*jsonl:1"),
+    ({"text": "Ann", "spans": []}, "in characters, but .*gold.jsonl:1 has words and no text"),
+])  # fmt: skip
+def test_spans_refused(tmp_path: Path, answer: dict, message: str):
+    with pytest.raises(ValueError, match=message):
+        scored(tmp_path, [answer], [{"tokens": WORDS, "spans": NESTED}])
+
+
+def test_spans_need_gold_spans(tmp_path: Path):
+    with pytest.raises(
+        ValueError, match="no spans to score against: give spans, or tags that spell"
+    ):
+        scored(tmp_path, [spans()], tagged(["NN", "VB"]))
+    with pytest.raises(ValueError, match=r"the text is not that of .*gold.jsonl:1"):
+        scored(tmp_path, [{"text": "Bob", "spans": []}], [{"text": "Ann", "spans": []}])
+
+
 @pytest.mark.parametrize(("predictions", "gold", "message"), [
     ([{"label": "a"}, {"tags": ["O"]}], texts("a", "b"), "each line must have `label`"),
     ([{}], texts("a"), "each line must have `label`"),

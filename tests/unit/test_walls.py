@@ -23,19 +23,25 @@ WALLS = {
     "hub": "",
     "progress": "",
     "align": "types",
+    "nesting": "types",
+    "widths": "",
     "metrics": "align types",
+    "span_metrics": "metrics nesting types",
     "recipe": "config types",
     "report": "config metrics recipe types",
-    "data": "align hub types",
+    "data": "align hub nesting types widths",
     "models": "hub types",
     "tokenization": "hub models types",
     "batching": "types",
     "attention": "",
+    "spans": "",
+    "span_decoding": "types",
     "decoding": "align",
     "encoder": "attention families models types",
-    "heads": "encoder families models types",
-    "tasks": "align config data decoding families heads metrics models tokenization types",
-    "scoring": "align data metrics tasks.labels types",
+    "heads": "align encoder families models types",
+    "tasks": "align config data decoding families heads metrics models nesting span_decoding "
+    "span_metrics spans tokenization types widths",
+    "scoring": "align data metrics span_metrics tasks.labels types",
     "optimization": "batching config",
     "checkpoint": "",
     "interruption": "",
@@ -47,7 +53,8 @@ WALLS = {
     "prediction": "batching launch optimization progress tasks types",
     "train": "batching checkpoint config interruption launch optimization prediction progress "
     "run_folder run_log state step tasks types",
-    "predictor": "align launch prediction tasks types",
+    "predictor": "align config launch prediction tasks types",
+    "pipelines": "batching heads predictor tasks types",
     "commands": "align config data interruption launch models optimization prediction predictor "
     "progress recipe report scoring tasks tokenization train types",
     "arguments": "config",
@@ -57,17 +64,18 @@ WALLS = {
 own modules. A new module gets a line here, which is the moment to think about where it stands."""
 
 PARTS = {
-    "heads": {"base", "crf"},
-    "tasks": {"", "base", "labels", "text", "classify"},  # NLI is classification of pairs
+    "heads": {"base", "crf", "tagging", "span_scoring"},  # a CRF stands on the tagger of words
+    # NLI is classification of pairs
+    "tasks": {"", "base", "chains", "labels", "text", "classify", "words", "span_targets"},
 }
 """What modules of a package may import of their own package ("" is the package itself)."""
 
 ACCELERATE = {"train", "prediction", "launch"}
 HEAVY = {"torch", "transformers", "accelerate", "datasets", "scipy", "sklearn", "pandas", "tyro"}
-LIGHT = ("types", "config", "align", "metrics", "data", "families", "models", "hub", "recipe",
-         "report", "progress", "tokenization", "tasks", "scoring", "cli", "")  # fmt: skip
+LIGHT = ("types", "config", "align", "metrics", "span_metrics", "data", "families", "models", "hub",
+         "recipe", "report", "progress", "tokenization", "tasks", "scoring", "cli", "")  # fmt: skip
 """Modules whose import loads nothing of HEAVY (of `tasks`, the package itself)."""
-STANDARD_ONLY = ("types", "config", "align", "families", "")
+STANDARD_ONLY = ("types", "config", "align", "nesting", "widths", "families", "")
 
 
 def name_of(path: Path) -> str:

@@ -1,0 +1,29 @@
+"""Named entities inside named entities: spans, a threshold, and what may stand together.
+
+python examples/ner.py
+"""
+
+import os
+
+import finetune
+
+config = finetune.NerConfig(
+    model=os.environ.get("MODEL", "minilm"),
+    data="examples/data/nested",  # spans in words; "text" with spans in characters works too
+    representation="attention",
+    # The probability from which a span is one is chosen on validation and kept with the model.
+    calibrate="one",
+    epochs=5,
+    steps=int(os.environ.get("STEPS", "0")) or None,
+    out=os.environ.get("OUT", "runs/example-ner"),
+)
+task = finetune.load_task(config, "ner")
+result = finetune.fit(task, config)
+for name, value in result.metrics["test"].items():
+    print(f"test {name}: {value:.4f}")
+
+# One training, several ways to decide what may stand together.
+text = "The University of Lisbon opened an office in New York in May 2019."
+for decoding in ("flat", "nested"):
+    (answer,) = finetune.load(config.out, decoding=decoding).predict([text])
+    print(decoding, [(span["text"], span["label"]) for span in answer.record()["spans"]])

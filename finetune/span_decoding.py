@@ -1,0 +1,309 @@
+"""From scored candidate spans to an answer: which may stand together, and from which score on.
+
+The score p of a candidate is the probability that it is a span of its type rather than none, t the
+threshold of the type. A candidate may be chosen if p >= t (and p >= ``LOWEST``), and then weighs
+log(p / (1 - p)) - log(t / (1 - t)) >= 0. The answer is the set of largest total weight among those
+that the decoding allows. If candidates are independent given the text, a set has a probability
+proportional to the product of its odds p / (1 - p), so with thresholds of 0.5 this is the most
+probable such set. It is found exactly; the usual way takes candidates by falling score and drops
+what conflicts (Yu, Bohnet & Poesio 2020, "Named Entity Recognition as Dependency Parsing"), and
+there one span can cost two others that weigh more together.
+
+``overlapping`` allows everything, ``flat`` no two spans that share a word, so no two labels for
+one extent; ``nested`` no two spans that cross, that is overlap where neither contains the other
+(a laminar family), while several labels may stand on one extent.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import lru_cache
+from itertools import compress
+from operator import add, attrgetter, not_
+from typing import NamedTuple
+
+import numpy as np
+
+from finetune.types import Span, perhaps
+
+Candidates = Sequence[tuple[Span, float]]
+"""Spans with their scores; of a span that occurs twice the higher score counts."""
+
+LOWEST = 0.02
+"""Scores below it never become answers, whatever the threshold: they can be thrown away early."""
+
+DECODINGS = ("flat", "nested", "overlapping")
+
+GRID = tuple(sorted((k / 40 for k in range(2, 39)), key=lambda t: (round(abs(t - 0.5), 6), t)))
+"""The thresholds tried: 0.05 to 0.95 by 0.025, nearest to 0.5 first, so that these win ties."""
+
+FEWEST_GOLD = 10
+"""A type with fewer gold spans in validation gets no threshold of its own."""
+
+_NEAREST = 1e-9  # to 0 and 1, so that weights stay finite; float32 scores below 1 are further off
+
+_start = attrgetter("start")
+
+Weighted = tuple[Span, int]
+
+
+def best_spans(
+    candidates: Candidates, decoding: str, thresholds: Mapping[str, float], default: float = 0.5
+) -> list[tuple[Span, float]]:
+    """The set of spans of largest total weight that a decoding allows, with their scores.
+
+    ``thresholds`` are by label; ``default`` is for labels without one. Among sets of equal weight
+    the one with most spans is taken (a candidate at its threshold weighs nothing and is chosen
+    where it displaces nothing), and what is still equal is settled by position and label: the
+    order of the candidates never matters. Returns spans by start, the longer first, then by label.
+    Raises ValueError for an unknown decoding.
+    """
+    scores = _unique(candidates)
+    chosen = _decided(list(scores.items()), decoding, thresholds, default)
+    return [(span, scores[span]) for span in sorted(chosen, key=_order)]
+
+
+def _order(span: Span) -> tuple[int, int, str]:
+    return span.start, -span.end, span.label
+
+
+def _unique(candidates: Candidates) -> dict[Span, float]:
+    """Each span once, in order."""
+    scores: dict[Span, float] = {}
+    for span, score in candidates:
+        scores[span] = max(score, scores.get(span, score))
+    return {span: scores[span] for span in sorted(scores, key=_order)}
+
+
+def _decided(
+    candidates: Candidates, decoding: str, thresholds: Mapping[str, float], default: float
+) -> list[Span]:
+    """The answer from different spans in order."""
+    weights = {}
+    for span, score in candidates:
+        threshold = max(thresholds.get(span.label, default), LOWEST)
+        if score >= threshold:
+            weights[span] = _weight(score, threshold)
+    chosen = []
+    for group in _groups(list(weights), decoding):
+        if len(group) == 1:
+            chosen += group
+        else:
+            solve = _best_disjoint if decoding == "flat" else _best_laminar
+            chosen += solve([(span, weights[span]) for span in group])
+    return chosen
+
+
+def _weight(score: float, threshold: float) -> int:
+    """The weight of a candidate in steps of 2^-24, and behind these 16 bits the number of spans, 1.
+
+    Whole numbers add up to the same sum in any order, so equal weights are equal, and comparing
+    sums compares weights first and numbers of spans second.
+    """
+    return (max(0, _log_odds(score) - _log_odds(threshold)) << 16) + 1
+
+
+@lru_cache(maxsize=65536)
+def _log_odds(probability: float) -> int:
+    """In steps of 2^-24, about the precision of float32 logits."""
+    probability = min(max(probability, _NEAREST), 1 - _NEAREST)
+    return round(math.log(probability / (1 - probability)) * 2**24)
+
+
+def _groups(spans: Sequence[Span], decoding: str) -> list[list[Span]]:
+    """Spans in order as groups such that spans of different groups never conflict."""
+    if decoding == "overlapping":
+        return [[span] for span in spans]
+    if decoding not in DECODINGS:
+        raise ValueError(
+            f"decoding {decoding!r} is not one of {', '.join(DECODINGS)}."
+            f"{perhaps(decoding, DECODINGS)}"
+        )
+    groups: list[list[Span]] = []
+    reach = -1
+    for span in spans:
+        if span.start >= reach:
+            groups.append([])
+        groups[-1].append(span)
+        reach = max(reach, span.end)
+    return groups if decoding == "flat" else [part for group in groups for part in _crossing(group)]
+
+
+def _crossing(spans: list[Span]) -> list[list[Span]]:
+    """The connected components of the graph whose edges join spans that cross."""
+    groups, rest = [], spans
+    while rest:
+        group, rest = [rest[0]], rest[1:]
+        for start, end, _ in group:  # the list grows while it is read: breadth first
+            near = bisect_left(rest, end, key=_start)
+            crosses = [s < start < e < end or start < s < end < e for s, e, _ in rest[:near]]
+            group += compress(rest, crosses)
+            rest = [*compress(rest, map(not_, crosses)), *rest[near:]]
+        groups.append(sorted(group, key=_order))
+    return groups
+
+
+def _best_disjoint(weighted: Sequence[Weighted]) -> list[Span]:
+    """The heaviest spans of which no two share a word: weighted interval scheduling.
+
+    Kleinberg & Tardos, *Algorithm Design* (2005), section 6.1: a span is either left out, or taken
+    with the best answer from the spans that end where it starts or earlier.
+    """
+    by_end = sorted(weighted, key=lambda item: item[0].end)
+    ends = [span.end for span, _ in by_end]
+    best = [0]  # with only the first 0, 1, 2, … spans
+    for span, weight in by_end:
+        best.append(max(best[-1], best[bisect_right(ends, span.start)] + weight))
+    chosen, number = [], len(by_end)
+    while number:
+        if best[number] > best[number - 1]:
+            span = by_end[number - 1][0]
+            chosen.append(span)
+            number = bisect_right(ends, span.start)
+        else:
+            number -= 1
+    return chosen
+
+
+def _best_laminar(weighted: Sequence[Weighted]) -> list[Span]:
+    """The heaviest spans of which no two cross, by dynamic programming over stretches of text.
+
+    Within a stretch between two ends of spans, the spans on exactly that stretch conflict with
+    nothing, and all others lie left or right of some point between: the recursion of CKY, over the
+    m different ends instead of all words, in O(m^3). Nested entities as constituents: Finkel &
+    Manning 2009, "Nested Named Entity Recognition".
+    """
+    points = sorted({point for span, _ in weighted for point in span[:2]})
+    index = {point: number for number, point in enumerate(points)}
+    rows = [[0] * len(points) for _ in points]  # [m, m]: the best of each stretch
+    for span, weight in weighted:
+        rows[index[span.start]][index[span.end]] += weight
+    columns = [list(column) for column in zip(*rows, strict=True)]  # the same by end
+
+    def parts(start: int, end: int) -> list[int]:
+        inner = slice(start + 1, end)
+        return [*map(add, rows[start][inner], columns[end][inner])]
+
+    for length in range(2, len(points)):
+        for start in range(len(points) - length):
+            end = start + length
+            rows[start][end] += max(parts(start, end))
+            columns[end][start] = rows[start][end]
+    kept, todo = set(), [(0, len(points) - 1)]
+    while todo:
+        start, end = todo.pop()
+        kept.add((points[start], points[end]))
+        if end - start > 1:
+            inner = parts(start, end)
+            middle = start + 1 + inner.index(max(inner))
+            todo += [(start, middle), (middle, end)]
+    return [span for span, _ in weighted if span[:2] in kept]
+
+
+def choose_thresholds(
+    gold: Sequence[Collection[Span]],
+    candidates: Sequence[Candidates],
+    decoding: str,
+    labels: Sequence[str],
+    per_type: bool,
+) -> dict[str, float]:
+    """The threshold of each label with which decoding gives the best micro F1 over all texts.
+
+    The best value of ``GRID`` for all labels; with ``per_type`` then label by label, twice over,
+    whatever raises the F1 of all (coordinate ascent), for labels with ``FEWEST_GOLD`` gold spans.
+    Ties go to the value nearest to 0.5, and the F1 on these texts is never below the one with 0.5
+    for all. The best threshold lies at half the F1 it gives if scores are calibrated (Lipton,
+    Elkan & Narayanaswamy 2014), so expect values below 0.5. Raises ValueError if ``gold`` and
+    ``candidates`` differ in number.
+    """
+    validation = _Validation(gold, candidates, decoding)
+    common = max(GRID, key=lambda t: validation.f1(dict.fromkeys(labels, t)))
+    best = dict.fromkeys(labels, common)
+    highest = validation.f1(best)
+    often = [label for label in labels if validation.num_gold[label] >= FEWEST_GOLD]
+    tried: dict[str, dict[str, float]] = {}
+    for label in often * 2 if per_type else ():
+        if tried.get(label) != best:
+            trials = [{**best, label: threshold} for threshold in GRID]
+            scores = validation.f1_of(label, trials)
+            if max(scores) > highest:
+                highest = max(scores)
+                best = trials[scores.index(highest)]
+            tried[label] = best
+    return best
+
+
+class _Group(NamedTuple):
+    """Candidates of one text that conflict with each other and with no others."""
+
+    candidates: Candidates
+    gold: frozenset[Span]
+    highest: Mapping[str, float]  # score of each label
+
+
+class _Validation:
+    """Texts prepared for scoring many thresholds.
+
+    What conflicts with nothing is only compared with its threshold: the scores of each label,
+    sorted. The rest is decoded group by group.
+    """
+
+    def __init__(
+        self, gold: Sequence[Collection[Span]], candidates: Sequence[Candidates], decoding: str
+    ) -> None:
+        self.decoding = decoding
+        self.num_gold = Counter(span.label for spans in gold for span in set(spans))
+        self.groups: list[_Group] = []
+        alone: dict[str, list[tuple[float, bool]]] = defaultdict(list)
+        for spans, scored in zip(map(frozenset, gold), candidates, strict=True):
+            scores = {s: p for s, p in _unique(scored).items() if p >= min(GRID)}
+            for group in _groups(list(scores), decoding):
+                if len(group) == 1:
+                    alone[group[0].label].append((scores[group[0]], group[0] in spans))
+                else:
+                    items = [(span, scores[span]) for span in group]
+                    highest = dict(sorted((span.label, score) for span, score in items))
+                    self.groups.append(_Group(items, spans & {*group}, highest))
+        self.alone = {
+            label: (np.sort([p for p, right in pairs if right]), np.sort([p for p, _ in pairs]))
+            for label, pairs in alone.items()
+        }
+
+    def f1(self, thresholds: Mapping[str, float]) -> float:
+        """Micro F1 with these thresholds (0.5 for labels without one)."""
+        counts = self._counts_alone(self.alone, thresholds)
+        return self._f1(sum((self._counts(g, thresholds) for g in self.groups), counts))
+
+    def f1_of(self, label: str, trials: Sequence[Mapping[str, float]]) -> list[float]:
+        """Micro F1 with each of several thresholds that differ in this label only."""
+        rest = self._counts_alone(self.alone.keys() - {label}, trials[0])
+        own = self.alone.keys() & {label}
+        counts = np.array([rest + self._counts_alone(own, trial) for trial in trials])  # [K, 2]
+        values = np.array([trial[label] for trial in trials])
+        for group in self.groups:
+            reached = values <= group.highest.get(label, 0.0)  # by no score: one answer for all
+            if not reached.all():
+                counts[~reached] += self._counts(group, {**trials[0], label: math.inf})
+            for number in reached.nonzero()[0]:
+                counts[number] += self._counts(group, trials[number])
+        return [self._f1(count) for count in counts]
+
+    def _f1(self, counts: np.ndarray) -> float:
+        right, chosen = counts.tolist()
+        return 2 * right / total if (total := chosen + self.num_gold.total()) else 0.0
+
+    def _counts_alone(self, labels: Iterable[str], thresholds: Mapping[str, float]) -> np.ndarray:
+        """Right spans and chosen spans [2] among those that conflict with nothing."""
+        counts = np.zeros(2, dtype=np.int64)
+        for label in labels:
+            threshold = thresholds.get(label, 0.5)
+            counts += [len(p) - p.searchsorted(threshold) for p in self.alone[label]]
+        return counts
+
+    def _counts(self, group: _Group, thresholds: Mapping[str, float]) -> np.ndarray:
+        """Right spans and chosen spans [2] of a group."""
+        chosen = _decided(group.candidates, self.decoding, thresholds, 0.5)
+        return np.array([len(group.gold.intersection(chosen)), len(chosen)])

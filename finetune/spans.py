@@ -1,0 +1,101 @@
+"""The candidate spans of a text, their order, and which of several windows answers for which.
+
+A span-based tagger scores every span of up to so many words, S(x) in Jurafsky & Martin, *Speech and
+Language Processing*, "Masked Language Models", on span-based NER. Heads, targets and answers all
+speak of a candidate by its place in one order, which is defined here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+
+
+@lru_cache(maxsize=128)
+def candidates(num_words: int, max_width: int | None) -> np.ndarray:
+    """All spans of 1 to ``max_width`` words (None: of any width) of a text, as (start, end).
+
+    Returns [S, 2] int32, ends exclusive, ordered by start and then by end. The array is shared
+    between callers and read-only. Raises ValueError for a width below 1.
+    """
+    size = num_candidates(num_words, max_width)
+    starts = np.arange(num_words, dtype=np.int32)
+    num_ends = np.minimum(num_words - starts, _width(num_words, max_width))  # [W]
+    start = np.repeat(starts, num_ends)  # [S]
+    first = np.repeat(np.cumsum(num_ends) - num_ends, num_ends)  # [S] place of each start's first
+    spans = np.stack([start, start + np.arange(1, size + 1) - first], axis=1).astype(np.int32)
+    spans.flags.writeable = False
+    return spans
+
+
+def num_candidates(num_words: int, max_width: int | None) -> int:
+    """How many candidates a text of so many words has; raises ValueError for a width below 1."""
+    width = _width(num_words, max_width)
+    return num_words * width - width * (width - 1) // 2
+
+
+def _width(num_words: int, max_width: int | None) -> int:
+    """The width of the widest candidate."""
+    if num_words < 0 or (max_width is not None and max_width < 1):
+        raise ValueError(
+            f"no candidate spans of up to {max_width} words in a text of {num_words}: give a width "
+            "of at least 1, or None for no limit"
+        )
+    return num_words if max_width is None else min(max_width, num_words)
+
+
+def place(
+    start: int | np.ndarray, end: int | np.ndarray, num_words: int, max_width: int | None
+) -> int | np.ndarray:
+    """The index of a span in the order of ``candidates``; of many at once if given arrays.
+
+    Raises ValueError if a span is empty, outside of the text or wider than ``max_width``.
+    """
+    width = _width(num_words, max_width)
+    first, last = np.asarray(start, dtype=np.int64), np.asarray(end, dtype=np.int64)
+    wrong = (first < 0) | (last <= first) | (last > num_words) | (last - first > width)
+    if wrong.any():
+        number = int(wrong.argmax())
+        shown = f"{first.flat[number]} to {last.flat[number]}"
+        raise ValueError(
+            f"words {shown} are no candidate span: legal are 1 to {width} of words 0 to {num_words}"
+        )
+    rest = num_words - first  # candidates from here on are those of a text of this length
+    narrow = np.minimum(rest, width)
+    from_here = rest * narrow - narrow * (narrow - 1) // 2
+    index = num_candidates(num_words, max_width) - from_here + last - first - 1
+    return int(index) if index.ndim == 0 else index
+
+
+def answered(bounds: Sequence[tuple[int, int]], index: int, max_width: int | None) -> np.ndarray:
+    """Which candidates of window ``index`` this window answers for: bool [S].
+
+    A long text is read in overlapping windows of words ``bounds[k] = (start, end)``; the
+    candidates of a window are ``candidates(end - start, max_width)`` shifted by ``start``. The
+    rule: a span that several windows hold whole is answered by the one in which it stands furthest
+    from a cut edge, where it has seen most of its surroundings; ties go to the earlier window. The
+    distance is ``min(span.start - window.start, window.end - span.end)`` in words, and an edge of
+    the window that is also an edge of the text is no cut and does not count. So every span that
+    some window holds has exactly one answer; a span that none holds is out of reach.
+    """
+    start, end = bounds[index]
+    text = min(first for first, _ in bounds), max(last for _, last in bounds)
+    spans = candidates(end - start, max_width) + start  # [S, 2]
+    own = _margin(spans, bounds[index], text)
+    mine = np.ones(len(spans), dtype=bool)
+    for number, other in enumerate(bounds):
+        if number == index or other[1] <= start or end <= other[0]:
+            continue
+        theirs = _margin(spans, other, text)
+        mine &= theirs < own if number < index else theirs <= own
+    return mine
+
+
+def _margin(spans: np.ndarray, window: tuple[int, int], text: tuple[int, int]) -> np.ndarray:
+    """Words between each span and the nearest cut edge of a window; -1 if not held whole. [S]"""
+    left, right = spans[:, 0] - window[0], window[1] - spans[:, 1]
+    before = left if window[0] > text[0] else np.inf
+    after = right if window[1] < text[1] else np.inf
+    return np.where((left < 0) | (right < 0), -1.0, np.minimum(before, after))

@@ -1,0 +1,110 @@
+"""Gold spans as classes of candidate spans, and an account of those that are no candidates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from finetune.spans import answered, num_candidates, place
+from finetune.types import IGNORED, LabelSet, Span
+
+Bounds = Sequence[tuple[int, int]]
+"""The words (start, end) of each window of a text."""
+
+
+class Gold(NamedTuple):
+    """The target of a window: places and classes of its gold spans among its candidates, the
+    places of candidates that another window answers for (none where there is one window), and
+    the number of words, as candidates, that this one answers for."""
+
+    places: np.ndarray
+    classes: np.ndarray
+    others: np.ndarray
+    num_words: int
+
+
+class SpanTargets:
+    """Targets over candidates of up to ``max_width`` words (None: any).
+
+    With one label for an extent class 0 is no span and types follow; with ``multi_label`` classes
+    are the types.
+    """
+
+    def __init__(self, labels: LabelSet, max_width: int | None, multi_label: bool) -> None:
+        self.labels, self.max_width, self.multi_label = labels, max_width, multi_label
+        self.first_class = 0 if multi_label else 1
+
+    def gold(self, spans: Sequence[Span], bounds: Bounds, index: int) -> Gold:
+        """The target of window ``index`` of a text with these gold spans."""
+        start, end = bounds[index]
+        found = [
+            (place(s.start - start, s.end - start, end - start, self.max_width), number)
+            for s, number in self._known(spans)
+            if start <= s.start and s.end <= end and not self._too_wide(s)
+        ]
+        others, num_words = np.zeros(0, dtype=np.int64), end - start
+        if len(bounds) > 1:
+            mine = answered(bounds, index, self.max_width)
+            others = np.flatnonzero(~mine)
+            words = np.arange(end - start)
+            num_words = int(mine[place(words, words + 1, end - start, self.max_width)].sum())
+        places, classes = zip(*found, strict=True) if found else ((), ())
+        arrays = (np.array(values, dtype=np.int64) for values in (places, classes))
+        return Gold(*arrays, others, num_words)
+
+    def _known(self, spans: Sequence[Span]) -> list[tuple[Span, int]]:
+        """Spans of known types with their class; the first of an extent unless several may be."""
+        known = [(s, self.first_class + self.labels.id(s.label)) for s in spans
+                 if s.label in self.labels]  # fmt: skip
+        if self.multi_label:
+            return known
+        return list({(s.start, s.end): (s, number) for s, number in reversed(known)}.values())
+
+    def _too_wide(self, span: Span) -> bool:
+        return self.max_width is not None and span.end - span.start > self.max_width
+
+    def collate(self, gold: Sequence[Gold], num_words: Sequence[int]) -> np.ndarray:
+        """Classes of all candidates of windows of so many words: [S], or 0 and 1 [S, C] with
+        several labels; ``IGNORED`` where another window answers."""
+        sizes = [num_candidates(number, self.max_width) for number in num_words]
+        shape = (sum(sizes), len(self.labels)) if self.multi_label else (sum(sizes),)
+        target = np.zeros(shape, dtype=np.int64)
+        start = 0
+        for each, size in zip(gold, sizes, strict=True):
+            part = target[start : start + size]
+            if self.multi_label:
+                part[each.places, each.classes] = 1
+            else:
+                part[each.places] = each.classes
+            part[each.others] = IGNORED
+            start += size
+        return target
+
+    def lost(
+        self, gold: Sequence[Sequence[Span]], bounds: Sequence[Bounds], max_length: int
+    ) -> list[str]:
+        """Gold spans of texts, read in windows, that no answer can contain, in words.
+
+        ``max_length`` (tokens of a window) is only named.
+        """
+        every = [(span, windows) for spans, windows in zip(gold, bounds, strict=True)
+                 for span in spans]  # fmt: skip
+        wide = sum(self._too_wide(span) for span, _ in every)
+        cut = sum(
+            not self._too_wide(span)
+            and not any(start <= span.start and span.end <= end for start, end in windows)
+            for span, windows in every
+        )
+        second = 0
+        if not self.multi_label:
+            second = sum(len(spans) - len({s[:2] for s in spans}) for spans in gold)
+        reasons = {
+            f"wider than --max-width {self.max_width}": wide,
+            f"cut by a window of --max-length {max_length}": cut,
+            "a second label of one extent (see --multi-label)": second,
+        }
+        named = [f"{number:,} {reason}" for reason, number in reasons.items() if number]
+        what = f"{wide + cut + second:,} of {len(every):,} gold spans are out of reach"
+        return [f"{what} and count as missed: {'; '.join(named)}"] if named else []

@@ -1,0 +1,197 @@
+"""Spans in JSON as annotation tools write them, and rows that annotators rejected."""
+
+import json
+
+import pytest
+
+from finetune.data import DataError, read_gold, read_token_file, read_tokens
+from finetune.types import Span
+
+
+@pytest.fixture
+def read(tmp_path):
+    """Write rows as JSON Lines and read them as train."""
+
+    def write_and_read(*rows, **options):
+        path = tmp_path / "a.jsonl"
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        return read_tokens(str(path), **options)
+
+    return write_and_read
+
+
+def train(dataset):
+    return dataset.splits["train"]
+
+
+def prodigy(text, *spans, **more):
+    """A row as Prodigy's ner_manual and spans_manual export it; spans by first and last token."""
+    tokens, place = [], 0
+    for index, word in enumerate(text.split()):
+        place = text.index(word, place)
+        token = {"text": word, "start": place, "end": place + len(word), "id": index, "ws": True}
+        tokens.append(token)
+        place += len(word)
+    found = [
+        {"start": tokens[first]["start"], "end": tokens[last]["end"], "token_start": first,
+         "token_end": last, "label": label}
+        for first, last, label in spans
+    ]  # fmt: skip
+    row = {"text": text, "_input_hash": 1, "_task_hash": 2, "tokens": tokens, "spans": found}
+    return row | {"_view_id": "spans_manual", "answer": "accept"} | more
+
+
+TEXT = "Ann  Lee, Oslo (Norway) ran"
+
+
+# --- forms -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"text": TEXT, "spans": [{"start": 0, "end": 8, "label": "PER"}]},
+        {"text": TEXT, "spans": [{"start_char": 0, "end_char": 8, "start": 0, "end": 2,
+                                  "label": "PER"}]},
+        {"text": TEXT, "entities": [[0, 8, "PER"]], "cats": {}},
+        {"text": TEXT, "label": [[0, 8, "PER"]], "Comments": []},
+        {"data": TEXT, "label": [[0, 8, "PER"]], "id": 4},
+        {"text": TEXT, "id": 1, "relations": [], "entities": [
+            {"id": 7, "label": "PER", "start_offset": 0, "end_offset": 8}]},
+        {"text": TEXT, "label": [{"start": 0, "end": 8, "text": "Ann  Lee", "labels": ["PER"]}]},
+        {"text": TEXT, "spans": [{"token_start": 0, "token_end": 1, "label": "PER"}]},
+        {"text": TEXT, "entities": [{"type": "PER", "offsets": [[0, 3], [5, 8]]}]},
+        {"text": TEXT, "entities": [{"type": "PER", "offsets": [0, 8]}]},
+        {"id": "x", "document_id": "7", "passages": [
+            {"id": "p1", "type": "title", "text": ["Ann  Lee,"], "offsets": [[0, 9]]},
+            {"id": "p2", "type": "body", "text": ["Oslo (Norway) ran"], "offsets": [[10, 27]]}],
+         "entities": [{"id": "e", "type": "PER", "text": ["Ann  Lee"], "offsets": [[0, 8]],
+                       "normalized": []}]},
+        [TEXT, {"entities": [[0, 8, "PER"]]}],
+        {"tokens": TEXT.split(), "spans": [{"token_start": 0, "token_end": 1, "label": "PER"}]},
+        {"tokens": TEXT.split(), "spans": [{"fragments": [[0, 1], [1, 2]], "label": "PER"}]},
+    ],
+)  # fmt: skip
+def test_forms(read, row):
+    dataset = read(row)
+    assert train(dataset)[0].spans == (Span(0, 2, "PER"),)
+    assert train(dataset)[0].words[0] == "Ann"
+    assert not any("discontinuous" in note for note in dataset.notes)
+
+
+def test_prodigy(read):
+    nested = prodigy("Ann Lee of Oslo City ran", (0, 1, "PER"), (3, 4, "ORG"), (3, 3, "LOC"))
+    example = train(read(nested))[0]
+    assert example.spans == (Span(0, 2, "PER"), Span(3, 4, "LOC"), Span(3, 5, "ORG"))
+    assert example.words == ("Ann", "Lee", "of", "Oslo", "City", "ran")
+    assert example.offsets[1] == (4, 7)
+
+
+def test_prodigy_answers(read, tmp_path):
+    bare = prodigy("Nobody came")
+    del bare["spans"]
+    rejected = prodigy("wrong", (0, 0, "X"), answer="reject")
+    ignored = prodigy("unclear", answer="ignore") | {"spans": "broken"}
+    dataset = read(prodigy("Ann ran", (0, 0, "PER")), rejected, bare, ignored, rejected)
+    assert [(e.id, e.words, e.spans) for e in train(dataset)] == [
+        (0, ("Ann", "ran"), (Span(0, 1, "PER"),)),
+        (1, ("Nobody", "came"), ()),  # accepted without a span: there is none
+    ]
+    assert dataset.notes == ["train: 3 rows left out (answer: reject 2, ignore 1)"]
+    assert [e.spans is None for e in read_gold(tmp_path / "a.jsonl")] == [
+        False, True, False, True, True]  # fmt: skip
+    words = [e.words for e in read_token_file(tmp_path / "a.jsonl")]
+    assert len(words) == 5, "an answer for every row"
+    with pytest.raises(DataError, match="train split is empty: every row was rejected or ignored"):
+        read(rejected)
+
+
+def test_rows_without_spans_have_no_gold_unless_accepted(read):
+    dataset = read({"text": "Ann ran", "spans": [[0, 3, "PER"]]}, {"text": "Lee ran"})
+    assert train(dataset)[1].spans is None
+    assert dataset.notes == ["train: 1 of 2 rows have no tags"]
+
+
+def test_several_labels_of_one_extent_stay(read):
+    both = {"tokens": ["Ann", "ran"], "spans": [[0, 1, "PER"], [0, 1, "Runner"], [0, 1, "PER"]]}
+    assert train(read(both))[0].spans == (Span(0, 1, "PER"), Span(0, 1, "Runner"))
+    listed = {"text": "Ann ran", "label": [{"start": 0, "end": 3, "labels": ["Runner", "PER"]}]}
+    assert train(read(listed))[0].spans == train(read(both))[0].spans
+
+
+def test_several_labels_in_columns_stay(tmp_path):
+    path = tmp_path / "a.tsv"
+    path.write_text("1\tAnn\tB-PER\tB-Runner\n2\tran\tO\tO\n")
+    expected = (Span(0, 1, "PER"), Span(0, 1, "Runner"))
+    assert train(read_tokens(str(path)))[0].spans == expected
+    assert read_gold(path)[0].spans == expected
+
+
+def test_fragments_are_enveloped_and_counted(read, tmp_path):
+    cancer = {"type": "Disease", "text": ["breast", "cancer"], "offsets": [[0, 6], [19, 25]]}
+    ovarian = {"type": "Disease", "text": ["ovarian cancer"], "offsets": [[11, 25]]}
+    dataset = read(
+        {"text": "none here", "entities": []},
+        {"text": "breast and ovarian cancer", "entities": [cancer, ovarian]},
+        {"text": "a b c", "entities": [{"label": "X", "fragments": [[4, 5], [0, 1]]}]},
+    )
+    assert train(dataset)[1].spans == (Span(0, 4, "Disease"), Span(2, 4, "Disease"))
+    assert train(dataset)[2].spans == (Span(0, 3, "X"),)
+    assert dataset.notes[0].startswith("2 discontinuous spans: read from the first start")
+    assert dataset.notes[0].endswith(f"first in {tmp_path / 'a.jsonl'}:2")
+    words = read(
+        {"tokens": ["a", "b", "c"], "spans": [{"label": "X", "fragments": [[0, 1], [2, 3]]}]}
+    )
+    assert "1 discontinuous spans" in words.notes[0]
+
+
+def test_gold_is_read_as_in_training(tmp_path):
+    path = tmp_path / "a.conll"
+    path.write_text("Ann\tPER\nLee\tPER\nran\tO\nto\tO\n\nOslo\tO\n")
+    first, second = read_gold(path)
+    assert first.spans == (Span(0, 2, "PER"),) and second.spans == ()
+    path.write_text("Ann I-PER\nLee B-PER\n")
+    assert read_gold(path)[0].spans == (Span(0, 1, "PER"), Span(1, 2, "PER"))
+
+
+# --- errors ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("row", "parts"),
+    [
+        ({"text": "ab", "spans": [{"start": 0, "end": 2}]}, ["a.jsonl:1", "is no span: write"]),
+        ({"text": "ab", "spans": [{"start": 0, "end": 2, "labels": []}]}, ["is no span"]),
+        ({"text": "ab", "spans": [{"start": 0, "end": 2, "label": 3}]}, ["is no span"]),
+        ({"text": "ab", "spans": [{"label": "X"}]}, ["'start' must be a whole number"]),
+        ({"text": "ab", "spans": [{"start_char": 0, "label": "X"}]}, ["'end_char' must be"]),
+        ({"text": "ab", "spans": [{"label": "X", "offsets": []}]}, ["is no span"]),
+        ({"text": "ab", "spans": [{"label": "X", "offsets": [[0, 1], [1]]}]}, ["is no span"]),
+        ({"text": "ab", "spans": [{"label": "X", "offsets": [[0, 1], 1]}]}, ["is no span"]),
+        (
+            {"text": "ab", "spans": [{"label": "X", "offsets": [[0, 1], [1, 9]]}]},
+            ["span 1 to 9 (X) is empty or outside the 2 characters of the row"],
+        ),
+        (
+            {"text": "ab", "spans": [{"label": "X", "token_start": 0, "token_end": 4}]},
+            ["span 0 to 5 (X) is empty or outside the 1 tokens"],
+        ),
+        (
+            {"text": "ab", "tokens": [{"text": "ab", "start": 0, "end": 3}], "spans": []},
+            ["is no token of the text", "from 0 to 2"],
+        ),
+        (
+            {"text": "ab c", "tokens": [{"start": 3, "end": 4}, {"start": 0, "end": 2}],
+             "spans": []},
+            ["the token at character 0 overlaps the one before it"],
+        ),
+        (
+            {"passages": [{"text": "ab", "offsets": [0, 2]}], "entities": []},
+            ["is no passage: write"],
+        ),
+    ],
+)  # fmt: skip
+def test_errors_say_where_and_what_to_do(read, tmp_path, row, parts):
+    with pytest.raises(DataError) as caught:
+        read(row)
+    assert all(part in str(caught.value) for part in parts), caught.value

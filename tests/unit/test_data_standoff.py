@@ -1,0 +1,296 @@
+"""Documents with standoff annotation: folders, characters, fragments, and what is refused."""
+
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from finetune.data import (
+    DataError,
+    check_data,
+    kind_of,
+    read_gold,
+    read_text,
+    read_text_file,
+    read_token_file,
+    read_tokens,
+    render,
+)
+from finetune.types import Span
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Write a document (no .ann file where its annotation is None) and name the folder."""
+
+    def document(name, text, annotation="", folder=tmp_path):
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if text is not None:
+            path.with_suffix(".txt").write_bytes(text.encode())
+        if annotation is not None:
+            path.with_suffix(".ann").write_bytes(annotation.encode())
+        return str(tmp_path)
+
+    return document
+
+
+def train(dataset):
+    return dataset.splits["train"]
+
+
+ANNOTATED = """T1\tORG 0 14\tToyota Germany
+T2\tLOC 7 14\tGermany
+R1\tpart Arg1:T2 Arg2:T1\t
+E1\tORG:T1
+A1\tKnown T1
+M1\tKnown T1
+N1\tReference T2 Wiki:3\tGermany
+#1\tAnnotatorNotes T1\tsure
+*\tEquiv T1 T2
+"""
+
+
+def test_a_folder_of_documents(write, tmp_path):
+    write("b", "Toyota Germany sold cars.\n", ANNOTATED)
+    data = write("a", "Nobody here.", "")
+    dataset = read_tokens(data)
+    empty, full = train(dataset)
+    assert (empty.words, empty.spans, empty.document) == (("Nobody", "here", "."), (), "a")
+    assert full.spans == (Span(0, 2, "ORG"), Span(1, 2, "LOC"))
+    assert (full.id, full.document, full.tags) == (1, "b", None)
+    assert full.text == "Toyota Germany sold cars.\n"
+    assert full.offsets == ((0, 6), (7, 14), (15, 19), (20, 24), (24, 25))
+    assert full.where == f"{tmp_path / 'b.txt'}"
+    assert dataset.notes == [
+        "7 lines of .ann files annotate no text (relations, events, attributes, notes) and are not "
+        "used",
+        "nested spans: examples have spans, no tags",
+    ]
+    assert (dataset.format, dataset.name, kind_of(data)) == ("standoff", tmp_path.name, "tokens")
+    assert "Toyota" not in render(check_data(dataset)) and "1 of 2 spans" in render(
+        check_data(dataset)
+    )
+
+
+@pytest.mark.parametrize("names", [("train", "dev", "test"), ("nlp-train", "validation", "TEST")])
+def test_folders_by_split(write, names):
+    for name in names:
+        data = write(f"{name}/{name}-doc", "Ann ran", "T1\tPER 0 3\tAnn\n")
+    dataset = read_tokens(data)
+    assert list(dataset.splits) == ["train", "validation", "test"]
+    assert dataset.splits["test"][0].tags == ("B-PER", "O")
+    assert kind_of(data) == "tokens"
+
+
+def test_folders_by_name(write, tmp_path):
+    write("one/a", "Ann ran", "T1\tPER 0 3\tAnn\n")
+    write("two/b", "Lee ran", None)
+    dataset = read_tokens(f"train={tmp_path / 'one'},test={tmp_path / 'two'}")
+    assert dataset.splits["train"][0].document == "a"
+    assert dataset.splits["test"][0].spans is None
+    assert dataset.notes == [
+        f"test: 1 of 1 documents have no .ann file and so no gold, first {tmp_path / 'two/b.txt'}"
+    ]
+    single = read_tokens(f"train={tmp_path / 'one' / 'a.ann'}")
+    assert train(single) == dataset.splits["train"]
+    with pytest.raises(DataError, match=r"is a folder, not a file, and holds no NAME.txt"):
+        (tmp_path / "empty").mkdir()
+        read_tokens(f"train={tmp_path / 'one'},test={tmp_path / 'empty'}")
+
+
+def test_documents_called_after_splits_are_one_for_each(write):
+    write("train", "Ann ran", "T1\tPER 0 3\tAnn\n")
+    data = write("test", "Lee ran", None)
+    splits = read_tokens(data).splits
+    assert {split: [e.document for e in rows] for split, rows in splits.items()} == {
+        "train": ["train"], "test": ["test"]}  # fmt: skip
+    assert splits["test"][0].spans is None
+    write("dev", "Lee ran", "")
+    with pytest.raises(
+        DataError, match=r"two files for the validation split, dev.ann and valid.ann"
+    ):
+        read_tokens(write("valid", "Lee ran", ""))
+
+
+def test_documents_that_only_begin_like_splits_stay_together(write):
+    for name in ("test_17", "train", "doc"):
+        data = write(name, "Ann ran", "T1\tPER 0 3\tAnn\n")
+    assert [e.document for e in train(read_tokens(data))] == ["doc", "test_17", "train"]
+
+
+def test_split_files_go_before_documents(write, tmp_path):
+    data = write("doc", "Ann ran", "")
+    (tmp_path / "train.jsonl").write_text('{"tokens": ["x"], "tags": ["B-A"]}\n')
+    assert train(read_tokens(data))[0].words == ("x",)
+
+
+def test_documents_at_two_levels_are_refused(write):
+    write("doc", "Ann ran", "")
+    with pytest.raises(DataError, match=r"has annotated documents \(doc.ann\) and so has a folder"):
+        read_tokens(write("train/a", "Ann ran", ""))
+
+
+def test_other_files_of_the_folder_are_no_documents(write, tmp_path):
+    data = write("a", "Ann ran", "T1\tPER 0 3\tAnn\n")
+    for name in ("README.txt", "annotation.conf", ".hidden.txt", "._a.ann", ".stats_cache"):
+        (tmp_path / name).write_text("nothing of use")
+    assert [e.document for e in train(read_tokens(data))] == ["a"]
+
+
+def test_documents_without_words_or_annotation_are_counted(write, tmp_path):
+    write("a", "Ann ran", "T1\tPER 0 3\tAnn\n")
+    write("b", " \n\n", "")
+    data = write("c", "Lee ran", None)
+    dataset = read_tokens(data)
+    assert [e.document for e in train(dataset)] == ["a", "c"]
+    assert dataset.notes == [
+        "train: 1 rows without words skipped",
+        "train: 1 of 2 documents have no .ann file and so no gold, first "
+        f"{tmp_path / 'c.txt'}",
+    ]  # fmt: skip
+    (tmp_path / "a.ann").unlink()
+    with pytest.raises(DataError, match=r"no text is annotated: training needs a NAME.ann"):
+        read_tokens(f"train={data}")
+
+
+def test_discontinuous_annotations_are_enveloped_and_counted(write, tmp_path):
+    text = "breast and ovarian cancer,\nSan\nMarino"
+    data = write(
+        "a",
+        text,
+        "T1\tDisease 0 6;19 25\tbreast cancer\n"
+        "T2\tDisease 11 25\tovarian cancer\n"
+        "T3\tPlace 27 30;31 37\tSan Marino\n",
+    )
+    dataset = read_tokens(data)
+    assert train(dataset)[0].spans == (
+        Span(0, 4, "Disease"), Span(2, 4, "Disease"), Span(5, 7, "Place"))  # fmt: skip
+    assert dataset.notes[0] == (
+        "1 discontinuous spans: read from the first start to the last end, with what is between; "
+        f"first in {tmp_path / 'a.ann'}:1"
+    )
+
+
+def test_several_labels_of_one_extent_stay(write):
+    data = write("a", "Ann ran", "T1\tPER 0 3\tAnn\nT2\tRunner 0 3\tAnn\nT3\tPER 0 3\tAnn\n")
+    assert train(read_tokens(data))[0].spans == (Span(0, 1, "PER"), Span(0, 1, "Runner"))
+
+
+def test_spans_within_words_are_widened(write):
+    dataset = read_tokens(write("a", "Paris-based", "T1\tLOC 0 5\tParis\n"))
+    assert train(dataset)[0].spans == (Span(0, 1, "LOC"),)
+    assert "1 spans began or ended inside a word" in dataset.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "annotation"),
+    [
+        ("one\ntwo Ann Lee", "T1\tPER 8 15\tAnn Lee"),
+        ("one\r\ntwo Ann Lee", "T1\tPER 9 16\tAnn Lee"),  # CR LF as two characters
+        ("one\r\ntwo Ann Lee", "T1\tPER 8 15\tAnn Lee"),  # and as one
+        ("\ufeffone Ann Lee", "T1\tPER 4 11\tAnn Lee"),  # a byte order mark as no character
+        ("\ufeffone Ann Lee", "T1\tPER 5 12\tAnn Lee"),  # and as one
+        ("\ufeffone\r\nAnn Lee", "T1\tPER 5 12\tAnn Lee"),
+        ("one\r\nAnn\r\nLee", "T1\tPER 5 13\tAnn  Lee"),
+        ("one Ann\nLee", "T1\tPER 4 11\tAnn Lee"),
+        ("one Ann\nLee", "T1\tPER 4 11\tAnnLee"),  # line ends left out
+        ("one Ann Lee", "T1\tPER 4 11"),
+        ("one Ann Lee", "T1\tfull name 4 11\tAnn Lee"),
+        ("naïve 😀 Ann Lee", "T1\tPER 8 15\tAnn Lee"),
+        ("one Ann Lee", "\ufeffT1\tPER 4 11\tAnn Lee\r\n\r\n"),
+    ],
+)
+def test_characters_as_tools_count_them(write, text, annotation):
+    example = train(read_tokens(write("a", text, annotation)))[0]
+    ((start, end, _),) = example.spans
+    assert example.words[start:end] == ("Ann", "Lee")
+
+
+@pytest.mark.parametrize(
+    ("text", "annotation", "parts"),
+    [
+        (
+            "see Ann Lee",
+            "T1\tPER 0 3\tsee\nT2\tPER 5 8\tAnn\n",
+            ["a.ann:2: T2 says 'Ann', but characters 5 to 8 of a.txt are 'nn '", "not bytes",
+             "It is at 4 to 7."],
+        ),
+        (
+            "naïve Ann",
+            "T1\tPER 7 10\tAnn\n",
+            ["a.ann:1: T1 covers characters 7 to 10, empty or outside the 9 of a.txt"],
+        ),
+        ("😀😀 Ann ran", "T1\tPER 5 8\tAnn", ["says 'Ann'", "are 'n r'", "It is at 3 to 6"]),
+        ("a b c d", "T1\tX 0 1;4 5\ta d", ["says 'a d', but characters 0 to 1, 4 to 5", "'a c'"]),
+        ("Ann", "T1\tPER 2 2\t", ["a.ann:1: T1 covers characters 2 to 2, empty"]),
+        ("Ann", "T1 PER 0 3 Ann\n", ["a.ann:1", "is no text-bound annotation: write T1<TAB>"]),
+        ("Ann", "T1\tPER\t0\t3\tAnn\n", ["a.ann:1", "is no text-bound annotation"]),
+        ("Ann", "\nX1\tAnn\n", ["a.ann:2: 'X1\\tAnn' is no line of standoff annotation"]),
+        ("Ann  ran", "T1\tPER 3 5\t  \n", ["a.ann:1: characters 3 to 5 ('PER') touch no word",
+                                           "correct or remove this line"]),
+        (None, "T1\tPER 0 3\tAnn\n", ["a.ann: there is no a.txt beside it"]),
+    ],
+)  # fmt: skip
+def test_refused(write, tmp_path, text, annotation, parts):
+    data = write("a", text, annotation)
+    with pytest.raises(DataError) as caught:
+        read_tokens(data)
+    message = str(caught.value).replace(f"{tmp_path}/", "")
+    assert all(part in message for part in parts), message
+    assert "\n" not in message
+
+
+def test_bytes_that_are_no_text_are_named(write, tmp_path):
+    data = write("a", "x", "T1\tPER 0 3\tAnn\n")
+    (tmp_path / "a.txt").write_bytes(b"one\nAnn \xe9\n")
+    with pytest.raises(DataError, match=r"a.txt:2: byte 0xe9 at position 5 of the line"):
+        read_tokens(data)
+
+
+def test_columns_and_text_tasks_are_refused(write, tmp_path):
+    data = write("a", "Ann ran", "T1\tPER 0 3\tAnn\n")
+    with pytest.raises(DataError, match="--columns tags=1: standoff annotation has no columns"):
+        read_tokens(data, columns={"tags": "1"})
+    with pytest.raises(DataError, match="standoff annotation, which is for finetune ner"):
+        read_text(data)
+    with pytest.raises(DataError, match=r"a.ann holds standoff annotation"):
+        list(read_text_file(tmp_path / "a.ann"))
+
+
+def test_streaming_a_folder(write):
+    write("b", "\n", "")
+    write("c", "Lee ran", None)
+    data = write("a", "Ann ran", "T1\tPER 0 3\tAnn\n")
+    streamed = list(read_token_file(data))
+    assert [(e.id, e.words) for e in streamed] == [
+        (0, ("Ann", "ran")),
+        (1, ()),
+        (2, ("Lee", "ran")),
+    ]
+    assert [e.spans for e in streamed] == [(Span(0, 1, "PER"),), (), None]
+    assert read_gold(data) == streamed
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.text("aé😀ß東\u0301 .\n\u2028", max_size=8), min_size=1, max_size=6),
+    st.data(),
+)
+def test_what_is_annotated_is_read(tmp_path_factory, parts, data):
+    """Spans over random stretches of any text come back as the words that they touch."""
+    text = "Ann ".join(parts) + "Lee"
+    folder = tmp_path_factory.mktemp("standoff")
+    places = [m for m in itertools.combinations(range(len(text) + 1), 2)
+              if any(c in text[m[0] : m[1]] for c in "AnLe")]  # fmt: skip
+    chosen = data.draw(st.lists(st.sampled_from(places), min_size=1, max_size=4))
+    lines = [f"T{i}\tX {a} {b}\t{text[a:b]}".replace("\n", " ") for i, (a, b) in enumerate(chosen)]
+    (folder / "a.txt").write_bytes(text.encode())
+    (folder / "a.ann").write_bytes("\n".join(lines).encode())
+    example = train(read_tokens(str(folder)))[0]
+    touched = {
+        tuple(i for i, (start, end) in enumerate(example.offsets) if start < b and a < end)
+        for a, b in chosen
+    }
+    assert {tuple(range(s.start, s.end)) for s in example.spans} == touched
