@@ -29,7 +29,7 @@ def on_tiny_model(words: list[str], model: str) -> list[str]:
     words = [model if word == "minilm" else word for word in words]
     if words[0] == "run":
         words += ["--model", model]
-    if words[0] in ("classify", "nli", "tag", "run"):
+    if words[0] in ("classify", "nli", "tag", "ner", "run"):
         words += ["--steps", "2", "--limit", "60"]
     return words
 
@@ -53,7 +53,9 @@ def test_commands_and_programs_run(
         main(on_tiny_model(words[1:], str(place / "tiny")))
         assert capsys.readouterr().out, words
         ran.append(words[1])
-    assert {"classify", "nli", "tag", "run", "recipes", "check", "predict", "score"} <= set(ran)
+    assert {"classify", "nli", "tag", "ner", "run", "recipes", "check", "predict", "score"} <= set(
+        ran
+    )
     for program in blocks("python"):
         exec(program.replace('"minilm"', f'"{place / "tiny"}"'), {})
     assert (place / "runs" / "own-loop" / "model.safetensors").is_file()
