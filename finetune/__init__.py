@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from finetune.config import ClassifyConfig, NerConfig, NliConfig, TagConfig, TrainConfig
     from finetune.data import Dataset, read_text, read_tokens
     from finetune.encoder import Encoder
+    from finetune.heads.crf_tagging import CrfTagger
     from finetune.heads.sequence import SequenceClassifier
     from finetune.heads.span import SpanNer
     from finetune.heads.tagging import TokenTagger
@@ -30,6 +31,7 @@ _HOMES = {
     "finetune.config": ("ClassifyConfig", "NerConfig", "NliConfig", "TagConfig", "TrainConfig"),
     "finetune.data": ("Dataset", "read_text", "read_tokens"),
     "finetune.encoder": ("Encoder",),
+    "finetune.heads.crf_tagging": ("CrfTagger",),
     "finetune.heads.sequence": ("SequenceClassifier",),
     "finetune.heads.span": ("SpanNer",),
     "finetune.heads.tagging": ("TokenTagger",),
@@ -46,6 +48,7 @@ _HOMES = {
 __all__ = [
     "Batch",
     "ClassifyConfig",
+    "CrfTagger",
     "Dataset",
     "Encoder",
     "Encoding",

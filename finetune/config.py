@@ -181,7 +181,7 @@ class TagConfig(TrainConfig):
     """Score whole sequences of tags with a linear-chain CRF over words; its best legal sequence
     is the answer."""
     crf_lr: float | None = None
-    """Peak learning rate of the CRF's transitions; unset is 0.01 (they start at 0 and have few
+    """Peak learning rate of the CRF's transitions; unset is 0.05 (they start at 0 and have few
     weights)."""
 
     def __post_init__(self) -> None:

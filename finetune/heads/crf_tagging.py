@@ -8,11 +8,8 @@ Importing this module makes ``AutoConfig`` and ``AutoModel`` know it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, ClassVar
 
-from safetensors import SafetensorError
-from torch import nn
 from transformers import (
     AutoConfig,
     AutoModel,
@@ -23,8 +20,8 @@ from transformers import (
 
 from finetune.encoder import Batching, Encoder
 from finetune.heads.crf import CrfScores, LinearChainCrf
+from finetune.heads.own import OwnModel
 from finetune.heads.tagging import TokenTagger
-from finetune.models import quiet
 from finetune.types import Batch, LabelSet
 
 
@@ -46,7 +43,7 @@ class CrfTaggerConfig(PreTrainedConfig):
         super().__init__(**more)
 
 
-class CrfTagger(PreTrainedModel):
+class CrfTagger(OwnModel):
     """Scores of C tags for each of W words, and of tags to begin, to end and to follow.
 
     ``tagger`` holds the Hugging Face model, ``crf`` the scores of transitions. Use ``from_encoder``
@@ -55,10 +52,10 @@ class CrfTagger(PreTrainedModel):
 
     config_class = CrfTaggerConfig
     base_model_prefix = ""
-    head_rate: ClassVar[float] = 1.0
-    own_rates: ClassVar[Mapping[str, tuple[str, float]]] = {"crf": ("crf_lr", 0.01)}
+    own_rates: ClassVar[Mapping[str, tuple[str, float]]] = {"crf": ("crf_lr", 0.05)}
     """Parts whose learning rate has a setting of its own, and the rate where that is unset; they
-    do not decay (``optimization.parameter_groups``)."""
+    do not decay (``optimization.parameter_groups``). 0.05 because transitions start at 0: on
+    CoNLL-2003 it beat 0.01 and 0.001 after 126 steps, and equalled 0.01 after 375."""
 
     def __init__(
         self,
@@ -102,29 +99,6 @@ class CrfTagger(PreTrainedModel):
         labelled = {key: inner[key] for key in ("id2label", "label2id")}
         return cls(CrfTaggerConfig(inner, scheme, **labelled), batching, model)
 
-    @classmethod
-    def from_pretrained(
-        cls, name: str | Path, *inputs: Any, output_loading_info: bool = False, **options: Any
-    ) -> Any:
-        """The trained model of a folder, as any of transformers', with ``batching`` as an option.
-
-        Raises ValueError where there is none, or where weights are missing: they would be made up.
-        """
-        try:
-            with quiet():
-                model, report = super().from_pretrained(
-                    name, *inputs, output_loading_info=True, **options
-                )
-        except (OSError, RuntimeError, SafetensorError) as error:
-            detail = f"{' '.join(str(error).split()):.300}"
-            raise ValueError(f"model {str(name)!r} cannot be loaded: {detail}") from error
-        if absent := sorted(report["missing_keys"]):
-            raise ValueError(
-                f"model {str(name)!r}: {len(absent)} weights are missing (first: {absent[0]}): "
-                "restore the folder from its source, or train again."
-            )
-        return (model, report) if output_loading_info else model
-
     def forward(self, batch: Batch) -> CrfScores:
         """Emissions [W, C] of the words of a batch, with the scores of transitions."""
         return self.crf(self.tagger(batch))
@@ -148,18 +122,9 @@ class CrfTagger(PreTrainedModel):
         """Whether a parameter lies above the hidden states."""
         return self.tagger.is_head(parameter_name.removeprefix("tagger."))
 
-    def head_parameters(self) -> dict[str, nn.Parameter]:
-        """The parameters above the hidden states, by their names in ``named_parameters()``."""
-        return {name: value for name, value in self.named_parameters() if self.is_head(name)}
-
     def depth_of(self, parameter_name: str) -> int:
         """``Encoder.depth_of`` for a name of ``named_parameters()``: L+1 for all of the head."""
         return self.tagger.depth_of(parameter_name.removeprefix("tagger."))
-
-    def save_pretrained(self, folder: str | Path, **options: Any) -> None:
-        """Write config.json and model.safetensors, all that ``from_pretrained`` needs."""
-        with self.encoder.stock_attention(), quiet():
-            super().save_pretrained(folder, **options)
 
 
 AutoConfig.register(CrfTaggerConfig.model_type, CrfTaggerConfig, exist_ok=True)

@@ -12,18 +12,17 @@ this module makes ``AutoConfig`` and ``AutoModel`` know it.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import field
-from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from finetune.encoder import Batching, Encoder
+from finetune.heads.own import OwnModel
 from finetune.heads.span_scoring import (
     BIAFFINE_WIDTH,
     BiaffineScorer,
@@ -31,7 +30,7 @@ from finetune.heads.span_scoring import (
     SpanLayout,
     word_vectors,
 )
-from finetune.models import load_config, load_weights, quiet
+from finetune.models import load_config, load_weights
 from finetune.types import Batch, LabelSet, perhaps
 
 REPRESENTATIONS = ("boundary", "ffn", "attention", "biaffine")
@@ -95,7 +94,7 @@ class SpanNerConfig(PreTrainedConfig):
             raise ValueError("span NER needs at least one label")
 
 
-class SpanNer(PreTrainedModel):
+class SpanNer(OwnModel):
     """Scores of the types of each of S candidate spans.
 
     ``model`` is the Hugging Face encoder and ``scorer`` the rest; ``encoder`` is a view of the
@@ -106,7 +105,6 @@ class SpanNer(PreTrainedModel):
     config_class = SpanNerConfig
     base_model_prefix = "model"
     head_rate: ClassVar[float] = 10.0
-    own_rates: ClassVar[Mapping[str, tuple[str, float]]] = {}
     config: SpanNerConfig
     encoder: Encoder
 
@@ -168,30 +166,6 @@ class SpanNer(PreTrainedModel):
             if not self.config.multi_label:
                 bias[0] = 0.0
 
-    @classmethod
-    def from_pretrained(
-        cls, name: str | Path, *inputs: Any, output_loading_info: bool = False, **options: Any
-    ) -> Any:
-        """The trained model of a folder, as any of transformers', with ``batching`` as an option.
-
-        Raises ValueError where the folder cannot be read, or weights are missing: they would be
-        made up.
-        """
-        try:
-            with quiet():
-                model, report = super().from_pretrained(
-                    name, *inputs, output_loading_info=True, **options
-                )
-        except (OSError, RuntimeError, SafetensorError) as error:
-            detail = f"{' '.join(str(error).split()):.300}"
-            raise ValueError(f"model {str(name)!r} cannot be loaded: {detail}") from error
-        if absent := sorted(report["missing_keys"]):
-            raise ValueError(
-                f"model {str(name)!r}: {len(absent)} weights are missing (first: {absent[0]}): "
-                "restore the folder from its source, or train again."
-            )
-        return (model, report) if output_loading_info else model
-
     def forward(self, batch: Batch) -> Tensor:
         """Scores [S, C] of a batch's S candidates: sequence by sequence, by first word, by width.
 
@@ -227,20 +201,11 @@ class SpanNer(PreTrainedModel):
         """Whether a parameter lies above the hidden states."""
         return not parameter_name.startswith("model.")
 
-    def head_parameters(self) -> dict[str, nn.Parameter]:
-        """The parameters above the hidden states, by their names in ``named_parameters()``."""
-        return {name: value for name, value in self.named_parameters() if self.is_head(name)}
-
     def depth_of(self, parameter_name: str) -> int:
         """``Encoder.depth_of`` for a name of ``named_parameters()``: L+1 for all of the head."""
         if self.is_head(parameter_name):
             return self.encoder.top_depth
         return self.encoder.depth_of(parameter_name.removeprefix("model."))
-
-    def save_pretrained(self, folder: str | Path, **options: Any) -> None:
-        """Write config.json and model.safetensors, all that ``from_pretrained`` needs."""
-        with self.encoder.stock_attention(), quiet():
-            super().save_pretrained(folder, **options)
 
 
 def _scorer(config: SpanNerConfig, width: int) -> FactorisedScorer | BiaffineScorer:

@@ -145,7 +145,7 @@ def test_encoder_is_a_view() -> None:
     assert next(head.encoder.parameters()).dtype == torch.float64
 
 
-@pytest.mark.parametrize(("asked", "rate"), [({}, 0.01), ({"crf_lr": 0.3}, 0.3)])
+@pytest.mark.parametrize(("asked", "rate"), [({}, 0.05), ({"crf_lr": 0.3}, 0.3)])
 def test_transitions_have_a_rate_of_their_own(asked: dict, rate: float) -> None:
     head = tagger()
     config = TagConfig(crf=True, lr=1e-4, head_lr=2e-3, layer_decay=0.5, **asked)

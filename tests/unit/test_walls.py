@@ -64,7 +64,13 @@ WALLS = {
 own modules. A new module gets a line here, which is the moment to think about where it stands."""
 
 PARTS = {
-    "heads": {"base", "crf", "tagging", "span_scoring"},  # a CRF stands on the tagger of words
+    "heads": {
+        "base",
+        "crf",
+        "own",
+        "tagging",
+        "span_scoring",
+    },  # a CRF stands on the tagger of words
     # NLI is classification of pairs
     "tasks": {"", "base", "chains", "labels", "text", "classify", "words", "span_targets"},
 }
