@@ -45,8 +45,8 @@ def test_example(
 
 def test_there_is_an_example_for_each_feature():
     assert {path.stem for path in SCRIPTS} >= {
-        "classify", "multi_label", "regression", "nli", "tag", "tag_crf", "ner", "own_data", "long_texts",
-        "predict", "resume", "layers", "own_loop",
+        "classify", "multi_label", "regression", "nli", "tag", "tag_crf", "ner",
+        "own_data", "long_texts", "predict", "resume", "layers", "own_loop",
     }  # fmt: skip
 
 

@@ -7,8 +7,10 @@ import torch
 from transformers import get_linear_schedule_with_warmup
 
 from finetune import optimization
-from finetune.config import RESULT_FREE, TrainConfig
+from finetune.config import RESULT_FREE, NerConfig, TagConfig, TrainConfig, field_docs
+from finetune.heads.crf_tagging import CrfTagger
 from finetune.heads.sequence import SequenceClassifier
+from finetune.heads.span import SpanNer
 from finetune.heads.tagging import TokenTagger
 from finetune.optimization import (
     Plan,
@@ -225,3 +227,20 @@ def test_result_settings_leave_out_what_changes_no_result() -> None:
 
 def result_settings_fields() -> set[str]:
     return set(TrainConfig.__dataclass_fields__)
+
+
+def test_heads_say_their_own_rates(tmp_path):
+    tiny.save_tiny_checkpoint(tmp_path, "bert")
+    spans = SpanNer.from_encoder(str(tmp_path), labels=["PER"], max_width=3)
+    rates = {group["lr"] for group in parameter_groups(spans, NerConfig(lr=1e-4))}
+    assert rates == {1e-4, 1e-3}
+    assert "10 times" in field_docs(NerConfig)["head_lr"]
+    rates = {group["lr"] for group in parameter_groups(spans, NerConfig(lr=1e-4, head_lr=5e-4))}
+    assert rates == {1e-4, 5e-4}
+
+    crf = CrfTagger.from_encoder(str(tmp_path), labels=["O", "B-PER", "I-PER"], scheme="BIO")
+    groups = parameter_groups(crf, TagConfig(lr=1e-4, crf=True))
+    (own,) = [group for group in groups if group["lr"] == 0.05]
+    assert sum(weight.numel() for weight in own["params"]) == 3 + 3 + 9
+    assert own["weight_decay"] == 0.0
+    assert "0.05" in field_docs(TagConfig)["crf_lr"]
