@@ -49,7 +49,7 @@ def metrics_table(metrics: Mapping[str, Mapping[str, float]]) -> str:
     names = list(dict.fromkeys(name for values in metrics.values() for name in values))
     rows = [["metric", *metrics], ["---", *["---:"] * len(metrics)]]
     for name in names:
-        cells = [f"{values[name]:.4f}" if name in values else "" for values in metrics.values()]
+        cells = [_number(values[name]) if name in values else "" for values in metrics.values()]
         rows.append([f"`{name}`", *cells])
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
@@ -75,11 +75,18 @@ def results(
     """Metrics by split as plain lines, with a line of comparison under a split that has one."""
     lines = []
     for split, values in metrics.items():
-        shown = "  ".join(f"{name} {value:.4f}" for name, value in values.items())
+        # scores of single types (span_f1_strict:PER) are in metrics.json and README.md
+        overall = {name: value for name, value in values.items() if ":" not in name}
+        shown = "  ".join(f"{name} {_number(value)}" for name, value in overall.items())
         lines.append(f"{split:>12}: {shown}")
         if baselines and split in baselines:
             lines.append(f"{'':>12}  ({baselines[split]})")
     return "\n".join(lines) or "no split with gold labels to score"
+
+
+def _number(value: float) -> str:
+    """A metric to read: counts as whole numbers, all else with four decimals."""
+    return f"{value:,.0f}" if value == int(value) and abs(value) > 1 else f"{value:.4f}"
 
 
 def write_readme(

@@ -142,7 +142,8 @@ class Ner(BaseTask):
     ) -> list[str]:
         """Gold spans that no answer can contain; they count as missed."""
         gold = [example.spans or () for example in examples]
-        return self.targets.lost(gold, [_bounds(windows) for windows in encoded], self.max_length)
+        bounds = [_bounds(windows) for windows in encoded]
+        return self.targets.lost(gold, bounds, self.max_length, self.decoding)
 
     def collate(self, encodings: Sequence[Encoding]) -> dict[str, torch.Tensor]:
         """``span``: class of each candidate [S], or with several labels 0 and 1 [S, C];

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from finetune.span_decoding import best_spans
 from finetune.spans import answered, num_candidates, place
 from finetune.types import IGNORED, LabelSet, Span
 
@@ -83,28 +85,27 @@ class SpanTargets:
         return target
 
     def lost(
-        self, gold: Sequence[Sequence[Span]], bounds: Sequence[Bounds], max_length: int
-    ) -> list[str]:
+        self, gold: Sequence[Sequence[Span]], bounds: Sequence[Bounds], max_length: int,
+        decoding: str,
+    ) -> list[str]:  # fmt: skip
         """Gold spans of texts, read in windows, that no answer can contain, in words.
 
-        ``max_length`` (tokens of a window) is only named.
+        ``max_length`` (tokens of a window) is only named; ``decoding`` says what may stand
+        together.
         """
-        every = [(span, windows) for spans, windows in zip(gold, bounds, strict=True)
-                 for span in spans]  # fmt: skip
-        wide = sum(self._too_wide(span) for span, _ in every)
-        cut = sum(
-            not self._too_wide(span)
-            and not any(start <= span.start and span.end <= end for start, end in windows)
-            for span, windows in every
-        )
-        second = 0
-        if not self.multi_label:
-            second = sum(len(spans) - len({s[:2] for s in spans}) for spans in gold)
-        reasons = {
-            f"wider than --max-width {self.max_width}": wide,
-            f"cut by a window of --max-length {max_length}": cut,
-            "a second label of one extent (see --multi-label)": second,
-        }
-        named = [f"{number:,} {reason}" for reason, number in reasons.items() if number]
-        what = f"{wide + cut + second:,} of {len(every):,} gold spans are out of reach"
-        return [f"{what} and count as missed: {'; '.join(named)}"] if named else []
+        numbers = Counter[str]()
+        for spans, windows in zip(gold, bounds, strict=True):
+            unique = set(spans)
+            narrow = {span for span in unique if not self._too_wide(span)}
+            held = {s for s in narrow if any(a <= s.start and s.end <= b for a, b in windows)}
+            single = held if self.multi_label else {(s.start, s.end): s for s in held}.values()
+            kept = best_spans([(span, 0.9) for span in single], decoding, {})
+            numbers["gold"] += len(unique)
+            numbers[f"wider than --max-width {self.max_width}"] += len(unique) - len(narrow)
+            numbers[f"cut by a window of --max-length {max_length}"] += len(narrow) - len(held)
+            numbers["a second label of one extent (see --multi-label)"] += len(held) - len(single)
+            numbers[f"in the way of another under --decoding {decoding}"] += len(single) - len(kept)
+        total = numbers.pop("gold", 0)
+        reasons = "; ".join(f"{number:,} {what}" for what, number in numbers.items() if number)
+        what = f"{numbers.total():,} of {total:,} gold spans are out of reach and count as missed"
+        return [f"{what}: {reasons}"] if reasons else []
