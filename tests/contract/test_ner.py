@@ -270,6 +270,18 @@ def test_wrong_settings(place: Path, flags: list[str], message: str):
     assert "Traceback" not in outcome.err
 
 
+def test_tagged_data_will_do(place: Path, tmp_path: Path):
+    rows_of_tags = [{"tokens": ["Anna", "saw", "New", "York"], "tags": ["B-PER", "O", "B-LOC",
+                     "I-LOC"]}] * 4  # fmt: skip
+    for split in ("train", "validation"):
+        write_jsonl(tmp_path / "data" / f"{split}.jsonl", rows_of_tags)
+    trained = run("ner", "--model", place / "bert", "--data", tmp_path / "data", "--steps", 2,
+                  "--out", tmp_path / "r")  # fmt: skip
+    assert trained.code == 0, trained.err
+    assert "decoding flat" in trained.err + trained.out
+    assert "always answering" not in trained.out
+
+
 def test_data_without_spans_is_refused(place: Path, tmp_path: Path):
     write_jsonl(tmp_path / "train.jsonl", [{"tokens": ["a", "b"], "tags": ["DET", "NOUN"]}])
     outcome = run("ner", "--model", place / "bert", "--data", tmp_path)
