@@ -1,14 +1,15 @@
-"""DeBERTa-v2 and v3 on a packed row: their own layers, each sequence attending to itself alone.
+"""DeBERTa (v1, v2 and v3) on a packed row: its own layers, each sequence attending to itself alone.
 
-Their modelling code computes attention itself (He et al. 2021, arXiv:2006.03654, section 3.1): the
+The modelling code computes attention itself (He et al. 2021, arXiv:2006.03654, section 3.1): the
 score of a pair of tokens i, j is that of their contents plus two of content and relative position,
 
     Q_i K_j + Q_i PK[i - j] + K_j PQ[i - j],    divided by sqrt(3 D),
 
-with positions far apart sharing a bucket (v2). Here projections, norms and feed-forward run on the
-T tokens, padding exists only inside attention, among sequences of near-equal length, and only the
-relative positions within reach of the longest sequence are projected, once for all sequences. All
-submodules are those of the Hugging Face model, which keeps its weights, names and dropout.
+with positions far apart sharing a bucket from v2 on. Here projections, norms and feed-forward run
+on the T tokens, padding exists only inside attention, among sequences of near-equal length, and
+only the relative positions within reach of the longest sequence are projected, once for all
+sequences. All submodules are those of the Hugging Face model, which keeps its weights, names and
+dropout.
 """
 
 from __future__ import annotations
@@ -41,12 +42,18 @@ class Reach(NamedTuple):
 
 def why_not(model: PreTrainedModel) -> str:
     """Why a model cannot run here, empty where it can."""
-    from transformers import DebertaV2Model
+    from transformers import DebertaModel, DebertaV2Model
 
-    if type(model) is not DebertaV2Model:
-        return f"{type(model).__name__} is not the DebertaV2Model that transformers has"
+    config = model.config
+    kinds = config.pos_att_type or []
+    if type(model) not in (DebertaModel, DebertaV2Model):
+        return f"{type(model).__name__} is not the {config.model_type} model that transformers has"
     if model.z_steps > 1:
         return "the model runs its last layer more than once"
+    if config.model_type == "deberta" and model.encoder.layer[0].attention.self.talking_head:
+        return "its attention heads mix their scores (talking_head)"
+    if len({"c2p", "p2c"} & set(kinds)) != len(kinds):
+        return f"its attention is of kinds {', '.join(kinds)}, not of c2p and p2c alone"
     return ""
 
 
@@ -54,31 +61,32 @@ def run(
     model: Any, *, input_ids: Tensor, position_ids: Tensor, token_type_ids: Tensor,
     layout: PackedLayout, output_hidden_states: bool = False,
 ) -> BaseModelOutput:  # fmt: skip
-    """A DebertaV2Model's forward for one packed row: ids [1, T] three times -> states [1, T, H]."""
+    """A base model's forward for one packed row: ids [1, T] three times -> states [1, T, H]."""
     if input_ids.device.type != "cpu":
         layout = dataclasses.replace(layout, max_waste=ACCELERATOR_WASTE)
     hidden = embedded = model.embeddings(
         input_ids=input_ids, position_ids=position_ids, token_type_ids=token_type_ids
     )[0]  # [T, H]
-    states, reach = [hidden], _reach(model.encoder, layout.max_seqlen)
+    second = model.config.model_type == "deberta-v2"
+    states, reach = [hidden], _reach(model.encoder, layout.max_seqlen, second)
     for number, layer in enumerate(model.encoder.layer):
-        mixed = layer.attention.output(_attend(layer.attention.self, hidden, reach, layout), hidden)
+        attended = _attend(layer.attention.self, hidden, reach, layout, second)
+        mixed = layer.attention.output(attended, hidden)
         hidden = layer.output(layer.intermediate(mixed), mixed)
-        if number == 0 and model.encoder.conv is not None:
+        if number == 0 and second and model.encoder.conv is not None:
             hidden = _convolve(model.encoder.conv, embedded, hidden, layout)
         states.append(hidden)
     kept = tuple(state[None] for state in states) if output_hidden_states else None
     return BaseModelOutput(last_hidden_state=hidden[None], hidden_states=kept)
 
 
-def _reach(encoder: Any, longest: int) -> Reach | None:
+def _reach(encoder: Any, longest: int, second: bool) -> Reach | None:
     """The relative positions of sequences of up to L tokens; None where the model has none."""
     embeddings = encoder.get_rel_embedding()
     if embeddings is None:
         return None
-    rows = rows_of_distances(
-        longest, len(embeddings) // 2, encoder.position_buckets, encoder.max_relative_positions
-    )
+    buckets = encoder.position_buckets if second else -1
+    rows = rows_of_distances(longest, len(embeddings) // 2, buckets, encoder.max_relative_positions)
     first, last = int(rows[0]), int(rows[-1])
     own = bool((rows.diff() == 1).all())
     inner = None if own else (rows - first).to(embeddings.device)
@@ -99,15 +107,13 @@ def rows_of_distances(longest: int, span: int, buckets: int, max_distance: int) 
     return (distances + span).clamp(0, 2 * span - 1)
 
 
-def _attend(module: Any, hidden: Tensor, reach: Reach | None, layout: PackedLayout) -> Tensor:
+def _attend(
+    module: Any, hidden: Tensor, reach: Reach | None, layout: PackedLayout, second: bool
+) -> Tensor:
     """A layer's attention, up to its output projection: [T, H] -> [T, H]."""
-    heads = module.num_attention_heads
-    query, key, value = (
-        project(hidden).unflatten(-1, (heads, -1))
-        for project in (module.query_proj, module.key_proj, module.value_proj)
-    )  # 3 of [T, A, D]
+    query, key, value = (_contents_v2 if second else _contents_v1)(module, hidden)
     scale = _scale(module)
-    to_keys, to_queries = _position_tables(module, reach)
+    to_keys, to_queries = _position_tables(module, reach, second)
     query = query / scale
     to_queries = None if to_queries is None else to_queries / scale
     dropout = module.dropout.p if module.training else 0.0
@@ -120,29 +126,49 @@ def _attend(module: Any, hidden: Tensor, reach: Reach | None, layout: PackedLayo
     return joined if back is None else joined.index_select(0, back)
 
 
+def _contents_v1(module: Any, hidden: Tensor) -> tuple[Tensor, ...]:
+    """Q, K and V of the contents [T, H] by one projection, which has no bias: 3 of [T, A, D]."""
+    heads = module.num_attention_heads
+    query, key, value = module.in_proj(hidden).unflatten(-1, (heads, -1)).chunk(3, dim=-1)
+    return query + module.q_bias.view(heads, -1), key, value + module.v_bias.view(heads, -1)
+
+
+def _contents_v2(module: Any, hidden: Tensor) -> tuple[Tensor, ...]:
+    """Q, K and V of the contents [T, H]: 3 of [T, A, D]."""
+    projections = (module.query_proj, module.key_proj, module.value_proj)
+    return tuple(p(hidden).unflatten(-1, (module.num_attention_heads, -1)) for p in projections)
+
+
 def _scale(module: Any) -> float:
     """sqrt(D times the kinds of scores), in float32 as the model computes it."""
-    kinds = 1 + sum(kind in module.pos_att_type for kind in ("c2p", "p2c"))
-    return float(torch.tensor(module.attention_head_size * kinds, dtype=torch.float32).sqrt())
+    product = module.attention_head_size * (1 + len(module.pos_att_type))
+    return float(torch.tensor(product, dtype=torch.float32).sqrt())
 
 
-def _position_tables(module: Any, reach: Reach | None) -> tuple[Tensor | None, Tensor | None]:
+def _position_tables(
+    module: Any, reach: Reach | None, second: bool
+) -> tuple[Tensor | None, Tensor | None]:
     """PK for distances L-1 .. -(L-1), PQ for -(L-1) .. L-1: [A, D, 2L-1] each, None if unused."""
-    if reach is None or not module.relative_attention:
+    if reach is None:
         return None, None
-    table, shared = module.pos_dropout(reach.table), module.share_att_key  # [R, H]
+    table = module.pos_dropout(reach.table)  # [R, H]
 
-    def projected(project: nn.Module) -> Tensor:
-        made = project(table)
+    def projected(kind: str) -> Tensor:
+        made = _position_projection(module, kind, second)(table)
         made = made if reach.rows is None else made.index_select(0, reach.rows)
         return made.unflatten(-1, (module.num_attention_heads, -1)).permute(1, 2, 0)
 
-    to_keys = to_queries = None
-    if "c2p" in module.pos_att_type:
-        to_keys = projected(module.key_proj if shared else module.pos_key_proj).flip(-1)
-    if "p2c" in module.pos_att_type:
-        to_queries = projected(module.query_proj if shared else module.pos_query_proj)
-    return to_keys, to_queries
+    to_keys = projected("c2p").flip(-1) if "c2p" in module.pos_att_type else None
+    return to_keys, projected("p2c") if "p2c" in module.pos_att_type else None
+
+
+def _position_projection(module: Any, kind: str, second: bool) -> nn.Module:
+    """What makes PK (``"c2p"``) or PQ (``"p2c"``) of relative embeddings."""
+    if not second:
+        return module.pos_proj if kind == "c2p" else module.pos_q_proj
+    if module.share_att_key:
+        return module.key_proj if kind == "c2p" else module.query_proj
+    return module.pos_key_proj if kind == "c2p" else module.pos_query_proj
 
 
 def _heads_first(tensor: Tensor, group: Group) -> Tensor:
@@ -182,12 +208,12 @@ def _middle(table: Tensor, longest: int) -> Tensor:
 def _by_pair(scores: Tensor) -> Tensor:
     """[…, L, 2L-1] with the pair i, j in column L-1 + j - i of row i -> […, L, L], without a copy.
 
-    The columns of a row shift by one from row to row, which is a matter of strides alone; gathering
-    them costs as much as the whole rest of attention.
+    The columns wanted shift by one from row to row, which is a matter of strides alone.
     """
+    scores = scores.contiguous()
     *outer, length, _ = scores.shape
-    *steps, row, _ = scores.contiguous().stride()
-    return scores.contiguous().as_strided(
+    *steps, row, _ = scores.stride()
+    return scores.as_strided(
         (*outer, length, length), (*steps, row - 1, 1), scores.storage_offset() + length - 1
     )
 

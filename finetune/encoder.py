@@ -171,13 +171,13 @@ class Encoder(nn.Module):
     def _run(self, batch: Batch, **settings: Any) -> Any:
         self.check(batch)
         inputs = self.packed_inputs(batch) if self.packed else self.padded_inputs(batch)
+        if self.packed and not self._routed:
+            return deberta.run(self.model, **inputs, **settings)
         device = batch.input_ids.device.type
         single = (
             contextlib.nullcontext() if self.family.half else torch.autocast(device, enabled=False)
         )
         with single:
-            if self.packed and not self._routed:
-                return deberta.run(self.model, **inputs, **settings)
             return self.model(**inputs, **settings)
 
     def _flat(self, hidden: Tensor, batch: Batch) -> Tensor:

@@ -15,7 +15,7 @@ class Family:
     ``"interface"``, or we have a ``"forward"`` of our own for it. ``positions``: where position
     ids begin, 0 or behind the padding id (RoBERTa); None lets the model count for itself.
     ``segments``: takes segment ids. ``masks``: the kinds of layer that each want a mask of their
-    own (ModernBERT). ``half``: its code runs in half precision under autocast.
+    own (ModernBERT). ``half``: its code runs in half precision under autocast (ours always does).
     """
 
     packs: Literal["interface", "forward"] | None = "interface"
@@ -41,7 +41,7 @@ FAMILIES: dict[str, Family] = {
     "data2vec-text": _ROBERTA,
     "roberta-prelayernorm": _ROBERTA,
     # DeBERTa (not v2) masks with the least float32, which bfloat16 cannot hold.
-    "deberta": Family(packs=None, positions=None, half=False),
+    "deberta": Family(packs="forward", half=False),
     "deberta-v2": Family(packs="forward"),
     "mpnet": Family(packs=None, positions="behind padding", segments=False),
 }

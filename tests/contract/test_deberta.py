@@ -1,8 +1,9 @@
-"""DeBERTa-v2 and v3 on a packed row: every option of the configuration, every length, dropout."""
+"""DeBERTa v1 and v2 (v3) on a packed row: all options of the configuration, lengths, dropout."""
 
 from __future__ import annotations
 
 import copy
+import dataclasses
 from itertools import product
 
 import pytest
@@ -11,30 +12,37 @@ from torch import Tensor, nn
 from transformers import DebertaV2Model
 from transformers.models.deberta_v2.modeling_deberta_v2 import build_relative_position
 
+from finetune import deberta
 from finetune.batching import pack
 from finetune.deberta import rows_of_distances
 from finetune.encoder import Encoder
 from tests import tiny
-from tests.contract.parity import LENGTHS, assert_same_gradients, encodings, plain_inputs
+from tests.contract.parity import CLOSE, LENGTHS, assert_same_gradients, encodings, plain_inputs
+
+FAMILIES = ("deberta", "deberta-v2")
 
 
-def assert_equals_plain(lengths=LENGTHS, **changes) -> None:
+def assert_equals_plain(lengths=LENGTHS, family: str = "deberta-v2", **changes) -> None:
     """Hidden states of all layers and the gradient are those of the padded Hugging Face model."""
-    model = tiny.model("deberta-v2", **changes).double()
+    model = tiny.model(family, **changes).double()
+    tolerance = CLOSE.get(family, 1e-12)
     reference, made = copy.deepcopy(model), encodings(model, lengths)
     encoder, inputs = Encoder(model, "packed"), plain_inputs(model, made)
     states = encoder.layers(pack(made))
     kept = inputs["attention_mask"].bool()
     expected = reference(**inputs, output_hidden_states=True).hidden_states
     expected = torch.stack([state[kept] for state in expected])
-    torch.testing.assert_close(states, expected, rtol=0, atol=1e-12)
+    torch.testing.assert_close(states, expected, rtol=0, atol=tolerance)
     weight = torch.randn_like(expected)
     (states * weight).sum().backward()
     (expected * weight).sum().backward()
-    assert_same_gradients(model, reference, 1e-12)
+    assert_same_gradients(model, reference, tolerance)
 
 
-@pytest.mark.parametrize("kinds", [["c2p", "p2c"], ["c2p"], ["p2c"], []])
+KINDS = (["c2p", "p2c"], ["c2p"], ["p2c"], [])
+
+
+@pytest.mark.parametrize("kinds", KINDS)
 @pytest.mark.parametrize("shared", [True, False])
 def test_options(kinds: list[str], shared: bool) -> None:
     for absolute, segments, norm in product((True, False), (0, 2), ("none", "layer_norm")):
@@ -42,6 +50,30 @@ def test_options(kinds: list[str], shared: bool) -> None:
             (9, 24, 3, 10), pos_att_type=kinds, share_att_key=shared, norm_rel_ebd=norm,
             position_biased_input=absolute, type_vocab_size=segments,
         )  # fmt: skip
+
+
+@pytest.mark.parametrize("kinds", KINDS)
+def test_options_of_v1(kinds: list[str]) -> None:
+    for absolute, segments in product((True, False), (0, 2)):
+        assert_equals_plain(
+            (9, 24, 3, 10), "deberta", pos_att_type=kinds, position_biased_input=absolute,
+            type_vocab_size=segments,
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"embedding_size": 24},
+        {"relative_attention": False},
+        {"relative_attention": False, "pos_att_type": None},
+        {"max_relative_positions": 20},
+        {"max_relative_positions": 100},
+    ],
+)
+@pytest.mark.parametrize("lengths", [LENGTHS, (64, 2, 64), (1, 2), (7, 7)])
+def test_further_options_of_v1(changes: dict, lengths: tuple[int, ...]) -> None:
+    assert_equals_plain(lengths, "deberta", **changes)
 
 
 @pytest.mark.parametrize(
@@ -110,10 +142,23 @@ def test_only_reachable_positions_are_projected() -> None:
     assert seen[2:] == [64, 2 * 32 - 1]
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("max_waste", [0.0, 1.0, 100.0])
+def test_groups_of_any_waste_give_the_same(family: str, max_waste: float) -> None:
+    """Accelerators get few large groups, the CPU many of near-equal lengths."""
+    model = tiny.model(family).double()
+    encoder, batch = Encoder(model), pack(encodings(model))
+    inputs = encoder.packed_inputs(batch)
+    inputs["layout"] = dataclasses.replace(inputs["layout"], max_waste=max_waste)
+    coarse = deberta.run(model, **inputs).last_hidden_state[0]
+    torch.testing.assert_close(coarse, encoder(batch), rtol=0, atol=CLOSE.get(family, 1e-12))
+
+
 PLACES = (
     "embeddings.dropout", "pos_dropout", "self.dropout", "attention.output.dropout",
-    "0.output.dropout", "conv.dropout",
+    "0.output.dropout",
 )  # fmt: skip
+PLACES_OF = [*product(FAMILIES, PLACES), ("deberta-v2", "conv.dropout")]
 
 
 def spread(run, draws: int) -> tuple[Tensor, Tensor]:
@@ -123,10 +168,10 @@ def spread(run, draws: int) -> tuple[Tensor, Tensor]:
     return found.mean(0), found.std(0)
 
 
-@pytest.mark.parametrize("place", PLACES)
-def test_dropout_is_where_and_as_often_as_in_the_model(place: str) -> None:
+@pytest.mark.parametrize(("family", "place"), PLACES_OF)
+def test_dropout_is_where_and_as_often_as_in_the_model(family: str, place: str) -> None:
     model = tiny.model(
-        "deberta-v2", num_hidden_layers=1, conv_kernel_size=3, initializer_range=0.1
+        family, num_hidden_layers=1, conv_kernel_size=3, initializer_range=0.1
     ).train()
     rates = {n: m for n, m in model.named_modules() if isinstance(m, nn.Dropout)}
     assert sum(name.endswith(place) for name in rates) == 1
@@ -148,17 +193,20 @@ def test_what_is_not_covered_is_padded() -> None:
         """Some other forward."""
 
     model = Changed(tiny.config("deberta-v2"))
-    assert "Changed is not the DebertaV2Model" in Encoder(model).reason
+    assert "Changed is not the deberta-v2 model" in Encoder(model).reason
     with pytest.raises(ValueError, match="--batching packed: Changed"):
         Encoder(model, "packed")
-    plain = tiny.model("deberta-v2")
-    plain.z_steps = 2
-    assert "more than once" in Encoder(plain).reason
+    repeated = tiny.model("deberta-v2")
+    repeated.z_steps = 2
+    assert "more than once" in Encoder(repeated).reason
+    assert "p2p" in Encoder(tiny.model("deberta", pos_att_type=["c2p", "p2p"])).reason
+    assert "talking_head" in Encoder(tiny.model("deberta", talking_head=True)).reason
 
 
 @pytest.mark.gpu
-def test_packed_equals_padded_on_a_device() -> None:
-    model = tiny.model("deberta-v2").cuda()
+@pytest.mark.parametrize("family", FAMILIES)
+def test_packed_equals_padded_on_a_device(family: str) -> None:
+    model = tiny.model(family).cuda()
     batch = pack(encodings(model)).to("cuda")
     packed, padded = Encoder(model, "packed")(batch), Encoder(model, "padded")(batch)
     torch.testing.assert_close(packed, padded, rtol=0, atol=1e-4)
