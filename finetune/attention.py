@@ -44,10 +44,14 @@ class Group(NamedTuple):
 
 @dataclass(frozen=True)
 class PackedLayout:
-    """Where the N sequences of a packed row lie: their boundaries [N+1] int32 and lengths."""
+    """Where the N sequences of a packed row lie: their boundaries [N+1] int32 and lengths.
+
+    ``max_waste`` is the padding that groups of them may add, as a share of their tokens.
+    """
 
     cu_seqlens: Tensor
     lengths: tuple[int, ...]
+    max_waste: float = MAX_WASTE
 
     @property
     def max_seqlen(self) -> int:
@@ -65,7 +69,7 @@ class PackedLayout:
         for length in self.lengths:
             starts.append(starts[-1] + length)
         groups, back, offset = [], torch.empty(starts[-1], dtype=torch.long), 0
-        for members in near_equal(self.lengths):
+        for members in near_equal(self.lengths, self.max_waste):
             begin = torch.tensor([starts[m] for m in members])[:, None]
             place = torch.arange(self.lengths[members[-1]])
             valid = place < torch.tensor([self.lengths[m] for m in members])[:, None]  # [size, L]
@@ -77,13 +81,13 @@ class PackedLayout:
         return tuple(groups), None if unmoved else back.to(self.cu_seqlens.device)
 
 
-def near_equal(lengths: Sequence[int]) -> Iterator[list[int]]:
-    """Numbers of sequences in groups of ascending length that padding widens by ``MAX_WASTE``."""
+def near_equal(lengths: Sequence[int], max_waste: float = MAX_WASTE) -> Iterator[list[int]]:
+    """Numbers of sequences in groups of ascending length that padding widens by ``max_waste``."""
     members: list[int] = []
     tokens = 0
     for number in sorted(range(len(lengths)), key=lambda n: (lengths[n], n)):
         tokens += lengths[number]
-        if members and lengths[number] * (len(members) + 1) > (1 + MAX_WASTE) * tokens:
+        if members and lengths[number] * (len(members) + 1) > (1 + max_waste) * tokens:
             yield members
             members, tokens = [], lengths[number]
         members.append(number)

@@ -1,8 +1,9 @@
 """Encoder: any Hugging Face text encoder, flat tokens in, flat vectors out.
 
 Heads never see padding. Where a family's modelling code routes attention through transformers'
-attention interface, sequences share one packed row; elsewhere they are padded in here. Both give
-the same numbers (tests/contract), so ``batching`` is about speed alone.
+attention interface, or ``finetune.deberta`` runs its layers, sequences share one packed row;
+elsewhere they are padded in here. Both give the same numbers (tests/contract), so ``batching`` is
+about speed alone.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModel, PreTrainedModel
 
-from finetune import attention
+from finetune import attention, deberta
 from finetune.families import FAMILIES, Family, depth_in_family
 from finetune.models import load_config, load_weights
 from finetune.types import Batch
@@ -49,7 +50,8 @@ class Encoder(nn.Module):
         self.max_length: int | None = None if limit is None else limit - self._first_position
         self.reason = _why_padded(model, self.family, batching)
         self.packed = not self.reason
-        if self.packed:
+        self._routed = self.packed and self.family.packs == "interface"
+        if self._routed:
             model.set_attn_implementation(attention.NAME)
 
     @classmethod
@@ -158,17 +160,19 @@ class Encoder(nn.Module):
     @contextlib.contextmanager
     def stock_attention(self) -> Iterator[None]:
         """Within, the model names transformers' own attention, as saved files must."""
-        if self.packed:
+        if self._routed:
             self.model.set_attn_implementation("sdpa")
         try:
             yield
         finally:
-            if self.packed:
+            if self._routed:
                 self.model.set_attn_implementation(attention.NAME)
 
     def _run(self, batch: Batch, **settings: Any) -> Any:
         self.check(batch)
         inputs = self.packed_inputs(batch) if self.packed else self.padded_inputs(batch)
+        if self.packed and not self._routed:
+            return deberta.run(self.model, **inputs, **settings)
         device = batch.input_ids.device.type
         single = (
             contextlib.nullcontext() if self.family.half else torch.autocast(device, enabled=False)
@@ -217,7 +221,7 @@ def _scatter(values: Tensor, place: Tensor, shape: tuple[int, int], empty: int) 
 
 def _unlisted(model: PreTrainedModel) -> Family:
     takes_segments = "token_type_ids" in inspect.signature(model.forward).parameters
-    return Family(packs=False, positions=None, segments=takes_segments)
+    return Family(packs=None, positions=None, segments=takes_segments)
 
 
 def _why_padded(model: PreTrainedModel, family: Family, batching: Batching) -> str:
@@ -230,6 +234,8 @@ def _why_padded(model: PreTrainedModel, family: Family, batching: Batching) -> s
     reason = ""
     if kind not in FAMILIES:
         reason = f"no test shows that {kind} models give the same results packed"
+    elif family.packs == "forward":
+        reason = deberta.why_not(model)
     elif not (family.packs and model.is_backend_compatible()):
         reason = f"{kind} models compute attention themselves, not through the attention interface"
     elif getattr(model.config, "is_decoder", False):

@@ -11,13 +11,14 @@ from typing import Literal
 class Family:
     """What the Encoder must know about a model type.
 
-    ``packs``: attention goes through transformers' attention interface. ``positions``: where
-    position ids begin, 0 or behind the padding id (RoBERTa); None lets the model count for itself.
+    ``packs``: what lets it run on a packed row: its attention goes through transformers'
+    ``"interface"``, or we have a ``"forward"`` of our own for it. ``positions``: where position
+    ids begin, 0 or behind the padding id (RoBERTa); None lets the model count for itself.
     ``segments``: takes segment ids. ``masks``: the kinds of layer that each want a mask of their
-    own (ModernBERT). ``half``: its code runs in half precision under autocast.
+    own (ModernBERT). ``half``: its code runs in half precision under autocast (ours always does).
     """
 
-    packs: bool = True
+    packs: Literal["interface", "forward"] | None = "interface"
     positions: Literal["zero", "behind padding"] | None = "zero"
     segments: bool = True
     masks: tuple[str, ...] = ()
@@ -40,9 +41,9 @@ FAMILIES: dict[str, Family] = {
     "data2vec-text": _ROBERTA,
     "roberta-prelayernorm": _ROBERTA,
     # DeBERTa (not v2) masks with the least float32, which bfloat16 cannot hold.
-    "deberta": Family(packs=False, positions=None, half=False),
-    "deberta-v2": Family(packs=False, positions=None),
-    "mpnet": Family(packs=False, positions="behind padding", segments=False),
+    "deberta": Family(packs="forward", half=False),
+    "deberta-v2": Family(packs="forward"),
+    "mpnet": Family(packs=None, positions="behind padding", segments=False),
 }
 """Model types (``config.model_type``) with a parity test. Any other is padded, and counts its
 positions itself."""

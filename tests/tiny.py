@@ -25,9 +25,10 @@ from finetune.models import quiet
 PACKED = (
     "bert", "roberta", "xlm-roberta", "camembert", "electra", "albert", "distilbert", "modernbert",
     "ernie", "roberta-prelayernorm", "data2vec-text", "xlm-roberta-xl",
+    "deberta", "deberta-v2",
 )  # fmt: skip
 """Families that run packed."""
-PADDED = ("deberta", "deberta-v2", "mpnet")
+PADDED = ("mpnet",)
 """Families with a head of their own that are padded inside the Encoder."""
 FAMILIES = PACKED + PADDED
 

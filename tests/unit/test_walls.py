@@ -34,10 +34,11 @@ WALLS = {
     "tokenization": "hub models types",
     "batching": "types",
     "attention": "",
+    "deberta": "attention",
     "spans": "",
     "span_decoding": "types",
     "decoding": "align",
-    "encoder": "attention families models types",
+    "encoder": "attention deberta families models types",
     "heads": "align encoder families models types",
     "tasks": "align config data decoding families heads metrics models nesting span_decoding "
     "span_metrics spans tokenization types widths",
