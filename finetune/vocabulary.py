@@ -114,7 +114,7 @@ class Vocabulary:
             return
         self.embedding = ActiveEmbedding(self.plain, rows)
         self._replace(self.plain, self.embedding)
-        self.plain.weight = nn.Parameter(self.plain.weight.new_empty(0))  # its memory goes
+        self.plain.weight.data = self.plain.weight.new_empty(0)  # the parts are copies
         self.note = (
             f"{len(rows):,} of {self.size:,} pieces of the vocabulary occur: the embeddings of "
             "the others only decay"
@@ -188,7 +188,7 @@ class Vocabulary:
     def __exit__(self, *error: object) -> None:
         """Give the model its plain embedding back, with the trained rows in it."""
         if self.embedding is not None:
-            self.plain.weight = nn.Parameter(self.embedding.table())
+            self.plain.weight.data = self.embedding.table()
             self._replace(self.embedding, self.plain)
             self.embedding = None
 

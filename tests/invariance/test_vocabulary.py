@@ -14,12 +14,15 @@ import torch
 from safetensors.torch import load_file
 
 from finetune import train
+from finetune.batching import pack
 from finetune.config import TrainConfig
+from finetune.encoder import Encoder
 from finetune.interruption import Stopped
 from finetune.tasks import load_task
 from finetune.train import fit
 from finetune.vocabulary import ActiveEmbedding, Vocabulary
-from tests import data
+from tests import data, tiny
+from tests.contract.parity import encodings, gradients
 from tests.invariance.test_trajectory import command, config_of, same_files, weights_after
 from tests.tiny import save_tiny_checkpoint
 
@@ -83,6 +86,44 @@ def unread(config: TrainConfig, kind: str) -> list[int]:
     }
     head = task.head()
     return sorted(set(range(head.encoder.vocabulary_size)) - seen - {head.encoder.pad_id})
+
+
+class Whole(torch.nn.Module):
+    """The least of a head: an encoder."""
+
+    def __init__(self, family: str) -> None:
+        super().__init__()
+        self.model = tiny.model(family).double()
+        self.__dict__["encoder"] = Encoder(self.model)
+
+
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_every_family_reads_its_rows_through_the_embedding(family: str) -> None:
+    """Hidden states and gradients, with padding where the family has it; then whole again."""
+    whole, compact = Whole(family), Whole(family)
+    made = encodings(whole.model, (5, 17, 3))
+    vocabulary = Vocabulary(compact, "on", [[made]])
+    for head in (whole, compact):
+        hidden = head.encoder(pack(made))
+        weight = torch.linspace(-1, 1, hidden.numel(), dtype=hidden.dtype).view_as(hidden)
+        (hidden * weight).sum().backward()
+    expected, found = gradients(whole), gradients(compact)
+    assert vocabulary.embedding is not None
+    rows = vocabulary.embedding.rows
+    name = next(n for n, p in compact.named_parameters() if p is vocabulary.embedding.weight)
+    table = expected[name]
+    moved = set(table.abs().amax(1).nonzero()[:, 0].tolist())
+    assert 20 < len(moved) <= len(rows) <= 26 and moved <= set(rows.tolist())
+    assert found.keys() == expected.keys()
+    torch.testing.assert_close(found[name], table[rows], rtol=0, atol=1e-12)
+    for other in found.keys() - {name}:
+        torch.testing.assert_close(found[other], expected[other], rtol=0, atol=1e-12, msg=other)
+    weights = compact.state_dict()
+    with vocabulary:
+        pass
+    for head in (weights, compact.state_dict()):
+        assert list(head) == list(whole.state_dict())
+        assert all(torch.equal(value, whole.state_dict()[n]) for n, value in head.items())
 
 
 @pytest.mark.parametrize(
