@@ -164,12 +164,12 @@ class Vocabulary:
 
     def _loading(self, optimizer: torch.optim.Optimizer, content: dict[str, Any]) -> dict[str, Any]:
         own = self._index(optimizer)
-        shapes = {index: weight.shape for index, _, weight in _numbered(optimizer)}
+        sizes = {index: weight.shape[:1] for index, _, weight in _numbered(optimizer)}
         state = {}
         for index, values in content["state"].items():
             before = values.get("rows")
             now = self.embedding.rows.cpu() if index == own and self.embedding else None
-            size = shapes[index][0] if now is None else self.size
+            size = sizes[index] if now is None else (self.size,)
             state[index] = {
                 name: value if value.ndim == 0 else _brought(value, before, now, size)
                 for name, value in values.items()
@@ -215,9 +215,11 @@ def _numbered(optimizer: torch.optim.Optimizer) -> list[tuple[int, dict[str, Any
     return [(index, group, weight) for index, (group, weight) in enumerate(pairs)]
 
 
-def _brought(value: Tensor, before: Tensor | None, now: Tensor | None, size: int) -> Tensor:
+def _brought(
+    value: Tensor, before: Tensor | None, now: Tensor | None, size: tuple[int, ...]
+) -> Tensor:
     """Moments of the rows ``before`` [A] as those of the rows ``now`` [B] of a table of ``size``
-    rows; None is all rows. Rows that were not there had no gradient: their moments are 0."""
+    (V,); None is all rows. Rows that were not there had no gradient: their moments are 0."""
     if before is not None:
-        value = value.new_zeros(size, *value.shape[1:]).index_copy_(0, before, value)
+        value = value.new_zeros(*size, *value.shape[1:]).index_copy_(0, before, value)
     return value if now is None else value[now]
