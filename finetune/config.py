@@ -69,6 +69,9 @@ class TrainConfig:
     batching: Literal["auto", "packed", "padded"] = "auto"
     """Whether sequences share one row without padding; `auto` packs wherever the model family
     allows it. Never changes results."""
+    active_vocabulary: Literal["auto", "on", "off"] = "auto"
+    """Whether only the embeddings of pieces that occur in the data are trained, and the others
+    decay as they would: `auto` does where under 60 % occur. Never changes results."""
     freeze: str = "none"
     """Weights that stay as they are: `none`, `embeddings`, `all` (the whole encoder), or N (the
     embeddings and the N lowest layers)."""
@@ -246,9 +249,9 @@ CONFIGS: dict[str, type[TrainConfig]] = {
 }
 """The configuration class of each task."""
 
-RESULT_FREE = frozenset(
-    {"out", "max_tokens", "batching", "resume", "track", "save_every", "trust_remote_code"}
-)
+RESULT_FREE = frozenset({"out", "resume", "track", "save_every", "trust_remote_code"}) | {
+    "max_tokens", "batching", "active_vocabulary"
+}  # fmt: skip
 """Settings that cannot change what a run computes; all others make results incomparable."""
 
 

@@ -32,6 +32,7 @@ from finetune.state import State
 from finetune.step import Step
 from finetune.tasks import Task
 from finetune.types import Encoding, Example, Prediction
+from finetune.vocabulary import Vocabulary
 
 LOG_POINTS = 200
 """About how many training-loss lines a run logs."""
@@ -130,7 +131,11 @@ class _Run:
         self.head = self.task.head(last) if resuming else head or self.task.head()
         self.head.encoder.freeze(self.config.freeze)
         self.head.to(self.device)
-        self.optimizer = make_optimizer(self.head, self.config)
+        read = [self.encoded, *([self._data(self.validation)[1]] if self.validation else [])]
+        self.vocabulary = Vocabulary(self.head, self.config.active_vocabulary, read)
+        if self.vocabulary.note:
+            self.reporter.say(self.vocabulary.note)
+        self.optimizer = self.vocabulary.follow(make_optimizer(self.head, self.config))
         self.step = Step(
             self.task, self.head, self.optimizer, self.config, self.accelerator, self.precision
         )
@@ -149,7 +154,7 @@ class _Run:
             answers = self._predict(self.head, examples, encoded, self.validation)
             chosen(self.task.score(examples, answers), self.config.metric)
         if not self.state.finished:
-            with Interruption(self.accelerator) as interruption:
+            with self.vocabulary, Interruption(self.accelerator) as interruption:
                 self._train(interruption)
         result = self._finish()
         self.accelerator.wait_for_everyone()

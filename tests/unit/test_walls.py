@@ -47,13 +47,14 @@ WALLS = {
     "checkpoint": "",
     "interruption": "",
     "launch": "config",
+    "vocabulary": "families types",
     "step": "batching config optimization prediction tasks types",
     "run_log": "checkpoint",
     "state": "checkpoint",
     "run_folder": "checkpoint config tasks types",
     "prediction": "batching launch optimization progress tasks types",
     "train": "batching checkpoint config interruption launch optimization prediction progress "
-    "run_folder run_log state step tasks types",
+    "run_folder run_log state step tasks types vocabulary",
     "predictor": "align config launch prediction tasks types",
     "pipelines": "batching heads predictor tasks types",
     "commands": "align config data interruption launch models optimization prediction predictor "
