@@ -40,6 +40,7 @@ WALLS = {
     "decoding": "align",
     "encoder": "attention deberta families models types",
     "heads": "align encoder families models types",
+    "bench": "batching heads types",
     "tasks": "align config data decoding families heads metrics models nesting span_decoding "
     "span_metrics spans tokenization types widths",
     "scoring": "align data metrics span_metrics tasks.labels types",
