@@ -8,8 +8,8 @@ of them is timed. The arms take turns in one process and the fastest of all roun
 a busy machine slows all of them or none.
 
 Peak memory is what the resident set grows by, at its highest, in one forward and backward pass.
-It needs Linux with glibc, and an allocator that gives freed tensors back at once; with it, all
-arms pay for fresh pages in their times as well. Further phases may join ``span`` here.
+It needs Linux with glibc, whose allocator is told to give freed tensors back at once meanwhile.
+Further phases may join ``span`` here.
 """
 
 from __future__ import annotations
@@ -162,7 +162,8 @@ def measured(case: Case, representation: str, rounds: int) -> list[Row]:
     words = torch.randn(sum(case.lengths), case.width, requires_grad=True)
     arms = arms_of(case, representation, words, layout)
     compare(arms)
-    memory = [min((_peak(arm), _peak(arm)), key=lambda found: found or 0) for arm in arms]
+    with freed_memory_returned():
+        memory = [min((_peak(arm), _peak(arm)), key=lambda found: found or 0) for arm in arms]
     times = [[_seconds(arm) for arm in arms] for _ in range(rounds)]  # arms take turns
     return [
         Row("span", arm.name, case.name, representation, layout.size, 1e3 * min(seconds), peak)
@@ -230,14 +231,18 @@ def freed_memory_returned() -> Iterator[None]:
     Else glibc learns to keep blocks of up to 32 MiB, which hides what is needed again; it is left
     that way, as what it had learned cannot be asked for.
     """
-    mallopt = ctypes.CDLL(None).mallopt if _shows_memory() else lambda *_: None
-    mallopt(MMAP_THRESHOLD, 64 * 2**10)
-    mallopt(TRIM_THRESHOLD, 128 * 2**10)
+    if not _shows_memory():
+        yield
+        return
+    glibc = ctypes.CDLL(None)
+    glibc.mallopt(MMAP_THRESHOLD, 64 * 2**10)
+    glibc.mallopt(TRIM_THRESHOLD, 128 * 2**10)
+    glibc.malloc_trim(0)
     try:
         yield
     finally:
-        mallopt(MMAP_THRESHOLD, 32 * 2**20)
-        mallopt(TRIM_THRESHOLD, 64 * 2**20)
+        glibc.mallopt(MMAP_THRESHOLD, 32 * 2**20)
+        glibc.mallopt(TRIM_THRESHOLD, 64 * 2**20)
 
 
 def environment() -> dict[str, str | int]:
@@ -276,12 +281,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     torch.set_num_threads(options.threads)
     found, show = [], (lambda *_, **__: None) if options.json else print
     show(HEADER, flush=True)
-    with freed_memory_returned():
-        for case in cases(options.cases):
-            for representation in REPRESENTATIONS:
-                rows = measured(case, representation, options.rounds)
-                found += rows
-                show(table_line(rows), flush=True)
+    for case in cases(options.cases):
+        for representation in REPRESENTATIONS:
+            rows = measured(case, representation, options.rounds)
+            found += rows
+            show(table_line(rows), flush=True)
     if options.json:
         rows = [dataclasses.asdict(row) for row in found]
         print(json.dumps({"rows": rows, "environment": environment()}))
