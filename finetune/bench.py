@@ -19,6 +19,7 @@ import contextlib
 import ctypes
 import dataclasses
 import gc
+import itertools
 import json
 import platform
 import random
@@ -155,15 +156,27 @@ def arms_of(case: Case, representation: str, words: Tensor, layout: SpanLayout) 
     ]
 
 
-def measured(case: Case, representation: str, rounds: int) -> list[Row]:
-    """One row for each arm; raises AssertionError where the arms' scores differ."""
+def prepared(case: Case, representation: str) -> tuple[list[Arm], SpanLayout]:
+    """The arms of a case; raises AssertionError where their scores differ."""
     torch.manual_seed(0)
     layout = SpanLayout(_batch(case.lengths), case.max_width)
     words = torch.randn(sum(case.lengths), case.width, requires_grad=True)
     arms = arms_of(case, representation, words, layout)
     compare(arms)
-    with freed_memory_returned():
-        memory = [min((_peak(arm), _peak(arm)), key=lambda found: found or 0) for arm in arms]
+    return arms, layout
+
+
+def peaks(case: Case, representation: str) -> list[int | None]:
+    """The peak memory of each arm, the smaller of two; within ``freed_memory_returned``."""
+    arms, _ = prepared(case, representation)
+    return [min((_peak(arm), _peak(arm)), key=lambda found: found or 0) for arm in arms]
+
+
+def measured(
+    case: Case, representation: str, rounds: int, memory: Sequence[int | None]
+) -> list[Row]:
+    """One row for each arm, whose peak memory is known."""
+    arms, layout = prepared(case, representation)
     times = [[_seconds(arm) for arm in arms] for _ in range(rounds)]  # arms take turns
     return [
         Row("span", arm.name, case.name, representation, layout.size, 1e3 * min(seconds), peak)
@@ -281,11 +294,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     torch.set_num_threads(options.threads)
     found, show = [], (lambda *_, **__: None) if options.json else print
     show(HEADER, flush=True)
-    for case in cases(options.cases):
-        for representation in REPRESENTATIONS:
-            rows = measured(case, representation, options.rounds)
-            found += rows
-            show(table_line(rows), flush=True)
+    every = list(itertools.product(cases(options.cases), REPRESENTATIONS))
+    with freed_memory_returned():  # all before any timing, which leaves holes in the heap
+        memory = [peaks(*each) for each in every]
+    for each, known in zip(every, memory, strict=True):
+        rows = measured(*each, options.rounds, known)
+        found += rows
+        show(table_line(rows), flush=True)
     if options.json:
         rows = [dataclasses.asdict(row) for row in found]
         print(json.dumps({"rows": rows, "environment": environment()}))
