@@ -69,7 +69,7 @@ class Tag(BaseTask):
             if nested is not None:
                 raise ValueError(
                     f"{nested.where}: spans overlap or nest, and one tag for a word cannot say "
-                    "that: keep the outermost spans only, or use a span-based task."
+                    "that: use `finetune ner`, or keep the outermost spans only."
                 )
             labelled = [example for example in examples if example.tags is not None]
             if not labelled and not split.startswith("test"):
