@@ -8,12 +8,13 @@ arguments, so that any process at any time can compute what any other process do
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from itertools import chain
+from collections.abc import Iterable, Mapping, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from finetune.encodings import Encodings, Ragged
 from finetune.types import Batch, Encoding
 
 
@@ -45,75 +46,63 @@ def share(
     return [examples[place] for place in sorted(mine)]
 
 
-def micro_batches(encodings: Sequence[Encoding], max_tokens: int) -> list[list[Encoding]]:
+def micro_batches(encodings: Iterable[Encoding], max_tokens: int) -> list[Encodings]:
     """Sequences sorted by length (ties keep their order) and cut so that a group's lengths sum
     to at most ``max_tokens``.
 
     A sequence that is longer by itself makes a group of its own. Serves training and prediction
     alike: sorted sequences share attention calls, and pad little where a model must be padded.
     """
-    groups: list[list[Encoding]] = []
-    tokens = 0
-    for encoding in sorted(encodings, key=lambda encoding: len(encoding.input_ids)):
-        length = len(encoding.input_ids)
-        if not groups or tokens + length > max_tokens:
-            groups.append([])
-            tokens = 0
-        groups[-1].append(encoding)
-        tokens += length
+    encodings = Encodings.of(encodings)
+    return [encodings.take(rows) for rows in grouped(encodings.lengths, max_tokens)]
+
+
+def grouped(lengths: np.ndarray, max_tokens: int) -> list[np.ndarray]:
+    """The rows of each group of ``micro_batches``, from the lengths [N] of all sequences."""
+    order = np.argsort(lengths, kind="stable")
+    tokens = np.cumsum(lengths[order])
+    groups, start, before = [], 0, 0
+    while start < len(order):
+        fitting = int(np.searchsorted(tokens, before + max_tokens, side="right"))
+        end = max(fitting, start + 1)
+        groups.append(order[start:end])
+        start, before = end, int(tokens[end - 1])
     return groups
 
 
-def pack(encodings: Sequence[Encoding], targets: Mapping[str, Tensor] | None = None) -> Batch:
+def pack(encodings: Iterable[Encoding], targets: Mapping[str, Tensor] | None = None) -> Batch:
     """Lay N >= 1 sequences end to end in one row of T tokens, in the given order, on the CPU.
 
     ``targets`` belong to the same sequences in the same order and are taken as they are.
     """
-    lengths = [len(encoding.input_ids) for encoding in encodings]
-    if not lengths or min(lengths) == 0:
+    encodings = Encodings.of(encodings)
+    ids, bounds = encodings.ids
+    lengths = encodings.lengths
+    if not len(lengths) or lengths.min() == 0:
         raise ValueError("a batch needs at least one sequence, and every sequence a token")
-    cu_seqlens = _boundaries(lengths)  # [N+1]
-    num_tokens = sum(lengths)
-    starts = torch.repeat_interleave(cu_seqlens[:-1], torch.tensor(lengths), output_size=num_tokens)
-    words, word_lengths = _word_rows(encodings, cu_seqlens)
-    num_words = tuple(encoding.num_words for encoding in encodings)
+    segments = encodings.segments
+    words, word_lengths = _word_rows(encodings.words, bounds)
+    num_words = encodings.num_words
     return Batch(
-        input_ids=_joined([encoding.input_ids for encoding in encodings]),
-        position_ids=torch.arange(num_tokens) - starts,
-        segment_ids=_segment_row(encodings),
-        cu_seqlens=cu_seqlens.int(),
-        words=words,
-        word_lengths=word_lengths,
-        words_cu=_boundaries(num_words),
-        lengths=tuple(lengths),
-        example=tuple(encoding.example for encoding in encodings),
-        first_word=tuple(encoding.first_word for encoding in encodings),
-        num_words=num_words,
+        input_ids=torch.from_numpy(ids.astype(np.int64)),
+        position_ids=torch.from_numpy(np.arange(bounds[-1]) - np.repeat(bounds[:-1], lengths)),
+        segment_ids=None if segments is None else torch.from_numpy(segments.astype(np.int64)),
+        cu_seqlens=torch.from_numpy(bounds.astype(np.int32)),
+        words=torch.from_numpy(words),
+        word_lengths=torch.from_numpy(word_lengths),
+        words_cu=torch.from_numpy(np.concatenate(([0], np.cumsum(num_words)))),
+        lengths=tuple(lengths.tolist()),
+        example=tuple(encodings.example.tolist()),
+        first_word=tuple(encodings.first_word.tolist()),
+        num_words=tuple(num_words.tolist()),
         targets=dict(targets or {}),
     )
 
 
-def _word_rows(encodings: Sequence[Encoding], cu_seqlens: Tensor) -> tuple[Tensor, Tensor]:
+def _word_rows(words: Ragged, bounds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Row of each word's first piece and its number of pieces, both [W]."""
-    counts = torch.tensor([len(encoding.word_starts) for encoding in encodings])
-    offsets = torch.repeat_interleave(cu_seqlens[:-1], counts)
-    starts = _joined([encoding.word_starts for encoding in encodings]) + offsets
-    inner = torch.ones(len(starts), dtype=torch.bool)
-    inner[counts[counts > 0].cumsum(0) - 1] = False  # the last entry of a sequence ends a word
-    return starts[inner], starts.diff()[inner[:-1]]
-
-
-def _segment_row(encodings: Sequence[Encoding]) -> Tensor | None:
-    """Segment ids [T], zero for sequences without any; None where no sequence has them."""
-    if all(encoding.segment_ids is None for encoding in encodings):
-        return None
-    return _joined([e.segment_ids or [0] * len(e.input_ids) for e in encodings])
-
-
-def _joined(rows: Sequence[Sequence[int]]) -> Tensor:
-    return torch.tensor(list(chain.from_iterable(rows)), dtype=torch.long)
-
-
-def _boundaries(sizes: Sequence[int]) -> Tensor:
-    """Cumulative sizes with a leading 0: [len(sizes) + 1]."""
-    return torch.nn.functional.pad(torch.tensor(sizes, dtype=torch.long).cumsum(0), (1, 0))
+    counts = words.counts
+    starts = words.values + np.repeat(bounds[:-1], counts)
+    inner = np.ones(len(starts), dtype=bool)
+    inner[words.offsets[1:][counts > 0] - 1] = False  # the last entry of a sequence ends a word
+    return starts[inner], np.diff(starts)[inner[:-1]]

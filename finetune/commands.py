@@ -133,7 +133,7 @@ def dry_run(name: str, config: TrainConfig) -> None:
     task = load_task(config, name)
     examples = task.read("train")
     encoded = task.encode(examples[:10_000])
-    lengths = sorted(len(e.input_ids) for windows in encoded for e in windows)
+    lengths = sorted(encoded.sequences.lengths.tolist())
     plan = Plan.of(config, len(examples))
     print("\n".join((*described(task), *task.notes)))
     print(

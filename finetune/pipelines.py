@@ -63,7 +63,7 @@ class SpanNerPipeline(Pipeline):
     def _forward(self, inputs: dict[str, Any]) -> dict[str, Any]:
         """A prediction for each example: made here, as named tuples would leave as plain ones."""
         task = self.task_of_model
-        sequences = [sequence for windows in inputs["encoded"] for sequence in windows]
+        sequences = inputs["encoded"].sequences
         partials: dict[int, list[Any]] = {example.id: [] for example in inputs["examples"]}
         for group in micro_batches(sequences, task.config.max_tokens):
             batch = pack(group).to(self.device)

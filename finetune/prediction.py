@@ -6,19 +6,24 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
+import numpy as np
 import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object
 
-from finetune.batching import micro_batches, pack
+from finetune.batching import grouped, pack
+from finetune.encodings import Encoded, Encodings
 from finetune.launch import make_accelerator
 from finetune.optimization import autocast, precision_of
+from finetune.prefetch import ahead
 from finetune.progress import Reporter
 from finetune.tasks import Task
-from finetune.types import Encoding, Example, Partial, Prediction
+from finetune.types import Example, Partial, Prediction
 
 PREDICT_TOKENS = 1024
 """Tokens per forward pass in prediction on a CPU: more no longer fits its caches."""
+CHUNK = 4096
+"""Examples of a stream that are sorted by length, and looked through for repetitions, together."""
 
 
 def predict(
@@ -27,50 +32,92 @@ def predict(
     examples: Sequence[Example],
     accelerator: Accelerator | None = None,
     *,
-    encoded: Sequence[Sequence[Encoding]] | None = None,
+    encoded: Encoded | None = None,
     precision: str | None = None,
     reporter: Reporter | None = None,
     title: str = "predicting",
 ) -> list[Prediction]:
     """One prediction for every example, in the examples' order, on every process.
 
-    Raises RuntimeError if a prediction is missing.
+    Sequences that occur several times are computed once. Raises RuntimeError if a prediction is
+    missing.
     """
     accelerator = accelerator or make_accelerator()
+    encoded = task.encode(examples) if encoded is None else encoded
+    mine = range(accelerator.process_index, len(examples), accelerator.num_processes)
+    answers = _Answers(task, [examples[index] for index in mine], encoded.num_windows[mine])
+    sequences = encoded.sequences.take(encoded.rows(mine))
+    first, copies = distinct(sequences)
     device = accelerator.device
     precision = precision or precision_of(task.config, device)
-    mine = range(accelerator.process_index, len(examples), accelerator.num_processes)
-    encoded = encoded if encoded is not None else task.encode(examples)
     budget = PREDICT_TOKENS if device.type == "cpu" else task.config.max_tokens
-    groups = micro_batches([e for index in mine for e in encoded[index]], budget)
-    partials: dict[int, list[Partial]] = {}
+    groups = grouped(sequences.lengths[first], budget)
     head.eval()
     if reporter:
         reporter.start(title, len(groups), unit="batch")
-    for done, group in enumerate(groups):
-        batch = pack(group).to(device)
+    batches = (pack(sequences.take(first[group])) for group in groups)
+    for done, (group, batch) in enumerate(zip(groups, ahead(batches), strict=True)):
+        on_device = batch.to(device)
         with torch.inference_mode(), autocast(precision, device):
-            logits = head(batch)
-        for partial in task.decode(full_precision(logits), batch):
-            partials.setdefault(partial.example, []).append(partial)
+            logits = head(on_device)
+        partials = task.decode(full_precision(logits), on_device)
+        for number, partial in zip(group, partials, strict=True):
+            for row in copies[number]:
+                example, word = sequences.example[row], sequences.first_word[row]
+                answers.add(partial._replace(example=int(example), first_word=int(word)))
         if reporter:
             reporter.update(done + 1)
     if reporter:
         reporter.stop()
-    answers = [task.finish(examples[i], partials[examples[i].id]) for i in mine]
-    by_id = {answer.id: answer for answer in gather_object(answers)}
+    by_id = {answer.id: answer for answer in gather_object(answers.finished)}
     if len(by_id) != len(examples):
         raise RuntimeError(f"{len(by_id)} predictions for {len(examples)} examples")
     return [by_id[example.id] for example in examples]
 
 
+class _Answers:
+    """Predictions of examples, each made as soon as all its sequences have been answered."""
+
+    def __init__(self, task: Task, examples: Sequence[Example], num_windows: np.ndarray) -> None:
+        self.task = task
+        self.waiting = {
+            example.id: (example, int(number), list[Partial]())
+            for example, number in zip(examples, num_windows, strict=True)
+        }
+        self.finished: list[Prediction] = []
+
+    def add(self, partial: Partial) -> None:
+        example, number, partials = self.waiting[partial.example]
+        partials.append(partial)
+        if len(partials) == number:
+            self.finished.append(self.task.finish(example, partials))
+            del self.waiting[partial.example]
+
+
+def distinct(sequences: Encodings) -> tuple[np.ndarray, list[list[int]]]:
+    """The rows of different sequences, and all rows that are the same as each of them."""
+    rows: dict[bytes, list[int]] = {}
+    ids, segments, words = sequences.ids, sequences.segments, sequences.words
+    for row in range(len(sequences)):
+        start, end = ids.offsets[row : row + 2]
+        word, last = words.offsets[row : row + 2]
+        parts = [ids.values[start:end], words.values[word:last]]
+        if segments is not None:
+            parts.append(segments[start:end])
+        content = np.concatenate(([end - start], *parts)).tobytes()
+        rows.setdefault(content, []).append(row)
+    copies = list(rows.values())
+    return np.array([same[0] for same in copies], dtype=np.int64), copies
+
+
 def predict_stream(
-    task: Task, head: Any, examples: Iterable[Example], chunk: int = 2048, **options: Any
+    task: Task, head: Any, examples: Iterable[Example], chunk: int = CHUNK, **options: Any
 ) -> Iterator[Prediction]:
     """Predictions for a stream of any length, in order and in bounded memory."""
     stream = iter(examples)
-    while part := list(islice(stream, chunk)):
-        yield from predict(task, head, part, **options)
+    parts = iter(lambda: list(islice(stream, chunk)), [])
+    for part, encoded in ahead(((part, task.encode(part)) for part in parts), most=1):
+        yield from predict(task, head, part, encoded=encoded, **options)
 
 
 def full_precision(logits: Any) -> Any:

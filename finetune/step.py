@@ -9,12 +9,11 @@ from typing import Any
 import torch
 from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
-from finetune.batching import micro_batches, pack
 from finetune.config import TrainConfig
 from finetune.optimization import autocast, set_rate
 from finetune.prediction import full_precision
 from finetune.tasks import Task
-from finetune.types import Encoding
+from finetune.types import Batch
 
 
 class Step:
@@ -39,19 +38,19 @@ class Step:
         self.sums = torch.float32 if self.device.type == "mps" else torch.float64
 
     def __call__(
-        self, encodings: Sequence[Encoding], *, weight: float, rate: float
+        self, batches: Sequence[Batch], *, weight: float, rate: float
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Update the weights; returns the mean loss and the gradient norm before clipping, on the
         device.
 
-        ``encodings`` are this process's share of the batch. A process without a share gives any
-        sequence with ``weight`` 0, so that it takes part without effect. ``rate`` is the factor on
-        the learning rates.
+        ``batches`` with their targets are this process's share of the optimizer batch, cut into
+        forward passes. A process without a share gives any sequence with ``weight`` 0, so that it
+        takes part without effect. ``rate`` is the factor on the learning rates.
         """
         self.head.train()
         totals = torch.zeros(2, dtype=self.sums, device=self.device)
-        for group in micro_batches(encodings, self.config.max_tokens):
-            batch = pack(group, self.task.collate(group)).to(self.device)
+        for each in batches:
+            batch = each.to(self.device)
             with autocast(self.precision, self.device):
                 logits = self.head(batch)
             loss, count = self.task.loss(full_precision(logits), batch)

@@ -8,8 +8,9 @@ continued from a checkpoint is the run that was never interrupted.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,11 +20,10 @@ from accelerate import Accelerator
 from accelerate.utils import set_seed
 
 from finetune import checkpoint
-from finetune.batching import share
 from finetune.config import TrainConfig, settings
 from finetune.interruption import Interruption, Stopped
 from finetune.launch import make_accelerator
-from finetune.optimization import Plan, make_optimizer, precision_of, result_settings
+from finetune.optimization import make_optimizer, precision_of, result_settings
 from finetune.prediction import predict
 from finetune.progress import Reporter
 from finetune.run_folder import RunFolder
@@ -31,7 +31,8 @@ from finetune.run_log import RunLog
 from finetune.state import State
 from finetune.step import Step
 from finetune.tasks import Task
-from finetune.types import Encoding, Example, Prediction
+from finetune.training_data import TrainingData
+from finetune.types import Example, Prediction
 from finetune.vocabulary import Vocabulary
 
 LOG_POINTS = 200
@@ -92,30 +93,12 @@ class _Run:
         self.device = accelerator.device
         self.precision = precision_of(config, self.device)
         self.rank, self.world = accelerator.process_index, accelerator.num_processes
-        self.train = task.read("train")
-        self.plan = Plan.of(config, len(self.train))
         self.state = State(
             settings=result_settings(config), fingerprint=task.fingerprint, num_processes=self.world
         )
-        self.encoded = self._encode("train", self.train)
-        self.lengths = [sum(len(e.input_ids) for e in windows) for windows in self.encoded]
-        self.validation = selection_split(task.splits)
-        self.kept: dict[str, tuple[Sequence[Example], list[list[Encoding]]]] = {}
+        self.data = TrainingData(task, config, self._note, rank=self.rank, world_size=self.world)
+        self.plan, self.validation = self.data.plan, self.data.validation
         self._prepare(head)
-
-    def _encode(self, split: str, examples: Sequence[Example]) -> list[list[Encoding]]:
-        encoded = self.task.encode(examples)
-        windows = sum(len(parts) > 1 for parts in encoded)
-        cut, self.task.num_cut = self.task.num_cut, 0
-        for number, what in (
-            (windows, "are over --max-length: read in several windows"),
-            (cut, "(texts, or single words) are cut to fit --max-length"),
-        ):
-            if number:
-                self._note(f"{number:,} of {split} {what}")
-        for line in self.task.lost(examples, encoded):
-            self._note(f"{split}: {line}")
-        return encoded
 
     def _note(self, line: str) -> None:
         self.task.notes.append(line)
@@ -131,7 +114,7 @@ class _Run:
         self.head = self.task.head(last) if resuming else head or self.task.head()
         self.head.encoder.freeze(self.config.freeze)
         self.head.to(self.device)
-        read = [self.encoded, *([self._data(self.validation)[1]] if self.validation else [])]
+        read = self.data.read()
         self.vocabulary = Vocabulary(self.head, self.config.active_vocabulary, read)
         if self.vocabulary.note:
             self.reporter.say(self.vocabulary.note)
@@ -150,7 +133,7 @@ class _Run:
         """Train to the end, then score the best model."""
         self._write_start()
         if self.config.metric and self.validation:  # a wrong one is refused before it costs time
-            examples, encoded = (part[:1] for part in self._data(self.validation))
+            examples, encoded = (part[:1] for part in self.data.split(self.validation))
             answers = self._predict(self.head, examples, encoded, self.validation)
             chosen(self.task.score(examples, answers), self.config.metric)
         if not self.state.finished:
@@ -165,10 +148,10 @@ class _Run:
         log = RunLog(self.folder.path / "log.jsonl", self.accelerator, state.step)
         every = max(1, plan.num_steps // LOG_POINTS)
         self.reporter.start("training", plan.num_steps, state.step)
-        with self.reporter:
-            while state.step < plan.num_steps and not state.finished:
-                examples = plan.batch(state.step)
-                log.add(*self._step(examples), len(examples))
+        with self.reporter, contextlib.closing(self.data.parts(state.step)) as parts:
+            for batches, weight, num_examples in parts:
+                rate = plan.rate(state.step)
+                log.add(*self.step(batches, weight=weight, rate=rate), num_examples)
                 state.step += 1
                 at_end = state.step == plan.num_steps
                 stop = interruption.asked()
@@ -183,18 +166,13 @@ class _Run:
                 if saving or state.finished:
                     state_now = dataclasses.asdict(state)
                     self.folder.save_last(self.task, self.head, self.optimizer, state_now)
-                if stop and not state.finished:
+                if state.finished:
+                    break
+                if stop:
                     raise Stopped(
                         f"stopped at step {state.step} of {plan.num_steps}; the "
                         f"checkpoint is in {self.folder.last}"
                     )
-
-    def _step(self, examples: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
-        """One optimizer step on a batch of training examples: mean loss, gradient norm."""
-        mine = share(examples, self.rank, self.world, self.lengths)
-        encodings = [e for index in mine or examples[:1] for e in self.encoded[index]]
-        rate = self.plan.rate(self.state.step)
-        return self.step(encodings, weight=1.0 if mine else 0.0, rate=rate)
 
     def _evaluate(self, log: RunLog) -> None:
         """Score the validation split; keep the model if it is the best so far."""
@@ -203,7 +181,7 @@ class _Run:
             state.best_step = state.step
             self.folder.save_best(self.task, self.head)
             return
-        examples, encoded = self._data(self.validation)
+        examples, encoded = self.data.split(self.validation)
         predicted = self._predict(self.head, examples, encoded, self.validation)
         metrics = self.task.score(examples, predicted)
         score = chosen(metrics, self.task.metric)
@@ -227,7 +205,7 @@ class _Run:
         best = self.task.head(self.folder.best).to(self.device)
         metrics: dict[str, dict[str, float]] = {}
         for split in self.task.splits[1:]:
-            examples, encoded = self._data(split)
+            examples, encoded = self.data.split(split)
             predicted = self._predict(best, examples, encoded, split)
             if split == self.validation:
                 predicted = self._settle(best, examples, predicted)
@@ -259,16 +237,6 @@ class _Run:
             return predicted
         self.folder.save_best(self.task, best)
         return fitted
-
-    def _data(self, split: str) -> tuple[Sequence[Example], list[list[Encoding]]]:
-        """A split's examples and their sequences; the validation split's are kept."""
-        if split not in self.kept:
-            examples = self.task.read(split)
-            encoded = self._encode(split, examples)
-            if split != self.validation:
-                return examples, encoded
-            self.kept[split] = examples, encoded
-        return self.kept[split]
 
     def _predict(
         self, head: Any, examples: Sequence[Example], encoded: Any, title: str
@@ -303,12 +271,6 @@ class _Run:
             flat = {f"{s}/{name}": v for s, values in metrics.items() for name, v in values.items()}
             self.accelerator.log(flat, step=self.state.step)
             self.accelerator.end_training()
-
-
-def selection_split(splits: Iterable[str]) -> str | None:
-    """The split that selects the best model, or None where there is none."""
-    names = sorted(name for name in splits if name.startswith("validation"))
-    return names[0] if names else None  # of MNLI's two, the matched one
 
 
 def chosen(metrics: dict[str, float], name: str) -> float:

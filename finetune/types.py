@@ -118,7 +118,8 @@ class Encoding:
     ``word_starts`` has one entry more than the words this sequence answers for: the index of each
     word's first piece, then the end of the last word. These words are ``first_word``,
     ``first_word + 1``, … of the example, and every word of an example is answered for by exactly
-    one of its windows; words around them are context. Text examples have no words.
+    one of its windows; words around them are context. Text examples have no words. ``target`` is
+    the task's own: numbers by name, the same names in all sequences; None without gold.
     """
 
     example: int
@@ -126,7 +127,7 @@ class Encoding:
     segment_ids: list[int] | None = None
     word_starts: list[int] = field(default_factory=list)
     first_word: int = 0
-    target: Any = None
+    target: Mapping[str, Sequence[float]] | None = None
 
     @property
     def num_words(self) -> int:

@@ -12,14 +12,15 @@ and it does not matter at which steps a run is saved, interrupted and continued.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from finetune.encodings import Encoded
 from finetune.families import FAMILIES
-from finetune.types import Encoding
 
 SHARE = 0.6
 """``auto`` trains the whole table from this share of occurring rows on: less is hardly saved."""
@@ -89,9 +90,7 @@ class Vocabulary:
     ``note`` says how many. Leaving the context gives the model its plain embedding back.
     """
 
-    def __init__(
-        self, head: Any, setting: str, encoded: Iterable[Sequence[Sequence[Encoding]]]
-    ) -> None:
+    def __init__(self, head: Any, setting: str, encoded: Iterable[Encoded]) -> None:
         """Make the embedding of ``head`` compact where ``setting`` (auto, on or off) says so.
 
         ``encoded`` is all that the model reads until the context is left. Raises ValueError where
@@ -120,17 +119,15 @@ class Vocabulary:
             "the others only decay"
         )
 
-    def _rows(self, encoded: Iterable[Sequence[Sequence[Encoding]]]) -> Tensor:
+    def _rows(self, encoded: Iterable[Encoded]) -> Tensor:
         """The ids that occur, with the padding's: [A]. Those that the model does not have are the
         encoder's to refuse."""
-        seen = {self.encoder.pad_id}
+        seen = [np.array([self.encoder.pad_id])]
         if self.plain.padding_idx is not None:
-            seen.add(self.plain.padding_idx)
-        for examples in encoded:
-            for windows in examples:
-                for encoding in windows:
-                    seen.update(encoding.input_ids)
-        return torch.tensor(sorted(seen & set(range(len(self.plain.weight)))))
+            seen.append(np.array([self.plain.padding_idx]))
+        seen += [np.unique(examples.sequences.ids.values) for examples in encoded]
+        ids = np.unique(np.concatenate(seen)).astype(np.int64)
+        return torch.from_numpy(ids[ids < len(self.plain.weight)])
 
     def _replace(self, old: nn.Module, new: nn.Module) -> None:
         name = next(n for n, m in self.encoder.model.named_modules() if m is old)

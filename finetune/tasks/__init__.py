@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import torch
 
     from finetune.data import Dataset
+    from finetune.encodings import Encoded
 
 TASKS = {
     "classify": "finetune.tasks.classify:Classify",
@@ -58,14 +59,14 @@ class Task(Protocol):
     def read(self, split: str) -> Sequence[Example]:
         """The examples of a split."""
 
-    def encode(self, examples: Sequence[Example]) -> list[list[Encoding]]:
+    def encode(self, examples: Sequence[Example]) -> Encoded:
         """The sequences of each example: one, or several windows."""
 
-    def lost(self, examples: Sequence[Example], encoded: Sequence[Sequence[Encoding]]) -> list[str]:
+    def lost(self, examples: Sequence[Example], encoded: Encoded) -> list[str]:
         """What gold of these examples no answer can contain, in lines to read."""
 
-    def collate(self, encodings: Sequence[Encoding]) -> Mapping[str, torch.Tensor]:
-        """The targets of a batch of sequences, in the same order."""
+    def collate(self, encodings: Iterable[Encoding]) -> Mapping[str, torch.Tensor]:
+        """The targets of a batch of sequences, in the same order; none where gold is missing."""
 
     def head(self, name: str | Path | None = None) -> Any:
         """A model: fresh on the configured encoder, or the one saved in a folder."""

@@ -5,20 +5,26 @@ from __future__ import annotations
 import dataclasses
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from finetune.config import CONFIGS, TrainConfig, from_settings, settings
 from finetune.data import Dataset, hold_out
+from finetune.encodings import Encoded, Encodings, Ragged
 from finetune.families import FAMILIES
 from finetune.models import load_config
 from finetune.tasks import TASK_FILE
 from finetune.tokenization import PieceTokenizer
-from finetune.types import Example, LabelSet
+from finetune.types import Encoding, Example, LabelSet
+
+if TYPE_CHECKING:
+    import torch
 
 OVERLAP = 64
 """Tokens that windows share where nothing is said."""
+CHUNK = 8192
+"""Examples that are tokenised at a time."""
 FORMAT = 1
 """Version of the saved task file."""
 
@@ -130,6 +136,24 @@ class BaseTask(ABC):
         """The examples of a split."""
         assert self.data is not None, "this task was loaded without data"
         return list(self.data.splits[split])
+
+    def encode(self, examples: Sequence[Example]) -> Encoded:
+        """The sequences of each example, laid flat as they are made."""
+        chunks = (examples[start : start + CHUNK] for start in range(0, len(examples), CHUNK))
+        return Encoded.joined([Encoded.of(self.sequences(chunk)) for chunk in chunks])
+
+    @abstractmethod
+    def sequences(self, examples: Sequence[Any]) -> list[list[Encoding]]:
+        """The sequences of each example: one, or several windows."""
+
+    def collate(self, encodings: Iterable[Encoding]) -> dict[str, torch.Tensor]:
+        """The targets of a batch of sequences; none where gold is missing."""
+        targets = Encodings.of(encodings).targets
+        return {} if targets is None else self.targets_of(targets)
+
+    @abstractmethod
+    def targets_of(self, rows: Mapping[str, Ragged]) -> dict[str, torch.Tensor]:
+        """The targets of a batch from those of its sequences."""
 
     def lost(self, examples: Any, encoded: Any) -> list[str]:
         """Every gold label can be answered, unless a task says otherwise."""

@@ -8,7 +8,7 @@ sentence.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
+from finetune.encodings import Ragged
 from finetune.heads.crf import (
     CrfScores,
     best_path,
@@ -24,14 +25,7 @@ from finetune.heads.crf import (
     path_score,
     restricted,
 )
-from finetune.types import IGNORED, Batch, Encoding, Partial
-
-
-class ChainTarget(NamedTuple):
-    """The gold tags of a sequence's own words, and whether they end the sentence."""
-
-    tags: list[int]
-    ends: bool
+from finetune.types import IGNORED, Batch, Partial
 
 
 class Chain(NamedTuple):
@@ -43,15 +37,19 @@ class Chain(NamedTuple):
     chances: np.ndarray
 
 
-def chain_targets(encodings: Sequence[Encoding], num_tags: int) -> dict[str, Tensor]:
+def chain_target(tags: Sequence[int], begins: bool, ends: bool) -> dict[str, Sequence[float]]:
+    """The gold tags of a sequence's own words; whether they begin and end the sentence."""
+    return {"tag": tags, "begins": [begins], "ends": [ends]}
+
+
+def chain_targets(rows: Mapping[str, Ragged], num_tags: int) -> dict[str, Tensor]:
     """``tag`` [W]; ``begins`` and ``ends`` [N], whether a sequence does so to its sentence; and
     ``allowed`` [W, C], the tags a word may have, if there is a word whose tag is unknown."""
-    targets: list[ChainTarget] = [encoding.target for encoding in encodings]
-    tags = torch.tensor([tag for target in targets for tag in target.tags], dtype=torch.long)
+    tags = torch.from_numpy(rows["tag"].values.astype(np.int64))
     found = {
         "tag": tags,
-        "begins": torch.tensor([encoding.first_word == 0 for encoding in encodings]),
-        "ends": torch.tensor([target.ends for target in targets]),
+        "begins": torch.tensor(rows["begins"].values),
+        "ends": torch.tensor(rows["ends"].values),
     }
     unknown = tags == IGNORED
     if unknown.any():

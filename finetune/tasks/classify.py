@@ -8,7 +8,7 @@ Devlin et al., 2019).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from torch.nn import functional
 
 from finetune.config import ClassifyConfig, TextConfig
 from finetune.data import Dataset, read_text
+from finetune.encodings import Ragged
 from finetune.heads.sequence import SequenceClassifier
 from finetune.metrics import classification_scores, multilabel_scores, regression_scores
 from finetune.tasks.base import BaseTask
@@ -129,35 +130,38 @@ class Classify(BaseTask):
         """The metric that selects the best model."""
         return self.config.metric or METRICS[self.problem]
 
-    def encode(self, examples: Sequence[TextExample]) -> list[list[Encoding]]:
+    def sequences(self, examples: Sequence[TextExample]) -> list[list[Encoding]]:
         """One sequence for each text; several windows where --long-text says so."""
         encoded, cut = encode_texts(
             examples, self.tokenizer, self.max_length, self.config.long_text, self.overlap
         )
         self.num_cut += cut
         return [
-            [
-                replace(encoding, target=(self._target(example), 1 / len(windows)))
-                for encoding in windows
-            ]
+            [replace(encoding, target=self._target(example, len(windows))) for encoding in windows]
             for example, windows in zip(examples, encoded, strict=True)
         ]
 
-    def _target(self, example: TextExample) -> Any:
-        if example.label is None or self.problem == "regression":
-            return example.label
-        if self.problem == "multi":
-            return [float(name in example.label) for name in self.labels]
-        return self.labels.id(str(example.label), example.where)
+    def _target(self, example: TextExample, num_windows: int) -> dict[str, list[float]] | None:
+        label = example.label
+        if label is None:
+            return None
+        if self.problem == "regression":
+            numbers = [float(label)]  # type: ignore[arg-type]
+        elif self.problem == "multi":
+            assert isinstance(label, tuple)
+            numbers = [float(name in label) for name in self.labels]
+        else:
+            numbers = [self.labels.id(str(label), example.where)]
+        return {"label": numbers, "share": [1 / num_windows]}
 
-    def collate(self, encodings: Sequence[Encoding]) -> dict[str, torch.Tensor]:
+    def targets_of(self, rows: Mapping[str, Ragged]) -> dict[str, torch.Tensor]:
         """``label`` [N] or [N, C], ``share`` [N]: a window's share in its example."""
-        if any(encoding.target[0] is None for encoding in encodings):
-            return {}
-        return {
-            "label": torch.tensor([encoding.target[0] for encoding in encodings]),
-            "share": torch.tensor([encoding.target[1] for encoding in encodings]),
-        }
+        label = rows["label"].values
+        if self.problem == "single":
+            label = label.astype(np.int64)
+        elif self.problem == "multi":
+            label = label.reshape(-1, len(self.labels))
+        return {"label": torch.tensor(label), "share": torch.tensor(rows["share"].values)}
 
     def head(self, name: str | Path | None = None) -> SequenceClassifier:
         """The family's classifier, fresh on the configured encoder or loaded from a folder."""

@@ -8,7 +8,7 @@ special. What may stand together is decided at the end (``finetune.span_decoding
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,6 +19,7 @@ from torch.nn import functional
 
 from finetune.config import NerConfig
 from finetune.data import Dataset, read_tokens
+from finetune.encodings import Encoded, Ragged
 from finetune.heads.span import SpanNer
 from finetune.nesting import overlapping
 from finetune.span_decoding import LOWEST, best_spans, choose_thresholds
@@ -121,7 +122,7 @@ class Ner(BaseTask):
         """The metric that selects the best model."""
         return self.config.metric or "span_f1_strict"
 
-    def encode(self, examples: Sequence[TokenExample]) -> list[list[Encoding]]:
+    def sequences(self, examples: Sequence[TokenExample]) -> list[list[Encoding]]:
         """The windows of each sentence; a span is answered for by the window that holds it best
         (``spans.answered``)."""
         result = []
@@ -137,25 +138,17 @@ class Ner(BaseTask):
             result.append(encodings)
         return result
 
-    def lost(
-        self, examples: Sequence[TokenExample], encoded: Sequence[Sequence[Encoding]]
-    ) -> list[str]:
+    def lost(self, examples: Sequence[TokenExample], encoded: Encoded) -> list[str]:
         """Gold spans that no answer can contain; they count as missed."""
         gold = [example.spans or () for example in examples]
         bounds = [_bounds(windows) for windows in encoded]
         return self.targets.lost(gold, bounds, self.max_length, self.decoding)
 
-    def collate(self, encodings: Sequence[Encoding]) -> dict[str, torch.Tensor]:
+    def targets_of(self, rows: Mapping[str, Ragged]) -> dict[str, torch.Tensor]:
         """``span``: class of each candidate [S], or with several labels 0 and 1 [S, C];
         ``IGNORED`` where another window answers. ``num_words``: of the windows' own, []."""
-        if any(encoding.target is None for encoding in encodings):
-            return {}
-        target = self.targets.collate(
-            [encoding.target for encoding in encodings],
-            [encoding.num_words for encoding in encodings],
-        )
-        num_words = sum(encoding.target.num_words for encoding in encodings)
-        return {"span": torch.from_numpy(target), "num_words": torch.tensor(num_words)}
+        num_words = torch.tensor(int(rows["num_words"].values.sum()))
+        return {"span": torch.from_numpy(self.targets.collate(rows)), "num_words": num_words}
 
     def head(self, name: str | Path | None = None) -> SpanNer:
         """A span scorer, fresh on the configured encoder or loaded from a folder."""

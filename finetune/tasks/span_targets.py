@@ -3,28 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from finetune.encodings import Ragged
 from finetune.span_decoding import best_spans
 from finetune.spans import answered, num_candidates, place
 from finetune.types import IGNORED, LabelSet, Span
 
 Bounds = Sequence[tuple[int, int]]
 """The words (start, end) of each window of a text."""
-
-
-class Gold(NamedTuple):
-    """The target of a window: places and classes of its gold spans among its candidates, the
-    places of candidates that another window answers for (none where there is one window), and
-    the number of words, as candidates, that this one answers for."""
-
-    places: np.ndarray
-    classes: np.ndarray
-    others: np.ndarray
-    num_words: int
 
 
 class SpanTargets:
@@ -38,23 +27,34 @@ class SpanTargets:
         self.labels, self.max_width, self.multi_label = labels, max_width, multi_label
         self.first_class = 0 if multi_label else 1
 
-    def gold(self, spans: Sequence[Span], bounds: Bounds, index: int) -> Gold:
-        """The target of window ``index`` of a text with these gold spans."""
+    def gold(self, spans: Sequence[Span], bounds: Bounds, index: int) -> dict[str, Sequence[float]]:
+        """The target of window ``index`` of a text with these gold spans.
+
+        ``places`` and ``classes`` of its gold spans among its candidates; ``others``, the places
+        of candidates that another window answers for (none where there is one window);
+        ``num_words``, how many words, as candidates, this one answers for; ``width``, its words.
+        """
         start, end = bounds[index]
         found = [
             (place(s.start - start, s.end - start, end - start, self.max_width), number)
             for s, number in self._known(spans)
             if start <= s.start and s.end <= end and not self._too_wide(s)
         ]
-        others, num_words = np.zeros(0, dtype=np.int64), end - start
+        others: list[int] = []
+        num_words = end - start
         if len(bounds) > 1:
             mine = answered(bounds, index, self.max_width)
-            others = np.flatnonzero(~mine)
+            others = np.flatnonzero(~mine).tolist()
             words = np.arange(end - start)
             num_words = int(mine[place(words, words + 1, end - start, self.max_width)].sum())
         places, classes = zip(*found, strict=True) if found else ((), ())
-        arrays = (np.array(values, dtype=np.int64) for values in (places, classes))
-        return Gold(*arrays, others, num_words)
+        return {
+            "places": places,
+            "classes": classes,
+            "others": others,
+            "num_words": [num_words],
+            "width": [end - start],
+        }
 
     def _known(self, spans: Sequence[Span]) -> list[tuple[Span, int]]:
         """Spans of known types with their class; the first of an extent unless several may be."""
@@ -67,21 +67,24 @@ class SpanTargets:
     def _too_wide(self, span: Span) -> bool:
         return self.max_width is not None and span.end - span.start > self.max_width
 
-    def collate(self, gold: Sequence[Gold], num_words: Sequence[int]) -> np.ndarray:
-        """Classes of all candidates of windows of so many words: [S], or 0 and 1 [S, C] with
-        several labels; ``IGNORED`` where another window answers."""
-        sizes = [num_candidates(number, self.max_width) for number in num_words]
-        shape = (sum(sizes), len(self.labels)) if self.multi_label else (sum(sizes),)
+    def collate(self, rows: Mapping[str, Ragged]) -> np.ndarray:
+        """Classes of all candidates of windows: [S], or 0 and 1 [S, C] with several labels;
+        ``IGNORED`` where another window answers."""
+        widths = rows["width"].values.tolist()
+        ends = np.cumsum([num_candidates(number, self.max_width) for number in widths])
+        begins = np.concatenate(([0], ends[:-1]))
+        shape = (ends[-1], len(self.labels)) if self.multi_label else (ends[-1],)
         target = np.zeros(shape, dtype=np.int64)
-        start = 0
-        for each, size in zip(gold, sizes, strict=True):
-            part = target[start : start + size]
-            if self.multi_label:
-                part[each.places, each.classes] = 1
-            else:
-                part[each.places] = each.classes
-            part[each.others] = IGNORED
-            start += size
+        gold, others = (
+            rows[name].values.astype(np.int64) + np.repeat(begins, rows[name].counts)
+            for name in ("places", "others")
+        )
+        classes = rows["classes"].values.astype(np.int64)
+        if self.multi_label:
+            target[gold, classes] = 1
+        else:
+            target[gold] = classes
+        target[others] = IGNORED
         return target
 
     def lost(

@@ -9,7 +9,7 @@ scored, so every word gets exactly one prediction whatever the tokenizer or the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -23,14 +23,15 @@ from finetune import align
 from finetune.config import TagConfig
 from finetune.data import Dataset, read_tokens
 from finetune.decoding import Transitions, viterbi, word_scores
+from finetune.encodings import Ragged
 from finetune.heads.crf import CrfScores
 from finetune.heads.crf_tagging import CrfTagger
 from finetune.heads.tagging import TokenTagger
 from finetune.metrics import tagging_scores
 from finetune.tasks.base import BaseTask
 from finetune.tasks.chains import (
-    ChainTarget,
     chain_loss,
+    chain_target,
     chain_targets,
     decode_chains,
     whole_chain,
@@ -138,7 +139,7 @@ class Tag(BaseTask):
         """The metric that selects the best model: span F1, or accuracy where tags are no spans."""
         return self.config.metric or ("span_f1_conll" if self.scheme else "accuracy")
 
-    def encode(self, examples: Sequence[TokenExample]) -> list[list[Encoding]]:
+    def sequences(self, examples: Sequence[TokenExample]) -> list[list[Encoding]]:
         """The windows of each sentence; together they answer for every word once."""
         result = []
         windowed = word_windows(self, examples, own=True)
@@ -149,11 +150,13 @@ class Tag(BaseTask):
             result.append(windows)
         return result
 
-    def _target(self, window: Encoding, tags: list[int]) -> list[int] | ChainTarget:
+    def _target(self, window: Encoding, tags: list[int]) -> dict[str, Sequence[float]]:
         """The targets of a window's own words, from those of all words of its sentence."""
         end = window.first_word + window.num_words
         own = tags[window.first_word : end]
-        return ChainTarget(own, end == len(tags)) if self.config.crf else self._spread(window, own)
+        if self.config.crf:
+            return chain_target(own, window.first_word == 0, end == len(tags))
+        return {"tag": self._spread(window, own)}
 
     def _targets(self, example: TokenExample) -> list[int] | None:
         if example.tags is None:
@@ -175,13 +178,11 @@ class Tag(BaseTask):
             spread += [target] + [follow] * (end - start - 1)
         return spread
 
-    def collate(self, encodings: Sequence[Encoding]) -> dict[str, torch.Tensor]:
+    def targets_of(self, rows: Mapping[str, Ragged]) -> dict[str, torch.Tensor]:
         """``tag`` [W], or [P] where all pieces are scored; more for the CRF (``chain_targets``)."""
-        if any(encoding.target is None for encoding in encodings):
-            return {}
         if self.config.crf:
-            return chain_targets(encodings, len(self.labels))
-        return {"tag": torch.tensor([tag for e in encodings for tag in e.target], dtype=torch.long)}
+            return chain_targets(rows, len(self.labels))
+        return {"tag": torch.from_numpy(rows["tag"].values.astype(np.int64))}
 
     def head(self, name: str | Path | None = None) -> TokenTagger | CrfTagger:
         """The family's tagger, fresh on the configured encoder or loaded from a folder."""

@@ -15,13 +15,20 @@ from transformers import AutoConfig, AutoModel, AutoModelForTokenClassification
 from finetune.align import illegal_transitions, tag_names
 from finetune.batching import micro_batches, pack
 from finetune.config import TagConfig
+from finetune.encodings import Encodings
 from finetune.heads.crf import CrfScores, log_partition, path_score
 from finetune.heads.crf_tagging import CrfTagger, CrfTaggerConfig
 from finetune.heads.tagging import TokenTagger
 from finetune.optimization import parameter_groups
 from finetune.prediction import predict
 from finetune.tasks import load_task
-from finetune.tasks.chains import ChainTarget, chain_loss, chain_targets, decode_chains, whole_chain
+from finetune.tasks.chains import (
+    chain_loss,
+    chain_target,
+    chain_targets,
+    decode_chains,
+    whole_chain,
+)
 from finetune.types import IGNORED, Encoding, TokenExample
 from tests import data, tiny
 from tests.contract.parity import CLOSE, encodings
@@ -187,7 +194,12 @@ def test_errors_of_loading(tmp_path: Path) -> None:
 def target_of(tags: list[int], ends: bool, example: int = 0, first_word: int = 0) -> Encoding:
     starts = list(range(1, len(tags) + 2))
     ids = [5] * (len(tags) + 2)
-    return Encoding(example, ids, None, starts, first_word, ChainTarget(tags, ends))
+    target = chain_target(tags, first_word == 0, ends)
+    return Encoding(example, ids, None, starts, first_word, target)
+
+
+def targets_of(made: list[Encoding]) -> dict[str, torch.Tensor]:
+    return chain_targets(Encodings.of(made).targets, 3)
 
 
 def scores_of(num_words: int, seed: int = 0) -> CrfScores:
@@ -208,7 +220,7 @@ def test_windows_count_the_edges_they_have() -> None:
         target_of([2, 0], True, 1, 9),
         target_of([], True, 2),
     ]
-    targets = chain_targets(made, 3)
+    targets = targets_of(made)
     assert targets["begins"].tolist() == [True, True, False, False, True]
     assert targets["ends"].tolist() == [True, False, False, True, True]
     assert "allowed" not in targets
@@ -218,11 +230,11 @@ def test_windows_count_the_edges_they_have() -> None:
     expected, position = 0.0, 0
     nothing = torch.zeros(3, dtype=torch.double)
     for encoding in made[:-1]:
-        tags = encoding.target.tags
+        tags = encoding.target["tag"]
         own = CrfScores(
             scores.emissions[position : position + len(tags)],
             scores.start if encoding.first_word == 0 else nothing,
-            scores.end if encoding.target.ends else nothing,
+            scores.end if encoding.target["ends"][0] else nothing,
             scores.transitions,
         )
         position += len(tags)
@@ -233,7 +245,7 @@ def test_windows_count_the_edges_they_have() -> None:
 
 def test_words_without_a_tag_may_have_any() -> None:
     made = [target_of([0, IGNORED, 2], True), target_of([IGNORED] * 4, True, 1)]
-    targets = chain_targets(made, 3)
+    targets = targets_of(made)
     assert targets["allowed"].tolist() == [
         [True, False, False], [True] * 3, [False, False, True], *[[True] * 3] * 4,
     ]  # fmt: skip
@@ -251,9 +263,9 @@ def test_partly_labelled_sentences_train_beside_the_rest() -> None:
     """Their loss adds up over micro-batches, whether a batch has such words or not."""
     made = [target_of([0, IGNORED, 2], True), target_of([1, 2, 0, 0], True, 1)]
     scores = scores_of(7)
-    whole = chain_loss(scores, pack(made, chain_targets(made, 3)))
+    whole = chain_loss(scores, pack(made, targets_of(made)))
     parts = [
-        chain_loss(scores._replace(emissions=part), pack([one], chain_targets([one], 3)))
+        chain_loss(scores._replace(emissions=part), pack([one], targets_of([one])))
         for one, part in zip(made, scores.emissions.split([3, 4]), strict=True)
     ]
     for total, part in zip(whole, zip(*parts, strict=True), strict=True):
@@ -291,7 +303,7 @@ def test_long_sentences_keep_their_precision() -> None:
     scores = scores_of(2000)
     scores = scores._replace(emissions=scores.emissions + 40)
     made = [target_of(decode(scores, 2000), True)]
-    batch = pack(made, chain_targets(made, 3))
+    batch = pack(made, targets_of(made))
     exact, _ = chain_loss(scores, batch)
     single, _ = chain_loss(CrfScores(*(part.float() for part in scores)), batch)
     assert single.dtype == torch.float32

@@ -426,7 +426,7 @@ def test_each_word_is_owned_and_learnt_once(runs: Runs, name: str, family: str) 
             assert len(window.input_ids) <= 24
             assert window.word_starts == sorted(set(window.word_starts))
             assert 1 <= window.word_starts[0] <= window.word_starts[-1] <= len(window.input_ids) - 1
-            own = iter(window.target)
+            own = iter(window.target["tag"])
             for start, end in zip(window.word_starts, window.word_starts[1:], strict=False):
                 size = end - start if task.all_pieces else 1
                 target = [next(own) for _ in range(size)]
@@ -654,7 +654,7 @@ def test_tags_unseen_in_training_are_noted(runs: Runs, tmp_path: Path) -> None:
     task = runs.task("bio", data=splits(tmp_path, train=_BIO, validation=_BIO, test=odd))
     assert any("GPE in test never occurs in train" in note for note in task.notes)
     (windows,) = task.encode(task.read("test"))
-    assert windows[0].target == [IGNORED, task.labels.id("B-PER")]
+    assert windows[0].target == {"tag": [IGNORED, task.labels.id("B-PER")]}
     answer = predict(task, task.head(), task.read("test"))
     perfect = replace(answer[0], tags=("O", "B-PER"))
     assert task.score(task.read("test"), [perfect])["span_recall_conll"] == 0.5

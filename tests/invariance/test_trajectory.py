@@ -21,6 +21,7 @@ from finetune.interruption import Stopped
 from finetune.tasks import load_task
 from finetune.train import fit
 from tests import data
+from tests.invariance.stopping import interrupt_in_step
 from tests.tiny import save_tiny_checkpoint
 
 EXACT = {"lr": 1e-2, "epochs": 2.0, "batch_size": 8, "precision": "fp32", "max_length": 32}
@@ -163,18 +164,8 @@ def test_interrupted_and_resumed_is_bit_equal(
     whole = config_of(kind, place, tmp_path / "whole", model="dropout", eval_every=4)
     fit(load_task(whole, task), whole)
 
-    from finetune import train
-
     parts = replace(whole, out=str(tmp_path / "parts"))
-    step = train._Run._step
-
-    def interrupted(run, examples):
-        result = step(run, examples)
-        if run.state.step == 6:
-            os.kill(os.getpid(), signal.SIGINT)
-        return result
-
-    monkeypatch.setattr(train._Run, "_step", interrupted)
+    interrupt_in_step(7, monkeypatch)
     with pytest.raises(Stopped, match="stopped at step 7"):
         fit(load_task(parts, task), parts)
     monkeypatch.undo()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -13,16 +12,17 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from finetune import train
 from finetune.batching import pack
 from finetune.config import TrainConfig
 from finetune.encoder import Encoder
+from finetune.encodings import Encoded
 from finetune.interruption import Stopped
 from finetune.tasks import load_task
 from finetune.train import fit
 from finetune.vocabulary import ActiveEmbedding, Vocabulary
 from tests import data, tiny
 from tests.contract.parity import encodings, gradients
+from tests.invariance.stopping import interrupt_in_step
 from tests.invariance.test_trajectory import command, config_of, same_files, weights_after
 from tests.tiny import save_tiny_checkpoint
 
@@ -102,7 +102,7 @@ def test_every_family_reads_its_rows_through_the_embedding(family: str) -> None:
     """Hidden states and gradients, with padding where the family has it; then whole again."""
     whole, compact = Whole(family), Whole(family)
     made = encodings(whole.model, (5, 17, 3))
-    vocabulary = Vocabulary(compact, "on", [[made]])
+    vocabulary = Vocabulary(compact, "on", [Encoded.of([made])])
     for head in (whole, compact):
         hidden = head.encoder(pack(made))
         weight = torch.linspace(-1, 1, hidden.numel(), dtype=hidden.dtype).view_as(hidden)
@@ -150,7 +150,7 @@ def test_which_rows_are_trained(
     encoding = replace(
         task.encode(task.read("train"))[0][0], input_ids=[*range(1, round(300 * share)), 300, 999]
     )
-    vocabulary = Vocabulary(head, setting, [[[encoding]]])
+    vocabulary = Vocabulary(head, setting, [Encoded.of([[encoding]])])
     assert len(table_of(dict(head.named_parameters()))) == rows
     assert vocabulary.reason == reason
     assert vocabulary.note.startswith(f"{rows} of 300 pieces") == (not reason)
@@ -224,15 +224,7 @@ def test_interrupted_and_resumed_is_bit_equal(
 
 def interrupted(kind: str, config: TrainConfig, patch: pytest.MonkeyPatch) -> TrainConfig:
     """Run up to step 7; returns what continues it."""
-    step = train._Run._step
-
-    def stopping(run, examples):
-        result = step(run, examples)
-        if run.state.step == 6:
-            os.kill(os.getpid(), signal.SIGINT)
-        return result
-
-    patch.setattr(train._Run, "_step", stopping)
+    interrupt_in_step(7, patch)
     task = load_task(config, kind)
     torch.manual_seed(config.seed)  # the head that a run makes for itself
     head = task.head()

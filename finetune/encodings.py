@@ -1,0 +1,243 @@
+"""What the tokenizer made of a data split, in flat arrays: one number after the other, and where
+each sequence begins.
+
+Lists of Python numbers take 36 bytes a token and have to be joined anew for every batch. Here a
+token takes 2 bytes (4 in vocabularies over 65,536 pieces), a batch is gathered by a few calls of
+numpy, and the arrays can be files that are only mapped into memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, NamedTuple, overload
+
+import numpy as np
+
+from finetune.types import Encoding
+
+SMALLEST = (np.uint16, np.int32, np.int64)
+"""Types to keep whole numbers in, the first that holds them."""
+
+
+class Ragged(NamedTuple):
+    """Rows of different lengths, end to end: row n is ``values[offsets[n]:offsets[n + 1]]``."""
+
+    values: np.ndarray
+    offsets: np.ndarray
+
+    @classmethod
+    def of(cls, rows: Sequence[Sequence[Any]]) -> Ragged:
+        """The same rows in one array."""
+        counts = np.fromiter(map(len, rows), np.int64, len(rows))
+        values = np.array(list(chain.from_iterable(rows)))
+        return cls(_compact(values), _boundaries(counts))
+
+    @property
+    def counts(self) -> np.ndarray:
+        """The length of each row."""
+        return np.diff(self.offsets)
+
+    def take(self, rows: np.ndarray) -> Ragged:
+        """Some of the rows, in the order asked for."""
+        begins = self.offsets[rows]
+        counts = self.offsets[rows + 1] - begins
+        offsets = _boundaries(counts)
+        places = np.arange(offsets[-1]) + np.repeat(begins - offsets[:-1], counts)
+        return Ragged(self.values[places], offsets)
+
+    def row(self, number: int) -> list[Any]:
+        """One row as Python values."""
+        return self.values[self.offsets[number] : self.offsets[number + 1]].tolist()
+
+    @classmethod
+    def joined(cls, parts: Sequence[Ragged]) -> Ragged:
+        """The rows of all parts, one part after the other."""
+        values = np.concatenate([part.values for part in parts])
+        return cls(values, _boundaries(np.concatenate([part.counts for part in parts])))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Encodings(Sequence[Encoding]):
+    """N sequences. As a sequence of ``Encoding`` it gives each of them with Python lists.
+
+    ``ids``, ``words`` (word starts) have a row for each sequence; ``segments`` lies as the ids do,
+    None where all are 0 or unknown; ``example`` and ``first_word`` are [N]. ``targets`` has rows by
+    name, None where a sequence lacks its target.
+    """
+
+    ids: Ragged
+    segments: np.ndarray | None
+    words: Ragged
+    example: np.ndarray
+    first_word: np.ndarray
+    targets: Mapping[str, Ragged] | None
+
+    @classmethod
+    def of(cls, items: Iterable[Encoding]) -> Encodings:
+        """Sequences laid flat."""
+        if isinstance(items, Encodings):
+            return items
+        items = list(items)
+        return cls(
+            Ragged.of([item.input_ids for item in items]),
+            _segments(items),
+            Ragged.of([item.word_starts for item in items]),
+            np.array([item.example for item in items], dtype=np.int64),
+            np.array([item.first_word for item in items], dtype=np.int32),
+            _targets(items),
+        )
+
+    @classmethod
+    def joined(cls, parts: Sequence[Encodings]) -> Encodings:
+        """The sequences of all parts, one part after the other."""
+        segments = None
+        if any(part.segments is not None for part in parts):
+            segments = np.concatenate([_or_zeros(part.segments, part.ids.values) for part in parts])
+        targets = None
+        if all(part.targets is not None for part in parts):
+            names = parts[0].targets or {}
+            targets = {name: Ragged.joined([p.targets[name] for p in parts]) for name in names}
+        return cls(
+            Ragged.joined([part.ids for part in parts]),
+            segments,
+            Ragged.joined([part.words for part in parts]),
+            np.concatenate([part.example for part in parts]),
+            np.concatenate([part.first_word for part in parts]),
+            targets,
+        )
+
+    def take(self, rows: np.ndarray) -> Encodings:
+        """Some of the sequences, in the order asked for."""
+        ids = self.ids.take(rows)
+        segments = None
+        if self.segments is not None:
+            segments = Ragged(self.segments, self.ids.offsets).take(rows).values
+        targets = self.targets
+        if targets is not None:
+            targets = {name: target.take(rows) for name, target in targets.items()}
+        words, example = self.words.take(rows), self.example[rows]
+        return Encodings(ids, segments, words, example, self.first_word[rows], targets)
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Tokens of each sequence: [N]."""
+        return self.ids.counts
+
+    @property
+    def num_words(self) -> np.ndarray:
+        """How many words each sequence answers for: [N]."""
+        return np.maximum(self.words.counts - 1, 0)
+
+    def __len__(self) -> int:
+        return len(self.example)
+
+    @overload
+    def __getitem__(self, place: int) -> Encoding: ...
+    @overload
+    def __getitem__(self, place: slice) -> Encodings: ...
+    def __getitem__(self, place: int | slice) -> Encoding | Encodings:
+        if isinstance(place, slice):
+            return self.take(np.arange(len(self))[place])
+        number = range(len(self))[place]
+        start, end = self.ids.offsets[number : number + 2]
+        targets = self.targets
+        return Encoding(
+            int(self.example[number]),
+            self.ids.row(number),
+            None if self.segments is None else self.segments[start:end].tolist(),
+            self.words.row(number),
+            int(self.first_word[number]),
+            None if targets is None else {name: t.row(number) for name, t in targets.items()},
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Encoded(Sequence[Encodings]):
+    """The sequences of examples: one, or several windows. Example e has the rows
+    ``offsets[e] .. offsets[e + 1] - 1`` of ``sequences``."""
+
+    sequences: Encodings
+    offsets: np.ndarray
+
+    @classmethod
+    def of(cls, examples: Sequence[Sequence[Encoding]]) -> Encoded:
+        """Sequences by example, laid flat."""
+        counts = np.fromiter(map(len, examples), np.int64, len(examples))
+        return cls(Encodings.of(chain.from_iterable(examples)), _boundaries(counts))
+
+    @classmethod
+    def joined(cls, parts: Sequence[Encoded]) -> Encoded:
+        """The examples of all parts, one part after the other."""
+        if not parts:
+            return cls.of([])
+        counts = np.concatenate([np.diff(part.offsets) for part in parts])
+        return cls(Encodings.joined([part.sequences for part in parts]), _boundaries(counts))
+
+    @property
+    def num_windows(self) -> np.ndarray:
+        """How many sequences each example has: [E]."""
+        return np.diff(self.offsets)
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Tokens of each example, over all its sequences: [E]."""
+        tokens = self.sequences.ids.offsets[self.offsets]
+        return np.diff(tokens)
+
+    def rows(self, examples: Sequence[int] | np.ndarray) -> np.ndarray:
+        """The numbers of the sequences of some examples, in their order."""
+        wanted = np.asarray(examples, dtype=np.int64)
+        return Ragged(np.arange(self.offsets[-1]), self.offsets).take(wanted).values
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @overload
+    def __getitem__(self, place: int) -> Encodings: ...
+    @overload
+    def __getitem__(self, place: slice) -> Encoded: ...
+    def __getitem__(self, place: int | slice) -> Encodings | Encoded:
+        wanted = np.arange(len(self))[place]
+        if isinstance(place, slice):
+            part = self.sequences.take(self.rows(wanted))
+            return Encoded(part, _boundaries(self.num_windows[wanted]))
+        return self.sequences[int(self.offsets[wanted]) : int(self.offsets[wanted + 1])]
+
+
+def _segments(items: Sequence[Encoding]) -> np.ndarray | None:
+    if not any(item.segment_ids and any(item.segment_ids) for item in items):
+        return None
+    rows = (item.segment_ids or [0] * len(item.input_ids) for item in items)
+    return np.fromiter(chain.from_iterable(rows), np.uint8)
+
+
+def _targets(items: Sequence[Encoding]) -> dict[str, Ragged] | None:
+    if not items or any(item.target is None for item in items):
+        return None
+    return {name: Ragged.of([item.target[name] for item in items]) for name in items[0].target}
+
+
+def _compact(values: np.ndarray) -> np.ndarray:
+    """Whole numbers in the smallest type that holds them, others in float32."""
+    if values.dtype == bool:
+        return values
+    if not len(values):
+        return values.astype(SMALLEST[0])
+    if values.dtype.kind == "f":
+        return values.astype(np.float32)
+    lowest, highest = values.min(), values.max()
+    fits = (t for t in SMALLEST if np.iinfo(t).min <= lowest and highest <= np.iinfo(t).max)
+    return values.astype(next(fits))
+
+
+def _or_zeros(segments: np.ndarray | None, like: np.ndarray) -> np.ndarray:
+    return np.zeros(len(like), np.uint8) if segments is None else segments
+
+
+def _boundaries(counts: np.ndarray) -> np.ndarray:
+    """Cumulative counts with a leading 0: [len(counts) + 1]."""
+    offsets = np.zeros(len(counts) + 1, np.int64)
+    np.cumsum(counts, out=offsets[1:])
+    return offsets
