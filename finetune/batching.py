@@ -76,7 +76,7 @@ def pack(encodings: Iterable[Encoding], targets: Mapping[str, Tensor] | None = N
     ``targets`` belong to the same sequences in the same order and are taken as they are.
     """
     encodings = Encodings.of(encodings)
-    ids, bounds = encodings.ids
+    ids, bounds, _ = encodings.ids
     lengths = encodings.lengths
     if not len(lengths) or lengths.min() == 0:
         raise ValueError("a batch needs at least one sequence, and every sequence a token")
@@ -101,6 +101,8 @@ def pack(encodings: Iterable[Encoding], targets: Mapping[str, Tensor] | None = N
 
 def _word_rows(words: Ragged, bounds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Row of each word's first piece and its number of pieces, both [W]."""
+    if words.width == 0:
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
     counts = words.counts
     starts = words.values + np.repeat(bounds[:-1], counts)
     inner = np.ones(len(starts), dtype=bool)

@@ -96,7 +96,14 @@ class _Run:
         self.state = State(
             settings=result_settings(config), fingerprint=task.fingerprint, num_processes=self.world
         )
-        self.data = TrainingData(task, config, self._note, rank=self.rank, world_size=self.world)
+        self.data = TrainingData(
+            task,
+            config,
+            self._note,
+            rank=self.rank,
+            world_size=self.world,
+            in_turn=accelerator.main_process_first,
+        )
         self.plan, self.validation = self.data.plan, self.data.validation
         self._prepare(head)
 

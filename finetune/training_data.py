@@ -3,10 +3,14 @@ computes."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
+from finetune import encoding_cache
 from finetune.batching import micro_batches, pack, share
 from finetune.config import TrainConfig
+from finetune.encoding_cache import is_kept
 from finetune.encodings import Encoded
 from finetune.optimization import Plan
 from finetune.prefetch import ahead
@@ -21,7 +25,8 @@ class TrainingData:
     """What a task's splits come to for one process of a run.
 
     ``train`` are the training examples and ``encoded`` their sequences; ``say`` is told what a
-    person should know about them.
+    person should know about them; ``in_turn`` lets one process go first, so that the others find
+    in the cache what it has made.
     """
 
     def __init__(
@@ -32,7 +37,9 @@ class TrainingData:
         *,
         rank: int = 0,
         world_size: int = 1,
+        in_turn: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext,
     ) -> None:
+        self.in_turn = in_turn
         self.task, self.max_tokens, self.say = task, config.max_tokens, say
         self.rank, self.world_size = rank, world_size
         self.train = task.read("train")
@@ -74,7 +81,9 @@ class TrainingData:
         return batches, 1.0 if mine else 0.0, len(examples)
 
     def _encode(self, split: str, examples: Sequence[Example]) -> Encoded:
-        encoded = self.task.encode(examples)
+        turns = self.in_turn if is_kept(examples) else contextlib.nullcontext
+        with turns():
+            encoded = encoding_cache.encoded(self.task, examples)
         windows = int((encoded.num_windows > 1).sum())
         cut, self.task.num_cut = self.task.num_cut, 0
         for number, what in (

@@ -6,6 +6,7 @@ import os
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["HF_DATASETS_OFFLINE"] = "1"
+os.environ["FINETUNE_CACHE"] = "off"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 # One thread: models here are tiny, and threads that wait for each other on a busy machine made
 # the contract tests 10 times slower.

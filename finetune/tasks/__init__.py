@@ -62,6 +62,9 @@ class Task(Protocol):
     def encode(self, examples: Sequence[Example]) -> Encoded:
         """The sequences of each example: one, or several windows."""
 
+    def encoding_key(self, examples: Sequence[Example]) -> str:
+        """A hash of all that ``encode(examples)`` follows from."""
+
     def lost(self, examples: Sequence[Example], encoded: Encoded) -> list[str]:
         """What gold of these examples no answer can contain, in lines to read."""
 

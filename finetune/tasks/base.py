@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import gc
+import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from finetune.config import CONFIGS, TrainConfig, from_settings, settings
-from finetune.data import Dataset, hold_out
+from finetune.data import Dataset, fingerprint, hold_out
 from finetune.encodings import Encoded, Encodings, Ragged
 from finetune.families import FAMILIES
 from finetune.models import load_config
@@ -140,7 +143,18 @@ class BaseTask(ABC):
     def encode(self, examples: Sequence[Example]) -> Encoded:
         """The sequences of each example, laid flat as they are made."""
         chunks = (examples[start : start + CHUNK] for start in range(0, len(examples), CHUNK))
-        return Encoded.joined([Encoded.of(self.sequences(chunk)) for chunk in chunks])
+        with without_collection():
+            return Encoded.joined([Encoded.of(self.sequences(chunk)) for chunk in chunks])
+
+    def encoding_key(self, examples: Sequence[Example]) -> str:
+        """A hash of all that ``encode(examples)`` follows from, and of some settings besides."""
+        common = {field.name for field in dataclasses.fields(TrainConfig)}
+        own = {n: v for n, v in settings(self.config).items() if n not in common}
+        facts = [FORMAT, self.name, list(self.labels), self.extra, self.max_length, self.overlap]
+        described = json.dumps([*facts, own, self.tokenizer.backend.to_str()], sort_keys=True)
+        ids = json.dumps([example.id for example in examples])
+        content = described + ids + fingerprint({"examples": examples})
+        return hashlib.sha256(content.encode()).hexdigest()
 
     @abstractmethod
     def sequences(self, examples: Sequence[Any]) -> list[list[Encoding]]:
@@ -176,6 +190,19 @@ class BaseTask(ABC):
         }
         text = json.dumps(content, indent=2, ensure_ascii=False)
         (folder / TASK_FILE).write_text(text + "\n", encoding="utf-8")
+
+
+@contextlib.contextmanager
+def without_collection() -> Iterator[None]:
+    """Keep Python's garbage collector from looking through millions of new lists for cycles, of
+    which they have none: tokenising takes 0.6 times as long."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _model_limit(config: TrainConfig) -> int | None:

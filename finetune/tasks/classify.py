@@ -161,7 +161,8 @@ class Classify(BaseTask):
             label = label.astype(np.int64)
         elif self.problem == "multi":
             label = label.reshape(-1, len(self.labels))
-        return {"label": torch.tensor(label), "share": torch.tensor(rows["share"].values)}
+        share = torch.from_numpy(rows["share"].values)
+        return {"label": torch.from_numpy(label), "share": share}
 
     def head(self, name: str | Path | None = None) -> SequenceClassifier:
         """The family's classifier, fresh on the configured encoder or loaded from a folder."""

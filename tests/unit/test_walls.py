@@ -56,7 +56,8 @@ WALLS = {
     "state": "checkpoint",
     "run_folder": "checkpoint config tasks types",
     "prediction": "batching encodings launch optimization prefetch progress tasks types",
-    "training_data": "batching config encodings optimization prefetch tasks types",
+    "encoding_cache": "encodings tasks types",
+    "training_data": "batching config encoding_cache encodings optimization prefetch tasks types",
     "train": "checkpoint config interruption launch optimization prediction progress "
     "run_folder run_log state step tasks training_data types vocabulary",
     "predictor": "align config launch prediction tasks types",
