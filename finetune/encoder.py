@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
 import torch
@@ -20,6 +20,7 @@ from transformers import AutoModel, PreTrainedModel
 from finetune import attention, deberta
 from finetune.families import FAMILIES, Family, depth_in_family
 from finetune.models import load_config, load_weights
+from finetune.padding import flat, flat_places, in_order, in_rows, length_groups
 from finetune.types import Batch
 
 Batching = Literal["auto", "packed", "padded"]
@@ -69,12 +70,12 @@ class Encoder(nn.Module):
 
     def forward(self, batch: Batch) -> Tensor:
         """Last hidden states [T, H] of a batch of T tokens."""
-        return self._flat(self._run(batch).last_hidden_state, batch)
+        return self._states(batch, lambda output: [output.last_hidden_state])[0]
 
     def layers(self, batch: Batch) -> Tensor:
         """Hidden states [L+1, T, H]: the embeddings' output, then each layer's."""
-        states = self._run(batch, output_hidden_states=True).hidden_states
-        return torch.stack([self._flat(state, batch) for state in states])
+        states = self._states(batch, lambda out: out.hidden_states, output_hidden_states=True)
+        return torch.stack(states)
 
     def check(self, batch: Batch) -> None:
         """Raise ValueError for what the model has no embedding for.
@@ -110,14 +111,14 @@ class Encoder(nn.Module):
         place = flat_places(batch)
         shape = (len(batch.lengths), batch.max_seqlen)
         inputs = {
-            "input_ids": _scatter(batch.input_ids, place, shape, self.pad_id),
-            "attention_mask": _scatter(torch.ones_like(batch.input_ids), place, shape, 0),
+            "input_ids": in_rows(batch.input_ids, place, shape, self.pad_id),
+            "attention_mask": in_rows(torch.ones_like(batch.input_ids), place, shape, 0),
         }
         if self.family.positions is not None:
             columns = torch.arange(shape[1], device=place.device) + self._first_position
             inputs["position_ids"] = columns.expand(shape)
         if self.family.segments:
-            inputs["token_type_ids"] = _scatter(self._segments(batch), place, shape, 0)
+            inputs["token_type_ids"] = in_rows(self._segments(batch), place, shape, 0)
         return inputs
 
     def freeze(self, what: str | int) -> int:
@@ -168,8 +169,22 @@ class Encoder(nn.Module):
             if self._routed:
                 self.model.set_attn_implementation(attention.NAME)
 
-    def _run(self, batch: Batch, **settings: Any) -> Any:
+    def _states(
+        self, batch: Batch, taken: Callable[[Any], Sequence[Tensor]], **settings: Any
+    ) -> list[Tensor]:
+        """What is ``taken`` of the model's output, flat: [T, H] each."""
         self.check(batch)
+        if self.packed:
+            return [state[0] for state in taken(self._run(batch, **settings))]
+        groups = list(length_groups(batch))
+        parts = [
+            [flat(state, group.batch) for state in taken(self._run(group.batch, **settings))]
+            for group in groups
+        ]
+        places = [group.tokens for group in groups]
+        return [in_order(states, places) for states in zip(*parts, strict=True)]
+
+    def _run(self, batch: Batch, **settings: Any) -> Any:
         inputs = self.packed_inputs(batch) if self.packed else self.padded_inputs(batch)
         if self.packed and not self._routed:
             return deberta.run(self.model, **inputs, **settings)
@@ -179,9 +194,6 @@ class Encoder(nn.Module):
         )
         with single:
             return self.model(**inputs, **settings)
-
-    def _flat(self, hidden: Tensor, batch: Batch) -> Tensor:
-        return hidden[0] if self.packed else flat(hidden, batch)
 
     def _segments(self, batch: Batch) -> Tensor:
         if batch.segment_ids is None or self.num_segments <= 1:
@@ -196,27 +208,6 @@ def _check_range(what: str, ids: Tensor, size: int) -> None:
             f"{what} {lowest if lowest < 0 else highest} is outside the model's 0..{size - 1}: "
             "tokenizer and model do not belong together."
         )
-
-
-def flat_places(batch: Batch) -> Tensor:
-    """Where each token lies in N padded rows laid end to end: [T]."""
-    rows = torch.arange(len(batch.lengths), device=batch.input_ids.device) * batch.max_seqlen
-    lengths = batch.cu_seqlens.diff()
-    return (
-        torch.repeat_interleave(rows, lengths, output_size=len(batch.input_ids))
-        + batch.position_ids
-    )
-
-
-def flat(padded: Tensor, batch: Batch) -> Tensor:
-    """The rows of real tokens: [N, longest, X] -> [T, X]."""
-    return padded.flatten(0, 1).index_select(0, flat_places(batch))
-
-
-def _scatter(values: Tensor, place: Tensor, shape: tuple[int, int], empty: int) -> Tensor:
-    """Flat values [T] in padded rows [N, longest], the rest filled with ``empty``."""
-    padded = values.new_full((shape[0] * shape[1],), empty)
-    return padded.index_copy(0, place, values).view(shape)
 
 
 def _unlisted(model: PreTrainedModel) -> Family:

@@ -121,6 +121,8 @@ class _Run:
         self.head = self.task.head(last) if resuming else head or self.task.head()
         self.head.encoder.freeze(self.config.freeze)
         self.head.to(self.device)
+        if reason := self.head.encoder.reason:
+            self.reporter.say(f"sequences are padded, in groups of near-equal length: {reason}")
         read = self.data.read()
         self.vocabulary = Vocabulary(self.head, self.config.active_vocabulary, read)
         if self.vocabulary.note:

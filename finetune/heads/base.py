@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 
 from finetune.encoder import Batching, Encoder
 from finetune.models import load_config, load_weights, quiet
+from finetune.padding import flat, in_order, length_groups
 from finetune.types import Batch, LabelSet
 
 Problem = Literal["single", "multi", "regression"]
@@ -107,10 +108,16 @@ class PretrainedHead(nn.Module):
         with self.encoder.stock_attention(), quiet():
             self.model.save_pretrained(folder)
 
-    def _padded_logits(self, batch: Batch) -> Tensor:
-        """What the Hugging Face model itself answers to padded rows, [N, …]."""
+    def _padded_logits(self, batch: Batch, *, tokens: bool) -> Tensor:
+        """What the Hugging Face model itself answers to padded rows: [N, C], or [T, C] for each of
+        the tokens."""
         self.encoder.check(batch)
-        return self.model(**self.encoder.padded_inputs(batch)).logits
+        groups = list(length_groups(batch))
+        parts = [self.model(**self.encoder.padded_inputs(group.batch)).logits for group in groups]
+        if not tokens:
+            return in_order(parts, [group.sequences for group in groups])
+        rows = [flat(part, group.batch) for part, group in zip(parts, groups, strict=True)]
+        return in_order(rows, [group.tokens for group in groups])
 
 
 def _set_labels(config: Any, labels: LabelSet) -> None:

@@ -49,7 +49,7 @@ class SequenceClassifier(PretrainedHead):
         """Logits [N, C] of a batch of N sequences."""
         head = _HEADS.get(self.model.config.model_type)
         if head is None:
-            return self._padded_logits(batch)
+            return self._padded_logits(batch, tokens=False)
         return head(self.model, self.encoder(batch), batch)
 
     @property

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForTokenClassification, PreTrainedModel
 
-from finetune.encoder import Batching, flat
+from finetune.encoder import Batching
 from finetune.heads.base import PretrainedHead
 from finetune.types import Batch
 
@@ -58,7 +58,7 @@ class TokenTagger(PretrainedHead):
         rows = batch.words if self.pieces == "first" else piece_rows(batch)
         head = _HEADS.get(self.model.config.model_type)
         if head is None:
-            return flat(self._padded_logits(batch), batch).index_select(0, rows)
+            return self._padded_logits(batch, tokens=True).index_select(0, rows)
         return head(self.model, self.encoder(batch).index_select(0, rows))
 
 

@@ -145,6 +145,23 @@ def test_families_that_cannot_pack(family: str) -> None:
         Encoder(model, "flat")
 
 
+def test_padded_families_run_in_groups_of_near_equal_length(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    encoder, shapes = Encoder(tiny.model("mpnet")), []
+    plain = encoder.model.forward
+
+    def watched(**inputs):
+        shapes.append(tuple(inputs["input_ids"].shape))
+        return plain(**inputs)
+
+    monkeypatch.setattr(encoder.model, "forward", watched)
+    batch = pack(encodings(encoder.model, (50, 3, 49, 4, 20, 3)))
+    encoder(batch)
+    assert shapes == [(2, 3), (1, 4), (1, 20), (2, 50)]
+    assert sum(rows * longest for rows, longest in shapes) <= 1.15 * len(batch.input_ids)
+
+
 def test_unlisted_family_is_padded() -> None:
     from transformers import AutoConfig, AutoModel
 

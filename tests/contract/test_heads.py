@@ -153,7 +153,9 @@ def test_train_from_checkpoint_save_and_load(family: str, kind: str, tmp_path, c
         head.save_pretrained(tmp_path / "saved")
         torch.testing.assert_close(head(pack(made)), logits, rtol=0, atol=0)
         again = head_class.from_pretrained(str(tmp_path / "saved"), labels=None).eval()
-        torch.testing.assert_close(again(pack(made)), logits, rtol=0, atol=0)
+        # weights of files lie elsewhere in memory, which products of a few rows can show
+        atol = 1e-5 if family in tiny.PADDED else 0
+        torch.testing.assert_close(again(pack(made)), logits, rtol=0, atol=atol)
         plain = auto_class.from_pretrained(tmp_path / "saved").eval()
         close = expected_logits(kind, plain, made)
     torch.testing.assert_close(close, logits, rtol=0, atol=1e-4)

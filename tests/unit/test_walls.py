@@ -40,8 +40,9 @@ WALLS = {
     "spans": "",
     "span_decoding": "types",
     "decoding": "align",
-    "encoder": "attention deberta families models types",
-    "heads": "align encoder families models types",
+    "padding": "attention types",
+    "encoder": "attention deberta families models padding types",
+    "heads": "align encoder families models padding types",
     "bench": "batching heads types",
     "tasks": "align config data decoding encodings families heads metrics models nesting "
     "span_decoding span_metrics spans tokenization types widths",
