@@ -71,6 +71,10 @@ def count(metric: str, runs: Sequence[Answers]) -> list[Sums | Ranks]:
 def _seen(runs: Sequence[Answers]) -> list[Any]:
     """All names in gold or answers of any run, sorted; of numbers all answers."""
     if runs[0].form == "number":
+        numbers = [number for run in runs for number in (*run.answers, *run.gold)]
+        if not np.isfinite(numbers).all():
+            bad = next(number for number in numbers if not np.isfinite(number))
+            raise ValueError(f"gold or a prediction is {bad}: only finite numbers have a score.")
         return [answer for run in runs for answer in run.answers]
     sides = [side for run in runs for side in _items(run)[1:]]
     return sorted({name for side in sides for names in side for name in names})
