@@ -381,11 +381,11 @@ def test_false_positives():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("runs", [(3, 3), (5, 5), (1, 5)])
+@pytest.mark.parametrize("runs", [(3, 3), (1, 5)])
 @pytest.mark.parametrize("spread", [0.0, 0.15, 0.6])
 def test_false_positives_over_seeds(runs: tuple[int, int], spread: float):
     """The bootstrap holds its level whatever the share of training in the variance of scores."""
-    bootstrap, randomization = false_positives(1500, runs, spread)
-    assert 0.02 <= bootstrap <= 0.07
+    bootstrap, randomization = false_positives(1000, runs, spread)
+    assert 0.015 <= bootstrap <= 0.075
     if spread == 0.0:
-        assert abs(randomization - 0.05) <= 3 * math.sqrt(0.05 * 0.95 / 1500)
+        assert abs(randomization - 0.05) <= 3 * math.sqrt(0.05 * 0.95 / 1000)

@@ -49,8 +49,8 @@ WALLS = {
     "counts": "",
     "significance": "",
     "sufficient_statistics": "align counts nesting types",
-    "comparing": "answers config data prediction_rows significance sufficient_statistics tasks "
-    "types",
+    "systems": "answers config data prediction_rows tasks types",
+    "comparing": "answers data prediction_rows significance sufficient_statistics systems types",
     "optimization": "batching config",
     "checkpoint": "",
     "interruption": "",
