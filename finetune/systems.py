@@ -62,6 +62,9 @@ def find_gold(
     """Gold of a file, of a column of the predictions, or of the data that a run names."""
     if gold is not None:
         return Gold(gold, columns)
+    if columns:
+        role, name = next(iter(columns.items()))
+        raise ValueError(f"--columns {role}={name} is about a file of gold: add --gold FILE.")
     files = [file for system in systems for file in system.files]
     for file in files:
         if has_gold_column(file):

@@ -280,6 +280,7 @@ GOLD = ("--gold", "gold.jsonl")
     ((), ("compare needs two systems",)),
     (("good.jsonl",), ("compare needs two systems",)),
     (("good.jsonl", "bad.jsonl"), ("there is no gold", "--gold FILE")),
+    (("good.conll", "bad.conll", "--columns", "tags=1"), ("add --gold FILE",)),
     (("good.jsonl", "bad.jsonl", "--gold", "no.jsonl"), ("no.jsonl does not exist",)),
     (("good.jsonl", "no.jsonl", *GOLD), ("no.jsonl does not exist",)),
     (("good.jsonl", "bad.jsonl", *GOLD, "--metric", "span_f1"),
