@@ -194,13 +194,20 @@ def verdict(report: Report) -> str:
 
 
 def _about_seeds(report: Report) -> str:
-    deviation = report.found.deviation
-    if deviation is None:
+    found = report.found
+    if found.deviation is None:
         return "With one run each, this says nothing about other seeds."
+    few = " So few runs say little on seeds: give three or more." if _few(found.runs) else ""
     return (
-        f"Runs of a system vary by {deviation:.4f} (standard deviation) beyond their different "
-        "answers; the bootstrap counts that in, the randomization test is about these runs alone."
+        f"Runs of a system vary by {found.deviation:.4f} (standard deviation) beyond what their "
+        "different answers explain; the bootstrap counts that in, the randomization test is about "
+        f"these runs alone.{few}"
     )
+
+
+def _few(runs: Sequence[Sequence[float]]) -> bool:
+    """Whether the variance between runs has two degrees of freedom or less."""
+    return sum(len(values) - 1 for values in runs) <= 2
 
 
 def record(report: Report) -> dict[str, Any]:

@@ -197,6 +197,9 @@ def test_runs(runs: Path):
         name: {**listed[name], "files": found[name]["files"]} for name in ("a", "b")}  # fmt: skip
     said = run("compare", "runs/good", "runs/bad", *FEW).out
     assert "3  runs/good" in said and "Runs of a system vary by 0.0" in said
+    assert "three or more" not in said
+    few = run("compare", "good.jsonl", "runs/bad", *FEW).out
+    assert few.endswith("So few runs say little on seeds: give three or more.\n")
     one = compared("runs/good/seed-1", "bad.jsonl")
     assert one["deviation_between_runs"] is None
 
