@@ -73,6 +73,30 @@ class ScoreCommand:
     """Columns of the gold file where names cannot be guessed, as `role=column`."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class CompareCommand:
+    """Compare two systems on the same examples: is their difference more than chance?"""
+
+    gold: str | None = None
+    """File of gold. Unset takes the last column but one of predictions in columns, or the data
+    that a run folder names."""
+    metric: str | None = None
+    """A metric that `finetune score` prints, or that of one label, tag or type: `f1:NAME`,
+    `span_f1_strict:PER`. Unset is the one that selects models in training."""
+    split: str = "test"
+    """Which predictions of run folders."""
+    unit: Literal["example", "document"] = "example"
+    """What is drawn: sentences or texts, or whole documents where gold has some."""
+    resamples: int = 10_000
+    """Number of resamples of each test."""
+    seed: int = 0
+    """Seed of the resamples."""
+    columns: tuple[str, ...] = ()
+    """Columns of the gold file where names cannot be guessed, as `role=column`."""
+    json: bool = False
+    """Print JSON in place of the table."""
+
+
 def parse(kind: type[Any], arguments: Sequence[str], command: str, *, more: str = "") -> Any:
     """Read arguments into a dataclass; wrong ones end the program with what is legal.
 

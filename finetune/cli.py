@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from finetune.arguments import (
     ALSO,
     CheckCommand,
+    CompareCommand,
     PredictCommand,
     RecipesCommand,
     ScoreCommand,
@@ -33,6 +34,7 @@ COMMANDS = {
     "check": "look at data (or a recipe's) for problems, without a model",
     "predict": "answer new texts with a trained model",
     "score": "score a file of predictions against gold, without a model",
+    "compare": "test whether two systems differ by more than chance, without a model",
 }
 """The commands, in the order in which help lists them."""
 
@@ -88,6 +90,7 @@ def _dispatch(arguments: list[str]) -> None:
         "check": _check,
         "predict": _predict,
         "score": _score,
+        "compare": _compare,
     }
     if name in CONFIGS:
         _train(name, rest)
@@ -232,6 +235,22 @@ def _score(arguments: list[str]) -> None:
     from finetune import commands
 
     commands.score_files(Path(predictions), gold, command)
+
+
+def _compare(arguments: list[str]) -> None:
+    first, rest = _first(arguments)
+    second, rest = _first(rest)
+    command = parse(
+        CompareCommand, rest, "compare",
+        more="finetune compare A B. Each is a file of predictions (JSON Lines, or words in columns "
+        "with the answer last), the folder of a run, or several runs of one system: A1,A2,A3 or a "
+        "folder of run folders.",
+    )  # fmt: skip
+    if first is None or second is None:
+        raise ValueError("compare needs two systems: finetune compare A B --gold FILE")
+    from finetune import commands
+
+    commands.compare_files(first, second, command)
 
 
 def _first(arguments: list[str]) -> tuple[str | None, list[str]]:

@@ -18,7 +18,7 @@ from finetune.recipe import Recipe, verdict
 from finetune.tasks import Task, load_task
 
 if TYPE_CHECKING:
-    from finetune.arguments import CheckCommand, PredictCommand, ScoreCommand
+    from finetune.arguments import CheckCommand, CompareCommand, PredictCommand, ScoreCommand
     from finetune.types import Example
 
 
@@ -289,6 +289,13 @@ def score_files(predictions: Path, gold: str, command: ScoreCommand) -> None:
     from finetune.scoring import score_predictions
 
     print(json.dumps(score_predictions(predictions, gold, _columns(command.columns)), indent=2))
+
+
+def compare_files(first: str, second: str, command: CompareCommand) -> None:
+    """Print whether two systems differ."""
+    from finetune.comparing import print_comparison
+
+    print_comparison(first, second, command, _columns(command.columns))
 
 
 def _columns(items: Sequence[str]) -> dict[str, str]:

@@ -10,7 +10,14 @@ from pathlib import Path
 import pytest
 
 from finetune import commands
-from finetune.arguments import CheckCommand, PredictCommand, ScoreCommand, joined, parse
+from finetune.arguments import (
+    CheckCommand,
+    CompareCommand,
+    PredictCommand,
+    ScoreCommand,
+    joined,
+    parse,
+)
 from finetune.cli import COMMANDS, main
 from finetune.config import CONFIGS, TagConfig, TrainConfig
 from finetune.recipe import Recipe
@@ -21,7 +28,7 @@ from tests.command import run
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
     """What would have been run."""
     made: list[tuple] = []
-    for name in ("train", "dry_run", "check", "predict_texts", "score_files"):
+    for name in ("train", "dry_run", "check", "predict_texts", "score_files", "compare_files"):
         monkeypatch.setattr(commands, name, lambda *a, name=name: made.append((name, *a)))
     return made
 
@@ -78,12 +85,14 @@ def test_other_commands(calls: list[tuple], recipe: Path):
     run("check", recipe)
     run("predict", "run", "--text", "-1", "--pair", "--x")
     run("score", "p.jsonl", "g.conll", "--columns", "tags=3")
+    run("compare", "a", "b,c", "--unit", "document", "--json")
     default = TagConfig()
     assert calls == [
         ("check", CheckCommand(data="folder", task="nli")),
         ("check", CheckCommand(data=default.data, task="tag")),
         ("predict_texts", Path("run"), PredictCommand(text="-1", pair="--x")),
         ("score_files", Path("p.jsonl"), "g.conll", ScoreCommand(columns=("tags=3",))),
+        ("compare_files", "a", "b,c", CompareCommand(unit="document", json=True)),
     ]
 
 

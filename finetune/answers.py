@@ -1,0 +1,242 @@
+"""Any system's answers laid beside gold, if they belong together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from finetune.align import detect_scheme, tags_to_spans
+from finetune.data import DataError, read_gold, read_text_file, read_token_file
+from finetune.data.span_rows import read_spans
+from finetune.prediction_rows import Rows, file_of, form_of
+from finetune.tasks.labels import canonical_names
+from finetune.types import Example, Span, TextExample, TokenExample
+
+
+class Answers(NamedTuple):
+    """Gold and one system's answers, side by side, of the examples that have gold.
+
+    ``form`` says what they are: ``label`` (a name), ``labels`` (a tuple of names), ``number``,
+    ``tags`` (a list for each sentence; ``schemes`` are those of gold and answers, None where tags
+    spell no spans) or ``spans``.
+    """
+
+    form: str
+    gold: Sequence[Any]
+    answers: Sequence[Any]
+    schemes: tuple[str | None, str | None] = (None, None)
+    examples: Sequence[Example] = ()
+
+
+class Gold:
+    """Gold of a file, or examples that are in memory, each form read once.
+
+    ``name`` is for messages, and the file unless there are ``examples``. ``columns`` names columns
+    by role where they cannot be guessed, ``format`` is that of the file if its name lies.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        columns: Mapping[str, str] | None = None,
+        examples: Sequence[Example] | None = None,
+        format: str | None = None,
+    ) -> None:
+        self.name = name
+        self._columns, self._examples, self._format = columns or {}, examples, format
+
+    @cached_property
+    def texts(self) -> list[TextExample]:
+        """Texts with labels."""
+        if self._examples is None:
+            return list(read_text_file(self.name, columns=self._columns))
+        return [example for example in self._examples if isinstance(example, TextExample)]
+
+    @cached_property
+    def tagged(self) -> list[TokenExample]:
+        """Sentences with tags in the scheme of the file."""
+        if self._examples is None:
+            return list(read_token_file(self.name, columns=self._columns, format=self._format))
+        return [example for example in self._examples if isinstance(example, TokenExample)]
+
+    @cached_property
+    def marked(self) -> list[TokenExample]:
+        """Sentences with spans."""
+        if self._examples is None:
+            return read_gold(self.name, columns=self._columns)
+        return self.tagged
+
+
+def beside(rows: Rows, gold: Gold, form: str | None = None) -> Answers:
+    """Predictions beside their gold; both belong together in order.
+
+    ``form`` asks for ``spans`` where lines have tags (which then spell them). Raises DataError
+    where predictions and gold do not fit each other.
+    """
+    read = {"tags": _tags, "spans": _spans, "label": _labels}
+    return read[form or form_of(rows)](rows, gold)
+
+
+def _labels(rows: Rows, gold: Gold) -> Answers:
+    labelled = [example for example in gold.texts if example.label is not None]
+    if not labelled:
+        raise DataError(f"{gold.name}: no row has a label.")
+    # a run leaves rows without label out of its predictions
+    examples = labelled if len(rows) == len(labelled) else gold.texts
+    _same_number(rows, examples, gold)
+    pairs = [
+        (row["label"], example)
+        for (_, row), example in zip(rows, examples, strict=True)
+        if example.label is not None
+    ]
+    answers, right = [answer for answer, _ in pairs], [example.label for _, example in pairs]
+    if any(isinstance(label, list | tuple) for label in (*answers, *right)):
+        form, sides = "labels", [[_names(label) for label in side] for side in (right, answers)]
+    elif all(isinstance(label, float | int) for label in answers):
+        form, sides = "number", [_numbers(right, gold.name), [float(x) for x in answers]]
+    else:
+        form, sides = "label", [canonical_names(map(_name, side)) for side in (right, answers)]
+    return Answers(form, *sides, examples=[example for _, example in pairs])
+
+
+def _name(label: Any) -> str:
+    """A label as a model names it: 1.0 is the class `1`."""
+    return f"{label:g}" if isinstance(label, float) else str(label)
+
+
+def _names(label: Any) -> tuple[str, ...]:
+    return tuple(map(_name, label)) if isinstance(label, list | tuple) else (_name(label),)
+
+
+def _numbers(labels: Sequence[Any], gold: str) -> list[float]:
+    try:
+        return [float(label) for label in labels]
+    except (TypeError, ValueError) as error:
+        raise DataError(
+            f"{gold}: its labels are no numbers ({error}), but the predictions are."
+        ) from error
+
+
+def _tags(rows: Rows, gold: Gold) -> Answers:
+    examples = gold.tagged
+    tagged = [example for example in examples if example.tags is not None]
+    examples = tagged if len(rows) == len(tagged) else examples
+    _same_number(rows, examples, gold)
+    for (where, row), example in zip(rows, examples, strict=True):
+        if example.tags is None:
+            raise DataError(f"{example.where}: no tags to score against.")
+        if len(row["tags"]) != len(example.words):
+            raise DataError(
+                f"{where}: {len(row['tags'])} tags for the {len(example.words)} words of "
+                f"{example.where}. Every word needs exactly one."
+            )
+        if isinstance(words := row.get("words"), list) and all(isinstance(w, str) for w in words):
+            _same_words(where, words, example)
+    right = [list(example.tags or ()) for example in examples]
+    predicted = [list(row["tags"]) for _, row in rows]
+    source = detect_scheme(right)
+    schemes = source, source and (_answered_scheme(predicted, source) or source)
+    return Answers("tags", right, predicted, schemes, examples)
+
+
+def _answered_scheme(predicted: Sequence[Sequence[str]], source: str | None) -> str | None:
+    answered = detect_scheme(predicted)
+    if answered in ("IO", "IOB1") and source not in ("IO", "IOB1"):
+        answered = "BIO"  # a few ill-formed tags do not make the answers another scheme's
+    return answered
+
+
+def _spans(rows: Rows, gold: Gold) -> Answers:
+    examples = gold.marked
+    if all(example.spans is None for example in examples):
+        raise DataError(
+            f"{gold.name}: no spans to score against: give spans, or tags that spell spans "
+            "(B-TYPE, I-TYPE, O)."
+        )
+    for kept in (  # a run leaves rows without words, and without gold, out of its predictions
+        [example for example in examples if example.words],
+        [example for example in examples if example.words and example.spans is not None],
+    ):
+        examples = kept if len(rows) == len(kept) else examples
+    _same_number(rows, examples, gold)
+    rows = _spelled(rows)
+    pairs = [
+        (_answered(where, row, example), example)
+        for (where, row), example in zip(rows, examples, strict=True)
+        if example.spans is not None
+    ]
+    right = [example.spans for _, example in pairs]
+    return Answers(
+        "spans", right, [spans for spans, _ in pairs], examples=[example for _, example in pairs]
+    )
+
+
+def _spelled(rows: Rows) -> Rows:
+    """Rows that have tags only with the spans that these spell."""
+    only_tags = [row["tags"] for _, row in rows if "spans" not in row]
+    if not only_tags:
+        return rows
+    scheme = _answered_scheme(only_tags, None)
+    if scheme is None:
+        raise DataError(
+            f"{file_of(rows)}: its tags spell no spans (B-TYPE, I-TYPE, O), so they cannot be laid "
+            "beside spans."
+        )
+    return [
+        (where, row if "spans" in row else {**row, "spans": tags_to_spans(row["tags"], scheme)})
+        for where, row in rows
+    ]
+
+
+def _answered(where: str, row: Mapping[str, Any], example: TokenExample) -> tuple[Span, ...]:
+    """The spans of a prediction in words of the gold example."""
+    words, text = row.get("words", row.get("tokens")), row.get("text")
+    if isinstance(words, list) and words and all(isinstance(word, dict) for word in words):
+        words = None  # tokens as objects, with the characters of the text
+    if words is not None:
+        _same_words(where, words, example)
+    if not (words is None and text is not None) and not _only_characters(row["spans"]):
+        return read_spans(row["spans"], where, len(example.words)).spans
+    if example.text is None:
+        raise DataError(
+            f"{where}: the spans are in characters, but {example.where} has words and no text: "
+            'give spans in words, {"start": 0, "end": 2, "label": "PER"}, end exclusive.'
+        )
+    if text not in (None, example.text):
+        raise DataError(
+            f"{where}: the text is not that of {example.where}: the files do not belong together."
+        )
+    return read_spans(row["spans"], where, len(example.words), example.text, example.offsets).spans
+
+
+def _only_characters(spans: Any) -> bool:
+    """Whether a span has a place in characters and none in words."""
+    return isinstance(spans, list) and any(
+        isinstance(span, dict) and "start" not in span and {"start_char", "start_offset"} & {*span}
+        for span in spans
+    )
+
+
+def _same_words(where: str, words: Any, example: TokenExample) -> None:
+    """Refuse a prediction on other words than those of the gold example."""
+    if not isinstance(words, list) or len(words) != len(example.words):
+        number = f"{len(words)} words" if isinstance(words, list) else repr(words)[:60]
+        raise DataError(
+            f"{where}: {number} for the {len(example.words)} words of {example.where}: the files "
+            "do not belong together."
+        )
+    for index, (answered, right) in enumerate(zip(words, example.words, strict=True)):
+        if answered != right:
+            raise DataError(
+                f"{where}: word {index} is {answered!r:.40}, but {right!r:.40} in {example.where}: "
+                "the files do not belong together."
+            )
+
+
+def _same_number(rows: Rows, examples: Sequence[Example], gold: Gold) -> None:
+    if len(rows) != len(examples):
+        raise DataError(
+            f"{gold.name}: {len(examples):,} examples, but {len(rows):,} predictions in "
+            f"{file_of(rows)}: the files do not belong together, or one was cut."
+        )
