@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from finetune.arguments import (
     ALSO,
     CheckCommand,
+    ExportCommand,
     PredictCommand,
     RecipesCommand,
     ScoreCommand,
@@ -32,6 +33,7 @@ COMMANDS = {
     "recipes": "list the recipes and the scores they claim",
     "check": "look at data (or a recipe's) for problems, without a model",
     "predict": "answer new texts with a trained model",
+    "export": "write a trained model as an ONNX graph",
     "score": "score a file of predictions against gold, without a model",
 }
 """The commands, in the order in which help lists them."""
@@ -87,6 +89,7 @@ def _dispatch(arguments: list[str]) -> None:
         "recipes": _recipes,
         "check": _check,
         "predict": _predict,
+        "export": _export,
         "score": _score,
     }
     if name in CONFIGS:
@@ -221,6 +224,19 @@ def _predict(arguments: list[str]) -> None:
     from finetune import commands
 
     commands.predict_texts(Path(run), command)
+
+
+def _export(arguments: list[str]) -> None:
+    run, rest = _first(arguments)
+    command = parse(ExportCommand, rest, "export", more="finetune export RUN --output FOLDER")
+    if run is None or command.output is None:
+        raise ValueError(
+            "export needs the folder of a run or model and a new one: finetune export RUN "
+            "--output FOLDER"
+        )
+    from finetune import commands
+
+    commands.export_model(Path(run), command.output)
 
 
 def _score(arguments: list[str]) -> None:

@@ -284,6 +284,14 @@ def _output(path: str | None) -> Iterator[TextIO]:
         raise
 
 
+def export_model(folder: Path, output: str) -> None:
+    """Write a model as an ONNX graph; say how far it is from torch, how large and how fast."""
+    _quiet_libraries()
+    from finetune.export import export_onnx
+
+    print("\n".join(export_onnx(folder, output).lines()))
+
+
 def score_files(predictions: Path, gold: str, command: ScoreCommand) -> None:
     """Print the metrics of a predictions file as JSON."""
     from finetune.scoring import score_predictions
