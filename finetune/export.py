@@ -15,17 +15,17 @@ import importlib.util
 import shutil
 import statistics
 import time
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from finetune.batching import pack
 from finetune.encoder import flat
+from finetune.graph import Graph, blaming, trace
 from finetune.heads.base import PretrainedHead
 from finetune.heads.tagging import TokenTagger, piece_rows
 from finetune.predictor import Input, to_example
@@ -34,8 +34,6 @@ from finetune.types import Batch, Encoding
 
 GRAPH = "model.onnx"
 """The name that onnxruntime's users expect, as Optimum writes it."""
-OPSET = 17
-"""The operators of ONNX 1.12: any onnxruntime since 1.12 runs them."""
 TOLERANCE = 1e-4
 """Largest difference to torch that is accepted, times the largest logit (or 1, if that is more):
 float32 in another order of summation is off by about 1e-6."""
@@ -58,10 +56,11 @@ TEXTS = (
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What came out: ``size`` in bytes, latencies in milliseconds for one text of ``tokens``.
+    """What came out.
 
-    ``difference`` is the largest between logits of onnxruntime and torch, ``scale`` the largest
-    logit; ``batches`` and ``lengths`` (in tokens) say what was compared.
+    ``size`` in bytes; ``difference`` is the largest between logits of onnxruntime and torch,
+    ``scale`` the largest logit; ``batches`` and ``lengths`` (in tokens) say what was compared.
+    Latencies are those of one text of ``tokens``.
     """
 
     folder: Path
@@ -170,11 +169,12 @@ def _export(task: Task, head: PretrainedHead, fresh: Path, output: Path) -> Expo
     names = _input_names(task, head)
     kind = head.model.config.model_type
     before = _size(fresh)
-    with _blaming(kind), head.encoder.stock_attention():
-        _trace(head, names, pack(groups[TRACED]), fresh / GRAPH)
+    traced = _feed(head, names, pack(groups[TRACED]))
+    with head.encoder.stock_attention():
+        trace(head.model, traced, fresh / GRAPH, words=task.words)
     size = _size(fresh) - before  # weights over 2 GB are in files of their own
-    with _blaming(kind):
-        graph = _Graph(fresh / GRAPH)
+    with blaming(head.model):
+        graph = Graph(fresh / GRAPH)
         difference, scale = _compare(graph, head, names, groups)
     if not difference <= TOLERANCE * max(1.0, scale):  # not a number is refused, too
         raise ValueError(
@@ -185,17 +185,10 @@ def _export(task: Task, head: PretrainedHead, fresh: Path, output: Path) -> Expo
     with head.encoder.stock_attention(), torch.inference_mode():
         onnx, plain = _milliseconds(lambda: graph(one)), _milliseconds(lambda: head.model(**one))
     return Exported(
-        folder=output,
-        inputs=names,
-        size=size,
-        difference=difference,
-        scale=scale,
-        batches=tuple(map(len, groups)),
-        lengths=tuple(len(sequence.input_ids) for group in groups for sequence in group),
-        tokens=one["input_ids"].shape[1],
-        onnx_milliseconds=onnx,
-        torch_milliseconds=plain,
-    )
+        output, names, size, difference, scale, tuple(map(len, groups)),
+        tuple(len(sequence.input_ids) for sequence in groups[-1]),
+        tokens=one["input_ids"].shape[1], onnx_milliseconds=onnx, torch_milliseconds=plain,
+    )  # fmt: skip
 
 
 def _groups(task: Task) -> list[list[Encoding]]:
@@ -207,9 +200,10 @@ def _groups(task: Task) -> list[list[Encoding]]:
         settings["long_text"] = "truncate"
     checked.config = replace(task.config, **settings)
     longest = " ".join(TEXTS) + " " + " ".join(TEXTS[:2] * (checked.max_length // 16))
-    inputs: list[Input] = [*TEXTS, longest]
-    if task.pairs:
-        inputs = [*zip(TEXTS, TEXTS[1:] + TEXTS[:1], strict=True), (TEXTS[1], longest)]
+    inputs: list[Input] = [*zip(TEXTS, TEXTS[1:] + TEXTS[:1], strict=True), (TEXTS[1], longest)]
+    if task.words or not task.pairs:
+        pairs = [] if task.words or task.pairs is False else inputs
+        inputs = [*pairs, *TEXTS, longest]
     examples = [to_example(task, index, item) for index, item in enumerate(inputs)]
     sequences = [windows[0] for windows in checked.encode(examples)]
     return [sequences[:1], sequences[1:2], sequences[-1:], sequences[:2], sequences]
@@ -227,59 +221,8 @@ def _feed(head: PretrainedHead, names: Sequence[str], batch: Batch) -> dict[str,
     return {name: padded[name] for name in names}
 
 
-class _Logits(nn.Module):
-    """The model as the tracer wants it: tensors in, in order, and one tensor out."""
-
-    def __init__(self, model: nn.Module, names: Sequence[str]) -> None:
-        super().__init__()
-        self.model, self.names = model, names
-
-    def forward(self, *inputs: Tensor) -> Tensor:
-        """Logits [N, C] or [N, L, C]."""
-        return self.model(**dict(zip(self.names, inputs, strict=True))).logits
-
-
-def _trace(head: PretrainedHead, names: Sequence[str], batch: Batch, path: Path) -> None:
-    """Write the graph.
-
-    By tracing (``dynamo=False``): the other exporter takes five to twenty times as long for graphs
-    that are no faster, and needs more packages. What tracing could get wrong, decisions by the
-    traced batch's size, shows in the comparison.
-    """
-    inputs = _feed(head, names, batch)
-    axes = {0: "batch", 1: "sequence"}
-    words = isinstance(head, TokenTagger)
-    dynamic = {**dict.fromkeys(names, axes), "logits": axes if words else {0: "batch"}}
-    with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore")  # that the tracer is old, and that shapes may be constants
-        torch.onnx.export(
-            _Logits(head.model, names).eval(), tuple(inputs.values()), str(path),
-            input_names=list(names), output_names=["logits"], dynamic_axes=dynamic,
-            opset_version=OPSET, dynamo=False,
-        )  # fmt: skip
-
-
-class _Graph:
-    """A graph in onnxruntime, with as many threads as torch has."""
-
-    def __init__(self, path: Path) -> None:
-        import onnxruntime
-
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = torch.get_num_threads()
-        options.log_severity_level = 3
-        self.session = onnxruntime.InferenceSession(
-            str(path), options, providers=["CPUExecutionProvider"]
-        )
-
-    def __call__(self, inputs: dict[str, Tensor]) -> Tensor:
-        """Logits [N, C] or [N, L, C]."""
-        arrays = {name: value.numpy() for name, value in inputs.items()}
-        return torch.from_numpy(self.session.run(["logits"], arrays)[0])
-
-
 def _compare(
-    graph: _Graph, head: PretrainedHead, names: Sequence[str], groups: Sequence[list[Encoding]]
+    graph: Graph, head: PretrainedHead, names: Sequence[str], groups: Sequence[list[Encoding]]
 ) -> tuple[float, float]:
     """The largest difference between the graph's logits and the head's, and the largest logit."""
     found, expected = [], []
@@ -298,21 +241,6 @@ def _answers(head: PretrainedHead, logits: Tensor, batch: Batch) -> Tensor:
         return logits
     rows = batch.words if head.pieces == "first" else piece_rows(batch)
     return flat(logits, batch).index_select(0, rows)
-
-
-@contextlib.contextmanager
-def _blaming(kind: str) -> Iterator[None]:
-    """Errors of exporter and runtime, which are of many classes, in one line."""
-    try:
-        yield
-    except (OSError, MemoryError):
-        raise
-    except Exception as error:
-        raise ValueError(
-            f"{kind} models cannot be exported with torch {torch.__version__} "
-            f"({type(error).__name__}: {' '.join(str(error).split()):.200}): ask this model with "
-            "`finetune predict`."
-        ) from error
 
 
 def _milliseconds(run: Callable[[], Any]) -> float:

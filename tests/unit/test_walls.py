@@ -58,7 +58,8 @@ WALLS = {
     "run_folder run_log state step tasks types vocabulary",
     "predictor": "align config launch prediction tasks types",
     "pipelines": "batching heads predictor tasks types",
-    "export": "batching encoder heads predictor tasks types",
+    "graph": "",
+    "export": "batching encoder graph heads predictor tasks types",
     "commands": "align config data export interruption launch models optimization prediction "
     "predictor progress recipe report scoring tasks tokenization train types",
     "arguments": "config",
