@@ -66,6 +66,14 @@ class PredictCommand:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ExportCommand:
+    """Write a trained model (classify, nli, tag) as an ONNX graph, checked against torch."""
+
+    output: str | None = None
+    """New folder for the graph, tokenizer and labels; written whole or not at all."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class ScoreCommand:
     """Score a file of predictions (JSON Lines) against a file of gold labels."""
 

@@ -12,6 +12,7 @@ from finetune.arguments import (
     ALSO,
     CheckCommand,
     CompareCommand,
+    ExportCommand,
     PredictCommand,
     RecipesCommand,
     ScoreCommand,
@@ -33,6 +34,7 @@ COMMANDS = {
     "recipes": "list the recipes and the scores they claim",
     "check": "look at data (or a recipe's) for problems, without a model",
     "predict": "answer new texts with a trained model",
+    "export": "write a trained model as an ONNX graph",
     "score": "score a file of predictions against gold, without a model",
     "compare": "test whether two systems differ by more than chance, without a model",
 }
@@ -89,6 +91,7 @@ def _dispatch(arguments: list[str]) -> None:
         "recipes": _recipes,
         "check": _check,
         "predict": _predict,
+        "export": _export,
         "score": _score,
         "compare": _compare,
     }
@@ -147,12 +150,12 @@ def _start(task: str | None, recipe_path: str | None, arguments: list[str]) -> N
     of_recipe = _configured(recipe) if recipe else None
     before = recipe.arguments if recipe else []
     config = parse(CONFIGS[task], before + arguments, task, more=ALSO)
-    from finetune import commands
+    from finetune import training
 
     if dry:
-        commands.dry_run(task, config)
+        training.dry_run(task, config)
     else:
-        commands.train(task, config, recipe, of_recipe)
+        training.train(task, config, recipe, of_recipe)
 
 
 def _configured(recipe: Recipe) -> TrainConfig:
@@ -224,6 +227,19 @@ def _predict(arguments: list[str]) -> None:
     from finetune import commands
 
     commands.predict_texts(Path(run), command)
+
+
+def _export(arguments: list[str]) -> None:
+    run, rest = _first(arguments)
+    command = parse(ExportCommand, rest, "export", more="finetune export RUN --output FOLDER")
+    if run is None or command.output is None:
+        raise ValueError(
+            "export needs the folder of a run or model and a new one: finetune export RUN "
+            "--output FOLDER"
+        )
+    from finetune import commands
+
+    commands.export_model(Path(run), command.output)
 
 
 def _score(arguments: list[str]) -> None:

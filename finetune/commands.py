@@ -1,197 +1,24 @@
-"""What the commands do, once their arguments are read."""
+"""What the commands that do not train do, once their arguments are read."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-import statistics
 import sys
-import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from finetune import report
-from finetune.config import RESULT_FREE, TrainConfig
-from finetune.recipe import Recipe, verdict
-from finetune.tasks import Task, load_task
+from finetune.tasks import Task
 
 if TYPE_CHECKING:
     from finetune.arguments import CheckCommand, CompareCommand, PredictCommand, ScoreCommand
     from finetune.types import Example
 
 
-def train(
-    name: str, config: TrainConfig, recipe: Recipe | None, of_recipe: TrainConfig | None
-) -> None:
-    """Train a task's model and say what came out and where it is."""
-    _quiet_libraries()
-    from finetune.interruption import Stopped
-    from finetune.launch import make_accelerator, with_folder
-    from finetune.optimization import precision_of
-    from finetune.progress import Reporter, clock
-    from finetune.train import fit
-
-    start = time.monotonic()
-    config = with_folder(config, name)
-    accelerator = make_accelerator(config)
-    main = accelerator.is_main_process
-    reporter = Reporter(quiet=not main)
-    task = load_task(config, name)
-    for line in (*described(task), *task.notes):
-        reporter.say(line)
-    try:
-        result = fit(task, config, accelerator, reporter)
-    except Stopped as stopped:
-        reporter.say(f"{stopped}. Continue with: {report.to_continue(str(config.out))}")
-        sys.exit(130)
-    if not main:
-        return
-    folder = Path(config.out or "")
-    device = accelerator.device.type
-    content = report.environment(device, precision_of(config, accelerator.device))
-    (folder / "environment.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    report.write_readme(
-        folder,
-        task=name,
-        config=config,
-        labels=list(task.labels),
-        pairs=task.pairs,
-        metrics=result.metrics,
-        baselines=(baselines := _baselines(task, result.metrics)),
-        notes=result.notes,
-        best_step=result.best_step,
-        num_steps=result.num_steps,
-    )
-    seconds = time.monotonic() - start
-    print(report.results(result.metrics, baselines))
-    _print_verdicts(recipe, config, of_recipe, result.metrics)
-    print(
-        f"{clock(seconds)} in all. Everything is in {folder}: README.md says what is what; the "
-        f"model is {folder / 'best'}."
-    )
-    print(f"Try it: {report.to_predict(folder, task.pairs)}")
-
-
-def _baselines(task: Task, metrics: dict[str, dict[str, float]]) -> dict[str, str]:
-    """By split: the accuracy of always answering the most frequent training label."""
-    counts = Counter(name for example in task.read("train") for name in _gold_names(example))
-    if not counts:
-        return {}
-    label = counts.most_common(1)[0][0]
-    lines = {}
-    for split, values in metrics.items():
-        name = next((name for name in ("accuracy", "tag_accuracy") if name in values), None)
-        if name is None:  # spans have no such answer
-            continue
-        gold = [name for example in task.read(split) for name in _gold_names(example)]
-        share = gold.count(label) / max(1, len(gold))
-        lines[split] = f"always answering {label!r}: {name} {share:.4f}"
-    return lines
-
-
-def _gold_names(example: Example) -> Sequence[str]:
-    """The tags of words, the one label of a text; nothing where there are several, or a number."""
-    from finetune.types import TokenExample
-
-    if isinstance(example, TokenExample):
-        return example.tags or ()
-    return [example.label] if isinstance(example.label, str) else []
-
-
-def _print_verdicts(
-    recipe: Recipe | None,
-    config: TrainConfig,
-    of_recipe: TrainConfig | None,
-    metrics: dict[str, dict[str, float]],
-) -> None:
-    if recipe is None or of_recipe is None:
-        return
-    changed = [
-        field
-        for field in config.__dataclass_fields__
-        if field not in RESULT_FREE | {"seed"}
-        and getattr(config, field) != getattr(of_recipe, field)
-    ]
-    for entry in recipe.expected:
-        value = metrics.get(entry.split, {}).get(entry.metric)
-        claim = f"{entry.split} {entry.metric}: expected {entry.value:g} ± {entry.tolerance:g}"
-        if value is None:
-            print(f"{claim}: not measured")
-        elif changed:
-            print(f"{claim}, got {value:.4f}: not comparable ({', '.join(changed)} changed)")
-        else:
-            print(f"{claim}, got {value:.4f}: {verdict(entry, value)} ({entry.source})")
-
-
-def dry_run(name: str, config: TrainConfig) -> None:
-    """Print what a run would do: data, labels, lengths, steps, memory; nothing is trained."""
-    _quiet_libraries()
-    from finetune.optimization import Plan
-
-    task = load_task(config, name)
-    examples = task.read("train")
-    encoded = task.encode(examples[:10_000])
-    lengths = sorted(encoded.sequences.lengths.tolist())
-    plan = Plan.of(config, len(examples))
-    print("\n".join((*described(task), *task.notes)))
-    print(
-        f"lengths in tokens: mean {statistics.fmean(lengths):.1f}, median "
-        f"{lengths[len(lengths) // 2]}, 95 % {lengths[int(len(lengths) * 0.95)]}, longest "
-        f"{lengths[-1]}" + (" (first 10,000 examples)" if len(examples) > 10_000 else "")
-    )
-    if task.num_cut:
-        print(f"cut to fit --max-length: {task.num_cut:,}")
-    for line in task.lost(examples[:10_000], encoded):
-        print(f"train: {line}")
-    print(
-        f"{plan.num_steps:,} steps of {plan.batch_size} examples, {plan.steps_per_epoch:,} an "
-        f"epoch, {plan.warmup_steps:,} of warm-up; evaluation every {plan.eval_every:,}, "
-        f"checkpoint every {plan.save_every:,}"
-    )
-    print(_memory(config, statistics.fmean(lengths)))
-    for field in config.__dataclass_fields__:
-        print(f"  {field}: {getattr(config, field)}")
-
-
-def _memory(config: TrainConfig, mean_length: float) -> str:
-    """A guess at training memory: weights, gradients and moments, and kept activations."""
-    import torch
-    from transformers import AutoModel
-
-    from finetune.models import load_config
-
-    model = load_config(
-        config.model, revision=config.revision, trust_remote_code=config.trust_remote_code
-    )
-    with torch.device("meta"):
-        number = sum(weight.numel() for weight in AutoModel.from_config(model).parameters())
-    tokens = min(config.max_tokens, config.batch_size * mean_length)
-    # Kept for the backward pass, per token and layer: about 34 values of the model's width
-    # (Korthikanti et al., 2022, without the attention matrix), 4 bytes each.
-    activations = tokens * model.num_hidden_layers * model.hidden_size * 34 * 4
-    return (
-        f"memory: {number / 1e6:,.1f} M weights, about {16 * number / 1e9:.2f} GB with gradients "
-        f"and moments, and {activations / 1e9:.2f} GB of activations for {tokens:,.0f} tokens "
-        "(--max-tokens bounds them)"
-    )
-
-
-def described(task: Task) -> list[str]:
-    """The data in a line or two: examples by split, labels."""
-    from finetune.types import shortened
-
-    counts = ", ".join(f"{split} {len(task.read(split)):,}" for split in task.splits)
-    return [
-        f"data: {task.config.data}: {counts}",
-        f"labels ({len(task.labels)}): {shortened(task.labels, 20)}",
-    ]
-
-
 def check(command: CheckCommand) -> None:
     """The data doctor."""
-    _quiet_libraries()
+    quiet_libraries()
     from finetune.data import check_data, kind_of, read_text, read_tokens, render
 
     columns = _columns(command.columns)
@@ -223,7 +50,7 @@ def check(command: CheckCommand) -> None:
 
 def predict_texts(folder: Path, command: PredictCommand) -> None:
     """Write one JSON line for each input, in input order."""
-    _quiet_libraries()
+    quiet_libraries()
     from finetune.prediction import predict_stream
     from finetune.predictor import Predictor
 
@@ -284,6 +111,14 @@ def _output(path: str | None) -> Iterator[TextIO]:
         raise
 
 
+def export_model(folder: Path, output: str) -> None:
+    """Write a model as an ONNX graph; say how far it is from torch, how large and how fast."""
+    quiet_libraries()
+    from finetune.export import export_onnx
+
+    print("\n".join(export_onnx(folder, output).lines()))
+
+
 def score_files(predictions: Path, gold: str, command: ScoreCommand) -> None:
     """Print the metrics of a predictions file as JSON."""
     from finetune.scoring import score_predictions
@@ -308,7 +143,7 @@ def _columns(items: Sequence[str]) -> dict[str, str]:
     return dict(item.split("=", 1) for item in items)
 
 
-def _quiet_libraries() -> None:
+def quiet_libraries() -> None:
     """No progress bars and advice of other libraries between our lines."""
     import transformers
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import runpy
 from pathlib import Path
 
@@ -17,8 +18,11 @@ SAYS = {
     "resume": "stopped at step 4",
     "layers": "weights are frozen",
     "long_texts": "read in several windows",
+    "onnx_export": "largest difference to torch",
 }
 """What an example's output must have, beyond an end without error."""
+NEEDS = {"onnx_export": ("onnx", "onnxruntime")}
+"""Packages of extras, without which an example is not run."""
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +38,9 @@ def test_example(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ):
+    for package in NEEDS.get(script.stem, ()):
+        if importlib.util.find_spec(package) is None:
+            pytest.skip(f"needs {package}")
     monkeypatch.chdir(ROOT)
     for name, value in (("MODEL", model), ("STEPS", "6"), ("OUT", tmp_path / "run")):
         monkeypatch.setenv(name, str(value))
@@ -46,7 +53,7 @@ def test_example(
 def test_there_is_an_example_for_each_feature():
     assert {path.stem for path in SCRIPTS} >= {
         "classify", "multi_label", "regression", "nli", "tag", "tag_crf", "ner",
-        "own_data", "long_texts", "predict", "resume", "layers", "own_loop",
+        "own_data", "long_texts", "predict", "resume", "layers", "own_loop", "onnx_export",
     }  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from finetune import commands
+from finetune import commands, training
 from finetune.arguments import (
     CheckCommand,
     CompareCommand,
@@ -29,7 +29,8 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
     """What would have been run."""
     made: list[tuple] = []
     for name in ("train", "dry_run", "check", "predict_texts", "score_files", "compare_files"):
-        monkeypatch.setattr(commands, name, lambda *a, name=name: made.append((name, *a)))
+        module = training if name in ("train", "dry_run") else commands
+        monkeypatch.setattr(module, name, lambda *a, name=name: made.append((name, *a)))
     return made
 
 
@@ -126,7 +127,7 @@ def test_errors(error: BaseException, code: int, said: str, monkeypatch: pytest.
     def fail(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(commands, "train", fail)
+    monkeypatch.setattr(training, "train", fail)
     outcome = run("tag")
     assert (outcome.code, outcome.err, outcome.out) == (code, said, "")
 
@@ -136,7 +137,7 @@ def test_bugs_are_not_hidden(error: Exception, monkeypatch: pytest.MonkeyPatch):
     def fail(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(commands, "train", fail)
+    monkeypatch.setattr(training, "train", fail)
     with pytest.raises(type(error)):
         main(["tag"])
 

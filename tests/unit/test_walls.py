@@ -70,10 +70,14 @@ WALLS = {
     "run_folder run_log state step tasks training_data types vocabulary",
     "predictor": "align config launch prediction tasks types",
     "pipelines": "batching heads predictor tasks types",
-    "commands": "align comparing config data interruption launch models optimization prediction "
-    "predictor progress recipe report scoring tasks tokenization train types",
+    "graph": "",
+    "export": "batching encoder graph heads predictor tasks types",
+    "commands": "comparing data export models prediction predictor scoring tasks tokenization "
+    "types",
+    "training": "commands config interruption launch models optimization progress recipe report "
+    "tasks train types",
     "arguments": "config",
-    "cli": "arguments commands config recipe types",
+    "cli": "arguments commands config recipe training types",
 }
 """What each module may import of ours, at its top or inside functions; a package may import its
 own modules. A new module gets a line here, which is the moment to think about where it stands."""
