@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from finetune.arguments import (
     ALSO,
+    BenchCommand,
     CheckCommand,
     PredictCommand,
     RecipesCommand,
@@ -33,6 +34,7 @@ COMMANDS = {
     "check": "look at data (or a recipe's) for problems, without a model",
     "predict": "answer new texts with a trained model",
     "score": "score a file of predictions against gold, without a model",
+    "bench": "measure speed and memory against transformers' own training and pipelines",
 }
 """The commands, in the order in which help lists them."""
 
@@ -88,6 +90,7 @@ def _dispatch(arguments: list[str]) -> None:
         "check": _check,
         "predict": _predict,
         "score": _score,
+        "bench": _bench,
     }
     if name in CONFIGS:
         _train(name, rest)
@@ -232,6 +235,13 @@ def _score(arguments: list[str]) -> None:
     from finetune import commands
 
     commands.score_files(Path(predictions), gold, command)
+
+
+def _bench(arguments: list[str]) -> None:
+    command = parse(BenchCommand, arguments, "bench")
+    from finetune.bench.command import run
+
+    run(command)
 
 
 def _first(arguments: list[str]) -> tuple[str | None, list[str]]:

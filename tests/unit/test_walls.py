@@ -40,7 +40,8 @@ WALLS = {
     "decoding": "align",
     "encoder": "attention deberta families models types",
     "heads": "align encoder families models types",
-    "bench": "batching heads types",
+    "bench": "arguments batching config data encoder heads launch models optimization prediction "
+    "spans step tasks tokenization types vocabulary",
     "tasks": "align config data decoding families heads metrics models nesting span_decoding "
     "span_metrics spans tokenization types widths",
     "scoring": "align data metrics span_metrics tasks.labels types",
@@ -60,8 +61,8 @@ WALLS = {
     "pipelines": "batching heads predictor tasks types",
     "commands": "align config data interruption launch models optimization prediction predictor "
     "progress recipe report scoring tasks tokenization train types",
-    "arguments": "config",
-    "cli": "arguments commands config recipe types",
+    "arguments": "config types",
+    "cli": "arguments bench commands config recipe types",
 }
 """What each module may import of ours, at its top or inside functions; a package may import its
 own modules. A new module gets a line here, which is the moment to think about where it stands."""
@@ -79,7 +80,7 @@ PARTS = {
 }
 """What modules of a package may import of their own package ("" is the package itself)."""
 
-ACCELERATE = {"train", "prediction", "launch"}
+ACCELERATE = {"train", "prediction", "launch", "bench.trainer"}
 HEAVY = {"torch", "transformers", "accelerate", "datasets", "scipy", "sklearn", "pandas", "tyro"}
 LIGHT = ("types", "config", "align", "metrics", "span_metrics", "data", "families", "models", "hub",
          "recipe", "report", "progress", "tokenization", "tasks", "scoring", "cli", "")  # fmt: skip
@@ -156,7 +157,7 @@ def test_the_reading_of_imports_reads() -> None:
 def test_wall(module: str) -> None:
     package = module.split(".")[0]
     for name in ours(module):
-        if name.split(".")[0] == package and package in ("data", *PARTS):
+        if name.split(".")[0] == package and package in ("bench", "data", *PARTS):
             part = name.removeprefix(package).removeprefix(".")
             assert package not in PARTS or part in PARTS[package], f"{module} imports {name}"
         else:

@@ -1,0 +1,112 @@
+"""Prediction of this toolkit and of transformers' pipelines, from raw texts to labels.
+
+Both read the same saved model. Their answers are compared before any of them is timed.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from transformers import pipeline
+
+from finetune.bench.clock import seconds
+from finetune.bench.rows import Arm, Case
+from finetune.bench.subject import Subject
+from finetune.models import quiet
+from finetune.prediction import predict
+from finetune.types import TextExample
+
+Answer = tuple[str, float]
+"""A label and its probability."""
+
+TOLERANCE = {"fp32": 1e-3, "bf16": 5e-2}
+"""Largest legal difference of two probabilities, by precision."""
+
+
+def case_of(subject: Subject) -> Case:
+    """Ours and the pipelines' arms, which give the same answers (else AssertionError)."""
+    task, best, work = subject.task, subject.precision, subject.work
+    head = task.head(subject.folder).to(subject.device)
+    pipe = _pipeline(subject)
+
+    def ours(precision: str) -> list[Answer]:
+        found = predict(task, head, subject.texts, subject.accelerator, precision=precision)
+        if task.words:
+            return [pair for p in found for pair in zip(p.tags, p.scores, strict=True)]
+        return [(p.label, p.score) for p in found]
+
+    def theirs(batch_size: int) -> list[Answer]:
+        return pipe(batch_size)
+
+    expected = theirs(1)
+    compare(expected, ours("fp32"), TOLERANCE["fp32"])
+    compare(expected, ours(best), TOLERANCE[best])
+
+    runs: list[tuple[str, str, Callable[[], object]]] = [
+        ("finetune", best, lambda: ours(best)),
+        ("finetune-fp32", "fp32", lambda: ours("fp32")),
+        ("pipeline-default", "fp32", lambda: theirs(1)),
+        ("pipeline-batch32", "fp32", lambda: theirs(32)),
+    ]
+    arms = [
+        Arm(name, precision, work, functools.partial(seconds, run, subject.device), run)
+        for name, precision, run in runs
+    ]
+    return Case("predict", subject.case, tuple(arms))
+
+
+def _pipeline(subject: Subject) -> Callable[[int], list[Answer]]:
+    """transformers' pipeline over all texts, by batch size."""
+    kind = "token-classification" if subject.task.words else "text-classification"
+    with quiet():
+        pipe = pipeline(kind, model=str(subject.folder), device=subject.device, dtype=torch.float32)
+    inputs = [_input(example) for example in subject.texts]
+    settings: dict[str, Any] = {"ignore_labels": []} if subject.task.words else {}
+    if not subject.task.words:
+        settings = {"truncation": True, "max_length": subject.task.max_length}  # type: ignore[attr-defined]
+
+    def run(batch_size: int) -> list[Answer]:
+        with quiet():
+            found = pipe(inputs, batch_size=batch_size, **settings)
+        if not subject.task.words:
+            return [(answer["label"], answer["score"]) for answer in found]
+        return [
+            (at_start["entity"], at_start["score"])
+            for example, answers in zip(subject.texts, found, strict=True)
+            for at_start in _at_words(example, answers)
+        ]
+
+    return run
+
+
+def _input(example: Any) -> Any:
+    """An example as a pipeline takes it."""
+    if not isinstance(example, TextExample):
+        return " ".join(example.words)
+    if example.pair is None:
+        return example.text
+    return {"text": example.text, "text_pair": example.pair}
+
+
+def _at_words(example: Any, answers: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The answers for the first piece of each word."""
+    by_start = {answer["start"]: answer for answer in answers}
+    starts, place = [], 0
+    for word in example.words:
+        starts.append(place)
+        place += len(word) + 1
+    return [by_start[start] for start in starts]
+
+
+def compare(expected: Sequence[Answer], found: Sequence[Answer], tolerance: float) -> None:
+    """Raise AssertionError unless probabilities are within the tolerance, and labels the same but
+    where two are nearly as probable: one in ten at most."""
+    assert len(found) == len(expected), f"{len(found)} answers for {len(expected)}"
+    pairs = list(zip(expected, found, strict=True))
+    worst = max(abs(one[1] - other[1]) for one, other in pairs)
+    assert worst <= tolerance, f"probabilities differ by {worst:.1e}"
+    differing = sum(one[0] != other[0] for one, other in pairs)
+    assert differing <= len(pairs) / 10, f"{differing} of {len(pairs)} labels differ"
