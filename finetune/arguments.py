@@ -105,8 +105,8 @@ class BenchCommand:
     json: bool = False
     """Print one JSON object in place of tables."""
 
-    def __post_init__(self) -> None:
-        """Check ranges and phases."""
+    def require_legal(self) -> None:
+        """Raise ValueError for a number out of range, and what is no phase."""
         for name in ("rounds", "threads"):
             if (number := getattr(self, name)) is not None and number < 1:
                 raise ValueError(f"--{name} must be 1 or more, not {number}.")

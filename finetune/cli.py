@@ -239,6 +239,7 @@ def _score(arguments: list[str]) -> None:
 
 def _bench(arguments: list[str]) -> None:
     command = parse(BenchCommand, arguments, "bench")
+    command.require_legal()
     from finetune.bench.command import run
 
     run(command)

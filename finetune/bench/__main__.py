@@ -5,11 +5,13 @@ from __future__ import annotations
 import sys
 
 from finetune.arguments import BenchCommand, parse
-from finetune.bench.command import run
 
 if __name__ == "__main__":
     try:
-        run(parse(BenchCommand, sys.argv[1:], "bench"))
+        (command := parse(BenchCommand, sys.argv[1:], "bench")).require_legal()
+        from finetune.bench.command import run
+
+        run(command)
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)

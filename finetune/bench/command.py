@@ -20,7 +20,7 @@ from finetune.launch import make_accelerator
 
 def run(command: BenchCommand) -> None:
     """Measure what a command says and print it; raises ValueError for what cannot be."""
-    with threads(command.threads):
+    with threads(command.threads), memory.modules_kept():
         device = make_accelerator().device
         which = command.size or ("large" if device.type == "cuda" else "default")
         size = SIZES[which]

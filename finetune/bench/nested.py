@@ -47,7 +47,8 @@ ROWS_AT_ONCE = 8
 @contextmanager
 def subject_of(model: str, size: Size) -> Iterator[Subject]:
     """Nested entity recognition with a model."""
-    config = NerConfig(model=model, max_length=longest(model), max_width=MAX_WIDTH)
+    most = min(longest(model), size.marked_length)
+    config = NerConfig(model=model, max_length=most, max_width=MAX_WIDTH)
     task, occurring = task_on_drawn(config, "ner", MEGABATCH * size.batch_size)
     fewer = replace(size, num_batches=max(1, size.num_batches // 4))
     with subject_on(task, occurring, f"like {LIKE['ner'].name}", fewer) as subject:

@@ -19,8 +19,8 @@ from finetune.models import quiet
 from finetune.prediction import predict
 from finetune.types import TextExample
 
-Answer = tuple[str, float]
-"""A label and its probability."""
+Answer = tuple[str, float] | None
+"""A label and its probability; None for a word that a pipeline has no piece of."""
 
 TOLERANCE = {"fp32": 1e-3, "bf16": 5e-2}
 """Largest legal difference of two probabilities, by precision."""
@@ -42,8 +42,8 @@ def case_of(subject: Subject) -> Case:
         return pipe(batch_size)
 
     expected = theirs(1)
-    compare(expected, ours("fp32"), TOLERANCE["fp32"])
-    compare(expected, ours(best), TOLERANCE[best])
+    for precision in {"fp32", best}:
+        compare(expected, ours(precision), TOLERANCE[precision], 0.1 * task.words)
 
     runs: list[tuple[str, str, Callable[[], object]]] = [
         ("finetune", best, lambda: ours(best)),
@@ -73,11 +73,8 @@ def _pipeline(subject: Subject) -> Callable[[int], list[Answer]]:
             found = pipe(inputs, batch_size=batch_size, **settings)
         if not subject.task.words:
             return [(answer["label"], answer["score"]) for answer in found]
-        return [
-            (at_start["entity"], at_start["score"])
-            for example, answers in zip(subject.texts, found, strict=True)
-            for at_start in _at_words(example, answers)
-        ]
+        pairs = zip(subject.texts, found, strict=True)
+        return [answer for example, answers in pairs for answer in _at_words(example, answers)]
 
     return run
 
@@ -91,22 +88,28 @@ def _input(example: Any) -> Any:
     return {"text": example.text, "text_pair": example.pair}
 
 
-def _at_words(example: Any, answers: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The answers for the first piece of each word."""
-    by_start = {answer["start"]: answer for answer in answers}
-    starts, place = [], 0
+def _at_words(example: Any, answers: Sequence[dict[str, Any]]) -> list[Answer]:
+    """The answers for the first piece of each word, which may begin with the space before it."""
+    by_start = {answer["start"]: (answer["entity"], answer["score"]) for answer in answers}
+    found, place = [], 0
     for word in example.words:
-        starts.append(place)
+        found.append(by_start.get(place - 1) or by_start.get(place))
         place += len(word) + 1
-    return [by_start[start] for start in starts]
+    return found
 
 
-def compare(expected: Sequence[Answer], found: Sequence[Answer], tolerance: float) -> None:
-    """Raise AssertionError unless probabilities are within the tolerance, and labels the same but
-    where two are nearly as probable: one in ten at most."""
+def compare(
+    expected: Sequence[Answer], found: Sequence[Answer], tolerance: float, rarely: float = 0.0
+) -> None:
+    """Raise AssertionError unless probabilities are within the tolerance, but for a share of
+    ``rarely``, and labels the same, but for one in ten: where two are nearly as probable.
+
+    Words that a pipeline has in running text may have other pieces there than alone: of them some
+    may differ.
+    """
     assert len(found) == len(expected), f"{len(found)} answers for {len(expected)}"
-    pairs = list(zip(expected, found, strict=True))
-    worst = max(abs(one[1] - other[1]) for one, other in pairs)
-    assert worst <= tolerance, f"probabilities differ by {worst:.1e}"
+    pairs = [(a, b) for a, b in zip(expected, found, strict=True) if a and b]
+    apart = sum(abs(one[1] - other[1]) > tolerance for one, other in pairs)
+    assert apart <= rarely * len(expected), f"{apart} of {len(pairs)} probabilities differ"
     differing = sum(one[0] != other[0] for one, other in pairs)
     assert differing <= len(pairs) / 10, f"{differing} of {len(pairs)} labels differ"
