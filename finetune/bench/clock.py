@@ -13,8 +13,8 @@ TRIES = 5
 
 def synchronise(device: torch.device) -> None:
     """Wait until the device has done what it was told."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)
 
 
 def now(device: torch.device) -> float:

@@ -267,10 +267,11 @@ def test_what_starting_costs(code: str, limit: float) -> None:
     assert seconds < limit
 
 
-def test_help_of_a_command_loads_no_torch() -> None:
+@pytest.mark.parametrize("command", ["tag", "bench"])
+def test_help_of_a_command_loads_no_torch(command: str) -> None:
     code = (
         "from finetune.cli import main\n"
-        "try: main(['tag', '--help'])\n"
+        f"try: main(['{command}', '--help'])\n"
         "except SystemExit as end: assert not end.code"
     )
     _, loaded = seconds_of(code)
