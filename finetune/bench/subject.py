@@ -102,8 +102,7 @@ class Subject:
 
     @property
     def work(self) -> Work:
-        """What one pass over the texts is (of training three times the operations: forward, and
-        backward with respect to inputs and to weights)."""
+        """What one forward pass over the texts is."""
         lengths = [len(e.input_ids) for windows in self.encoded for e in windows]
         return Work(len(self.texts), sum(lengths), operations(self.head.encoder, lengths))
 

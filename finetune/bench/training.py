@@ -19,7 +19,8 @@ from finetune.types import Encoding
 from finetune.vocabulary import Vocabulary
 
 FORWARD_AND_BACKWARD = 3
-"""How many times the operations of a forward pass training takes."""
+"""How many times the operations of a forward pass training takes: backward goes through the
+inputs and through the weights."""
 
 
 def case_of(subject: Subject) -> Case:
