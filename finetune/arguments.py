@@ -9,12 +9,16 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from finetune.config import CONFIGS, field_docs, flag
+from finetune.types import perhaps
 
 ALSO = (
     "Also: --recipe FILE takes the settings of a recipe, over which flags win; --dry-run shows the "
     "plan (data, labels, lengths, steps, memory) and trains nothing."
 )
 """Help of the flags of training that are no settings."""
+
+PHASES = ("train", "predict", "span")
+"""What `finetune bench` can measure."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,6 +107,54 @@ class CompareCommand:
     """Columns of the gold file where names cannot be guessed, as `role=column`."""
     json: bool = False
     """Print JSON in place of the table."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchCommand:
+    """Measure speed and memory against transformers' Trainer and pipelines, and against other
+    span heads: same model, same texts, one process, in turns. Trains copies; saves nothing."""
+
+    model: str = "minilm"
+    """Encoder: a hub id, a short name, a local folder, or `minilm` (extra `offline`)."""
+    shape: Literal["minilm", "roberta-base", "deberta-v3-small"] | None = None
+    """In place of --model: random weights of this shape, which need no download."""
+    task: Literal["classify", "nli", "tag"] = "classify"
+    """What is trained and predicted; unless --data is given, on texts drawn with lengths like
+    those of SST-2 (classify), MNLI (nli) or CoNLL-2003 (tag)."""
+    data: str = ""
+    """Texts to measure on in place of drawn ones: as in training."""
+    columns: tuple[str, ...] = ()
+    """Columns of --data where names cannot be guessed, as `role=column`."""
+    phases: str = "train,predict,span"
+    """What to measure, separated by commas."""
+    size: Literal["small", "default", "large"] | None = None
+    """How much is measured: `default` is for two processor cores, `large` for a GPU (and all cases
+    of the span head), `small` only shows that all works; unset looks at the device."""
+    rounds: int | None = None
+    """Turns of each arm, of which the median counts; unset goes with the size."""
+    threads: int | None = None
+    """Threads of one operation; unset is what torch takes."""
+    json: bool = False
+    """Print one JSON object in place of tables."""
+
+    def require_legal(self) -> None:
+        """Raise ValueError for a number out of range, and what is no phase."""
+        for name in ("rounds", "threads"):
+            if (number := getattr(self, name)) is not None and number < 1:
+                raise ValueError(f"--{name} must be 1 or more, not {number}.")
+        for name in self.chosen_phases:
+            if name not in PHASES:
+                raise ValueError(
+                    f"--phases {self.phases!r}: {name!r} is none of {', '.join(PHASES)}."
+                    f"{perhaps(name, PHASES)}"
+                )
+        if self.columns and not self.data:
+            raise ValueError("--columns goes with --data: add that, or leave --columns out.")
+
+    @property
+    def chosen_phases(self) -> list[str]:
+        """The phases by name, in the order asked for, each once."""
+        return list(dict.fromkeys(name.strip() for name in self.phases.split(",")))
 
 
 def parse(kind: type[Any], arguments: Sequence[str], command: str, *, more: str = "") -> Any:

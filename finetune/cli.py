@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from finetune.arguments import (
     ALSO,
+    BenchCommand,
     CheckCommand,
     CompareCommand,
     ExportCommand,
@@ -37,6 +38,7 @@ COMMANDS = {
     "export": "write a trained model as an ONNX graph",
     "score": "score a file of predictions against gold, without a model",
     "compare": "test whether two systems differ by more than chance, without a model",
+    "bench": "measure speed and memory against transformers' own training and pipelines",
 }
 """The commands, in the order in which help lists them."""
 
@@ -94,6 +96,7 @@ def _dispatch(arguments: list[str]) -> None:
         "export": _export,
         "score": _score,
         "compare": _compare,
+        "bench": _bench,
     }
     if name in CONFIGS:
         _train(name, rest)
@@ -267,6 +270,14 @@ def _compare(arguments: list[str]) -> None:
     from finetune import commands
 
     commands.compare_files(first, second, command)
+
+
+def _bench(arguments: list[str]) -> None:
+    command = parse(BenchCommand, arguments, "bench")
+    command.require_legal()
+    from finetune.bench.command import run
+
+    run(command)
 
 
 def _first(arguments: list[str]) -> tuple[str | None, list[str]]:

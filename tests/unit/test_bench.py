@@ -3,83 +3,258 @@
 from __future__ import annotations
 
 import json
+import random
+import statistics
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
+from torch.nn import functional as F
 
-from finetune import bench
+from finetune.bench import lengths, memory, nested, prediction, shapes, spans, subject
+from finetune.bench.rows import Arm, Case, Work, measured
 from finetune.heads import span_scoring
+from finetune.tokenization import PieceTokenizer
+from tests import tiny
+from tests.command import run
 
 ARMS = {
-    "boundary": ["naive", "finetune", "finetune-recomputed"],
+    "boundary": ["naive", "finetune", "finetune-recomputed", "gliner"],
     "attention": ["naive", "finetune", "finetune-recomputed"],
     "biaffine": ["naive", "finetune"],
 }
+TRAIN = [
+    "finetune", "finetune-whole-vocabulary", "finetune-fp32", "trainer-best",
+    "trainer-dynamic-fp32", "trainer-pad128-fp32",
+]  # fmt: skip
+PREDICT = ["finetune", "finetune-fp32", "pipeline-default", "pipeline-batch32"]
+NESTED = ["finetune", "finetune-fp32", "marker-pairs"]
 SPANS = 3 + 2 + 1 + 7 + 6 + 5 + 4  # 3 and 7 words, up to 4 in a span
+CPU = torch.device("cpu")
 
 
 @pytest.fixture(autouse=True)
 def as_before() -> Iterator[None]:
     threads, budget = torch.get_num_threads(), span_scoring.ACTIVATION_BUDGET
     yield
-    torch.set_num_threads(threads)
+    assert threads == torch.get_num_threads()
     assert budget == span_scoring.ACTIVATION_BUDGET
 
 
-def test_table(capsys: pytest.CaptureFixture[str]) -> None:
-    bench.main(["--cases", "small", "--rounds", "1"])
-    header, rule, *lines = capsys.readouterr().out.splitlines()
-    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-    assert {line.count("|") for line in (header, rule, *lines)} == {11}
-    assert [row[1] for row in cells] == [*ARMS]
-    assert {(row[0], row[2]) for row in cells} == {("2 tiny w4 d16", str(SPANS))}
-    assert [bool(row[5]) for row in cells] == [True, True, False]
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny.save_tiny_checkpoint(tmp_path_factory.mktemp("bench") / "bert")
 
 
-def test_json(capsys: pytest.CaptureFixture[str]) -> None:
-    bench.main(["--cases", "small", "--rounds", "1", "--json"])
-    found = json.loads(capsys.readouterr().out)
-    arms: dict[str, list[str]] = {}
+def measure(model: Path, *more: str) -> dict:
+    outcome = run("bench", "--model", model, "--size", "small", "--json", *more)
+    assert outcome.code == 0, outcome.err
+    return json.loads(outcome.out)
+
+
+def test_json(checkpoint: Path) -> None:
+    found = measure(checkpoint, "--rounds", "2", "--threads", "1")
+    arms: dict[tuple, list[str]] = {}
     for row in found["rows"]:
-        arms.setdefault(row["representation"], []).append(row["arm"])
-        assert (row["phase"], row["case"], row["spans"]) == ("span", "2 tiny w4 d16", SPANS)
+        arms.setdefault((row["phase"], row["representation"]), []).append(row["arm"])
+        assert row["tokens_per_second"] > row["examples_per_second"] > 0
+        assert 0 < row["lowest"] <= row["examples_per_second"] <= row["highest"]
         assert row["milliseconds"] > 0
         assert row["peak_memory_bytes"] is None or row["peak_memory_bytes"] >= 0
-    assert arms == ARMS
+        head_alone = row["representation"] is not None
+        assert (row["peak_share"] is None) == head_alone
+        assert head_alone or row["peak_share"] > 0
+        assert row["arm"] != "finetune" or row["ratio"] == 1
+        if head_alone:
+            assert (row["case"], row["spans"]) == ("2 tiny w4 d16", SPANS)
+    assert arms == {
+        ("train", None): TRAIN,
+        ("predict", None): PREDICT,
+        **{("span", name): expected for name, expected in ARMS.items()},
+        ("span", None): NESTED,
+    }
     assert found["environment"]["torch"] == torch.__version__
     assert found["environment"]["threads"] == 1
     assert found["environment"]["processor"]
+    assert found["environment"]["peak_operations_per_second"]["fp32"] > 0
 
 
-def test_memory_is_empty_where_it_cannot_be_taken(monkeypatch, capsys) -> None:
-    monkeypatch.setattr(bench, "_shows_memory", lambda: False)
-    bench.main(["--cases", "small", "--rounds", "1"])
-    lines = capsys.readouterr().out.splitlines()[2:]
-    assert all(line.endswith("x |  |  |  |") for line in lines)
+@pytest.mark.parametrize(("family", "task"), [("roberta", "nli"), ("deberta-v2", "tag")])
+def test_other_tasks_and_families(family: str, task: str, tmp_path: Path) -> None:
+    model = tiny.save_tiny_checkpoint(tmp_path / family, family)
+    found = measure(model, "--task", task, "--phases", "train,predict")["rows"]
+    training = [name for name in TRAIN if family == "roberta" or "pad128" not in name]
+    assert [row["arm"] for row in found] == training + PREDICT
 
 
-@pytest.mark.skipif(not bench._shows_memory(), reason="needs Linux with glibc")
+def test_data_of_ones_own(checkpoint: Path) -> None:
+    found = measure(checkpoint, "--data", "examples/data/sentiment", "--phases", "train")["rows"]
+    assert [row["arm"] for row in found] == TRAIN
+    assert "8 texts of examples/data/sentiment" in found[0]["case"]
+
+
+def test_table_without_memory(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "shows_memory", lambda: False)
+    outcome = run("bench", "--model", checkpoint, "--size", "small", "--phases", "predict")
+    title, empty, header, rule, *lines = outcome.out.splitlines()
+    assert title.startswith("predict: classify, 8 texts like SST-2") and not empty
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[:-2]]
+    assert {line.count("|") for line in (header, rule, *lines[:-2])} == {10}
+    assert [row[0] for row in cells] == PREDICT
+    assert cells[0][5] == "1.00x" and cells[0][6].endswith("%")
+    assert all(row[7] == "" for row in cells)
+    assert lines[-1].startswith(f"torch: {torch.__version__}")
+
+
+@pytest.mark.parametrize(("flags", "said"), [
+    (("--rounds", "0"), "--rounds must be 1 or more, not 0"),
+    (("--threads", "-2"), "--threads must be 1 or more, not -2"),
+    (("--phases", "trian"), "Perhaps you meant 'train'?"),
+    (("--columns", "text=a"), "--columns goes with --data"),
+    (("--data", "examples/data/topics"), "one label each, not multi"),
+])  # fmt: skip
+def test_errors(flags: tuple[str, ...], said: str, checkpoint: Path) -> None:
+    outcome = run("bench", "--size", "small", "--model", checkpoint, *flags)
+    assert outcome.code == 2 and outcome.err.startswith("error: ") and said in outcome.err
+    assert outcome.err.count("\n") == 1
+
+
+def test_the_default_model_may_not_be_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subject, "resolve_model", lambda name: "owner/name")
+    outcome = run("bench", "--size", "small")
+    assert outcome.code == 2 and "--shape minilm" in outcome.err
+
+
+def test_rows_are_medians_of_turns_that_interleave() -> None:
+    called = []
+
+    def arm(name: str, *times: float) -> Arm:
+        left = iter(times)
+        return Arm(
+            name, "fp32", Work(10, 200, 4e9), lambda: called.append(name) or next(left), list
+        )
+
+    arms = (arm("finetune", 1, 2, 4), arm("peer", 4, 2, 40))
+    ours, peer = measured(Case("train", "x", arms), 3, [None, 7], {"fp32": 1e10})
+    assert called == ["finetune", "peer"] * 3
+    assert (ours.examples_per_second, ours.lowest, ours.highest) == (5, 2.5, 10)
+    assert (ours.tokens_per_second, ours.peak_share, ours.milliseconds) == (100, 0.2, 2000)
+    assert (peer.ratio, ours.ratio) == (4, 1), "of each round, then the median"
+    assert (ours.peak_memory_bytes, peer.peak_memory_bytes) == (None, 7)
+
+
+@pytest.mark.parametrize("name", lengths.LIKE)
+def test_lengths_are_as_said(name: str) -> None:
+    like, random_ = lengths.LIKE[name], random.Random(1)
+    drawn = [like.draw(random_) for _ in range(5000)]
+    assert like.shortest <= min(drawn) and max(drawn) <= like.longest
+    assert statistics.mean(drawn) == pytest.approx(like.mean, rel=0.05)
+    assert statistics.stdev(drawn) == pytest.approx(like.deviation, rel=0.15)
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "deberta-v2"])
+def test_words_are_one_piece_each(family: str) -> None:
+    tokenizer = PieceTokenizer(tiny.tokenizer(family))
+    words = lengths.Words(tokenizer, 0.5, random.Random(0))
+    pieces = tokenizer.text_pieces(words.words)
+    assert [[place] for place in words.occurring()[0].input_ids] == pieces
+    assert words.words[0] in words.draw(200) and set(words.draw(200)) <= set(words.words)
+
+
+def test_strata_have_the_lengths_of_the_whole() -> None:
+    sizes = random.Random(0).choices(range(4, 60), k=1600)
+    batches = lengths.strata(sizes, 8, 32)
+    flat = [place for batch in batches for place in batch]
+    assert [len(batch) for batch in batches] == [32] * 8 and len(set(flat)) == 256
+    chosen = [sizes[place] for place in flat]
+    assert statistics.mean(chosen) == pytest.approx(statistics.mean(sizes), rel=0.02)
+    assert max(max(sizes[p] for p in b) - min(sizes[p] for p in b) for b in batches) <= 3
+    with pytest.raises(ValueError, match="3 training examples are less than a batch of 4"):
+        lengths.strata([1, 2, 3], 2, 4)
+
+
+def test_answers_that_differ_are_an_error() -> None:
+    expected = [("a", 0.9), ("b", 0.8), None]
+    prediction.compare(expected, [("a", 0.9004), ("b", 0.8), ("b", 0.1)], 1e-3)
+    with pytest.raises(AssertionError, match="1 of 2 probabilities"):
+        prediction.compare(expected, [("a", 0.92), ("b", 0.8), None], 1e-3)
+    with pytest.raises(AssertionError, match="1 of 2 labels"):
+        prediction.compare(expected, [("b", 0.9), ("b", 0.8), None], 1e-3)
+
+
+@pytest.mark.parametrize("shape", shapes.SHAPES)
+def test_shapes_are_models_and_tokenizers(
+    shape: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind, settings = shapes.SHAPES[shape]
+    few = {"vocab_size": 300, "hidden_size": 24, "num_hidden_layers": 1, "intermediate_size": 32}
+    monkeypatch.setitem(shapes.SHAPES, shape, (kind, settings | few))
+    shapes.write_shape(shape, tmp_path)
+    tokenizer = PieceTokenizer.from_pretrained(tmp_path)
+    special = tokenizer.tokenizer
+    assert special.pad_token_id == settings["pad_token_id"]
+    first, segments = tokenizer.build(*tokenizer.text_pieces(["w7 w9"]))
+    assert first == [special.cls_token_id, 7, 9, special.sep_token_id]
+    assert (segments is None) == (kind != "bert")
+
+
+@pytest.mark.skipif(not memory.shows_memory(), reason="needs Linux with glibc")
 def test_peak_is_what_a_pass_needs_each_time_anew() -> None:
     size = 32 * 2**20
 
-    def scores() -> torch.Tensor:
+    def scores() -> None:
         kept = torch.ones(size // 4)  # freed before the end: only the peak has it
-        return torch.ones(1, requires_grad=True) * kept.sum()
+        kept.sum()
 
-    with bench.freed_memory_returned():
-        peaks = [bench._peak(bench.Arm("naive", scores, 0)) for _ in range(4)]
+    with memory.freed_memory_returned():
+        peaks = [memory.peak(scores, CPU) for _ in range(4)]
     assert all(0.9 * size < peak < 1.5 * size for peak in peaks[1:]), peaks
 
 
-@pytest.mark.parametrize("representation", bench.REPRESENTATIONS)
+def test_gliner_has_a_network_for_each_span() -> None:
+    numbers = (3, 7)
+    words = torch.randn(sum(numbers), 16)
+    head = spans.GlinerHead(16, 6, 4)
+    layout = spans.SpanLayout(spans._batch(numbers), 4)
+    expected = [
+        head.types @ head.span(F.relu(torch.cat([head.start(words[i]), head.end(words[j])])))
+        for i, j in zip(
+            layout.start.tolist(), (layout.start + layout.width - 1).tolist(), strict=True
+        )
+    ]
+    torch.testing.assert_close(head(words, numbers), torch.stack(expected))
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta"])
+def test_markers_see_the_text_and_their_partner(family: str, tmp_path: Path) -> None:
+    model = str(tiny.save_tiny_checkpoint(tmp_path / family, family))
+    with nested.subject_of(model, subject.SIZES["small"]) as found:
+        markers = nested.Markers(found)
+    markers.model.eval(), markers.head.eval()
+    marked, text, most = markers.marked, 32, 16
+    num_words = int(markers.work.tokens) - 2
+    assert int(marked.real.sum()) == sum(min(8, num_words - start) for start in range(num_words))
+    before, real = markers._scores(slice(0, 1))
+    assert before.shape[:2] == real.shape == (1, most)
+    marked.ids[0, text + 1] = marked.ids[0, text + most + 1] = 7  # the second pair
+    assert num_words + 2 < text
+    marked.ids[0, text - 1] = 9  # padding
+    after, _ = markers._scores(slice(0, 1))
+    differs = (before - after).abs().amax(-1)[0] > 1e-5
+    assert differs.tolist() == [place == 1 for place in range(most)]
+
+
+@pytest.mark.parametrize("representation", spans.REPRESENTATIONS)
 def test_arms_agree_closely_and_in_gradients(representation: str) -> None:
-    (case,) = bench.cases("small")
-    layout = bench.SpanLayout(bench._batch(case.lengths), case.max_width)
+    (case,) = spans.cases("small")
+    layout = spans.SpanLayout(spans._batch(case.lengths), case.max_width)
     words = torch.randn(sum(case.lengths), case.width, requires_grad=True)
     found = []
-    for arm in bench.arms_of(case, representation, words, layout):
-        with bench.activation_budget(arm.budget):
+    for arm in spans.arms_of(case, representation, words, layout):
+        if not arm.same:
+            continue
+        with spans.activation_budget(arm.budget):
             scores = arm.scores()
             (gradient,) = torch.autograd.grad(scores.square().sum(), words)
         found.append((scores.detach(), gradient))
@@ -96,17 +271,11 @@ def test_a_difference_is_an_error_and_the_budget_comes_back() -> None:
         return torch.zeros(4, 2, requires_grad=True) + shift
 
     arms = [
-        bench.Arm("naive", lambda: scores(0), 7),
-        bench.Arm("finetune", lambda: scores(0.01), 9),
+        spans.Arm("naive", lambda: scores(0), 7),
+        spans.Arm("finetune", lambda: scores(0.01), 9),
     ]
     with pytest.raises(AssertionError, match="finetune differs from naive"):
-        bench.compare(arms)
+        spans.compare(arms)
     assert budgets == [7, 9]
-    with pytest.raises(KeyError), bench.activation_budget(3):
+    with pytest.raises(KeyError), spans.activation_budget(3):
         raise KeyError
-
-
-def test_no_rounds_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        bench.main(["--rounds", "0"])
-    assert "0 is less than 1" in capsys.readouterr().err
