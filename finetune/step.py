@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
-from finetune.batching import micro_batches, pack
 from finetune.config import TrainConfig
 from finetune.optimization import autocast, set_rate
 from finetune.prediction import full_precision
 from finetune.tasks import Task
-from finetune.types import Encoding
+from finetune.types import Batch
 
 
 class Step:
@@ -39,19 +38,25 @@ class Step:
         self.sums = torch.float32 if self.device.type == "mps" else torch.float64
 
     def __call__(
-        self, encodings: Sequence[Encoding], *, weight: float, rate: float
+        self, batches: Sequence[Batch], *, weight: float, rate: float
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Update the weights; returns the mean loss and the gradient norm before clipping, on the
-        device.
+        """Update the weights; returns the mean loss and the gradient norm before clipping, both
+        on the device, which is not waited for.
 
-        ``encodings`` are this process's share of the batch. A process without a share gives any
-        sequence with ``weight`` 0, so that it takes part without effect. ``rate`` is the factor on
-        the learning rates.
+        ``batches`` are the micro-batches of this process's share, on the CPU or the device. A
+        process without a share gives any sequence with ``weight`` 0, so that it takes part without
+        effect. ``rate`` is the factor on the learning rates.
         """
+        set_rate(self.optimizer, rate)
+        return self.compute((batch.to(self.device) for batch in batches), weight)
+
+    def compute(
+        self, batches: Iterable[Batch], weight: float = 1.0
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The same at the learning rates that the optimizer has, with batches on the device."""
         self.head.train()
         totals = torch.zeros(2, dtype=self.sums, device=self.device)
-        for group in micro_batches(encodings, self.config.max_tokens):
-            batch = pack(group, self.task.collate(group)).to(self.device)
+        for batch in batches:
             with autocast(self.precision, self.device):
                 logits = self.head(batch)
             loss, count = self.task.loss(full_precision(logits), batch)
@@ -61,7 +66,6 @@ class Step:
         loss, count = self.accelerator.reduce(totals, "sum")
         count = count.clamp_min(1e-12)
         norm = self._reduce_gradients(count)
-        set_rate(self.optimizer, rate)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         return loss / count, norm

@@ -19,7 +19,7 @@ from accelerate import Accelerator
 from accelerate.utils import set_seed
 
 from finetune import checkpoint
-from finetune.batching import share
+from finetune.batching import micro_batches, pack, share
 from finetune.config import TrainConfig, settings
 from finetune.interruption import Interruption, Stopped
 from finetune.launch import make_accelerator
@@ -193,8 +193,10 @@ class _Run:
         """One optimizer step on a batch of training examples: mean loss, gradient norm."""
         mine = share(examples, self.rank, self.world, self.lengths)
         encodings = [e for index in mine or examples[:1] for e in self.encoded[index]]
+        groups = micro_batches(encodings, self.config.max_tokens)
+        batches = [pack(group, self.task.collate(group)) for group in groups]
         rate = self.plan.rate(self.state.step)
-        return self.step(encodings, weight=1.0 if mine else 0.0, rate=rate)
+        return self.step(batches, weight=1.0 if mine else 0.0, rate=rate)
 
     def _evaluate(self, log: RunLog) -> None:
         """Score the validation split; keep the model if it is the best so far."""
@@ -274,15 +276,9 @@ class _Run:
         self, head: Any, examples: Sequence[Example], encoded: Any, title: str
     ) -> list[Prediction]:
         return predict(
-            self.task,
-            head,
-            examples,
-            self.accelerator,
-            encoded=encoded,
-            precision=self.precision,
-            reporter=self.reporter if title != self.validation else None,
-            title=title,
-        )
+            self.task, head, examples, self.accelerator, encoded=encoded, precision=self.precision,
+            reporter=self.reporter if title != self.validation else None, title=title,
+        )  # fmt: skip
 
     def _write_start(self) -> None:
         facts = {

@@ -49,7 +49,7 @@ WALLS = {
     "interruption": "",
     "launch": "config",
     "vocabulary": "families types",
-    "step": "batching config optimization prediction tasks types",
+    "step": "config optimization prediction tasks types",
     "run_log": "checkpoint",
     "state": "checkpoint",
     "run_folder": "checkpoint config tasks types",
