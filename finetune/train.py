@@ -21,6 +21,7 @@ from accelerate.utils import set_seed
 from finetune import checkpoint
 from finetune.batching import micro_batches, pack, share
 from finetune.config import TrainConfig, settings
+from finetune.graphs import choose_step
 from finetune.interruption import Interruption, Stopped
 from finetune.launch import make_accelerator
 from finetune.optimization import Plan, make_optimizer, precision_of, result_settings
@@ -136,8 +137,11 @@ class _Run:
         if self.vocabulary.note:
             self.reporter.say(self.vocabulary.note)
         self.optimizer = self.vocabulary.follow(make_optimizer(self.head, self.config))
-        self.step = Step(
+        step = Step(
             self.task, self.head, self.optimizer, self.config, self.accelerator, self.precision
+        )
+        self.step = choose_step(
+            step, self.config.cuda_graphs, self.vocabulary.stepped, self.reporter.say
         )
         if resuming:
             self.state = State(**checkpoint.load_training(last, self.optimizer))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from finetune.config import CONFIGS, TrainConfig, from_settings, settings
 from finetune.data import Dataset, hold_out
@@ -32,6 +32,8 @@ class BaseTask(ABC):
     name: str
     words: bool
     """Whether its input is words (and not whole texts)."""
+    padding: ClassVar[Mapping[str, float]] = {}
+    """What ``collate`` would write for sequences (of words: for words) that carry no loss."""
 
     def __init__(
         self,
@@ -104,6 +106,11 @@ class BaseTask(ABC):
     @abstractmethod
     def derive(cls, config: TrainConfig, data: Dataset) -> tuple[list[str], dict[str, Any]]:
         """Labels, and what else must be remembered, from the training data."""
+
+    @property
+    def why_no_graph(self) -> str:
+        """Why its loss cannot be part of a captured step; empty where it can."""
+        return f"the loss of {self.name} has shapes of its own in every batch"
 
     @property
     def overlap(self) -> int:

@@ -9,11 +9,11 @@ scored, so every word gets exactly one prediction whatever the tokenizer or the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -53,6 +53,7 @@ class Tag(BaseTask):
 
     name = "tag"
     words = True
+    padding: ClassVar[Mapping[str, float]] = {"tag": IGNORED}
     config: TagConfig
 
     @classmethod
@@ -132,6 +133,15 @@ class Tag(BaseTask):
                     f"{shortened(unseen)} in {split} never occurs in train: cannot be predicted "
                     "and counts as missed"
                 )
+
+    @property
+    def why_no_graph(self) -> str:
+        """Why its loss cannot be part of a captured step; empty where it can."""
+        if self.config.crf:
+            return "the CRF walks through the words of the longest sequence"
+        if self.all_pieces:
+            return "how many pieces are scored (--label-pieces, --word-score) differs by batch"
+        return ""
 
     @property
     def metric(self) -> str:

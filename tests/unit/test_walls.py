@@ -50,12 +50,15 @@ WALLS = {
     "launch": "config",
     "vocabulary": "families types",
     "step": "config optimization prediction tasks types",
+    "static_batch": "types",
+    "recording": "",
+    "graphs": "optimization recording static_batch step types",
     "run_log": "checkpoint",
     "state": "checkpoint",
     "run_folder": "checkpoint config tasks types",
     "prediction": "batching launch optimization progress tasks types",
-    "train": "batching checkpoint config interruption launch optimization prediction progress "
-    "run_folder run_log state step tasks types vocabulary",
+    "train": "batching checkpoint config graphs interruption launch optimization prediction "
+    "progress run_folder run_log state step tasks types vocabulary",
     "predictor": "align config launch prediction tasks types",
     "pipelines": "batching heads predictor tasks types",
     "commands": "align config data interruption launch models optimization prediction predictor "
@@ -181,7 +184,7 @@ def test_nobody_imports_the_command_line() -> None:
 
 
 def test_the_trainer_knows_no_concrete_task_and_no_head() -> None:
-    for module in ("train", "prediction", "launch", "run_folder", "step", "optimization"):
+    for module in ("train", "prediction", "launch", "run_folder", "step", "graphs", "optimization"):
         concrete = {name for name in ours(module) if name.startswith(("tasks.", "heads", "data"))}
         assert not concrete, f"{module} imports {concrete}"
     assert {module for module in MODULES if "accelerate" in others(module)} == ACCELERATE
