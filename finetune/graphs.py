@@ -198,7 +198,10 @@ class GraphStep:
         self.optimizer.zero_grad(set_to_none=True)
         self.recorder.set_random_state(random)
         self.recordings.clear()
-        self.reason = f"{type(error).__name__}: {' '.join(str(error).split()):.300}"
+        first: BaseException = error
+        while first.__context__ is not None:  # ending a broken capture is an error of its own
+            first = first.__context__
+        self.reason = f"{type(first).__name__}: {' '.join(str(first).split()):.300}"
         if self.required:
             raise ValueError(
                 f"--cuda-graphs on: steps cannot be captured ({self.reason}): write auto or off."

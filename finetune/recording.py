@@ -55,14 +55,16 @@ class CudaRecorder:
         """Capture a graph; the action's tensors of before and after must stay where they are."""
         index = torch.cuda.current_device() if self.device.index is None else self.device.index
         generator = torch.cuda.default_generators[index]
-        random = generator.clone_state()
+        random, outer = generator.clone_state(), torch.cuda.current_stream(self.device)
         graph = torch.cuda.CUDAGraph()
         try:
             with torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
                 action()
         except BaseException:
-            # a generator whose capture broke off refuses to work; its copy does not
+            # a capture that broke off leaves a generator that refuses to work (its copy does
+            # not), and its own stream as the current one
             generator.graphsafe_set_state(random)
+            torch.cuda.set_stream(outer)
             raise
         return graph.replay
 
