@@ -47,16 +47,20 @@ class PackedLayout:
     """Where the N sequences of a packed row lie: their boundaries [N+1] int32 and lengths.
 
     ``max_waste`` is the padding that groups of them may add, as a share of their tokens.
+    ``longest`` is an upper bound of the lengths, for shapes that are fixed beforehand: on a GPU
+    the boundaries alone then say where sequences end, and ``lengths`` are those of one batch among
+    many. Sequences may be empty.
     """
 
     cu_seqlens: Tensor
     lengths: tuple[int, ...]
     max_waste: float = MAX_WASTE
+    longest: int | None = None
 
     @property
     def max_seqlen(self) -> int:
-        """Length of the longest sequence, in tokens."""
-        return max(self.lengths)
+        """Length of the longest sequence, in tokens, or the bound that stands for it."""
+        return self.longest or max(self.lengths)
 
     @cached_property
     def groups(self) -> tuple[tuple[Group, ...], Tensor | None]:
@@ -82,10 +86,14 @@ class PackedLayout:
 
 
 def near_equal(lengths: Sequence[int], max_waste: float = MAX_WASTE) -> Iterator[list[int]]:
-    """Numbers of sequences in groups of ascending length that padding widens by ``max_waste``."""
+    """Numbers of sequences in groups of ascending length that padding widens by ``max_waste``.
+
+    Empty sequences are in no group.
+    """
     members: list[int] = []
     tokens = 0
-    for number in sorted(range(len(lengths)), key=lambda n: (lengths[n], n)):
+    filled = (number for number, length in enumerate(lengths) if length)
+    for number in sorted(filled, key=lambda n: (lengths[n], n)):
         tokens += lengths[number]
         if members and lengths[number] * (len(members) + 1) > (1 + max_waste) * tokens:
             yield members
@@ -140,6 +148,11 @@ def attend(
     if getattr(module, "is_causal", False):
         raise ValueError(f"{type(module).__name__} attends causally; packing is for encoders")
     path = _kernel if _kernel_takes(query, key, value) else _grouped
+    if layout.longest is not None and query.is_cuda and path is _grouped:
+        raise ValueError(
+            f"the variable-length kernel, which fixed shapes need, takes no {query.dtype} heads of "
+            f"{query.shape[-1]} values on this device"
+        )
     rows = [tensor[0].transpose(0, 1) for tensor in (query, key, value)]  # 3 of [T, A, D]
     return path(*rows, layout, dropout, scaling, sliding_window)[None], None
 

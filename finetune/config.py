@@ -72,6 +72,10 @@ class TrainConfig:
     active_vocabulary: Literal["auto", "on", "off"] = "auto"
     """Whether only the embeddings of pieces that occur in the data are trained, and the others
     decay as they would: `auto` does where under 60 % occur. Never changes results."""
+    cuda_graphs: Literal["off", "auto", "on"] = "off"
+    """Whether whole optimizer steps are captured as CUDA graphs and replayed, which spares the
+    launches that small batches wait for: `auto` does where it can and says why where it cannot,
+    `on` refuses then. Off, as it has not been measured on a GPU yet. Never changes results."""
     freeze: str = "none"
     """Weights that stay as they are: `none`, `embeddings`, `all` (the whole encoder), or N (the
     embeddings and the N lowest layers)."""
@@ -250,7 +254,7 @@ CONFIGS: dict[str, type[TrainConfig]] = {
 """The configuration class of each task."""
 
 RESULT_FREE = frozenset({"out", "resume", "track", "save_every", "trust_remote_code"}) | {
-    "max_tokens", "batching", "active_vocabulary"
+    "max_tokens", "batching", "active_vocabulary", "cuda_graphs"
 }  # fmt: skip
 """Settings that cannot change what a run computes; all others make results incomparable."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -40,17 +40,24 @@ class Step:
     def __call__(
         self, batches: Sequence[Batch], *, weight: float, rate: float
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Update the weights; returns the mean loss and the gradient norm before clipping, on the
-        device.
+        """Update the weights; returns the mean loss and the gradient norm before clipping, both
+        on the device, which is not waited for.
 
-        ``batches`` with their targets are this process's share of the optimizer batch, cut into
-        forward passes. A process without a share gives any sequence with ``weight`` 0, so that it
-        takes part without effect. ``rate`` is the factor on the learning rates.
+        ``batches`` with their targets, on the CPU or the device, are this process's share of the
+        optimizer batch, cut into forward passes. A process without a share gives any sequence with
+        ``weight`` 0, so that it takes part without effect. ``rate`` is the factor on the learning
+        rates.
         """
+        set_rate(self.optimizer, rate)
+        return self.compute((batch.to(self.device) for batch in batches), weight)
+
+    def compute(
+        self, batches: Iterable[Batch], weight: float = 1.0
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The same at the learning rates that the optimizer has, with batches on the device."""
         self.head.train()
         totals = torch.zeros(2, dtype=self.sums, device=self.device)
-        for each in batches:
-            batch = each.to(self.device)
+        for batch in batches:
             with autocast(self.precision, self.device):
                 logits = self.head(batch)
             loss, count = self.task.loss(full_precision(logits), batch)
@@ -60,7 +67,6 @@ class Step:
         loss, count = self.accelerator.reduce(totals, "sum")
         count = count.clamp_min(1e-12)
         norm = self._reduce_gradients(count)
-        set_rate(self.optimizer, rate)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         return loss / count, norm

@@ -21,6 +21,7 @@ from accelerate.utils import set_seed
 
 from finetune import checkpoint
 from finetune.config import TrainConfig, settings
+from finetune.graphs import choose_step
 from finetune.interruption import Interruption, Stopped
 from finetune.launch import make_accelerator
 from finetune.optimization import make_optimizer, precision_of, result_settings
@@ -128,8 +129,11 @@ class _Run:
         if self.vocabulary.note:
             self.reporter.say(self.vocabulary.note)
         self.optimizer = self.vocabulary.follow(make_optimizer(self.head, self.config))
-        self.step = Step(
+        step = Step(
             self.task, self.head, self.optimizer, self.config, self.accelerator, self.precision
+        )
+        self.step = choose_step(
+            step, self.config.cuda_graphs, self.vocabulary.stepped, self.reporter.say
         )
         if resuming:
             self.state = State(**checkpoint.load_training(last, self.optimizer))
@@ -251,15 +255,9 @@ class _Run:
         self, head: Any, examples: Sequence[Example], encoded: Any, title: str
     ) -> list[Prediction]:
         return predict(
-            self.task,
-            head,
-            examples,
-            self.accelerator,
-            encoded=encoded,
-            precision=self.precision,
-            reporter=self.reporter if title != self.validation else None,
-            title=title,
-        )
+            self.task, head, examples, self.accelerator, encoded=encoded, precision=self.precision,
+            reporter=self.reporter if title != self.validation else None, title=title,
+        )  # fmt: skip
 
     def _write_start(self) -> None:
         facts = {

@@ -139,13 +139,21 @@ class Vocabulary:
         rows it is for; one saved with other rows is brought to these. Returns the optimizer."""
         optimizer.register_load_state_dict_pre_hook(self._loading)
         if self.embedding is not None:
-            optimizer.register_step_post_hook(self._stepped)
+            optimizer.register_step_post_hook(self.stepped)
             optimizer.register_state_dict_post_hook(self._saving)
         return optimizer
 
-    def _stepped(self, optimizer: torch.optim.Optimizer, *call: Any) -> None:
-        assert self.embedding is not None
+    def stepped(self, optimizer: torch.optim.Optimizer, *call: Any) -> None:
+        """Remember the decay of the step that the optimizer has taken.
+
+        The optimizer calls this itself, but no replay of a captured step does; in those its rates
+        are tensors on the device, and who replays them calls this with the rates as numbers.
+        """
+        if self.embedding is None:
+            return
         group = next(g for _, g, w in _numbered(optimizer) if w is self.embedding.weight)
+        if isinstance(group["lr"], Tensor):
+            return
         factor = 1 - group["lr"] * group["weight_decay"]
         if factor != 1:
             self.embedding.pending.append(factor)

@@ -94,7 +94,10 @@ def _deberta(model: Any, hidden: Tensor, batch: Batch) -> Tensor:
 def _modernbert(model: Any, hidden: Tensor, batch: Batch) -> Tensor:
     if model.config.classifier_pooling == "mean":
         lengths = batch.cu_seqlens.diff().long()
-        pooled = torch.segment_reduce(hidden, "mean", lengths=lengths, axis=0)  # [N, H]
+        # unsafe: else it looks at the lengths, which on a GPU is a wait; empty sequences are 0
+        pooled = torch.segment_reduce(
+            hidden, "mean", lengths=lengths, axis=0, unsafe=True, initial=0
+        )  # [N, H]
     else:
         pooled = _first(hidden, batch)
     return model.classifier(model.drop(model.head(pooled)))

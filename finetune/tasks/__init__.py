@@ -10,7 +10,7 @@ import importlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from finetune.config import TrainConfig
 from finetune.types import Batch, Encoding, Example, LabelSet, Partial, Prediction
@@ -51,6 +51,13 @@ class Task(Protocol):
     """Hash of the data's content."""
     num_cut: int
     """Texts or words cut to fit since the count was last set to 0."""
+    padding: ClassVar[Mapping[str, float]]
+    """What ``collate`` would write for sequences (of words: for words) that carry no loss."""
+
+    @property
+    def why_no_graph(self) -> str:
+        """Why its loss cannot be part of a captured step (it waits for the device, or its shapes
+        follow from values); empty where it can, and ``padding`` then covers all targets."""
 
     @property
     def splits(self) -> list[str]:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -35,10 +35,13 @@ class Classify(BaseTask):
 
     name = "classify"
     words = False
+    padding: ClassVar[Mapping[str, float]] = {"label": 0, "share": 0.0}
+    why_no_graph = ""
     config: TextConfig
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
+        self._on_device: dict[Any, torch.Tensor] = {}
         if self.problem != "multi" and self.threshold != 0.5:
             raise ValueError(
                 f"--threshold {self.threshold} goes with several labels for a text (--problem "
@@ -195,10 +198,15 @@ class Classify(BaseTask):
         return (losses * share).sum(), share.sum()
 
     def _weights(self, like: torch.Tensor) -> torch.Tensor | None:
+        """The class weights [C] in the type and on the device of others: a copy to a device,
+        made once, as none may be in a captured step."""
         weights = self.extra.get("class_weights")
-        return (
-            None if weights is None else torch.tensor(weights, dtype=like.dtype, device=like.device)
-        )
+        if weights is None:
+            return None
+        place = (like.dtype, like.device)
+        if place not in self._on_device:
+            self._on_device[place] = torch.tensor(weights, dtype=like.dtype, device=like.device)
+        return self._on_device[place]
 
     def decode(self, logits: torch.Tensor, batch: Batch) -> list[Partial]:
         """Probabilities [C] (regression: the number) of each sequence."""

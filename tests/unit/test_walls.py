@@ -60,14 +60,17 @@ WALLS = {
     "interruption": "",
     "launch": "config",
     "vocabulary": "encodings families",
-    "step": "batching config optimization prediction tasks types",
+    "step": "config optimization prediction tasks types",
+    "static_batch": "types",
+    "recording": "",
+    "graphs": "optimization recording static_batch step types",
     "run_log": "checkpoint",
     "state": "checkpoint",
     "run_folder": "checkpoint config tasks types",
     "prediction": "batching encodings launch optimization prefetch progress tasks types",
     "encoding_cache": "encodings tasks types",
     "training_data": "batching config encoding_cache encodings optimization prefetch tasks types",
-    "train": "checkpoint config interruption launch optimization prediction progress "
+    "train": "checkpoint config graphs interruption launch optimization prediction progress "
     "run_folder run_log state step tasks training_data types vocabulary",
     "predictor": "align config launch prediction tasks types",
     "pipelines": "batching heads predictor tasks types",
@@ -199,7 +202,7 @@ def test_nobody_imports_the_command_line() -> None:
 
 
 def test_the_trainer_knows_no_concrete_task_and_no_head() -> None:
-    for module in ("train", "prediction", "launch", "run_folder", "step", "optimization"):
+    for module in ("train", "prediction", "launch", "run_folder", "step", "graphs", "optimization"):
         concrete = {name for name in ours(module) if name.startswith(("tasks.", "heads", "data"))}
         assert not concrete, f"{module} imports {concrete}"
     assert {module for module in MODULES if "accelerate" in others(module)} == ACCELERATE
