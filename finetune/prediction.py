@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
@@ -56,17 +57,18 @@ def predict(
     if reporter:
         reporter.start(title, len(groups), unit="batch")
     batches = (pack(sequences.take(first[group])) for group in groups)
-    for done, (group, batch) in enumerate(zip(groups, ahead(batches), strict=True)):
-        on_device = batch.to(device)
-        with torch.inference_mode(), autocast(precision, device):
-            logits = head(on_device)
-        partials = task.decode(full_precision(logits), on_device)
-        for number, partial in zip(group, partials, strict=True):
-            for row in copies[number]:
-                example, word = sequences.example[row], sequences.first_word[row]
-                answers.add(partial._replace(example=int(example), first_word=int(word)))
-        if reporter:
-            reporter.update(done + 1)
+    with contextlib.closing(ahead(batches)) as ready:
+        for done, (group, batch) in enumerate(zip(groups, ready, strict=True)):
+            on_device = batch.to(device)
+            with torch.inference_mode(), autocast(precision, device):
+                logits = head(on_device)
+            partials = task.decode(full_precision(logits), on_device)
+            for number, partial in zip(group, partials, strict=True):
+                for row in copies[number]:
+                    example, word = sequences.example[row], sequences.first_word[row]
+                    answers.add(partial._replace(example=int(example), first_word=int(word)))
+            if reporter:
+                reporter.update(done + 1)
     if reporter:
         reporter.stop()
     by_id = {answer.id: answer for answer in gather_object(answers.finished)}
