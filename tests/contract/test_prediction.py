@@ -1,0 +1,98 @@
+"""Prediction: every example answered once, repetitions computed once, streams in bounded pieces."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from finetune.config import ClassifyConfig, NerConfig, TagConfig, TrainConfig
+from finetune.prediction import predict, predict_stream
+from finetune.tasks import Task, load_task
+from tests import data, tiny
+
+CONFIGS: dict[str, tuple[type[TrainConfig], dict[str, Any]]] = {
+    "classify": (ClassifyConfig, {"long_text": "window"}),
+    "tag": (TagConfig, {}),
+    "crf": (TagConfig, {"crf": True}),
+    "ner": (NerConfig, {}),
+}
+
+
+@pytest.fixture(params=CONFIGS)
+def asked(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Task, Any, list[Any]]:
+    """A task, a model, and examples of which each occurs three times; long ones have windows."""
+    kind, settings = CONFIGS[request.param]
+    name = {"crf": "tag"}.get(request.param, request.param)
+    (data.sentiment if name == "classify" else data.entities)(tmp_path / "data")
+    model = tiny.save_tiny_checkpoint(tmp_path / "bert", "bert")
+    config = kind(
+        model=str(model), data=str(tmp_path / "data"), max_length=14, overlap=4, precision="fp32",
+        **settings,
+    )  # fmt: skip
+    task = load_task(config, name)
+    several = 3 * task.read("test")
+    return task, task.head(), [replace(e, id=place) for place, e in enumerate(several)]
+
+
+def alone(task: Task, head: Any, examples: list[Any]) -> list[Any]:
+    """Each example asked for by itself."""
+    return [predict(task, head, [example])[0] for example in examples]
+
+
+def assert_alike(found: list[Any], expected: list[Any]) -> None:
+    assert [answer.id for answer in found] == [answer.id for answer in expected]
+    for one, other in zip(found, expected, strict=True):
+        mine, theirs = one.record(), other.record()
+        for name in mine.keys() - {"score", "scores", "spans"}:
+            assert mine[name] == theirs[name]
+        if "score" in mine:
+            assert mine["score"] == pytest.approx(theirs["score"], abs=1e-5)
+
+
+def test_repetitions_are_computed_once(
+    asked: tuple[Task, Any, list[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task, head, examples = asked
+    expected = alone(task, head, examples)
+    computed, forward = [], head.forward
+
+    def counted(batch: Any) -> Any:
+        computed.extend(batch.lengths)
+        return forward(batch)
+
+    monkeypatch.setattr(head, "forward", counted)
+    found = predict(task, head, examples)
+    assert_alike(found, expected)
+    once = len(examples) // 3
+    assert 0 < len(computed) <= task.encode(examples[:once]).num_windows.sum()
+    for first, again in zip(found[:once], found[once:], strict=False):
+        assert {**first.record(), "id": 0} == {**again.record(), "id": 0}, "to the last bit"
+
+
+@pytest.mark.parametrize("chunk", [1, 5, 1000])
+def test_a_stream_is_answered_piece_by_piece(
+    asked: tuple[Task, Any, list[Any]], chunk: int
+) -> None:
+    task, head, examples = asked
+    taken = 0
+
+    def stream() -> Iterator[Any]:
+        nonlocal taken
+        for example in examples:
+            taken += 1
+            yield example
+
+    answers = predict_stream(task, head, stream(), chunk=chunk)
+    first = next(answers)
+    assert taken <= 3 * chunk, "what is computed, what is encoded, and what is read for the next"
+    assert_alike([first, *answers], alone(task, head, examples))
+
+
+def test_nothing_is_nothing(asked: tuple[Task, Any, list[Any]]) -> None:
+    task, head, _ = asked
+    assert predict(task, head, []) == []
+    assert list(predict_stream(task, head, iter([]))) == []
