@@ -6,13 +6,13 @@ import errno
 import json
 import os
 import shutil
-import signal
 from pathlib import Path
 
 import pytest
 
 from tests import data
 from tests.command import Outcome, run
+from tests.invariance.stopping import interrupt_in_step
 from tests.tiny import save_tiny_checkpoint
 
 SMALL = ("--max-length", "32", "--batch-size", "8", "--precision", "fp32")
@@ -284,16 +284,7 @@ def test_full_disk(when: int, place: Path, tmp_path: Path, monkeypatch: pytest.M
 def test_interrupt_keeps_a_checkpoint_and_says_how_to_go_on(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    from finetune.optimization import Plan
-
-    batch = Plan.batch
-
-    def interrupted(plan, step):
-        if step == 3:
-            os.kill(os.getpid(), signal.SIGINT)
-        return batch(plan, step)
-
-    monkeypatch.setattr(Plan, "batch", interrupted)
+    interrupt_in_step(4, monkeypatch)
     monkeypatch.chdir(tmp_path)
     outcome = train("classify", place / "bert", place / "sentiment", "--steps", "8")
     assert outcome.code == 130
