@@ -59,6 +59,10 @@ class TrainConfig:
     """Steps of linear warm-up; below 1 a share of all steps. Linear decay to 0 follows."""
     weight_decay: float = 0.01
     """Decoupled weight decay, on weight matrices only (not on biases and norms)."""
+    adam_beta2: float = 0.999
+    """Decay of Adam's mean of squared gradients; some sources use 0.98."""
+    adam_epsilon: float = 1e-8
+    """What Adam adds to the root of that mean; some sources use 1e-6."""
     clip: float = 1.0
     """Largest gradient norm; 0 does not clip."""
     seed: int = 1
@@ -92,7 +96,7 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         """Check ranges; every error names the flag and what to write."""
-        positive = ("batch_size", "max_tokens", "layer_decay")
+        positive = ("batch_size", "max_tokens", "layer_decay", "adam_epsilon")
         optional = (
             "epochs",
             "lr",
@@ -110,6 +114,7 @@ class TrainConfig:
             self._require(getattr(self, name) >= 0, name, "0 or more")
         self._require(self.overlap is None or self.overlap >= 0, "overlap", "0 or more")
         self._require(self.layer_decay <= 1, "layer_decay", "at most 1")
+        self._require(0 <= self.adam_beta2 < 1, "adam_beta2", "0 or more and below 1")
         legal = self.freeze in ("none", "embeddings", "all") or self.freeze.isdecimal()
         self._require(legal, "freeze", "none, embeddings, all, or a number of layers")
         for item in self.columns:
