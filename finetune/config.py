@@ -145,6 +145,14 @@ class TextConfig(TrainConfig):
     long_text: Literal["truncate", "window", "error"] = "truncate"
     """What happens to texts over --max-length: cut at the end and counted, read in overlapping
     windows whose scores are averaged, or refused."""
+    classifier_dropout: float | None = None
+    """Dropout before the classifier; unset is the model's own."""
+
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        super().__post_init__()
+        share = self.classifier_dropout
+        self._require(share is None or 0 <= share < 1, "classifier_dropout", "0 to below 1")
 
 
 @dataclass(frozen=True, kw_only=True)

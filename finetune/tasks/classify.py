@@ -177,6 +177,7 @@ class Classify(BaseTask):
             revision=self.config.revision,
             batching=self.config.batching,
             trust_remote_code=self.config.trust_remote_code,
+            dropout=self.config.classifier_dropout,
         )
 
     def loss(self, logits: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
