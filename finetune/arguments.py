@@ -13,7 +13,9 @@ from finetune.types import perhaps
 
 ALSO = (
     "Also: --recipe FILE takes the settings of a recipe, over which flags win; --dry-run shows the "
-    "plan (data, labels, lengths, steps, memory) and trains nothing."
+    "plan (data, labels, lengths, steps, memory) and trains nothing; --seeds N trains N seeds from "
+    "--seed on, each in its folder seed-N of the run folder (finished ones are kept, so the same "
+    "command continues), and sums them up: mean, deviation, runs that learnt nothing, verdict."
 )
 """Help of the flags of training that are no settings."""
 
@@ -23,10 +25,12 @@ PHASES = ("train", "predict", "span")
 
 @dataclass(frozen=True, kw_only=True)
 class RecipesCommand:
-    """List the recipes and the scores they claim."""
+    """List the recipes, the scores they claim, and those that your runs of them reached."""
 
     folder: str = "recipes"
-    """Folder to look in, with its subfolders."""
+    """Folder to look in, with its subfolders; without such a folder, what came with the package."""
+    runs: str = "runs"
+    """Folder of your runs."""
 
 
 @dataclass(frozen=True, kw_only=True)

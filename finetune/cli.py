@@ -32,7 +32,7 @@ COMMANDS = {
     "tag": "tag words: named entities, parts of speech, chunks",
     "ner": "label spans of words: named entities, nested ones too",
     "run": "train what a recipe file says",
-    "recipes": "list the recipes and the scores they claim",
+    "recipes": "list the recipes, the scores they claim and those your runs reached",
     "check": "look at data (or a recipe's) for problems, without a model",
     "predict": "answer new texts with a trained model",
     "export": "write a trained model as an ONNX graph",
@@ -130,7 +130,8 @@ def _run(arguments: list[str]) -> None:
         print(
             "usage: finetune run RECIPE [flags]\n\nTrain what a recipe file says; flags win over "
             "the recipe and are those of its task\n(`finetune nli --help`). `--dry-run` shows "
-            "the plan only. `finetune recipes` lists recipes."
+            "the plan only, `--seeds 5` trains five seeds and sums them up. `finetune recipes` "
+            "lists recipes."
         )
         if not any(a in ("-h", "--help") for a in arguments):
             raise ValueError("finetune run needs a recipe file.")
@@ -150,6 +151,7 @@ def _start(task: str | None, recipe_path: str | None, arguments: list[str]) -> N
     assert task is not None
     dry = "--dry-run" in arguments
     arguments = [argument for argument in arguments if argument != "--dry-run"]
+    number, arguments = _seeds(arguments)
     of_recipe = _configured(recipe) if recipe else None
     before = recipe.arguments if recipe else []
     config = parse(CONFIGS[task], before + arguments, task, more=ALSO)
@@ -157,8 +159,26 @@ def _start(task: str | None, recipe_path: str | None, arguments: list[str]) -> N
 
     if dry:
         training.dry_run(task, config)
-    else:
+    elif number is None:
         training.train(task, config, recipe, of_recipe)
+    else:
+        from finetune.seeds import train_seeds
+
+        train_seeds(task, config, recipe, of_recipe, number)
+
+
+def _seeds(arguments: list[str]) -> tuple[int | None, list[str]]:
+    """The number that --seeds asks for, if it does, and the other arguments."""
+    arguments = joined(arguments, "--seeds")
+    named = [argument for argument in arguments if argument.partition("=")[0] == "--seeds"]
+    if not named:
+        return None, arguments
+    value = named[-1].partition("=")[2]
+    if not value.isdecimal() or int(value) < 1:
+        raise ValueError(f"--seeds must be the number of seeds, 1 or more, not {value!r}.")
+    if "--resume" in arguments:
+        raise ValueError("--seeds goes on where it was stopped by itself: leave --resume out.")
+    return int(value), [argument for argument in arguments if argument not in named]
 
 
 def _configured(recipe: Recipe) -> TrainConfig:
@@ -172,6 +192,7 @@ def _configured(recipe: Recipe) -> TrainConfig:
 def _recipes(arguments: list[str]) -> None:
     command = parse(RecipesCommand, arguments, "recipes")
     from finetune.recipe import find_recipes, load_recipe
+    from finetune.reproduced import reproduced
 
     paths = find_recipes(command.folder)
     if not paths:
@@ -180,11 +201,10 @@ def _recipes(arguments: list[str]) -> None:
         recipe = load_recipe(path)
         print(f"{path}\n    {recipe.task}: {recipe.description}")
         for entry in recipe.expected:
-            doubt = "" if entry.source_checked else ", source not checked"
-            print(
-                f"    {entry.split} {entry.metric} {entry.value:g} ± {entry.tolerance:g} "
-                f"({entry.source}{doubt})"
-            )
+            score = f"{entry.split} {entry.metric} {entry.value:g} ± {entry.tolerance:g}"
+            print(f"    {score} ({entry.cited})")
+        for line in reproduced(recipe, Path(command.runs), lambda r=recipe: _configured(r)):
+            print(f"    {line}")
 
 
 def _check(arguments: list[str]) -> None:

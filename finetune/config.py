@@ -24,6 +24,9 @@ class TrainConfig:
     `minilm` (the small encoder of the extra `offline`)."""
     revision: str | None = None
     """Commit or tag of the hub model; unset takes the newest and records which it was."""
+    init_from: str | None = None
+    """Begin with the encoder of this run folder, saved model or hub id. Its head is taken too if it
+    is of the same kind and knows all the new labels by name; else, and with `ner`, it is fresh."""
     data: str = ""
     """A folder with train/validation/test files, one file, `train=FILE,test=FILE`, a folder
     written by datasets' save_to_disk, or a hub data set (`mnli`, `nyu-mll/glue:mrpc`)."""
@@ -59,6 +62,10 @@ class TrainConfig:
     """Steps of linear warm-up; below 1 a share of all steps. Linear decay to 0 follows."""
     weight_decay: float = 0.01
     """Decoupled weight decay, on weight matrices only (not on biases and norms)."""
+    adam_beta2: float = 0.999
+    """Decay of Adam's mean of squared gradients; some sources use 0.98."""
+    adam_epsilon: float = 1e-8
+    """What Adam adds to the root of that mean; some sources use 1e-6."""
     clip: float = 1.0
     """Largest gradient norm; 0 does not clip."""
     seed: int = 1
@@ -96,7 +103,7 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         """Check ranges; every error names the flag and what to write."""
-        positive = ("batch_size", "max_tokens", "layer_decay")
+        positive = ("batch_size", "max_tokens", "layer_decay", "adam_epsilon")
         optional = (
             "epochs",
             "lr",
@@ -114,6 +121,7 @@ class TrainConfig:
             self._require(getattr(self, name) >= 0, name, "0 or more")
         self._require(self.overlap is None or self.overlap >= 0, "overlap", "0 or more")
         self._require(self.layer_decay <= 1, "layer_decay", "at most 1")
+        self._require(0 <= self.adam_beta2 < 1, "adam_beta2", "0 or more and below 1")
         legal = self.freeze in ("none", "embeddings", "all") or self.freeze.isdecimal()
         self._require(legal, "freeze", "none, embeddings, all, or a number of layers")
         for item in self.columns:
@@ -144,6 +152,14 @@ class TextConfig(TrainConfig):
     long_text: Literal["truncate", "window", "error"] = "truncate"
     """What happens to texts over --max-length: cut at the end and counted, read in overlapping
     windows whose scores are averaged, or refused."""
+    classifier_dropout: float | None = None
+    """Dropout before the classifier; unset is the model's own."""
+
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        super().__post_init__()
+        share = self.classifier_dropout
+        self._require(share is None or 0 <= share < 1, "classifier_dropout", "0 to below 1")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from accelerate import Accelerator, PartialState
@@ -50,33 +52,50 @@ def _on_cpu() -> bool:
     return asked or (several and not torch.accelerator.is_available())
 
 
-def with_folder(config: TrainConfig, task: str) -> TrainConfig:
+def with_folder(config: TrainConfig, task: str, name: str | None = None) -> TrainConfig:
     """The configuration with its run folder decided, the same on every process.
 
-    Raises ValueError where the folder named holds a run already and --resume was not said, or
-    where there is none to resume.
+    ``name`` is that of a run without --out. Raises ValueError where the folder named holds a run
+    already and --resume was not said, or where there is none to resume.
     """
+    return replace(config, out=str(agreed(lambda: _folder(config, task, name))))
+
+
+def agreed(decide: Callable[[], Any]) -> Any:
+    """What the main process decides, or the ValueError it raises, on every process."""
     processes = PartialState(cpu=_on_cpu())
     if processes.num_processes == 1:
-        return replace(config, out=str(_folder(config, task)))
-    chosen: list[str | None] = [None]
+        return decide()
+    chosen: list[Any] = [None]
     if processes.is_main_process:
         try:
-            chosen = [str(_folder(config, task))]
+            chosen = [(True, decide())]
         except ValueError as error:
-            chosen = ["!" + str(error)]
+            chosen = [(False, str(error))]
     broadcast_object_list(chosen)
-    if str(chosen[0]).startswith("!"):
-        raise ValueError(str(chosen[0])[1:])
-    return replace(config, out=chosen[0])
+    decided, value = chosen[0]
+    if not decided:
+        raise ValueError(value)
+    return value
 
 
-def _folder(config: TrainConfig, task: str) -> Path:
+def is_main() -> bool:
+    """Whether this process is the one that writes."""
+    return PartialState(cpu=_on_cpu()).is_main_process
+
+
+def unseeded_name(config: TrainConfig, task: str) -> str:
+    """The name of runs that differ in their seed alone."""
+    parts = (task, config.init_from or config.model, config.data)
+    return "-".join(_short(part) for part in parts)
+
+
+def _folder(config: TrainConfig, task: str, name: str | None) -> Path:
     if config.out is not None:
         folder = Path(config.out)
         if folder.exists() and not folder.is_dir():
             raise ValueError(f"--out {folder} is a file, not a folder: choose another.")
-        _require_writable(folder)
+        require_writable(folder)
         if _holds_weights(folder) and not config.resume:
             raise ValueError(
                 f"--out {folder} holds a run already: write --resume to continue it, or choose "
@@ -85,8 +104,7 @@ def _folder(config: TrainConfig, task: str) -> Path:
         if config.resume and not is_run(folder):
             raise ValueError(f"--resume: there is no run in {folder} to continue.")
         return folder
-    parts = (task, config.model, config.data, f"seed{config.seed}")
-    base = RUNS / "-".join(_short(part) for part in parts)
+    base = RUNS / (name or f"{unseeded_name(config, task)}-seed{config.seed}")
     taken = [path for path in (base, *_numbered(base)) if is_run(path)]
     if config.resume:
         if not taken:
@@ -95,7 +113,7 @@ def _folder(config: TrainConfig, task: str) -> Path:
     return next(path for path in (base, *_numbered(base, 10_000)) if not path.exists())
 
 
-def _require_writable(folder: Path) -> None:
+def require_writable(folder: Path) -> None:
     """Refuse a run folder that cannot be made or written, before anything is computed."""
     place = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     if not place.is_dir():

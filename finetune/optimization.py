@@ -120,7 +120,9 @@ def default_rate(width: int) -> float:
 
 def make_optimizer(head: Any, config: TrainConfig) -> torch.optim.Optimizer:
     """AdamW (Loshchilov & Hutter, 2019), fused into one kernel per group."""
-    return torch.optim.AdamW(parameter_groups(head, config), fused=True)
+    betas = (0.9, config.adam_beta2)
+    groups = parameter_groups(head, config)
+    return torch.optim.AdamW(groups, betas=betas, eps=config.adam_epsilon, fused=True)
 
 
 def set_rate(optimizer: torch.optim.Optimizer, factor: float) -> None:

@@ -9,12 +9,12 @@ parser reads both and the command line wins.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from finetune.config import CONFIGS, flag
+from finetune.config import CONFIGS, RESULT_FREE, TrainConfig, flag, settings
 from finetune.types import perhaps, shortened
 
 OWN_KEYS = ("task", "description", "expected", "smoke")
@@ -31,6 +31,11 @@ class Expected:
     source: str
     source_checked: bool = True
 
+    @property
+    def cited(self) -> str:
+        """The source, with a warning where nobody looked it up."""
+        return self.source if self.source_checked else f"{self.source}; source not checked"
+
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
@@ -44,6 +49,11 @@ class Recipe:
     smoke: Mapping[str, Any] = field(default_factory=dict)
 
     @property
+    def name(self) -> str:
+        """The name of its runs where none is given: task and file."""
+        return f"{self.task}-{self.path.stem}"
+
+    @property
     def arguments(self) -> list[str]:
         """The settings as command-line arguments."""
         return to_arguments(self.settings)
@@ -51,7 +61,7 @@ class Recipe:
 
 def load_recipe(path: str | Path) -> Recipe:
     """Read and check a recipe; raises ValueError that names the file, the line and the key."""
-    path = Path(path)
+    path = _located(Path(path))
     if not path.is_file():
         raise ValueError(f"{path}: no such recipe file. `finetune recipes` lists those there are.")
     content, lines = _read(path)
@@ -74,6 +84,18 @@ def load_recipe(path: str | Path) -> Recipe:
     scores = tuple(_expected(where("expected", n), entry) for n, entry in enumerate(expected))
     description = str(content.get("description", "")).strip()
     return Recipe(path, task, settings, description, scores, smoke)
+
+
+def packaged() -> Path:
+    """The folder of the recipes that came with the package."""
+    return Path(__file__).parent / "recipes"
+
+
+def _located(path: Path) -> Path:
+    """The file itself, or where there is none the packaged recipe of that name."""
+    inside = path.relative_to("recipes") if path.parts[:1] == ("recipes",) else path
+    found = packaged() / inside
+    return found if not path.is_file() and not path.is_absolute() and found.is_file() else path
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[tuple[Any, ...], int]]:
@@ -124,7 +146,10 @@ class _Where(NamedTuple):
 
 def find_recipes(folder: str | Path) -> list[Path]:
     """All recipe files below a folder, sorted."""
-    return sorted(Path(folder).rglob("*.yaml"))
+    folder = Path(folder)
+    if not folder.exists() and folder == Path("recipes"):
+        folder = packaged()
+    return sorted(folder.rglob("*.yaml"))
 
 
 def to_arguments(settings: Mapping[str, Any]) -> list[str]:
@@ -145,6 +170,53 @@ def verdict(expected: Expected, value: float) -> str:
     if value < expected.value - expected.tolerance:
         return "below"
     return "above" if value > expected.value + expected.tolerance else "reproduced"
+
+
+def changed(saved: Mapping[str, Any], config: TrainConfig, *free: str) -> list[str]:
+    """The settings that make scores incomparable and of which a saved configuration (as in a run's
+    config.json) has other values; one it lacks had its default. ``free`` may differ."""
+    names = [
+        f.name for f in dataclasses.fields(config)
+        if f.name not in RESULT_FREE and f.name not in free
+    ]  # fmt: skip
+    now, unset = settings(config), settings(type(config)())
+    return [name for name in names if saved.get(name, unset[name]) != now[name]]
+
+
+class Claim(NamedTuple):
+    """One of a recipe's scores against a run: ``verdict`` is reproduced, below, above, not
+    measured, or not comparable (with what differs)."""
+
+    expected: Expected
+    value: float | None
+    verdict: str
+
+    def line(self, got: str = "got") -> str:
+        """The claim and what came of it, to read."""
+        entry = self.expected
+        claim = f"{entry.split} {entry.metric}: expected {entry.value:g} ± {entry.tolerance:g}"
+        if self.value is None:
+            return f"{claim}: {self.verdict}"
+        source = "" if self.verdict.startswith("not ") else f" ({entry.cited})"
+        return f"{claim}, {got} {self.value:.4f}: {self.verdict}{source}"
+
+
+def claims(
+    recipe: Recipe, metrics: Mapping[str, Mapping[str, float]], differing: Sequence[str]
+) -> list[Claim]:
+    """Every score that a recipe expects against the metrics of a run, by split; ``differing`` are
+    the settings in which the run was not the recipe's."""
+    found = []
+    for entry in recipe.expected:
+        value = metrics.get(entry.split, {}).get(entry.metric)
+        if value is None:
+            said = "not measured"
+        elif differing:
+            said = f"not comparable ({', '.join(differing)} changed)"
+        else:
+            said = verdict(entry, value)
+        found.append(Claim(entry, value, said))
+    return found
 
 
 def _check_settings(where: _Where, task: str, values: Mapping[str, Any], *above: str) -> None:

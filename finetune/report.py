@@ -108,7 +108,7 @@ def write_readme(
     )
     compared = "".join(f"\n{split}: {line}.\n" for split, line in baselines.items())
     listed = "\n".join(f"- {note}" for note in notes) or "- nothing out of the ordinary"
-    text = f"""# {task}: {config.model} on {config.data}
+    text = f"""# {task}: {config.init_from or config.model} on {config.data}
 
 {metrics_table(metrics)}
 {compared}

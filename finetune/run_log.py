@@ -13,6 +13,10 @@ import torch
 from finetune import checkpoint
 
 
+class Diverged(ValueError):
+    """The loss is no number any more."""
+
+
 class RunLog:
     """``log.jsonl``: a line per stretch of training and per evaluation."""
 
@@ -37,14 +41,14 @@ class RunLog:
         self.examples += examples
 
     def flush(self, step: int, total: int, optimizer: torch.optim.Optimizer) -> str:
-        """Write the mean since the last line; ValueError if the loss is no number any more."""
+        """Write the mean since the last line; Diverged if the loss is no number any more."""
         if not self.losses:
             return ""
         loss = float(torch.stack(self.losses).mean())
         norm = float(torch.stack(self.norms).max())
         rate = max(group["lr"] for group in optimizer.param_groups)
         if not (math.isfinite(loss) and math.isfinite(norm)):
-            raise ValueError(
+            raise Diverged(
                 f"the loss is no longer a number (between steps {self.since + 1} and {step}): "
                 "lower --lr, raise --warmup, or write --precision fp32. Anything saved "
                 "before stands."

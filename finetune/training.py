@@ -7,33 +7,76 @@ import statistics
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from finetune import report
 from finetune.commands import quiet_libraries
-from finetune.config import RESULT_FREE, TrainConfig
-from finetune.recipe import Recipe, verdict
+from finetune.config import TrainConfig, settings
+from finetune.recipe import Recipe, changed, claims
 from finetune.tasks import Task, load_task
 
 if TYPE_CHECKING:
     from finetune.types import Example
 
 
+class Baseline(NamedTuple):
+    """What always answering the most frequent training label scores."""
+
+    label: str
+    metric: str
+    share: float
+
+    def __str__(self) -> str:
+        return f"always answering {self.label!r}: {self.metric} {self.share:.4f}"
+
+
+class Trained(NamedTuple):
+    """What a run came to: metrics and baselines by split, and whether its model reads pairs."""
+
+    metrics: dict[str, dict[str, float]]
+    baselines: dict[str, Baseline]
+    pairs: bool | None
+
+
 def train(
     name: str, config: TrainConfig, recipe: Recipe | None, of_recipe: TrainConfig | None
 ) -> None:
-    """Train a task's model and say what came out and where it is."""
+    """Train a task's model and say what came out, how that compares and where it is."""
     quiet_libraries()
-    from finetune.interruption import Stopped
-    from finetune.launch import make_accelerator, with_folder
-    from finetune.optimization import precision_of
-    from finetune.progress import Reporter, clock
-    from finetune.train import fit
+    from finetune.launch import with_folder
+    from finetune.progress import clock
 
     start = time.monotonic()
-    config = with_folder(config, name)
+    config = with_folder(config, name, recipe.name if recipe else None)
+    folder = Path(config.out or "")
+    trained = train_once(name, config, again=lambda: report.to_continue(str(folder)))
+    if trained is None:
+        return
+    if recipe is not None and of_recipe is not None:
+        differing = changed(settings(config), of_recipe, "seed")
+        for claim in claims(recipe, trained.metrics, differing):
+            print(claim.line())
+    print(
+        f"{clock(time.monotonic() - start)} in all. Everything is in {folder}: README.md says what "
+        f"is what; the model is {folder / 'best'}."
+    )
+    print(f"Try it: {report.to_predict(folder, trained.pairs)}")
+
+
+def train_once(name: str, config: TrainConfig, again: Callable[[], str]) -> Trained | None:
+    """Train in the folder that ``config.out`` names, leave there what people want to know, and
+    print the scores; None on processes that are not the main one.
+
+    After Ctrl-C the program ends, once the command that ``again`` says has been named.
+    """
+    from finetune.interruption import Stopped
+    from finetune.launch import make_accelerator
+    from finetune.optimization import precision_of
+    from finetune.progress import Reporter
+    from finetune.train import fit
+
     accelerator = make_accelerator(config)
     main = accelerator.is_main_process
     reporter = Reporter(quiet=not main)
@@ -43,12 +86,13 @@ def train(
     try:
         result = fit(task, config, accelerator, reporter)
     except Stopped as stopped:
-        reporter.say(f"{stopped}. Continue with: {report.to_continue(str(config.out))}")
+        reporter.say(f"{stopped}. Continue with: {again()}")
         sys.exit(130)
     if not main:
-        return
+        return None
     folder = Path(config.out or "")
     device = accelerator.device.type
+    baselines = baselines_of(task, result.metrics)
     content = report.environment(device, precision_of(config, accelerator.device))
     (folder / "environment.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     report.write_readme(
@@ -58,36 +102,30 @@ def train(
         labels=list(task.labels),
         pairs=task.pairs,
         metrics=result.metrics,
-        baselines=(baselines := _baselines(task, result.metrics)),
+        baselines=(lines := {split: str(line) for split, line in baselines.items()}),
         notes=result.notes,
         best_step=result.best_step,
         num_steps=result.num_steps,
     )
-    seconds = time.monotonic() - start
-    print(report.results(result.metrics, baselines))
-    _print_verdicts(recipe, config, of_recipe, result.metrics)
-    print(
-        f"{clock(seconds)} in all. Everything is in {folder}: README.md says what is what; the "
-        f"model is {folder / 'best'}."
-    )
-    print(f"Try it: {report.to_predict(folder, task.pairs)}")
+    print(report.results(result.metrics, lines))
+    return Trained(result.metrics, baselines, task.pairs)
 
 
-def _baselines(task: Task, metrics: dict[str, dict[str, float]]) -> dict[str, str]:
+def baselines_of(task: Task, metrics: Mapping[str, Mapping[str, float]]) -> dict[str, Baseline]:
     """By split: the accuracy of always answering the most frequent training label."""
     counts = Counter(name for example in task.read("train") for name in _gold_names(example))
     if not counts:
         return {}
     label = counts.most_common(1)[0][0]
-    lines = {}
+    found = {}
     for split, values in metrics.items():
         name = next((name for name in ("accuracy", "tag_accuracy") if name in values), None)
         if name is None:  # spans have no such answer
             continue
         gold = [name for example in task.read(split) for name in _gold_names(example)]
         share = gold.count(label) / max(1, len(gold))
-        lines[split] = f"always answering {label!r}: {name} {share:.4f}"
-    return lines
+        found[split] = Baseline(label, name, share)
+    return found
 
 
 def _gold_names(example: Example) -> Sequence[str]:
@@ -97,31 +135,6 @@ def _gold_names(example: Example) -> Sequence[str]:
     if isinstance(example, TokenExample):
         return example.tags or ()
     return [example.label] if isinstance(example.label, str) else []
-
-
-def _print_verdicts(
-    recipe: Recipe | None,
-    config: TrainConfig,
-    of_recipe: TrainConfig | None,
-    metrics: dict[str, dict[str, float]],
-) -> None:
-    if recipe is None or of_recipe is None:
-        return
-    changed = [
-        field
-        for field in config.__dataclass_fields__
-        if field not in RESULT_FREE | {"seed"}
-        and getattr(config, field) != getattr(of_recipe, field)
-    ]
-    for entry in recipe.expected:
-        value = metrics.get(entry.split, {}).get(entry.metric)
-        claim = f"{entry.split} {entry.metric}: expected {entry.value:g} ± {entry.tolerance:g}"
-        if value is None:
-            print(f"{claim}: not measured")
-        elif changed:
-            print(f"{claim}, got {value:.4f}: not comparable ({', '.join(changed)} changed)")
-        else:
-            print(f"{claim}, got {value:.4f}: {verdict(entry, value)} ({entry.source})")
 
 
 def dry_run(name: str, config: TrainConfig) -> None:
@@ -149,21 +162,17 @@ def dry_run(name: str, config: TrainConfig) -> None:
         f"epoch, {plan.warmup_steps:,} of warm-up; evaluation every {plan.eval_every:,}, "
         f"checkpoint every {plan.save_every:,}"
     )
-    print(_memory(config, statistics.fmean(lengths)))
+    print(_memory(task, statistics.fmean(lengths)))
     for field in config.__dataclass_fields__:
         print(f"  {field}: {getattr(config, field)}")
 
 
-def _memory(config: TrainConfig, mean_length: float) -> str:
+def _memory(task: Task, mean_length: float) -> str:
     """A guess at training memory: weights, gradients and moments, and kept activations."""
     import torch
     from transformers import AutoModel
 
-    from finetune.models import load_config
-
-    model = load_config(
-        config.model, revision=config.revision, trust_remote_code=config.trust_remote_code
-    )
+    config, model = task.config, task.encoder_config()
     with torch.device("meta"):
         number = sum(weight.numel() for weight in AutoModel.from_config(model).parameters())
     tokens = min(config.max_tokens, config.batch_size * mean_length)

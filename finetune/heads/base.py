@@ -138,11 +138,26 @@ def _keep_classes(model: PreTrainedModel, before: dict[int, str]) -> None:
     new = [model.config.id2label[index].lower() for index in range(len(model.config.id2label))]
     if old == new or sorted(old) != sorted(new) or len(set(old)) != len(old):
         return
-    last = next(m for m in reversed(list(model.modules())) if _has_rows(m, len(new)))
     rows = torch.tensor([old.index(label) for label in new])
     with torch.no_grad():
-        for parameter in last.parameters():
+        for parameter in _classifier(model).parameters():
             parameter.copy_(parameter[rows])
+
+
+def select_classes(model: PreTrainedModel, rows: Sequence[int], labels: Sequence[str]) -> None:
+    """Keep these classes of a model's classifier, in this order and under these names."""
+    last = _classifier(model)
+    index = torch.tensor(list(rows))
+    for name, parameter in list(last.named_parameters()):
+        setattr(last, name, nn.Parameter(parameter.detach()[index].clone()))
+    last.out_features = len(index)
+    _set_labels(model.config, LabelSet(labels))
+
+
+def _classifier(model: PreTrainedModel) -> nn.Linear:
+    """The layer with a row for each class."""
+    size = len(model.config.id2label)
+    return next(m for m in reversed(list(model.modules())) if _has_rows(m, size))  # type: ignore
 
 
 def _has_rows(module: nn.Module, num_classes: int) -> bool:

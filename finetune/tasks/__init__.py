@@ -81,6 +81,9 @@ class Task(Protocol):
     def head(self, name: str | Path | None = None) -> Any:
         """A model: fresh on the configured encoder, or the one saved in a folder."""
 
+    def encoder_config(self) -> Any:
+        """The Hugging Face configuration of the encoder of fresh models."""
+
     def loss(self, logits: Any, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         """Sum of the losses and what to divide it by, so that batches can be added up.
 

@@ -16,6 +16,7 @@ from finetune.config import CONFIGS, TrainConfig, from_settings, settings
 from finetune.data import Dataset, fingerprint, hold_out
 from finetune.encodings import Encoded, Encodings, Ragged
 from finetune.families import FAMILIES
+from finetune.initial import Initial, find_initial
 from finetune.models import load_config
 from finetune.tasks import TASK_FILE
 from finetune.tokenization import PieceTokenizer
@@ -62,6 +63,7 @@ class BaseTask(ABC):
         self.data = data
         self.notes: list[str] = list(data.notes) if data else []
         self.fingerprint = data.fingerprint if data else ""
+        self.initial: Initial | None = None
         self.num_cut = 0
         """Texts or words cut to fit since the count was last set to 0."""
 
@@ -76,17 +78,38 @@ class BaseTask(ABC):
             )
         labels, extra = cls.derive(config, data)
         data = hold_out(data)
-        tokenizer = PieceTokenizer.from_pretrained(
-            config.model,
-            words=cls.words,
-            revision=config.revision,
-            trust_remote_code=config.trust_remote_code,
-        )
-        limit = _model_limit(config)
+        initial = None
+        if config.init_from is not None:
+            initial = find_initial(config, cls.name, labels, extra.get("problem"))
+        tokenizer = _tokenizer(config, initial, cls.words)
+        limit = _model_limit(_encoder_config(config, initial))
         max_length = tokenizer.max_length(limit, config.max_length)
         if config.limit is not None:
             data = _limited(data, config.limit)
-        return cls(config, tokenizer, labels, max_length=max_length, extra=extra, data=data)
+        task = cls(config, tokenizer, labels, max_length=max_length, extra=extra, data=data)
+        task.begin_with(initial)
+        return task
+
+    def begin_with(self, initial: Initial | None) -> None:
+        """Let fresh models begin with a trained one in place of the configured encoder."""
+        self.initial = initial
+        if initial is not None:
+            self.notes.append(initial.note)
+
+    @contextlib.contextmanager
+    def beginning(self) -> Iterator[dict[str, Any]]:
+        """Where the weights of a fresh model are, while the block runs: ``name``, ``revision`` and
+        whether its own code may run."""
+        trusted = {"trust_remote_code": self.config.trust_remote_code}
+        if self.initial is None:
+            yield {"name": self.config.model, "revision": self.config.revision, **trusted}
+            return
+        with self.initial.checkpoint() as folder:
+            yield {"name": folder, "revision": None, **trusted}
+
+    def encoder_config(self) -> Any:
+        """The Hugging Face configuration of the encoder of fresh models."""
+        return _encoder_config(self.config, self.initial)
 
     @classmethod
     def from_folder(cls, folder: Path, content: dict[str, Any]) -> Self:
@@ -212,11 +235,28 @@ def without_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _model_limit(config: TrainConfig) -> int | None:
-    """How many tokens the model has positions for."""
-    model = load_config(
+def _tokenizer(config: TrainConfig, initial: Initial | None, words: bool) -> PieceTokenizer:
+    """The encoder's, or that of the model to begin with."""
+    if initial is not None:
+        return PieceTokenizer.saved(initial.source, words=words, **initial.where)
+    return PieceTokenizer.from_pretrained(
+        config.model,
+        words=words,
+        revision=config.revision,
+        trust_remote_code=config.trust_remote_code,
+    )
+
+
+def _encoder_config(config: TrainConfig, initial: Initial | None) -> Any:
+    if initial is not None:
+        return initial.config
+    return load_config(
         config.model, revision=config.revision, trust_remote_code=config.trust_remote_code
     )
+
+
+def _model_limit(model: Any) -> int | None:
+    """How many tokens a model has positions for, by its configuration."""
     limit = getattr(model, "max_position_embeddings", None)
     family = FAMILIES.get(model.model_type)
     behind = family is not None and family.positions == "behind padding"

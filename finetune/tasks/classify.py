@@ -173,14 +173,14 @@ class Classify(BaseTask):
             return SequenceClassifier.from_pretrained(
                 str(name), labels=None, batching=self.config.batching
             )
-        return SequenceClassifier.from_pretrained(
-            self.config.model,
-            labels=list(self.labels),
-            problem=self.problem,
-            revision=self.config.revision,
-            batching=self.config.batching,
-            trust_remote_code=self.config.trust_remote_code,
-        )
+        with self.beginning() as where:
+            return SequenceClassifier.from_pretrained(
+                labels=list(self.labels),
+                problem=self.problem,
+                batching=self.config.batching,
+                dropout=self.config.classifier_dropout,
+                **where,
+            )
 
     def loss(self, logits: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         """Cross entropy, binary cross entropy or squared error of logits [N, C], summed."""

@@ -154,18 +154,17 @@ class Ner(BaseTask):
         """A span scorer, fresh on the configured encoder or loaded from a folder."""
         if name is not None:
             return SpanNer.from_pretrained(str(name), batching=self.config.batching)
-        return SpanNer.from_encoder(
-            self.config.model,
-            labels=list(self.labels),
-            representation=self.config.representation,
-            word_vectors=self.config.word_vectors,
-            max_width=self.max_width,
-            multi_label=self.config.multi_label,
-            decoding=self.decoding,
-            revision=self.config.revision,
-            batching=self.config.batching,
-            trust_remote_code=self.config.trust_remote_code,
-        )
+        with self.beginning() as where:
+            return SpanNer.from_encoder(
+                labels=list(self.labels),
+                representation=self.config.representation,
+                word_vectors=self.config.word_vectors,
+                max_width=self.max_width,
+                multi_label=self.config.multi_label,
+                decoding=self.decoding,
+                batching=self.config.batching,
+                **where,
+            )
 
     def loss(self, logits: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         """Summed cross entropy of logits [S, C] over the candidates, and the number of words.

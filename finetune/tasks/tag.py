@@ -204,15 +204,13 @@ class Tag(BaseTask):
             return TokenTagger.from_pretrained(
                 str(name), labels=None, batching=config.batching, pieces=pieces
             )
-        fresh: dict[str, Any] = {
-            "labels": list(self.labels),
-            "revision": config.revision,
-            "batching": config.batching,
-            "trust_remote_code": config.trust_remote_code,
-        }
-        if config.crf:
-            return CrfTagger.from_encoder(config.model, scheme=self.scheme, **fresh)
-        return TokenTagger.from_pretrained(config.model, pieces=pieces, **fresh)
+        with self.beginning() as where:
+            fresh: dict[str, Any] = {
+                "labels": list(self.labels), "batching": config.batching, **where,
+            }  # fmt: skip
+            if config.crf:
+                return CrfTagger.from_encoder(scheme=self.scheme, **fresh)
+            return TokenTagger.from_pretrained(pieces=pieces, **fresh)
 
     def loss(
         self, logits: torch.Tensor | CrfScores, batch: Batch

@@ -734,3 +734,15 @@ def test_settings_without_effect_are_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(ValueError, match=message):
             load_task(replace(plain, **changes), "classify")
+
+
+@pytest.mark.parametrize("family", ["roberta", "deberta-v2"])
+def test_dropout_of_the_classifier(family: str, tmp_path: Path) -> None:
+    model = save_tiny_checkpoint(tmp_path / "model", family)
+    data = sentiment(tmp_path / "data")
+    config = ClassifyConfig(model=str(model), data=str(data), classifier_dropout=0.4)
+    head = load_task(config, "classify").head()
+    dropout = head.model.classifier.dropout if family == "roberta" else head.model.dropout
+    assert dropout.p == 0.4
+    with pytest.raises(ValueError, match="--classifier-dropout must be 0 to below 1, not 1"):
+        replace(config, classifier_dropout=1.0)

@@ -6,10 +6,16 @@ import math
 from pathlib import Path
 
 import pytest
+import torch
 
 from finetune.arguments import parse
 from finetune.config import CONFIGS, RESULT_FREE
-from finetune.recipe import find_recipes, load_recipe, to_arguments
+from finetune.data.hub import ALIASES
+from finetune.heads.sequence import SequenceClassifier
+from finetune.launch import RUNS
+from finetune.recipe import find_recipes, load_recipe, packaged, to_arguments
+from finetune.tasks.labels import NLI_LABELS
+from finetune.tokenization import PieceTokenizer
 from tests import data
 from tests.command import run
 from tests.tiny import save_tiny_checkpoint
@@ -29,6 +35,10 @@ every_recipe = pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.st
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("recipes")
     save_tiny_checkpoint(folder / "model", "roberta")
+    torch.manual_seed(1)
+    begin = SequenceClassifier.from_pretrained(str(folder / "model"), labels=NLI_LABELS)
+    begin.save_pretrained(folder / "begin")
+    PieceTokenizer.from_pretrained(folder / "model").save_pretrained(folder / "begin")
     for task, write in DATA.items():
         write(folder / task)
     data.numbers(folder / "regression")
@@ -63,6 +73,33 @@ def test_claimed_scores_have_a_source(path: Path):
 
 
 @every_recipe
+def test_data_have_a_name_that_users_have_too(path: Path):
+    name = str(load_recipe(path).settings["data"])
+    assert name in ALIASES or (ROOT / name).is_dir(), name
+
+
+@every_recipe
+def test_what_a_recipe_begins_with_is_another_recipes_run(path: Path):
+    recipe = load_recipe(path)
+    if "init_from" in recipe.settings:
+        before = {RUNS / other.name: other for other in map(load_recipe, RECIPES)}
+        begun = before[Path(str(recipe.settings["init_from"]))]
+        assert begun.settings["model"] == recipe.settings["model"]
+
+
+def test_the_package_brings_the_recipes():
+    inside = {path.relative_to(packaged()) for path in find_recipes(packaged())}
+    assert inside == {path.relative_to(ROOT / "recipes") for path in RECIPES}
+
+
+def test_a_packaged_recipe_is_found_from_anywhere(tmp_path: Path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert load_recipe("recipes/nli/mnli-roberta-base.yaml").task == "nli"
+    assert load_recipe("nli/mnli-roberta-base.yaml").name == "nli-mnli-roberta-base"
+    assert "mnli-roberta-base" in run("recipes").out
+
+
+@every_recipe
 def test_recipe_trains(path: Path, place: Path, tmp_path: Path):
     recipe = load_recipe(path)
     source = place / recipe.task
@@ -73,6 +110,8 @@ def test_recipe_trains(path: Path, place: Path, tmp_path: Path):
         **recipe.smoke, "model": place / "model", "data": source, "steps": 2, "batch_size": 4,
         "max_length": length, "precision": "fp32", "out": tmp_path / "run",
     }  # fmt: skip
+    if "init_from" in recipe.settings:
+        smoke["init_from"] = place / "begin"
     outcome = run("run", path, *to_arguments(smoke), "--columns")
     assert outcome.code == 0, outcome.err
     for entry in recipe.expected:

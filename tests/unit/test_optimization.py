@@ -203,6 +203,18 @@ def test_optimizer_is_decoupled_adamw() -> None:
     assert {g["weight_decay"] for g in optimizer.param_groups} == {0.3, 0.0}
 
 
+def test_settings_of_adam() -> None:
+    defaults = make_optimizer(head(), config()).defaults
+    assert (defaults["betas"], defaults["eps"]) == ((0.9, 0.999), 1e-8)
+    own = make_optimizer(head(), config(adam_beta2=0.98, adam_epsilon=1e-6)).defaults
+    assert (own["betas"], own["eps"]) == ((0.9, 0.98), 1e-6)
+    assert not {"adam_beta2", "adam_epsilon"} & RESULT_FREE
+    with pytest.raises(ValueError, match="--adam-beta2 must be 0 or more and below 1, not 1"):
+        config(adam_beta2=1)
+    with pytest.raises(ValueError, match="--adam-epsilon must be above 0, not 0"):
+        config(adam_epsilon=0)
+
+
 def test_precision(monkeypatch) -> None:
     cpu = torch.device("cpu")
     for has, expected in ((True, "bf16"), (False, "fp32")):

@@ -7,8 +7,16 @@ from pathlib import Path
 import pytest
 
 from finetune.arguments import parse
-from finetune.config import NliConfig
-from finetune.recipe import Expected, find_recipes, load_recipe, to_arguments, verdict
+from finetune.config import NliConfig, settings
+from finetune.recipe import (
+    Expected,
+    changed,
+    claims,
+    find_recipes,
+    load_recipe,
+    to_arguments,
+    verdict,
+)
 
 
 def written(folder: Path, text: str) -> Path:
@@ -94,3 +102,41 @@ def test_find_recipes(tmp_path: Path):
 ])  # fmt: skip
 def test_verdict(value: float, said: str):
     assert verdict(Expected("test", "f1", 0.9, 0.05, "s"), value) == said
+
+
+def test_what_makes_runs_incomparable():
+    config = NliConfig(lr=1e-5, columns=("text=a",))
+    saved = settings(config)
+    assert changed(saved, config) == []
+    assert changed({**saved, "seed": 7, "out": "x", "max_tokens": 9}, config) == ["seed"]
+    assert changed({**saved, "seed": 7}, config, "seed") == []
+    assert changed({**saved, "columns": [], "lr": 2e-5}, config) == ["columns", "lr"]
+    before = {name: value for name, value in saved.items() if name != "adam_beta2"}
+    assert changed(before, config) == [], "a setting that did not exist yet had its default"
+    assert changed(before, NliConfig(lr=1e-5, columns=("text=a",), adam_beta2=0.9)) == [
+        "adam_beta2"
+    ]
+
+
+def test_claims(tmp_path: Path):
+    recipe = load_recipe(written(tmp_path, """\
+task: nli
+expected:
+  - {split: test, metric: accuracy, value: 0.9, tolerance: 0.01, source: a paper}
+  - {split: test, metric: f1, value: 0.9, tolerance: 0.01, source: b, source_checked: false}
+  - {split: dev, metric: f1, value: 0.9, tolerance: 0.01, source: c}
+"""))  # fmt: skip
+    metrics = {"test": {"accuracy": 0.905, "f1": 0.8}}
+    found = claims(recipe, metrics, [])
+    assert [claim.verdict for claim in found] == ["reproduced", "below", "not measured"]
+    assert [claim.line() for claim in found] == [
+        "test accuracy: expected 0.9 ± 0.01, got 0.9050: reproduced (a paper)",
+        "test f1: expected 0.9 ± 0.01, got 0.8000: below (b; source not checked)",
+        "dev f1: expected 0.9 ± 0.01: not measured",
+    ]
+    found = claims(recipe, metrics, ["lr", "steps"])
+    assert found[0].line("mean of 3 seeds") == (
+        "test accuracy: expected 0.9 ± 0.01, mean of 3 seeds 0.9050: not comparable (lr, steps "
+        "changed)"
+    )
+    assert recipe.name == "nli-r"

@@ -28,6 +28,7 @@ WALLS = {
     "metrics": "align types",
     "span_metrics": "metrics nesting types",
     "recipe": "config types",
+    "reproduced": "config recipe",
     "report": "config metrics recipe types",
     "data": "align hub nesting types widths",
     "models": "hub types",
@@ -43,9 +44,10 @@ WALLS = {
     "padding": "attention types",
     "encoder": "attention deberta families models padding types",
     "heads": "align encoder families models padding types",
+    "initial": "config heads models types",
     "bench": "arguments batching config data encoder encodings heads launch models optimization "
     "prediction spans step tasks tokenization types vocabulary",
-    "tasks": "align config data decoding encodings families heads metrics models nesting "
+    "tasks": "align config data decoding encodings families heads initial metrics models nesting "
     "span_decoding span_metrics spans tokenization types widths",
     "prediction_rows": "data",
     "answers": "align data prediction_rows tasks.labels types",
@@ -78,10 +80,11 @@ WALLS = {
     "export": "batching encoder graph heads predictor tasks types",
     "commands": "comparing data export models prediction predictor scoring tasks tokenization "
     "types",
-    "training": "commands config interruption launch models optimization progress recipe report "
+    "training": "commands config interruption launch optimization progress recipe report "
     "tasks train types",
+    "seeds": "commands config launch progress recipe report run_log tasks training",
     "arguments": "config types",
-    "cli": "arguments bench commands config recipe training types",
+    "cli": "arguments bench commands config recipe reproduced seeds training types",
 }
 """What each module may import of ours, at its top or inside functions; a package may import its
 own modules. A new module gets a line here, which is the moment to think about where it stands."""
@@ -102,8 +105,8 @@ PARTS = {
 ACCELERATE = {"train", "prediction", "launch", "bench.trainer"}
 HEAVY = {"torch", "transformers", "accelerate", "datasets", "scipy", "sklearn", "pandas", "tyro"}
 LIGHT = ("types", "config", "align", "metrics", "span_metrics", "data", "families", "models", "hub",
-         "recipe", "report", "progress", "tokenization", "tasks", "scoring", "comparing", "cli",
-         "")  # fmt: skip
+         "recipe", "reproduced", "report", "progress", "tokenization", "tasks", "scoring",
+         "comparing", "cli", "")  # fmt: skip
 """Modules whose import loads nothing of HEAVY (of `tasks`, the package itself)."""
 STANDARD_ONLY = ("types", "config", "align", "nesting", "widths", "families", "")
 

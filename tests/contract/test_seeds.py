@@ -1,0 +1,158 @@
+"""Several seeds: kept, resumed, refused, summed up, judged."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from pathlib import Path
+
+import pytest
+
+from finetune.run_log import Diverged
+from finetune.seeds import degenerate, summary, table
+from finetune.training import Baseline
+from tests import data
+from tests.command import run
+from tests.tiny import save_tiny_checkpoint
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("seeds")
+    save_tiny_checkpoint(folder / "model", "bert")
+    data.sentiment(folder / "data")
+    (folder / "small.yaml").write_text(
+        f"task: classify\nmodel: {folder / 'model'}\ndata: {folder / 'data'}\nsteps: 3\n"
+        "batch_size: 8\nexpected:\n"
+        "  - {split: test, metric: accuracy, value: 0.5, tolerance: 0.5, source: a made-up one}\n"
+        "  - {split: test, metric: f9, value: 0.5, tolerance: 0.5, source: a made-up one}\n"
+    )
+    return folder
+
+
+def content(folder: Path) -> dict:
+    return json.loads((folder / "seeds.json").read_text("utf-8"))
+
+
+def test_seeds_are_trained_kept_and_resumed(place: Path, tmp_path: Path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    outcome = run("run", place / "small.yaml", "--seeds", "2")
+    assert outcome.code == 0, outcome.err
+    folder = Path("runs/classify-small-seeds")
+    found = content(folder)
+    metrics = [json.loads((folder / f"seed-{n}/metrics.json").read_text()) for n in (1, 2)]
+    values = [each["test"]["accuracy"] for each in metrics]
+    accuracy = found["metrics"]["test"]["accuracy"]
+    assert accuracy["mean"] == statistics.fmean(values)
+    assert accuracy["standard_deviation"] == statistics.stdev(values)
+    assert accuracy["seeds"] == {"1": values[0], "2": values[1]}
+    assert [each["verdict"] for each in found["verdicts"]] == ["reproduced", "not measured"]
+    assert "mean of 2 seeds" in outcome.out and "reproduced (a made-up one)" in outcome.out
+    configs = [json.loads((folder / f"seed-{n}/config.json").read_text()) for n in (1, 2)]
+    assert [each["seed"] for each in configs] == [1, 2]
+
+    # the same command with one more: two are kept, one is begun, one that was cut off continues
+    (folder / "seed-2" / "metrics.json").unlink()
+    before = (folder / "seed-1" / "log.jsonl").stat().st_mtime_ns
+    outcome = run("run", place / "small.yaml", "--seeds=3")
+    assert outcome.code == 0, outcome.err
+    assert "seed-1 is finished: kept" in outcome.out
+    assert "seed-2 is finished" not in outcome.out
+    assert (folder / "seed-1" / "log.jsonl").stat().st_mtime_ns == before
+    again = json.loads((folder / "seed-2" / "metrics.json").read_text())
+    assert again == metrics[1]
+    assert content(folder)["seeds"] == [1, 2, 3]
+
+    # other settings: not comparable, and not in the same folder
+    outcome = run("run", place / "small.yaml", "--seeds", "2", "--lr", "0.5")
+    assert outcome.code == 2
+    assert "seed-1: was trained with lr = None, now 0.5: use the same settings" in outcome.err
+    outcome = run("run", place / "small.yaml", "--seeds", "1", "--steps", "2", "--out", "other")
+    assert "not comparable (steps changed)" in outcome.out
+
+    listed = run("recipes", "--folder", place)
+    assert f"{folder}: test accuracy: expected 0.5 ± 0.5, mean of 3 seeds" in listed.out
+
+
+def test_a_single_run_of_a_recipe_is_listed(place: Path, tmp_path: Path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert run("run", place / "small.yaml").code == 0
+    assert Path("runs/classify-small/metrics.json").is_file()
+    assert run("run", place / "small.yaml", "--steps", "2").code == 0
+    out = run("recipes", "--folder", place).out
+    assert "runs/classify-small: test accuracy: expected 0.5 ± 0.5, got" in out
+    assert "runs/classify-small-2: test accuracy:" in out
+    assert "not comparable (steps changed)" in out
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    (("--seeds", "0"), "--seeds must be the number of seeds, 1 or more, not '0'"),
+    (("--seeds", "x"), "--seeds must be the number of seeds, 1 or more, not 'x'"),
+    (("--seeds", "2", "--resume"), "leave --resume out"),
+])  # fmt: skip
+def test_wrong_seeds(place: Path, arguments: tuple[str, ...], message: str):
+    outcome = run("run", place / "small.yaml", *arguments)
+    assert outcome.code == 2 and message in outcome.err
+
+
+def test_the_folder_of_a_single_run_is_refused(place: Path, tmp_path: Path):
+    (tmp_path / "config.json").write_text("{}")
+    outcome = run("run", place / "small.yaml", "--seeds", "2", "--out", tmp_path)
+    assert outcome.code == 2 and "is the folder of a single run" in outcome.err
+
+
+def test_a_seed_that_diverges_is_flagged_and_the_others_count(
+    place: Path, tmp_path: Path, monkeypatch
+):
+    from finetune import seeds
+
+    real = seeds.train_once
+
+    def train_once(task, config, again):
+        if config.seed == 1:
+            raise Diverged("the loss is no longer a number")
+        return real(task, config, again)
+
+    monkeypatch.setattr(seeds, "train_once", train_once)
+    outcome = run("run", place / "small.yaml", "--seeds", "2", "--out", tmp_path / "out")
+    assert outcome.code == 0, outcome.err
+    assert "seed 1 is degenerate: the loss is no longer a number" in outcome.out
+    assert content(tmp_path / "out")["seeds"] == [2]
+
+
+def test_summary_by_hand():
+    found = summary({
+        1: {"test": {"a": 1.0, "b": 0.5, "c": math.nan}},
+        2: {"test": {"a": 2.0, "c": 1.0}},
+        5: {"test": {"a": 6.0, "b": 0.5, "c": 1.0}},
+    })  # fmt: skip
+    assert found == {"test": {"a": {
+        "mean": 3.0, "standard_deviation": pytest.approx(7**0.5), "median": 2.0, "minimum": 1.0,
+        "maximum": 6.0, "seeds": {"1": 1.0, "2": 2.0, "5": 6.0},
+    }}}  # fmt: skip
+    assert table(found)[1].split() == ["test", "a", "3.0000", "2.6458", "2.0000", "1.0000",
+                                       "6.0000"]  # fmt: skip
+    assert summary({1: {"test": {"a": 1.0}}})["test"]["a"]["standard_deviation"] is None
+
+
+BASE = {"test": Baseline("pos", "accuracy", 0.6)}
+
+
+@pytest.mark.parametrize(("records", "metrics", "reason"), [
+    ([{"label": "a"}, {"label": "a"}], {"accuracy": 0.9}, 'test: every answer is "a"'),
+    ([{"label": 1.5}, {"label": 1.5}], {"pearson": 0.0}, "test: every answer is 1.5"),
+    ([{"tags": ["O", "O"], "spans": []}, {"tags": ["O"]}], {"f": 0.0}, "test: every answer is O"),
+    ([{"spans": []}, {"spans": []}], {"f": 0.0}, "test: no spans at all"),
+    ([{"label": "a"}, {"label": "b"}], {"accuracy": math.nan}, "test: accuracy is no number"),
+    ([{"label": "a"}, {"label": "b"}], {"accuracy": 0.6},
+     "test: accuracy 0.6000, not above always answering 'pos': accuracy 0.6000"),
+    ([{"label": "a"}, {"label": "b"}], {"accuracy": 0.61}, None),
+    ([{"spans": [{"start": 0}]}, {"spans": []}], {"f": 0.1}, None),
+    ([{"tags": ["O"], "spans": []}, {"tags": ["B-X"]}], {"f": 0.1}, None),
+])  # fmt: skip
+def test_degenerate(tmp_path: Path, records: list, metrics: dict, reason: str | None):
+    data.write_jsonl(tmp_path / "predictions.test.jsonl", records)
+    base = BASE if "accuracy" in metrics else {}
+    found = list(degenerate(tmp_path, {"test": metrics}, base))
+    assert found == ([reason] if reason else [])
