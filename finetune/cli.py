@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from finetune.arguments import (
     ALSO,
+    AnalyseCommand,
     CheckCommand,
     CompareCommand,
     ExportCommand,
@@ -36,6 +37,7 @@ COMMANDS = {
     "predict": "answer new texts with a trained model",
     "export": "write a trained model as an ONNX graph",
     "score": "score a file of predictions against gold, without a model",
+    "analyse": "take one system's answers apart: parts, calibration, mistakes",
     "compare": "test whether two systems differ by more than chance, without a model",
 }
 """The commands, in the order in which help lists them."""
@@ -93,6 +95,7 @@ def _dispatch(arguments: list[str]) -> None:
         "predict": _predict,
         "export": _export,
         "score": _score,
+        "analyse": _analyse,
         "compare": _compare,
     }
     if name in CONFIGS:
@@ -251,6 +254,22 @@ def _score(arguments: list[str]) -> None:
     from finetune import commands
 
     commands.score_files(Path(predictions), gold, command)
+
+
+def _analyse(arguments: list[str]) -> None:
+    predictions, rest = _first(arguments)
+    gold, rest = _first(rest)
+    command = parse(
+        AnalyseCommand, rest, "analyse",
+        more="finetune analyse RUN, or finetune analyse PREDICTIONS GOLD.",
+    )  # fmt: skip
+    if predictions is None:
+        raise ValueError("analyse needs a run folder or predictions: finetune analyse FILE GOLD")
+    if gold is not None and command.gold is not None:
+        raise ValueError(f"gold is named twice, as {gold} and as --gold {command.gold}.")
+    from finetune import commands
+
+    commands.analyse_file(predictions, gold or command.gold, command)
 
 
 def _compare(arguments: list[str]) -> None:

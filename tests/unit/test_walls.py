@@ -57,6 +57,12 @@ WALLS = {
     "sufficient_statistics": "align counts nesting types",
     "systems": "answers config data prediction_rows tasks types",
     "comparing": "answers data prediction_rows significance sufficient_statistics systems types",
+    "mistakes": "breakdown span_matching types",
+    "confidences": "answers types",
+    "analysis_tables": "answers breakdown metrics types",
+    "analysis": "align analysis_tables answers breakdown calibration confidences metrics mistakes "
+    "prediction_rows scoring span_matching systems types",
+    "analysis_text": "analysis analysis_tables calibration mistakes types",
     "optimization": "batching config",
     "checkpoint": "",
     "interruption": "",
@@ -75,8 +81,8 @@ WALLS = {
     "pipelines": "batching heads predictor tasks types",
     "graph": "",
     "export": "batching encoder graph heads predictor tasks types",
-    "commands": "comparing data export models prediction predictor scoring tasks tokenization "
-    "types",
+    "commands": "analysis_text comparing data export models prediction predictor scoring tasks "
+    "tokenization types",
     "training": "commands config interruption launch models optimization progress recipe report "
     "tasks train types",
     "arguments": "config",
