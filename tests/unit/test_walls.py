@@ -47,8 +47,8 @@ WALLS = {
     "encoder": "attention deberta families models padding types",
     "heads": "align encoder families models padding types",
     "bench": "batching heads types",
-    "tasks": "align config data decoding encodings families heads metrics models nesting "
-    "span_decoding span_metrics spans tokenization types widths",
+    "tasks": "align calibration config data decoding encodings families heads metrics models "
+    "nesting span_decoding span_metrics spans tokenization types widths",
     "prediction_rows": "data",
     "answers": "align data prediction_rows tasks.labels types",
     "scoring": "answers metrics prediction_rows span_metrics",
@@ -100,7 +100,17 @@ PARTS = {
         "span_scoring",
     },  # a CRF stands on the tagger of words
     # NLI is classification of pairs
-    "tasks": {"", "base", "chains", "labels", "text", "classify", "words", "span_targets"},
+    "tasks": {
+        "",
+        "base",
+        "chains",
+        "labels",
+        "text",
+        "classify",
+        "words",
+        "span_targets",
+        "temperature",
+    },
 }
 """What modules of a package may import of their own package ("" is the package itself)."""
 
