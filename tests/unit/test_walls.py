@@ -57,6 +57,8 @@ WALLS = {
     "sufficient_statistics": "align counts nesting types",
     "systems": "answers config data prediction_rows tasks types",
     "comparing": "answers data prediction_rows significance sufficient_statistics systems types",
+    "evaluate_modules": "align metrics span_metrics types",
+    "trainer_metrics": "align metrics types",
     "mistakes": "breakdown span_matching types",
     "confidences": "answers types",
     "analysis_tables": "answers breakdown metrics types",
