@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from finetune.tasks import load_task, saved_task
     from finetune.tokenization import PieceTokenizer
     from finetune.train import fit
+    from finetune.trainer_metrics import compute_metrics
     from finetune.types import Batch, Encoding, LabelSet, Span, TextExample, TokenExample
 
 _HOMES = {
@@ -41,6 +42,7 @@ _HOMES = {
     "finetune.tasks": ("load_task", "saved_task"),
     "finetune.tokenization": ("PieceTokenizer",),
     "finetune.train": ("fit",),
+    "finetune.trainer_metrics": ("compute_metrics",),
     "finetune.types": ("Batch", "Encoding", "LabelSet", "Span", "TextExample", "TokenExample"),
 }
 """The module that each public name lives in."""
@@ -66,6 +68,7 @@ __all__ = [
     "TokenTagger",
     "TrainConfig",
     "__version__",
+    "compute_metrics",
     "fit",
     "load",
     "load_task",

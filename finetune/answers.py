@@ -19,7 +19,7 @@ class Answers(NamedTuple):
 
     ``form`` says what they are: ``label`` (a name), ``labels`` (a tuple of names), ``number``,
     ``tags`` (a list for each sentence; ``schemes`` are those of gold and answers, None where tags
-    spell no spans) or ``spans``.
+    spell no spans) or ``spans``. ``rows`` are the lines of the predictions.
     """
 
     form: str
@@ -27,13 +27,15 @@ class Answers(NamedTuple):
     answers: Sequence[Any]
     schemes: tuple[str | None, str | None] = (None, None)
     examples: Sequence[Example] = ()
+    rows: Sequence[Mapping[str, Any]] = ()
 
 
 class Gold:
     """Gold of a file, or examples that are in memory, each form read once.
 
     ``name`` is for messages, and the file unless there are ``examples``. ``columns`` names columns
-    by role where they cannot be guessed, ``format`` is that of the file if its name lies.
+    by role where they cannot be guessed, ``format`` is that of the file if its name lies. ``train``
+    are the examples that the system was trained on, where they are known.
     """
 
     def __init__(
@@ -42,8 +44,9 @@ class Gold:
         columns: Mapping[str, str] | None = None,
         examples: Sequence[Example] | None = None,
         format: str | None = None,
+        train: Sequence[Example] | None = None,
     ) -> None:
-        self.name = name
+        self.name, self.train = name, train
         self._columns, self._examples, self._format = columns or {}, examples, format
 
     @cached_property
@@ -86,18 +89,19 @@ def _labels(rows: Rows, gold: Gold) -> Answers:
     examples = labelled if len(rows) == len(labelled) else gold.texts
     _same_number(rows, examples, gold)
     pairs = [
-        (row["label"], example)
+        (row, example)
         for (_, row), example in zip(rows, examples, strict=True)
         if example.label is not None
     ]
-    answers, right = [answer for answer, _ in pairs], [example.label for _, example in pairs]
+    answers, right = [row["label"] for row, _ in pairs], [example.label for _, example in pairs]
     if any(isinstance(label, list | tuple) for label in (*answers, *right)):
         form, sides = "labels", [[_names(label) for label in side] for side in (right, answers)]
     elif all(isinstance(label, float | int) for label in answers):
         form, sides = "number", [_numbers(right, gold.name), [float(x) for x in answers]]
     else:
         form, sides = "label", [canonical_names(map(_name, side)) for side in (right, answers)]
-    return Answers(form, *sides, examples=[example for _, example in pairs])
+    kept_rows, kept = zip(*pairs, strict=True) if pairs else ((), ())
+    return Answers(form, *sides, examples=kept, rows=kept_rows)
 
 
 def _name(label: Any) -> str:
@@ -137,7 +141,7 @@ def _tags(rows: Rows, gold: Gold) -> Answers:
     predicted = [list(row["tags"]) for _, row in rows]
     source = detect_scheme(right)
     schemes = source, source and (_answered_scheme(predicted, source) or source)
-    return Answers("tags", right, predicted, schemes, examples)
+    return Answers("tags", right, predicted, schemes, examples, [row for _, row in rows])
 
 
 def _answered_scheme(predicted: Sequence[Sequence[str]], source: str | None) -> str | None:
@@ -161,15 +165,14 @@ def _spans(rows: Rows, gold: Gold) -> Answers:
         examples = kept if len(rows) == len(kept) else examples
     _same_number(rows, examples, gold)
     rows = _spelled(rows)
-    pairs = [
-        (_answered(where, row, example), example)
+    kept = [
+        (_answered(where, row, example), example, row)
         for (where, row), example in zip(rows, examples, strict=True)
         if example.spans is not None
     ]
-    right = [example.spans for _, example in pairs]
-    return Answers(
-        "spans", right, [spans for spans, _ in pairs], examples=[example for _, example in pairs]
-    )
+    answers, examples, kept_rows = map(list, zip(*kept, strict=True)) if kept else ([], [], [])
+    right = [example.spans for example in examples]
+    return Answers("spans", right, answers, examples=examples, rows=kept_rows)
 
 
 def _spelled(rows: Rows) -> Rows:

@@ -90,6 +90,26 @@ class ScoreCommand:
 
 
 @dataclass(frozen=True, kw_only=True)
+class AnalyseCommand:
+    """Take one system's answers apart: scores of parts, calibration, and mistakes to read."""
+
+    gold: str | None = None
+    """File of gold, which may also be named behind the predictions. Unset takes the last column but
+    one of predictions in columns, or the data that a run folder names."""
+    split: str = "test"
+    """Which predictions of a run folder."""
+    train: str | None = None
+    """File the system was trained on, to tell seen from unseen names and words. Unset: what a run
+    folder says."""
+    columns: tuple[str, ...] = ()
+    """Columns of the gold (and training) file where names cannot be guessed, as `role=column`."""
+    examples: int = 10
+    """How many mistakes of each kind to show."""
+    json: bool = False
+    """Print JSON in place of tables."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class CompareCommand:
     """Compare two systems on the same examples: is their difference more than chance?"""
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from finetune.arguments import (
-    ALSO,
+    AnalyseCommand,
     BenchCommand,
     CheckCommand,
     CompareCommand,
@@ -20,11 +20,12 @@ from finetune.arguments import (
     joined,
     parse,
 )
-from finetune.config import CONFIGS, TrainConfig
+from finetune.config import CONFIGS
+from finetune.start import configured, run, train
 from finetune.types import perhaps
 
 if TYPE_CHECKING:
-    from finetune.recipe import Recipe
+    pass
 
 COMMANDS = {
     "classify": "label texts: one label, several, or a number",
@@ -37,6 +38,7 @@ COMMANDS = {
     "predict": "answer new texts with a trained model",
     "export": "write a trained model as an ONNX graph",
     "score": "score a file of predictions against gold, without a model",
+    "analyse": "take one system's answers apart: parts, calibration, mistakes",
     "compare": "test whether two systems differ by more than chance, without a model",
     "bench": "measure speed and memory against transformers' own training and pipelines",
 }
@@ -89,17 +91,18 @@ def _dispatch(arguments: list[str]) -> None:
     if name not in COMMANDS:
         raise ValueError(f"unknown command {name!r}.{perhaps(name, COMMANDS)}\n\n{_overview()}")
     runners: dict[str, Callable[[list[str]], None]] = {
-        "run": _run,
+        "run": run,
         "recipes": _recipes,
         "check": _check,
         "predict": _predict,
         "export": _export,
         "score": _score,
+        "analyse": _analyse,
         "compare": _compare,
         "bench": _bench,
     }
     if name in CONFIGS:
-        _train(name, rest)
+        train(name, rest)
     else:
         runners[name](rest)
 
@@ -112,81 +115,6 @@ def _overview() -> str:
         "`finetune COMMAND --help` lists a command's flags. A first try that needs no hub:\n"
         "  finetune nli --model minilm --data examples/data/nli"
     )
-
-
-def _train(task: str, arguments: list[str]) -> None:
-    recipe = None
-    arguments = joined(arguments, "--recipe")
-    if named := [argument for argument in arguments if argument.startswith("--recipe=")]:
-        recipe = named[-1].removeprefix("--recipe=")
-        arguments = [argument for argument in arguments if argument not in named]
-    elif "--recipe" in arguments:
-        raise ValueError("--recipe needs a file.")
-    _start(task, recipe, arguments)
-
-
-def _run(arguments: list[str]) -> None:
-    if not arguments or arguments[0].startswith("-"):
-        print(
-            "usage: finetune run RECIPE [flags]\n\nTrain what a recipe file says; flags win over "
-            "the recipe and are those of its task\n(`finetune nli --help`). `--dry-run` shows "
-            "the plan only, `--seeds 5` trains five seeds and sums them up. `finetune recipes` "
-            "lists recipes."
-        )
-        if not any(a in ("-h", "--help") for a in arguments):
-            raise ValueError("finetune run needs a recipe file.")
-        return
-    _start(None, arguments[0], arguments[1:])
-
-
-def _start(task: str | None, recipe_path: str | None, arguments: list[str]) -> None:
-    recipe = None
-    if recipe_path is not None:
-        from finetune.recipe import load_recipe
-
-        recipe = load_recipe(recipe_path)
-        if task is not None and recipe.task != task:
-            raise ValueError(f"{recipe_path} is a recipe for {recipe.task}, not {task}.")
-        task = recipe.task
-    assert task is not None
-    dry = "--dry-run" in arguments
-    arguments = [argument for argument in arguments if argument != "--dry-run"]
-    number, arguments = _seeds(arguments)
-    of_recipe = _configured(recipe) if recipe else None
-    before = recipe.arguments if recipe else []
-    config = parse(CONFIGS[task], before + arguments, task, more=ALSO)
-    from finetune import training
-
-    if dry:
-        training.dry_run(task, config)
-    elif number is None:
-        training.train(task, config, recipe, of_recipe)
-    else:
-        from finetune.seeds import train_seeds
-
-        train_seeds(task, config, recipe, of_recipe, number)
-
-
-def _seeds(arguments: list[str]) -> tuple[int | None, list[str]]:
-    """The number that --seeds asks for, if it does, and the other arguments."""
-    arguments = joined(arguments, "--seeds")
-    named = [argument for argument in arguments if argument.partition("=")[0] == "--seeds"]
-    if not named:
-        return None, arguments
-    value = named[-1].partition("=")[2]
-    if not value.isdecimal() or int(value) < 1:
-        raise ValueError(f"--seeds must be the number of seeds, 1 or more, not {value!r}.")
-    if "--resume" in arguments:
-        raise ValueError("--seeds goes on where it was stopped by itself: leave --resume out.")
-    return int(value), [argument for argument in arguments if argument not in named]
-
-
-def _configured(recipe: Recipe) -> TrainConfig:
-    """The configuration that a recipe describes."""
-    try:
-        return parse(CONFIGS[recipe.task], recipe.arguments, recipe.task)
-    except SystemExit:
-        raise ValueError(f"{recipe.path}: a setting has a wrong value (see above).") from None
 
 
 def _recipes(arguments: list[str]) -> None:
@@ -203,7 +131,7 @@ def _recipes(arguments: list[str]) -> None:
         for entry in recipe.expected:
             score = f"{entry.split} {entry.metric} {entry.value:g} ± {entry.tolerance:g}"
             print(f"    {score} ({entry.cited})")
-        for line in reproduced(recipe, Path(command.runs), lambda r=recipe: _configured(r)):
+        for line in reproduced(recipe, Path(command.runs), lambda r=recipe: configured(r)):
             print(f"    {line}")
 
 
@@ -214,7 +142,7 @@ def _check(arguments: list[str]) -> None:
 
         if arguments[0].endswith((".yaml", ".yml")):
             recipe = load_recipe(arguments[0])
-            config = _configured(recipe)
+            config = configured(recipe)
             print(f"{arguments[0]}: a valid recipe for {recipe.task}")
             command = CheckCommand(
                 data=config.data,
@@ -274,6 +202,22 @@ def _score(arguments: list[str]) -> None:
     from finetune import commands
 
     commands.score_files(Path(predictions), gold, command)
+
+
+def _analyse(arguments: list[str]) -> None:
+    predictions, rest = _first(arguments)
+    gold, rest = _first(rest)
+    command = parse(
+        AnalyseCommand, rest, "analyse",
+        more="finetune analyse RUN, or finetune analyse PREDICTIONS GOLD.",
+    )  # fmt: skip
+    if predictions is None:
+        raise ValueError("analyse needs a run folder or predictions: finetune analyse FILE GOLD")
+    if gold is not None and command.gold is not None:
+        raise ValueError(f"gold is named twice, as {gold} and as --gold {command.gold}.")
+    from finetune import commands
+
+    commands.analyse_file(predictions, gold or command.gold, command)
 
 
 def _compare(arguments: list[str]) -> None:

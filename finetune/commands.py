@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Any, TextIO
 from finetune.tasks import Task
 
 if TYPE_CHECKING:
-    from finetune.arguments import CheckCommand, CompareCommand, PredictCommand, ScoreCommand
+    from finetune.arguments import (
+        AnalyseCommand,
+        CheckCommand,
+        CompareCommand,
+        PredictCommand,
+        ScoreCommand,
+    )
     from finetune.types import Example
 
 
@@ -124,6 +130,13 @@ def score_files(predictions: Path, gold: str, command: ScoreCommand) -> None:
     from finetune.scoring import score_predictions
 
     print(json.dumps(score_predictions(predictions, gold, _columns(command.columns)), indent=2))
+
+
+def analyse_file(predictions: str, gold: str | None, command: AnalyseCommand) -> None:
+    """Print what there is to say about one system's answers."""
+    from finetune.analysis_text import print_analysis
+
+    print_analysis(predictions, gold, command, _columns(command.columns))
 
 
 def compare_files(first: str, second: str, command: CompareCommand) -> None:

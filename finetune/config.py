@@ -105,16 +105,9 @@ class TrainConfig:
         """Check ranges; every error names the flag and what to write."""
         positive = ("batch_size", "max_tokens", "layer_decay", "adam_epsilon")
         optional = (
-            "epochs",
-            "lr",
-            "limit",
-            "steps",
-            "max_length",
-            "head_lr",
-            "eval_every",
-            "save_every",
+            "epochs", "lr", "limit", "steps", "max_length", "head_lr", "eval_every", "save_every",
             "patience",
-        )
+        )  # fmt: skip
         for name in positive + tuple(n for n in optional if getattr(self, n) is not None):
             self._require(getattr(self, name) > 0, name, "above 0")
         for name in ("warmup", "weight_decay", "clip"):
@@ -154,6 +147,10 @@ class TextConfig(TrainConfig):
     windows whose scores are averaged, or refused."""
     classifier_dropout: float | None = None
     """Dropout before the classifier; unset is the model's own."""
+    calibrate: Literal["none", "temperature"] = "none"
+    """Fit on the validation split a temperature that divides all logits, so that probabilities say
+    how often answers are right; the best label stays the best. It is kept with the task: `finetune
+    predict` applies it, pipelines of transformers and ONNX graphs do not."""
 
     def __post_init__(self) -> None:
         """Check ranges."""
@@ -170,7 +167,7 @@ class ClassifyConfig(TextConfig):
     problem: Literal["auto", "single", "multi", "regression"] = "auto"
     """One label of several, any number of labels, or a number; `auto` looks at the labels."""
     threshold: float = 0.5
-    """Probability from which a label applies, with several labels."""
+    """Probability (after --calibrate) from which a label applies, with several labels."""
 
     def __post_init__(self) -> None:
         """Check ranges."""
@@ -200,6 +197,10 @@ class TagConfig(TrainConfig):
     decoding: Literal["constrained", "greedy"] = "constrained"
     """The best sequence of tags that the scheme allows (Viterbi), or the best tag of each word
     alone. Tags that are no spans are the same under both."""
+    calibrate: Literal["none", "temperature"] = "none"
+    """Fit on the validation split a temperature that divides all logits, so that probabilities say
+    how often answers are right; the tags stay as they are. It is kept with the task: `finetune
+    predict` applies it, pipelines of transformers and ONNX graphs do not."""
     crf: bool = False
     """Score whole sequences of tags with a linear-chain CRF over words; its best legal sequence
     is the answer."""
@@ -217,6 +218,7 @@ class TagConfig(TrainConfig):
             self._require(self.label_pieces == "first", "label_pieces", "first with --crf")
             self._require(self.word_score == "first", "word_score", "first with --crf")
             self._require(self.decoding != "greedy", "decoding", "constrained with --crf")
+            self._require(self.calibrate == "none", "calibrate", "none with --crf")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -100,6 +100,17 @@ def multilabel_scores(
     }
 
 
+def multilabel_sets(
+    gold: Sequence[Collection[str]], predicted: Sequence[Collection[str]]
+) -> dict[str, dict[str, float]]:
+    """``precision``, ``recall``, ``f1`` and ``support`` of each label in sets of labels.
+
+    Labels in alphabetical order. Raises ValueError if the lengths differ.
+    """
+    _check_lengths(gold, predicted, "examples")
+    return _by_name([set(each) for each in gold], [set(each) for each in predicted])
+
+
 def regression_scores(gold: Sequence[float], predicted: Sequence[float]) -> dict[str, float]:
     """``pearson`` and ``spearman`` correlation, and ``mse``, the mean squared error.
 

@@ -99,7 +99,8 @@ def _gold_of_run(folder: Path, split: str) -> Gold:
         )
     if split not in data.splits:
         raise ValueError(f"{config.data}: no split {split!r}, only {shortened(data.splits)}.")
-    return Gold(config.data, examples=data.splits[split])
+    train = data.splits.get("train", [])[: config.limit]
+    return Gold(config.data, examples=data.splits[split], train=train)
 
 
 def _data_of_run(task: str, config: TrainConfig, path: Path) -> Dataset:

@@ -219,7 +219,9 @@ class TokenPrediction:
     """The answer for one text in words: one tag and one probability for every word.
 
     ``spans`` are the labelled stretches the tags spell out (None where tags are no spans, as in
-    POS); ``offsets`` and ``text`` are set where the input was raw text.
+    POS); ``offsets`` and ``text`` are set where the input was raw text. ``logs`` are the
+    log-probabilities of all tags [W, C] (a numpy array), only where they will be calibrated; they
+    are not part of the record.
     """
 
     id: int
@@ -230,6 +232,7 @@ class TokenPrediction:
     span_scores: tuple[float, ...] = ()
     offsets: tuple[tuple[int, int], ...] | None = None
     text: str | None = None
+    logs: Any = field(default=None, compare=False, repr=False)
 
     def record(self) -> dict[str, Any]:
         """The JSON form: ``id``, ``words``, ``tags``, ``scores``, and spans and offsets if any."""

@@ -23,6 +23,7 @@ from finetune.encodings import Ragged
 from finetune.heads.sequence import SequenceClassifier
 from finetune.metrics import classification_scores, multilabel_scores, regression_scores
 from finetune.tasks.base import BaseTask
+from finetune.tasks.temperature import errors, fitted_on_chances, scaled
 from finetune.tasks.text import class_weights, encode_texts, problem_of, with_problem
 from finetune.types import Batch, Encoding, LabelSet, Partial, TextExample, TextPrediction
 
@@ -46,6 +47,11 @@ class Classify(BaseTask):
             raise ValueError(
                 f"--threshold {self.threshold} goes with several labels for a text (--problem "
                 "multi): leave it out."
+            )
+        if self.problem == "regression" and self.config.calibrate != "none":
+            raise ValueError(
+                f"--calibrate {self.config.calibrate}: the answers are numbers and have no "
+                "probabilities: leave --calibrate out."
             )
         if self.config.overlap is not None and self.config.long_text != "window":
             raise ValueError(
@@ -224,12 +230,51 @@ class Classify(BaseTask):
         values = np.mean([partial.values for partial in partials], axis=0)
         if self.problem == "regression":
             return TextPrediction(example.id, float(values[0]))
-        scores = dict(zip(self.labels, map(float, values), strict=True))
+        return self._answer(example.id, values)
+
+    def _answer(self, id: int, chances: np.ndarray) -> TextPrediction:
+        """Labels, and probabilities under the temperature, from those of the model [C].
+
+        After averaging windows, so that the temperature cannot change which label is best.
+        """
+        best = int(chances.argmax())
+        if "temperature" in self.extra:
+            chances = scaled(chances, self.extra["temperature"], self.problem == "multi")
+        scores = dict(zip(self.labels, map(float, chances), strict=True))
         if self.problem == "multi":
             chosen = tuple(n for n, score in scores.items() if score >= self.threshold)
-            return TextPrediction(example.id, chosen, None, scores)
-        best = int(values.argmax())
-        return TextPrediction(example.id, self.labels[best], float(values[best]), scores)
+            return TextPrediction(id, chosen, None, scores)
+        return TextPrediction(id, self.labels[best], float(chances[best]), scores)
+
+    def calibrate(
+        self, head: Any, gold: Sequence[TextExample], predicted: Sequence[TextPrediction]
+    ) -> list[TextPrediction] | None:
+        """A temperature fitted on validation, kept in the task."""
+        if self.config.calibrate == "none":
+            return None
+        chances = self._chances(predicted)
+        if "temperature" in self.extra:  # of an earlier training
+            chances = scaled(chances, 1 / self.extra["temperature"], self.problem == "multi")
+        kept = [index for index, example in enumerate(gold) if self.has_gold(example)]
+        right = self._right([gold[index] for index in kept])
+        self.extra["temperature"], note = fitted_on_chances(
+            chances[kept], right, self.problem == "multi"
+        )
+        self.notes.append(note)
+        pairs = zip(predicted, chances, strict=True)
+        return [self._answer(prediction.id, row) for prediction, row in pairs]
+
+    def _chances(self, predicted: Sequence[TextPrediction]) -> np.ndarray:
+        """Probabilities [N, C]."""
+        rows = [[(p.scores or {})[name] for name in self.labels] for p in predicted]
+        return np.array(rows).reshape(len(rows), len(self.labels))
+
+    def _right(self, gold: Sequence[TextExample]) -> np.ndarray:
+        """Gold classes [N], or which labels apply [N, C]."""
+        if self.problem == "multi":
+            applies = [[name in (e.label or ()) for name in self.labels] for e in gold]  # type: ignore[operator]
+            return np.array(applies, dtype=bool).reshape(len(gold), len(self.labels))
+        return np.array([self.labels.id(str(e.label), e.where) for e in gold], dtype=int)
 
     @property
     def threshold(self) -> float:
@@ -249,8 +294,25 @@ class Classify(BaseTask):
         if self.problem == "regression":
             return regression_scores(right, answers)
         if self.problem == "multi":
-            return multilabel_scores(right, answers, list(self.labels))
-        return classification_scores(right, answers, list(self.labels))
+            scores = multilabel_scores(right, answers, list(self.labels))
+        else:
+            scores = classification_scores(right, answers, list(self.labels))
+        if "temperature" in self.extra:
+            scores |= self._calibration(gold, predicted)
+        return scores
+
+    def _calibration(
+        self, gold: Sequence[TextExample], predicted: Sequence[TextPrediction]
+    ) -> dict[str, float]:
+        """Calibration errors with and without the temperature: of the labels that are answered,
+        or of the probability of every label."""
+        multi = self.problem == "multi"
+        after, right = self._chances(predicted), self._right(gold)
+        before = scaled(after, 1 / self.extra["temperature"], multi)
+        if not multi:
+            best, rows = after.argmax(1), np.arange(len(after))
+            right, after, before = best == right, after[rows, best], before[rows, best]
+        return errors(*(side.ravel().tolist() for side in (right, after, before)))
 
 
 def shown(labels: Sequence[str]) -> str:

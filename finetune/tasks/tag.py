@@ -36,6 +36,7 @@ from finetune.tasks.chains import (
     decode_chains,
     whole_chain,
 )
+from finetune.tasks.temperature import chances_of, fitted_on_words, word_errors
 from finetune.tasks.words import word_windows
 from finetune.types import (
     IGNORED,
@@ -239,11 +240,21 @@ class Tag(BaseTask):
     def finish(self, example: TokenExample, partials: Sequence[Partial]) -> TokenPrediction:
         """One tag for each word, from the windows in order."""
         partials = sorted(partials, key=lambda partial: partial.first_word)
-        ids, chances = whole_chain(partials) if self.config.crf else self._each_word(partials)
+        logs = None
+        if self.config.crf:
+            ids, chances = whole_chain(partials)
+        else:
+            ids, chances, logs = self._each_word(partials)
         if len(ids) != len(example.words):
             raise RuntimeError(
                 f"{example.where}: {len(ids)} predictions for {len(example.words)} words"
             )
+        keep = self.config.calibrate != "none" and self.data is not None  # in training
+        return self._answer(example, ids, chances, logs if keep else None)
+
+    def _answer(
+        self, example: TokenExample, ids: Sequence[int], chances: Sequence[float], logs: Any
+    ) -> TokenPrediction:
         tags = tuple(self.labels[int(index)] for index in ids)
         scores = tuple(float(p) for p in chances)
         spans: tuple[Span, ...] | None = None
@@ -260,14 +271,31 @@ class Tag(BaseTask):
             span_scores,
             example.offsets,
             example.text,
+            logs,
         )
 
-    def _each_word(self, partials: Sequence[Partial]) -> tuple[np.ndarray, np.ndarray]:
-        """Tag and probability of each word by its own scores: both [words]."""
+    def _each_word(self, partials: Sequence[Partial]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Tag and probability of each word by its own scores, both [words], and those scores."""
         logs = np.concatenate([partial.values for partial in partials])
         constrained = self.config.decoding == "constrained"
         ids = viterbi(logs, self.transitions) if constrained else logs.argmax(-1)
-        return ids, np.exp(logs[np.arange(len(ids)), ids])
+        return ids, chances_of(ids, logs, self.extra.get("temperature", 1.0)), logs
+
+    def calibrate(
+        self, head: Any, gold: Sequence[TokenExample], predicted: Sequence[TokenPrediction]
+    ) -> list[TokenPrediction] | None:
+        """A temperature fitted on the words of validation, kept in the task."""
+        if self.config.calibrate == "none":
+            return None
+        targets = [self._targets(example) for example in gold]
+        self.extra["temperature"], note = fitted_on_words(targets, [p.logs for p in predicted])
+        self.notes.append(note)
+        answers = []
+        for example, prediction in zip(gold, predicted, strict=True):
+            ids = [self.labels.id(tag) for tag in prediction.tags]
+            chances = chances_of(ids, prediction.logs, self.extra["temperature"])
+            answers.append(self._answer(example, ids, chances, prediction.logs))
+        return answers
 
     def has_gold(self, example: TokenExample) -> bool:
         """Whether the sentence has tags."""
@@ -277,9 +305,15 @@ class Tag(BaseTask):
         self, gold: Sequence[TokenExample], predicted: Sequence[TokenPrediction]
     ) -> dict[str, float]:
         """Span scores by name, or accuracy and macro F1 where tags are no spans."""
-        return tagging_scores(
+        scores = tagging_scores(
             [example.tags for example in gold],
             [prediction.tags for prediction in predicted],
             self.source,
             self.scheme,
         )
+        if "temperature" in self.extra:
+            tags = [example.tags for example in gold]
+            if self.scheme is not None:
+                tags = [align.convert_tags(each, self.source, self.scheme) for each in tags]
+            scores |= word_errors(tags, predicted, self.labels)
+        return scores

@@ -27,6 +27,9 @@ WALLS = {
     "widths": "",
     "metrics": "align types",
     "span_metrics": "metrics nesting types",
+    "span_matching": "types",
+    "breakdown": "types",
+    "calibration": "",
     "recipe": "config types",
     "reproduced": "config recipe",
     "report": "config metrics recipe types",
@@ -47,8 +50,8 @@ WALLS = {
     "initial": "config heads models types",
     "bench": "arguments batching config data encoder encodings heads launch models optimization "
     "prediction spans step tasks tokenization types vocabulary",
-    "tasks": "align config data decoding encodings families heads initial metrics models nesting "
-    "span_decoding span_metrics spans tokenization types widths",
+    "tasks": "align calibration config data decoding encodings families heads initial metrics "
+    "models nesting span_decoding span_metrics spans tokenization types widths",
     "prediction_rows": "data",
     "answers": "align data prediction_rows tasks.labels types",
     "scoring": "answers metrics prediction_rows span_metrics",
@@ -57,6 +60,14 @@ WALLS = {
     "sufficient_statistics": "align counts nesting types",
     "systems": "answers config data prediction_rows tasks types",
     "comparing": "answers data prediction_rows significance sufficient_statistics systems types",
+    "evaluate_modules": "align metrics span_metrics types",
+    "trainer_metrics": "align metrics types",
+    "mistakes": "breakdown span_matching types",
+    "confidences": "answers types",
+    "analysis_tables": "answers breakdown metrics types",
+    "analysis": "align analysis_tables answers breakdown calibration confidences metrics mistakes "
+    "prediction_rows scoring span_matching systems types",
+    "analysis_text": "analysis analysis_tables calibration mistakes types",
     "optimization": "batching config",
     "checkpoint": "",
     "interruption": "",
@@ -78,13 +89,14 @@ WALLS = {
     "pipelines": "batching heads predictor tasks types",
     "graph": "",
     "export": "batching encoder graph heads predictor tasks types",
-    "commands": "comparing data export models prediction predictor scoring tasks tokenization "
-    "types",
+    "commands": "analysis_text comparing data export models prediction predictor scoring tasks "
+    "tokenization types",
     "training": "commands config interruption launch optimization progress recipe report "
     "tasks train types",
     "seeds": "commands config launch progress recipe report run_log tasks training",
     "arguments": "config types",
-    "cli": "arguments bench commands config recipe reproduced seeds training types",
+    "start": "arguments config recipe seeds training",
+    "cli": "arguments bench commands config recipe reproduced start types",
 }
 """What each module may import of ours, at its top or inside functions; a package may import its
 own modules. A new module gets a line here, which is the moment to think about where it stands."""
@@ -98,7 +110,17 @@ PARTS = {
         "span_scoring",
     },  # a CRF stands on the tagger of words
     # NLI is classification of pairs
-    "tasks": {"", "base", "chains", "labels", "text", "classify", "words", "span_targets"},
+    "tasks": {
+        "",
+        "base",
+        "chains",
+        "labels",
+        "text",
+        "classify",
+        "words",
+        "span_targets",
+        "temperature",
+    },
 }
 """What modules of a package may import of their own package ("" is the package itself)."""
 
@@ -106,7 +128,7 @@ ACCELERATE = {"train", "prediction", "launch", "bench.trainer"}
 HEAVY = {"torch", "transformers", "accelerate", "datasets", "scipy", "sklearn", "pandas", "tyro"}
 LIGHT = ("types", "config", "align", "metrics", "span_metrics", "data", "families", "models", "hub",
          "recipe", "reproduced", "report", "progress", "tokenization", "tasks", "scoring",
-         "comparing", "cli", "")  # fmt: skip
+         "comparing", "start", "cli", "")  # fmt: skip
 """Modules whose import loads nothing of HEAVY (of `tasks`, the package itself)."""
 STANDARD_ONLY = ("types", "config", "align", "nesting", "widths", "families", "")
 

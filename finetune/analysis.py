@@ -1,0 +1,294 @@
+"""Everything there is to say about one system's answers: scores of parts, honesty, mistakes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from finetune.align import detect_scheme, spans_to_tags, tags_to_spans
+from finetune.analysis_tables import (
+    Table,
+    confusion_tables,
+    length_table,
+    pairs_table,
+    parts_table,
+    scored_table,
+    span_parts_table,
+)
+from finetune.answers import Answers, Gold, beside
+from finetune.breakdown import (
+    KNOWN,
+    span_breakdowns,
+    surface_forms,
+    tags_of_words,
+    word_breakdowns,
+)
+from finetune.calibration import Bin, error_of, reliability
+from finetune.confidences import chances_of_labels, of_labels, of_spans, of_words
+from finetune.metrics import f1_scores, multilabel_sets, span_scores_by_type
+from finetune.mistakes import (
+    Mistake,
+    counts_of,
+    label_mistakes,
+    most_confident,
+    number_mistakes,
+    set_mistakes,
+    span_mistakes,
+    word_mistakes,
+)
+from finetune.prediction_rows import read_rows
+from finetune.scoring import score_answers
+from finetune.span_matching import match_sentences, scores_by_way
+from finetune.systems import find_gold, find_system
+from finetune.types import Example, Span, TokenExample
+
+
+@dataclass
+class Analysis:
+    """What was analysed, and what was found.
+
+    ``confidences`` holds, for each answer whose probability is known, that and whether it is
+    right; ``mistakes`` are all there are.
+    """
+
+    predictions: str
+    gold: str
+    form: str
+    num_examples: int
+    scores: dict[str, float]
+    tables: dict[str, Table] = field(default_factory=dict)
+    confidences: tuple[list[float], list[bool]] = field(default_factory=lambda: ([], []))
+    mistakes: list[Mistake] = field(default_factory=list)
+
+    @property
+    def bins(self) -> list[Bin]:
+        """The reliability diagram; empty where predictions have no probabilities."""
+        return reliability(*self.confidences) if self.confidences[0] else []
+
+
+def analyse(
+    predictions: str,
+    gold: str | None = None,
+    *,
+    split: str = "test",
+    train: str | None = None,
+    columns: Mapping[str, str] | None = None,
+) -> Analysis:
+    """Analyse a file of predictions or those of a run folder.
+
+    Gold is a file, or else the last column but one of the predictions, or else the data that the
+    run folder names. ``train`` is a file of what the system was trained on; a run folder without
+    ``gold`` knows it. Raises ValueError where anything of this does not fit together.
+    """
+    system = find_system(predictions, split)
+    if len(system.files) != 1:
+        raise ValueError(
+            f"{predictions}: holds the predictions of {len(system.files)} runs: name one of them, "
+            f"such as {system.files[0].parent}."
+        )
+    of_gold = {} if gold is None and train is not None else columns or {}
+    right = find_gold(gold, of_gold, [system], split)
+    run = beside(read_rows(system.files[0]), right)
+    seen = right.train if train is None else _training(train, columns, run)
+    return analyse_answers(run, seen, str(system.files[0]), right.name)
+
+
+def _training(file: str, columns: Mapping[str, str] | None, run: Answers) -> Sequence[Example]:
+    data = Gold(file, columns)
+    return {"tags": lambda: data.tagged, "spans": lambda: data.marked}.get(
+        run.form, lambda: data.texts
+    )()
+
+
+def analyse_answers(
+    run: Answers,
+    train: Sequence[Example] | None = None,
+    predictions: str = "",
+    gold: str = "",
+) -> Analysis:
+    """Analyse answers that lie beside their gold; ``train`` is what the system learned from."""
+    found = Analysis(predictions, gold, run.form, len(run.gold), score_answers(run))
+    if run.form == "label":
+        _labels(found, run)
+    elif run.form == "labels":
+        _sets(found, run)
+    elif run.form == "number":
+        found.mistakes = number_mistakes(run.examples, run.gold, run.answers)  # type: ignore[arg-type]
+    elif run.form == "tags" and run.schemes[0] is None:
+        _words(found, run, train)
+    else:
+        _spans(found, run, train)
+    return found
+
+
+def _labels(found: Analysis, run: Answers) -> None:
+    found.scores["micro_f1"] = found.scores["accuracy"]  # one answer each: the same number
+    found.tables["label"] = scored_table(f1_scores(run.gold, run.answers), "label")
+    found.tables |= confusion_tables(run.gold, run.answers)
+    found.tables["text length"] = length_table(run)
+    known = of_labels(run)
+    found.mistakes = label_mistakes(run.examples, run.gold, run.answers, known or ())  # type: ignore[arg-type]
+    if known:
+        right = [a == b for a, b in zip(run.gold, run.answers, strict=True)]
+        found.confidences = known, right
+
+
+def _sets(found: Analysis, run: Answers) -> None:
+    """Every label of every text is an answer of its own, with the probability that it applies."""
+    found.tables["label"] = scored_table(multilabel_sets(run.gold, run.answers), "label")
+    chances = chances_of_labels(run)
+    found.mistakes = set_mistakes(run.examples, run.gold, run.answers, chances or ())  # type: ignore[arg-type]
+    if chances:
+        pairs = [
+            (chance, name in right)
+            for right, each in zip(run.gold, chances, strict=True)
+            for name, chance in each.items()
+        ]
+        found.confidences = [chance for chance, _ in pairs], [applies for _, applies in pairs]
+
+
+def _words(found: Analysis, run: Answers, train: Sequence[Example] | None) -> None:
+    """Tags that spell no spans, such as parts of speech."""
+    words = _words_of(run.examples)
+    flat = [[tag for tags in side for tag in tags] for side in (run.gold, run.answers)]
+    found.tables["tag"] = scored_table(f1_scores(*flat), "tag")
+    found.tables |= confusion_tables(*flat)
+    learned = _token_examples(train)
+    seen = None
+    if learned is not None:
+        seen = tags_of_words(_words_of(learned), [example.tags or () for example in learned])
+    for name, groups in word_breakdowns(words, run.gold, run.answers, seen).items():
+        found.tables[name] = parts_table(groups, name, "words")
+        if name == "in training":
+            unseen = [part for part in groups if part.name == KNOWN[2]]
+            found.scores["unseen_words"] = float(sum(part.number for part in unseen))
+            found.scores["unseen_word_accuracy"] = sum(part.accuracy for part in unseen)
+    known = of_words(run)
+    found.mistakes = word_mistakes(run.examples, run.gold, run.answers, known or ())  # type: ignore[arg-type]
+    _tag_confidences(found, run.gold, run.answers, known)
+
+
+def _spans(found: Analysis, run: Answers, train: Sequence[Example] | None) -> None:
+    """Spans, or tags that spell them, read as conlleval does."""
+    words, gold, answers = _words_of(run.examples), run.gold, run.answers
+    known = None
+    if run.form == "tags":
+        source, answered = map(str, run.schemes)
+        gold = [tags_to_spans(tags, source) for tags in gold]
+        answers = [tags_to_spans(tags, answered) for tags in answers]
+        known = of_words(run)
+    matches = match_sentences(gold, answers)
+    ways = scores_by_way(matches)
+    found.tables["counted"] = [{"counted": way} | scores for way, scores in ways.items()]
+    found.tables["type"] = scored_table(span_scores_by_type(gold, answers), "type")
+    taken = Counter(
+        (match.gold.label, match.predicted.label)
+        for sentence in matches
+        for match in sentence
+        if match.gold and match.predicted and match.gold.label != match.predicted.label
+    )
+    found.tables["confused"] = pairs_table(taken)
+    learned = _token_examples(train)
+    forms = None
+    if learned is not None:
+        forms = surface_forms(_words_of(learned), _spans_of(learned))
+    for name, groups in span_breakdowns(words, gold, answers, forms).items():
+        found.tables[name] = span_parts_table(groups, name)
+    confidences = of_spans(run, gold, answers, known)
+    found.mistakes = span_mistakes(run.examples, gold, answers, confidences)  # type: ignore[arg-type]
+    if run.form == "tags":
+        tags = run.answers
+        if run.schemes[0] != run.schemes[1]:
+            tags = [
+                spans_to_tags(spans, len(sentence), source)
+                for spans, sentence in zip(answers, words, strict=True)
+            ]
+        _tag_confidences(found, run.gold, tags, known)
+    else:
+        _span_confidences(found, gold, answers, confidences)
+
+
+def _tag_confidences(
+    found: Analysis, gold: Sequence[Any], answers: Sequence[Any], known: Any
+) -> None:
+    if known:
+        found.confidences = (
+            [value for values in known for value in values],
+            [
+                a == b
+                for sides in zip(gold, answers, strict=True)
+                for a, b in zip(*sides, strict=True)
+            ],
+        )
+
+
+def _span_confidences(
+    found: Analysis,
+    gold: Sequence[Any],
+    answers: Sequence[Any],
+    confidences: Sequence[Mapping[Span, float]],
+) -> None:
+    rows = [
+        (known.get(span), span in set(right))
+        for right, spans, known in zip(gold, answers, confidences, strict=True)
+        for span in dict.fromkeys(spans)
+    ]
+    values = [value for value, _ in rows if value is not None]
+    if len(values) == len(rows):
+        found.confidences = values, [right for _, right in rows]
+
+
+def _words_of(examples: Sequence[Any]) -> list[Sequence[str]]:
+    return [example.words for example in examples]
+
+
+def _token_examples(examples: Sequence[Example] | None) -> list[TokenExample] | None:
+    if examples is None:
+        return None
+    return [example for example in examples if isinstance(example, TokenExample)]
+
+
+def _spans_of(examples: Sequence[TokenExample]) -> list[Sequence[Span]]:
+    """The spans of training examples, from their tags where they have none."""
+    scheme = detect_scheme(e.tags for e in examples if e.spans is None and e.tags is not None)
+    return [
+        example.spans
+        if example.spans is not None
+        else tags_to_spans(example.tags or (), scheme) if scheme else ()
+        for example in examples
+    ]  # fmt: skip
+
+
+def record(found: Analysis, num_examples: int) -> dict[str, Any]:
+    """The analysis as JSON values, with the first mistakes of each category."""
+    return {
+        "predictions": found.predictions,
+        "gold": found.gold,
+        "form": found.form,
+        "num_examples": found.num_examples,
+        "scores": found.scores,
+        "tables": found.tables,
+        "calibration": {
+            "expected_calibration_error": error_of(found.bins) if found.bins else None,
+            "bins": [each._asdict() for each in found.bins],
+        },
+        "mistakes": counts_of(found.mistakes),
+        "most_confident": [m.record() for m in most_confident(found.mistakes, num_examples)],
+        "examples": {
+            name: [mistake.record() for mistake in some]
+            for name, some in first_of_each(found.mistakes, num_examples).items()
+        },
+    }
+
+
+def first_of_each(mistakes: Sequence[Mistake], number: int) -> dict[str, list[Mistake]]:
+    """Some mistakes of each category: the surest first where that is known, else as they come."""
+    by_category: dict[str, list[Mistake]] = {name: [] for name in counts_of(mistakes)}
+    for mistake in mistakes:
+        by_category[mistake.category].append(mistake)
+    return {
+        name: sorted(some, key=lambda m: -(m.confidence or 0.0))[:number]
+        for name, some in by_category.items()
+    }

@@ -1,0 +1,70 @@
+"""The tables of an analysis: rows of equal columns, made of scores and counts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from finetune.answers import Answers
+from finetune.breakdown import Part, SpanPart, bucket, buckets, parts
+from finetune.metrics import confusion
+from finetune.types import TextExample
+
+TEXT_LENGTHS = (1, 11, 26, 51, 101, 201)
+"""Where groups of text lengths begin, in words between spaces."""
+
+Table = list[dict[str, Any]]
+"""Rows of equal columns, of which the first names the row."""
+
+
+def scored_table(scores: Mapping[str, Mapping[str, float]], name: str) -> Table:
+    """Scores by name, a row for each."""
+    return [{name: label} | dict(values) for label, values in scores.items()]
+
+
+def confusion_tables(gold: Sequence[str], answers: Sequence[str]) -> dict[str, Table]:
+    """The confusion matrix, and its largest entries off the diagonal."""
+    names = sorted({*gold, *answers})
+    matrix = [
+        {"gold": name, "predicted": dict(zip(names, row, strict=True))}
+        for name, row in zip(names, confusion(gold, answers, names), strict=True)
+    ]
+    taken = Counter((a, b) for a, b in zip(gold, answers, strict=True) if a != b)
+    return {"confusion": matrix, "confused": pairs_table(taken)}
+
+
+def pairs_table(taken: Counter[tuple[str, str]]) -> Table:
+    """What was taken for what, the commonest first."""
+    return [
+        {"gold": right, "predicted": answer, "number": number}
+        for (right, answer), number in taken.most_common()
+    ]
+
+
+def length_table(run: Answers) -> Table:
+    """Accuracy of labels by length of the text (of both texts of a pair)."""
+    texts = [example for example in run.examples if isinstance(example, TextExample)]
+    sizes = [len(example.text.split()) + len((example.pair or "").split()) for example in texts]
+    names = [bucket(size, TEXT_LENGTHS) for size in sizes]
+    right = [a == b for a, b in zip(run.gold, run.answers, strict=True)]
+    return parts_table(parts(names, right, buckets(TEXT_LENGTHS)), "text length", "texts")
+
+
+def parts_table(groups: Sequence[Part], name: str, what: str) -> Table:
+    """Accuracy of each group."""
+    return [
+        {name: part.name, what: part.number, "right": part.right, "accuracy": part.accuracy}
+        for part in groups
+    ]
+
+
+def span_parts_table(groups: Sequence[SpanPart], name: str) -> Table:
+    """Scores and counts of each group of spans."""
+    rows = []
+    for part in groups:
+        scores = {"precision": part.precision, "recall": part.recall, "f1": part.f1}
+        counts = {key: value for key, value in asdict(part).items() if key != "name"}
+        rows.append({name: part.name} | scores | counts)
+    return rows
