@@ -199,14 +199,14 @@ class _Run:
         metrics = self.task.score(examples, predicted)
         score = chosen(metrics, self.task.metric)
         better = state.best_score is None or score > state.best_score
-        if better:
-            state.best_score, state.best_step, state.bad_evaluations = score, state.step, 0
+        kept = better or score == state.best_score  # of equals the later, with the lower rate
+        state.bad_evaluations = 0 if better else state.bad_evaluations + 1
+        if kept:
+            state.best_score, state.best_step = score, state.step
             self.folder.save_best(self.task, self.head)
             self.folder.write_predictions(self.validation, predicted)
-        else:
-            state.bad_evaluations += 1
         log.evaluation(state.step, self.validation, metrics)
-        note = "best so far" if better else f"best {state.best_score:.4f}"
+        note = "best so far" if kept else f"best {state.best_score:.4f}"
         named = f"{self.validation} {self.task.metric} {score:.4f}"
         self.reporter.say(f"step {state.step}: {named} ({note})")
         if self.config.patience and state.bad_evaluations >= self.config.patience:
