@@ -31,6 +31,7 @@ from finetune.metrics import f1_scores, multilabel_sets, span_scores_by_type
 from finetune.mistakes import (
     Mistake,
     counts_of,
+    label_errors,
     label_mistakes,
     most_confident,
     number_mistakes,
@@ -50,7 +51,7 @@ class Analysis:
     """What was analysed, and what was found.
 
     ``confidences`` holds, for each answer whose probability is known, that and whether it is
-    right; ``mistakes`` are all there are.
+    right; ``mistakes`` are all there are, and ``label_errors`` those that are probably gold's.
     """
 
     predictions: str
@@ -61,6 +62,7 @@ class Analysis:
     tables: dict[str, Table] = field(default_factory=dict)
     confidences: tuple[list[float], list[bool]] = field(default_factory=lambda: ([], []))
     mistakes: list[Mistake] = field(default_factory=list)
+    label_errors: list[Mistake] = field(default_factory=list)
 
     @property
     def bins(self) -> list[Bin]:
@@ -133,6 +135,8 @@ def _labels(found: Analysis, run: Answers) -> None:
     if known:
         right = [a == b for a, b in zip(run.gold, run.answers, strict=True)]
         found.confidences = known, right
+    if chances := chances_of_labels(run):
+        found.label_errors = label_errors(run.examples, run.gold, chances)  # type: ignore[arg-type]
 
 
 def _sets(found: Analysis, run: Answers) -> None:
@@ -275,6 +279,8 @@ def record(found: Analysis, num_examples: int) -> dict[str, Any]:
             "bins": [each._asdict() for each in found.bins],
         },
         "mistakes": counts_of(found.mistakes),
+        "num_probable_label_errors": len(found.label_errors),
+        "probable_label_errors": [m.record() for m in found.label_errors[:num_examples]],
         "most_confident": [m.record() for m in most_confident(found.mistakes, num_examples)],
         "examples": {
             name: [mistake.record() for mistake in some]

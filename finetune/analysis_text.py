@@ -135,6 +135,8 @@ def _show_mistakes(found: Analysis, number: int, console: Console) -> None:
     if not number:
         return
     _list("The surest mistakes", most_confident(found.mistakes, number), console)
+    errors = found.label_errors
+    _list(f"Probable label errors in gold ({len(errors):,})", errors[:number], console)
     if found.form == "label" or (found.form == "tags" and "tag" in found.tables):
         return  # one category for each pair of labels: the surest ones say enough
     for name, some in first_of_each(found.mistakes, number).items():

@@ -7,7 +7,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
+
 from finetune.breakdown import surface
+from finetune.label_errors import probable_label_errors
 from finetune.span_matching import KINDS, match_sentences
 from finetune.types import Span, TextExample, TokenExample
 
@@ -104,6 +107,25 @@ def label_mistakes(
         _of_text(f"{right} taken for {answer}", example, right, answer, confidence)
         for example, right, answer, confidence in rows
         if right != answer
+    ]
+
+
+def label_errors(
+    examples: Sequence[TextExample], gold: Sequence[str], chances: Sequence[Mapping[str, float]]
+) -> list[Mistake]:
+    """Texts whose gold label is probably wrong (``probable_label_errors``), the surest first.
+
+    ``chances`` has the probability of every label for each text; none are found where texts have
+    different labels in it, or gold has one that is not.
+    """
+    names = sorted(chances[0]) if chances else []
+    if any({*each} != {*names} for each in chances) or not {*gold} <= {*names}:
+        return []
+    table = np.array([[each[name] for name in names] for each in chances])
+    given = np.array([names.index(name) for name in gold], dtype=int)
+    return [
+        _of_text("probable label error", examples[i], gold[i], names[j], float(table[i, j]))
+        for i, j in probable_label_errors(table, given)
     ]
 
 

@@ -125,6 +125,21 @@ def test_labels_against_scikit_learn(place: Path):
     assert found["mistakes"] == wrong
 
 
+def test_probable_label_errors(place: Path):
+    """One of ten labels is turned round, and found."""
+    right = ["a", "b"] * 5
+    gold = [*right[:3], "a", *right[4:]]
+    write_jsonl(place / "gold.jsonl", [{"text": f"t{i}", "label": x} for i, x in enumerate(gold)])
+    rows = [{"label": x, "scores": {"a": 0.9, "b": 0.1} if x == "a" else {"a": 0.2, "b": 0.8}}
+            for x in right]  # fmt: skip
+    write_jsonl(place / "pred.jsonl", rows)
+    found = analysed("pred.jsonl", "gold.jsonl")
+    (error,) = found["probable_label_errors"]
+    assert (error["id"], error["gold"], error["predicted"], error["confidence"]) == (
+        3, "a", "b", 0.8)  # fmt: skip
+    assert "Probable label errors in gold (1)" in run("analyse", "pred.jsonl", "gold.jsonl").out
+
+
 def test_sets_numbers_and_spans(place: Path):
     write_jsonl(
         place / "gold.jsonl", [{"text": "t", "label": ["a", "b"]}, {"text": "u", "label": []}]

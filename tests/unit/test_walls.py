@@ -62,7 +62,8 @@ WALLS = {
     "comparing": "answers data prediction_rows significance sufficient_statistics systems types",
     "evaluate_modules": "align metrics span_metrics types",
     "trainer_metrics": "align metrics types",
-    "mistakes": "breakdown span_matching types",
+    "label_errors": "",
+    "mistakes": "breakdown label_errors span_matching types",
     "confidences": "answers types",
     "analysis_tables": "answers breakdown metrics types",
     "analysis": "align analysis_tables answers breakdown calibration confidences metrics mistakes "

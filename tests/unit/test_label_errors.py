@@ -1,0 +1,39 @@
+"""Confident learning on labels that were turned round on purpose."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from finetune.label_errors import probable_label_errors
+
+
+def test_by_hand():
+    """Thresholds are (0.9 + 0.8 + 0.1) / 3 = 0.6 for class 0 and (0.7 + 0.5) / 2 = 0.6 for 1."""
+    chances = np.array([[0.9, 0.1], [0.8, 0.2], [0.1, 0.9], [0.3, 0.7], [0.5, 0.5]])
+    given = np.array([0, 0, 0, 1, 1])
+    assert probable_label_errors(chances, given) == [(2, 1)]
+    chances[4] = 0.62, 0.38  # now 0.54 for class 1, and the last is confidently of class 0
+    assert probable_label_errors(chances, given) == [(2, 1), (4, 0)]
+
+
+def test_noise_is_found_in_order_of_doubt():
+    rng = np.random.default_rng(1)
+    true = rng.integers(0, 4, 3000)
+    logits = rng.normal(0, 1, (3000, 4)) + 4 * np.eye(4)[true]
+    chances = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    wrong = rng.random(3000) < 0.08
+    given = np.where(wrong, (true + rng.integers(1, 4, 3000)) % 4, true)
+    found = probable_label_errors(chances, given)
+    suspects = np.array([index for index, _ in found])
+    assert wrong[suspects].mean() > 0.85 and wrong[suspects].sum() > 0.8 * wrong.sum()
+    assert wrong[suspects[:50]].all()
+    assert np.mean([label == true[index] for index, label in found if wrong[index]]) > 0.95
+
+
+def test_nothing_and_what_never_occurs():
+    assert probable_label_errors(np.zeros((0, 2)), np.zeros(0, dtype=int)) == []
+    sure = np.array([[0.05, 0.05, 0.9], [0.9, 0.05, 0.05]])
+    assert probable_label_errors(sure, np.array([0, 0])) == [], "class 2 has no example"
+    with pytest.raises(ValueError, match="2 examples with 1 labels"):
+        probable_label_errors(sure, np.array([0]))
