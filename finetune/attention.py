@@ -22,11 +22,15 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
+from finetune.dropout import dropout as cheap_dropout
+
 NAME = "finetune_packed"
 """The name under which transformers knows this implementation. It never reaches a saved file."""
 
-MAX_WASTE = 0.15
-"""Padding that a group may add to its sequences, as a share of their tokens."""
+MAX_WASTE = 0.5
+"""Padding that a group may add to its sequences, as a share of their tokens. It costs attention
+alone, which is little in short sequences, and many small groups cost calls: 0.5 was 1.03 times as
+fast as 0.15 in training with MiniLM on sentences of 20 tokens."""
 
 
 class Group(NamedTuple):
@@ -182,12 +186,35 @@ def _grouped(
             for tensor in (query, key, value)
         )  # 3 of [size, A, L, D]
         mask = _group_mask(group, sliding_window, query.device)
-        attended = F.scaled_dot_product_attention(
-            *dense, attn_mask=mask, dropout_p=dropout, scale=scaling
-        )
+        if dropout > 0 and query.device.type == "cpu":
+            attended = _with_dropout(*dense, mask, dropout, scaling)
+        else:
+            attended = F.scaled_dot_product_attention(
+                *dense, attn_mask=mask, dropout_p=dropout, scale=scaling
+            )
         results.append(attended.transpose(1, 2).flatten(0, 1))  # [size * L, A, D]
     joined = results[0] if len(results) == 1 else torch.cat(results)
     return joined if back is None else joined.index_select(0, back)
+
+
+def _with_dropout(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None,
+    dropout: float, scaling: float | None,
+) -> Tensor:  # fmt: skip
+    """Attention written out: [size, A, L, D] three times -> [size, A, L, D].
+
+    With dropout torch's own on the CPU is written out, too, but computes bfloat16 in float32, and
+    draws a mask at eight times the cost.
+    """
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    shape = query.shape
+    rows = [tensor.reshape(-1, *shape[2:]) for tensor in (query * scale, key, value)]
+    with torch.autocast("cpu", enabled=False):
+        scores = torch.bmm(rows[0], rows[1].transpose(1, 2))  # [size * A, L, L]
+        if mask is not None:
+            scores = scores.view(*shape[:3], -1).masked_fill(~mask, -torch.inf).view_as(scores)
+        weights = cheap_dropout(scores.softmax(-1), dropout)
+        return torch.bmm(weights, rows[2]).view(shape)
 
 
 def _group_mask(group: Group, sliding_window: int | None, device: torch.device) -> Tensor | None:

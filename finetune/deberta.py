@@ -19,11 +19,11 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 from transformers import PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput
 
 from finetune.attention import Group, PackedLayout
+from finetune.dropout import dropout as cheap_dropout
 
 ACCELERATOR_WASTE = 1.0
 """Padding in attention off the CPU, as a share of the tokens: a call there costs more than rows."""
@@ -195,7 +195,7 @@ def _attend_group(
         scores += _by_pair(pairs.unflatten(1, sequences)).transpose(-1, -2)
     if group.keys is not None:
         scores.masked_fill_(~group.keys[:, 0], float("-inf"))
-    weights = F.dropout(scores.softmax(-1), dropout, training=dropout > 0)
+    weights = cheap_dropout(scores.softmax(-1), dropout)
     return (weights.to(value.dtype) @ value).permute(1, 2, 0, 3).flatten(0, 1).flatten(1)
 
 

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from transformers import AutoModel, PreTrainedModel
 
 from finetune import attention, deberta
+from finetune.dropout import make_cheap
 from finetune.families import FAMILIES, Family, depth_in_family
 from finetune.models import load_config, load_weights
 from finetune.padding import flat, flat_places, in_order, in_rows, length_groups
@@ -38,6 +39,7 @@ class Encoder(nn.Module):
         """Wrap a base model; ``batching="packed"`` raises ValueError where that cannot be."""
         super().__init__()
         self.model = model
+        make_cheap(model)
         config = model.config
         self.family = FAMILIES.get(config.model_type) or _unlisted(model)
         self.pad_id: int = 0 if config.pad_token_id is None else config.pad_token_id

@@ -14,9 +14,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from finetune.attention import MAX_WASTE, near_equal
+from finetune.attention import near_equal
 from finetune.types import Batch
 
+MAX_WASTE = 0.15
+"""Padding that a group may add to its sequences, as a share of their tokens."""
 MAX_WASTE_ON_DEVICE = 1.0
 """Padding of a group as a share of its tokens where starting a forward pass costs more than
 computing padding: on a GPU."""

@@ -29,11 +29,12 @@ TOLERANCE = {"fp32": 1e-3, "bf16": 5e-2}
 def case_of(subject: Subject) -> Case:
     """Ours and the pipelines' arms, which give the same answers (else AssertionError)."""
     task, best, work = subject.task, subject.precision, subject.work
+    texts = [subject.texts[place] for batch in subject.mixed for place in batch]  # in random order
     head = task.head(subject.folder).to(subject.device)
-    pipe = _pipeline(subject)
+    pipe = _pipeline(subject, texts)
 
     def ours(precision: str) -> list[Answer]:
-        found = predict(task, head, subject.texts, subject.accelerator, precision=precision)
+        found = predict(task, head, texts, subject.accelerator, precision=precision)
         if task.words:
             return [pair for p in found for pair in zip(p.tags, p.scores, strict=True)]
         return [(p.label, p.score) for p in found]
@@ -58,12 +59,12 @@ def case_of(subject: Subject) -> Case:
     return Case("predict", subject.case, tuple(arms))
 
 
-def _pipeline(subject: Subject) -> Callable[[int], list[Answer]]:
+def _pipeline(subject: Subject, texts: Sequence[Any]) -> Callable[[int], list[Answer]]:
     """transformers' pipeline over all texts, by batch size."""
     kind = "token-classification" if subject.task.words else "text-classification"
     with quiet():
         pipe = pipeline(kind, model=str(subject.folder), device=subject.device, dtype=torch.float32)
-    inputs = [_input(example) for example in subject.texts]
+    inputs = [_input(example) for example in texts]
     settings: dict[str, Any] = {"ignore_labels": []} if subject.task.words else {}
     if not subject.task.words:
         settings = {"truncation": True, "max_length": subject.task.max_length}  # type: ignore[attr-defined]
@@ -73,7 +74,7 @@ def _pipeline(subject: Subject) -> Callable[[int], list[Answer]]:
             found = pipe(inputs, batch_size=batch_size, **settings)
         if not subject.task.words:
             return [(answer["label"], answer["score"]) for answer in found]
-        pairs = zip(subject.texts, found, strict=True)
+        pairs = zip(texts, found, strict=True)
         return [answer for example, answers in pairs for answer in _at_words(example, answers)]
 
     return run

@@ -122,3 +122,23 @@ def test_kernel_equals_groups(window: int | None) -> None:
     grads = [torch.autograd.grad((out * weight).sum(), rows) for out in (fast.float(), slow)]
     for mine, other in zip(*grads, strict=True):
         torch.testing.assert_close(mine, other, rtol=0, atol=6e-2)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("scaling", [None, 0.3])
+def test_attention_written_out_for_dropout(masked: bool, scaling: float | None) -> None:
+    """Without a mask drawn it is torch's own; with one its mean is."""
+    query, key, value = (torch.randn(3, 2, 7, 8, dtype=torch.double) for _ in range(3))
+    keys = torch.rand(3, 1, 1, 7) < 0.7
+    keys[..., 0] = True
+    mask = keys if masked else None
+    plain = torch.nn.functional.scaled_dot_product_attention(
+        query, key, value, attn_mask=mask, scale=scaling
+    )
+    written = attention._with_dropout(query, key, value, mask, 0.0, scaling)
+    torch.testing.assert_close(written, plain, rtol=0, atol=1e-12)
+    many = torch.stack(
+        [attention._with_dropout(query, key, value, mask, 0.2, scaling) for _ in range(2000)]
+    )
+    error = many.std(0) / 2000**0.5
+    assert ((many.mean(0) - plain).abs() < 6 * error + 1e-12).all()
