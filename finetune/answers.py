@@ -49,6 +49,11 @@ class Gold:
         self.name, self.train = name, train
         self._columns, self._examples, self._format = columns or {}, examples, format
 
+    @property
+    def from_column(self) -> bool:
+        """Whether it is a column of a file of predictions."""
+        return self._format == "conll" and self._examples is None
+
     @cached_property
     def texts(self) -> list[TextExample]:
         """Texts with labels."""

@@ -88,6 +88,12 @@ class PackedLayout:
         unmoved = offset == len(back) and bool((back == torch.arange(offset)).all())
         return tuple(groups), None if unmoved else back.to(self.cu_seqlens.device)
 
+    @cached_property
+    def rows(self) -> Tensor:
+        """The rows of all groups, one group after the other, as places in the packed row: [G]."""
+        places = torch.arange(sum(self.lengths), device=self.cu_seqlens.device)
+        return torch.cat([places[group.rows] for group in self.groups[0]])
+
 
 def near_equal(lengths: Sequence[int], max_waste: float = MAX_WASTE) -> Iterator[list[int]]:
     """Numbers of sequences in groups of ascending length that padding widens by ``max_waste``.
@@ -179,22 +185,59 @@ def _grouped(
 ) -> Tensor:  # fmt: skip
     """One dense call per group of sequences: [T, A, D] three times -> [T, A, D]."""
     groups, back = layout.groups
+    dense = [query, key, value]
+    if back is not None:
+        dense = [_Gather.apply(tensor, layout.rows, back) for tensor in dense]
+    sizes = [group.size * group.longest for group in groups]
+    parts = zip(groups, *(tensor.split(sizes) for tensor in dense), strict=True)
     results = []
-    for group in groups:
-        dense = (
-            tensor[group.rows].unflatten(0, (group.size, group.longest)).transpose(1, 2)
-            for tensor in (query, key, value)
-        )  # 3 of [size, A, L, D]
+    for group, *rows in parts:
+        shape = (group.size, group.longest)
+        own = [tensor.unflatten(0, shape).transpose(1, 2) for tensor in rows]  # [size, A, L, D]
         mask = _group_mask(group, sliding_window, query.device)
         if dropout > 0 and query.device.type == "cpu":
-            attended = _with_dropout(*dense, mask, dropout, scaling)
+            attended = _with_dropout(*own, mask, dropout, scaling)
         else:
             attended = F.scaled_dot_product_attention(
-                *dense, attn_mask=mask, dropout_p=dropout, scale=scaling
+                *own, attn_mask=mask, dropout_p=dropout, scale=scaling
             )
         results.append(attended.transpose(1, 2).flatten(0, 1))  # [size * L, A, D]
     joined = results[0] if len(results) == 1 else torch.cat(results)
-    return joined if back is None else joined.index_select(0, back)
+    return joined if back is None else _Return.apply(joined, back)
+
+
+class _Gather(torch.autograd.Function):
+    """Rows of groups [G, A, D] from those of tokens [T, A, D], and back for the gradient.
+
+    Each token is in one place; what stands at padding has no gradient, as nobody sees it. So the
+    gradient is gathered, too, where indexing would add it up row by row.
+    """
+
+    @staticmethod
+    def forward(context: Any, tensor: Tensor, rows: Tensor, back: Tensor) -> Tensor:
+        context.save_for_backward(back)
+        return tensor.index_select(0, rows)
+
+    @staticmethod
+    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        (back,) = context.saved_tensors
+        return gradients[0].index_select(0, back), None, None
+
+
+class _Return(torch.autograd.Function):
+    """Rows of tokens [T, A, D] from those of groups [G, A, D]; padding gets no gradient."""
+
+    @staticmethod
+    def forward(context: Any, tensor: Tensor, back: Tensor) -> Tensor:
+        context.save_for_backward(back)
+        context.num_rows = len(tensor)
+        return tensor.index_select(0, back)
+
+    @staticmethod
+    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        (back,) = context.saved_tensors
+        whole = gradients[0].new_zeros(context.num_rows, *gradients[0].shape[1:])
+        return whole.index_copy_(0, back, gradients[0]), None
 
 
 def _with_dropout(

@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from finetune.arguments import (
     AnalyseCommand,
@@ -23,9 +22,6 @@ from finetune.arguments import (
 from finetune.config import CONFIGS
 from finetune.start import configured, run, train
 from finetune.types import perhaps
-
-if TYPE_CHECKING:
-    pass
 
 COMMANDS = {
     "classify": "label texts: one label, several, or a number",

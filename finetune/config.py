@@ -26,7 +26,8 @@ class TrainConfig:
     """Commit or tag of the hub model; unset takes the newest and records which it was."""
     init_from: str | None = None
     """Begin with the encoder of this run folder, saved model or hub id. Its head is taken too if it
-    is of the same kind and knows all the new labels by name; else, and with `ner`, it is fresh."""
+    is of the same kind and knows all the new labels by name; else, and with `ner`, it is fresh.
+    `--model` is not needed then, and must be of the same shape if given."""
     data: str = ""
     """A folder with train/validation/test files, one file, `train=FILE,test=FILE`, a folder
     written by datasets' save_to_disk, or a hub data set (`mnli`, `nyu-mll/glue:mrpc`)."""

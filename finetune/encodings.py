@@ -17,6 +17,9 @@ import numpy as np
 
 from finetune.types import Encoding
 
+SEQUENCES = 1
+"""Version of what tasks make of examples: raise it when sequences or targets change, so that none
+that were kept are taken for the new ones."""
 SMALLEST = (np.uint16, np.int32, np.int64)
 """Types to keep whole numbers in, the first that holds them."""
 
@@ -145,7 +148,7 @@ class Encodings(Sequence[Encoding]):
     def __getitem__(self, place: slice) -> Encodings: ...
     def __getitem__(self, place: int | slice) -> Encoding | Encodings:
         if isinstance(place, slice):
-            return self.take(np.arange(len(self))[place])
+            return self.take(np.arange(*place.indices(len(self))))
         number = range(len(self))[place]
         start, end = self.ids.offsets[number : number + 2]
         targets = self.targets
@@ -204,11 +207,12 @@ class Encoded(Sequence[Encodings]):
     @overload
     def __getitem__(self, place: slice) -> Encoded: ...
     def __getitem__(self, place: int | slice) -> Encodings | Encoded:
-        wanted = np.arange(len(self))[place]
         if isinstance(place, slice):
+            wanted = np.arange(*place.indices(len(self)))
             part = self.sequences.take(self.rows(wanted))
             return Encoded(part, _boundaries(self.num_windows[wanted]))
-        return self.sequences[int(self.offsets[wanted]) : int(self.offsets[wanted + 1])]
+        number = range(len(self))[place]
+        return self.sequences[int(self.offsets[number]) : int(self.offsets[number + 1])]
 
 
 def _segments(items: Sequence[Encoding]) -> np.ndarray | None:

@@ -51,18 +51,23 @@ def predict(
     first, copies = distinct(sequences)
     device = accelerator.device
     precision = precision or precision_of(task.config, device)
-    budget = PREDICT_TOKENS if device.type == "cpu" else task.config.max_tokens
+    budget = task.config.max_tokens
+    if device.type == "cpu":
+        budget = min(budget, PREDICT_TOKENS)
     groups = grouped(sequences.lengths[first], budget)
     head.eval()
     if reporter:
         reporter.start(title, len(groups), unit="batch")
     batches = (pack(sequences.take(first[group])) for group in groups)
-    with contextlib.closing(ahead(batches)) as ready:
+    # one region for all batches, so that weights are cast to half precision once
+    with contextlib.closing(ahead(batches)) as ready, autocast(precision, device):
         for done, (group, batch) in enumerate(zip(groups, ready, strict=True)):
+            head.encoder.check(batch)  # on the CPU, where looking at ids costs no wait
             on_device = batch.to(device)
-            with torch.inference_mode(), autocast(precision, device):
+            with torch.inference_mode():
                 logits = head(on_device)
-            partials = task.decode(full_precision(logits), on_device)
+            with torch.autocast(device.type, enabled=False):
+                partials = task.decode(full_precision(logits), on_device)
             for number, partial in zip(group, partials, strict=True):
                 for row in copies[number]:
                     example, word = sequences.example[row], sequences.first_word[row]

@@ -12,6 +12,9 @@ T = TypeVar("T")
 POLL = 0.1
 """Seconds after which a thread that waits looks whether it is still wanted."""
 
+PATIENCE = 0.5
+"""Seconds to wait for the thread at the end: it may be reading from a pipe that stays open."""
+
 
 def ahead(items: Iterable[T], most: int = 2) -> Iterator[T]:
     """The same items in the same order, up to ``most`` of them computed before they are asked for.
@@ -49,4 +52,4 @@ def ahead(items: Iterable[T], most: int = 2) -> Iterator[T]:
             raise found[1]
     finally:
         closed.set()
-        thread.join()
+        thread.join(PATIENCE)

@@ -38,7 +38,9 @@ class Results:
 
     metrics: dict[int, Metrics] = field(default_factory=dict)
     degenerate: dict[int, list[str]] = field(default_factory=dict)
-    baselines: dict[str, Baseline] = field(default_factory=dict)
+    baselines: dict[str, Baseline] | None = None
+    data: str | None = None
+    """Fingerprint of the data of the first seed."""
 
 
 def train_seeds(
@@ -116,11 +118,23 @@ def _train_one(task: str, config: TrainConfig, kind: str, results: Results) -> N
     if not launch.is_main():
         return
     metrics = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
-    if not results.baselines:
+    _check_data(folder, results)
+    if results.baselines is None:
         results.baselines = baselines_of(load_task(config, task), metrics)
     results.metrics[config.seed] = metrics
     if reasons := list(degenerate(folder, metrics, results.baselines)):
         results.degenerate[config.seed] = reasons
+
+
+def _check_data(folder: Path, results: Results) -> None:
+    """Refuse a seed that was trained on other data than the first."""
+    saved = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    results.data = results.data or saved["fingerprint"]
+    if saved["fingerprint"] != results.data:
+        raise ValueError(
+            f"{folder}: was trained on other data than the other seeds: choose another --out, or "
+            "delete the folder to train it anew."
+        )
 
 
 def degenerate(folder: Path, metrics: Metrics, baselines: Mapping[str, Baseline]) -> Iterator[str]:
@@ -235,17 +249,17 @@ def _write(
             {"seed": seed, "reasons": reasons} for seed, reasons in results.degenerate.items()
         ],
         "verdicts": verdicts,
-        "baselines": {split: base._asdict() for split, base in results.baselines.items()},
+        "baselines": {split: base._asdict() for split, base in (results.baselines or {}).items()},
     }
     folder.mkdir(parents=True, exist_ok=True)
     text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
     (folder / FILE).write_text(text, encoding="utf-8")
 
 
-def _saved_baselines(folder: Path) -> dict[str, Baseline]:
+def _saved_baselines(folder: Path) -> dict[str, Baseline] | None:
     path = folder / FILE
     if not path.is_file():
-        return {}
+        return None
     content = json.loads(path.read_text(encoding="utf-8"))
     return {split: Baseline(**base) for split, base in content["baselines"].items()}
 

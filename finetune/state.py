@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,15 +25,16 @@ class State:
     fingerprint: str = ""
     num_processes: int = 1
 
-    def check_continues(self, last: Path) -> None:
-        """A checkpoint may only be continued with what its run was started with.
+    def check_continues(self, last: Path, unset: Mapping[str, Any]) -> None:
+        """A checkpoint may only be continued with what its run was started with; a setting that it
+        does not know had the value that is ``unset``.
 
         Raises ValueError that names what differs.
         """
         saved = json.loads((last / checkpoint.STATE).read_text(encoding="utf-8"))
         now = json.loads(json.dumps(dataclasses.asdict(self)))
         for name, value in now["settings"].items():
-            before = saved["settings"].get(name)
+            before = saved["settings"].get(name, unset.get(name))
             if before != value:
                 raise ValueError(
                     f"{last.parent}: started with {name} = {before!r}, now {value!r}: continue "

@@ -49,6 +49,8 @@ class Step:
         rates.
         """
         set_rate(self.optimizer, rate)
+        for batch in batches:
+            self.head.encoder.check(batch)  # on the CPU, where looking at ids costs no wait
         return self.compute((batch.to(self.device) for batch in batches), weight)
 
     def compute(

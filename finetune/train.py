@@ -118,7 +118,7 @@ class _Run:
         resuming = self.config.resume and last.is_dir()
         set_seed(self.config.seed)
         if resuming:
-            self.state.check_continues(last)
+            self.state.check_continues(last, result_settings(type(self.config)()))
         self.head = self.task.head(last) if resuming else head or self.task.head()
         self.head.encoder.freeze(self.config.freeze)
         self.head.to(self.device)

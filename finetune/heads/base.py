@@ -168,5 +168,7 @@ def _dropout_setting(config: Any) -> str:
     """The name of the classifier's dropout in a configuration."""
     name = _DROPOUT_SETTINGS.get(config.model_type, "classifier_dropout")
     if not hasattr(config, name) and name != "cls_dropout":
-        raise ValueError(f"{config.model_type} models have no dropout of the classifier to set")
+        raise ValueError(
+            f"--classifier-dropout: {config.model_type} models have no such dropout: leave it out."
+        )
     return name

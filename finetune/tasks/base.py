@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from finetune.config import CONFIGS, TrainConfig, from_settings, settings
 from finetune.data import Dataset, fingerprint, hold_out
-from finetune.encodings import Encoded, Encodings, Ragged
+from finetune.encodings import SEQUENCES, Encoded, Encodings, Ragged
 from finetune.families import FAMILIES
 from finetune.initial import Initial, find_initial
 from finetune.models import load_config
@@ -29,6 +29,8 @@ OVERLAP = 64
 """Tokens that windows share where nothing is said."""
 CHUNK = 8192
 """Examples that are tokenised at a time."""
+FITTED = ("temperature", "thresholds")
+"""What is remembered with a task and does not change its sequences."""
 FORMAT = 1
 """Version of the saved task file."""
 
@@ -180,7 +182,10 @@ class BaseTask(ABC):
         """A hash of all that ``encode(examples)`` follows from, and of some settings besides."""
         common = {field.name for field in dataclasses.fields(TrainConfig)}
         own = {n: v for n, v in settings(self.config).items() if n not in common}
-        facts = [FORMAT, self.name, list(self.labels), self.extra, self.max_length, self.overlap]
+        extra = {name: v for name, v in self.extra.items() if name not in FITTED}
+        pieces = self.tokenizer
+        facts = [SEQUENCES, self.name, list(self.labels), extra, self.max_length, self.overlap]
+        facts += [pieces.uses_segments, pieces.placeholder, pieces.leading_space]
         described = json.dumps([*facts, own, self.tokenizer.backend.to_str()], sort_keys=True)
         ids = json.dumps([example.id for example in examples])
         content = described + ids + fingerprint({"examples": examples})

@@ -53,7 +53,7 @@ class Classify(BaseTask):
                 f"--calibrate {self.config.calibrate}: the answers are numbers and have no "
                 "probabilities: leave --calibrate out."
             )
-        if self.config.overlap is not None and self.config.long_text != "window":
+        if self.data and self.config.overlap is not None and self.config.long_text != "window":
             raise ValueError(
                 f"--overlap {self.config.overlap} goes with --long-text window: add that, or "
                 "leave --overlap out."

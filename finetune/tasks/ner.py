@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -141,7 +142,11 @@ class Ner(BaseTask):
     def lost(self, examples: Sequence[TokenExample], encoded: Encoded) -> list[str]:
         """Gold spans that no answer can contain; they count as missed."""
         gold = [example.spans or () for example in examples]
-        bounds = [_bounds(windows) for windows in encoded]
+        begins = encoded.sequences.first_word.tolist()
+        ends = (encoded.sequences.first_word + encoded.sequences.num_words).tolist()
+        every = list(zip(begins, ends, strict=True))
+        cuts = encoded.offsets.tolist()
+        bounds = [every[start:end] for start, end in pairwise(cuts)]
         return self.targets.lost(gold, bounds, self.max_length, self.decoding)
 
     def targets_of(self, rows: Mapping[str, Ragged]) -> dict[str, torch.Tensor]:
