@@ -1,8 +1,8 @@
 """Padded rows, for models that cannot take a packed one: in groups of near-equal length.
 
-A batch of random lengths padded to its longest sequence computes about twice the tokens it has
-(performance of ``Trainer`` with dynamic padding); cut into groups by length it computes a sixth
-more than it has, and gives the same numbers.
+A batch of random lengths padded to its longest sequence computes mostly padding where lengths
+differ; cut into groups by length it computes at most a sixth more than it has, and gives the same
+numbers.
 """
 
 from __future__ import annotations

@@ -59,15 +59,13 @@ def predict(
     if reporter:
         reporter.start(title, len(groups), unit="batch")
     batches = (pack(sequences.take(first[group])) for group in groups)
-    # one region for all batches, so that weights are cast to half precision once
-    with contextlib.closing(ahead(batches)) as ready, autocast(precision, device):
+    with contextlib.closing(ahead(batches)) as ready:
         for done, (group, batch) in enumerate(zip(groups, ready, strict=True)):
             head.encoder.check(batch)  # on the CPU, where looking at ids costs no wait
             on_device = batch.to(device)
-            with torch.inference_mode():
+            with torch.inference_mode(), autocast(precision, device):
                 logits = head(on_device)
-            with torch.autocast(device.type, enabled=False):
-                partials = task.decode(full_precision(logits), on_device)
+            partials = task.decode(full_precision(logits), on_device)
             for number, partial in zip(group, partials, strict=True):
                 for row in copies[number]:
                     example, word = sequences.example[row], sequences.first_word[row]
