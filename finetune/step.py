@@ -82,5 +82,8 @@ class Step:
             flat = self.accelerator.reduce(_flatten_dense_tensors(gradients), "sum")
             whole = _unflatten_dense_tensors(flat, gradients)
             torch._foreach_copy_(gradients, whole)
-        torch._foreach_div_(gradients, count.to(gradients[0].dtype))
-        return torch.nn.utils.clip_grad_norm_(weights, self.config.clip or math.inf)
+        count = count.to(gradients[0].dtype)
+        norm = torch.nn.utils.get_total_norm(gradients) / count
+        limit = (self.config.clip or math.inf) / (norm + 1e-6)  # as torch's clip_grad_norm_
+        torch._foreach_mul_(gradients, limit.clamp_max(1.0) / count)
+        return norm

@@ -135,10 +135,10 @@ def test_attention_written_out_for_dropout(masked: bool, scaling: float | None) 
     plain = torch.nn.functional.scaled_dot_product_attention(
         query, key, value, attn_mask=mask, scale=scaling
     )
-    written = attention._with_dropout(query, key, value, mask, 0.0, scaling)
+    written = attention._written_out(query, key, value, mask, 0.0, scaling)
     torch.testing.assert_close(written, plain, rtol=0, atol=1e-12)
     many = torch.stack(
-        [attention._with_dropout(query, key, value, mask, 0.2, scaling) for _ in range(2000)]
+        [attention._written_out(query, key, value, mask, 0.2, scaling) for _ in range(2000)]
     )
     error = many.std(0) / 2000**0.5
     assert ((many.mean(0) - plain).abs() < 6 * error + 1e-12).all()

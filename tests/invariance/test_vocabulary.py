@@ -288,3 +288,30 @@ def test_number_of_processes_does_not_matter(place: Path, tmp_path: Path) -> Non
         (tmp_path / n / "predictions.test.jsonl").read_text().splitlines() for n in ("one", "two")
     ]
     assert [json.loads(x)["tags"] for x in lines[0]] == [json.loads(x)["tags"] for x in lines[1]]
+
+
+@pytest.mark.parametrize("setting", ["off", "on"])
+def test_the_gradient_in_kept_memory_is_that_of_torchs_embedding(setting: str, place: Path) -> None:
+    """Over two backward passes into one gradient, twice, with ids that repeat and the padding's."""
+    task = load_task(config_of("classify", place, place), "classify")
+    head = task.head()
+    encoded = task.encode(task.read("train"))
+    plain = head.encoder.model.get_input_embeddings()
+    table = plain.weight.detach().clone().requires_grad_(True)
+    occurring = torch.from_numpy(encoded.sequences.ids.values[:6]).long()
+    ids = torch.cat([occurring, occurring[2:], torch.tensor([plain.padding_idx] * 2)]).view(2, 6)
+    with (vocabulary := Vocabulary(head, setting, [encoded])):
+        assert (vocabulary.embedding is None) == (setting == "off")
+        embedding, memory = head.encoder.model.get_input_embeddings(), set()
+        for _ in range(2):
+            embedding.weight.grad = table.grad = None
+            for factor in (1.0, 3.0):
+                weights = torch.randn(2, 6, table.shape[1]) * factor
+                (embedding(ids) * weights).sum().backward()
+                rows = torch.nn.functional.embedding(ids, table, plain.padding_idx)
+                (rows * weights).sum().backward()
+            expected = table.grad if setting == "off" else table.grad[embedding.rows]
+            torch.testing.assert_close(embedding.weight.grad, expected)
+            memory.add(embedding.weight.grad.data_ptr())
+        assert len(memory) == 1
+    assert type(head.encoder.model.get_input_embeddings()) is torch.nn.Embedding

@@ -8,9 +8,20 @@ import pytest
 import torch
 from torch import nn
 
-from finetune.dropout import LEVELS, CheapDropout, drop_mask, dropout, make_cheap
+from finetune.dropout import LEVELS, CheapDropout, dropout, kept, make_cheap
 
 DRAWS = 400_000
+
+
+def drop_mask(shape: tuple[int, ...], drop: int) -> torch.Tensor:
+    return kept(shape, drop, torch.float32) == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_all_bits_or_none(dtype: torch.dtype) -> None:
+    bits = kept((64,), LEVELS // 2, dtype)
+    assert bits.element_size() == dtype.itemsize
+    assert set(bits.tolist()) == {0, -1}
 
 
 def test_rate_and_independence() -> None:
@@ -44,10 +55,10 @@ def test_what_is_kept_is_scaled_and_has_a_gradient(dtype: torch.dtype, shape: tu
     input = torch.rand(shape, dtype=dtype) + 1
     input.requires_grad_(True)
     output = dropout(input, 0.25)
-    kept = output != 0
-    torch.testing.assert_close(output[kept], (input * (1 / 0.75)).to(dtype)[kept])
+    stays = output != 0
+    torch.testing.assert_close(output[stays], (input * (1 / 0.75)).to(dtype)[stays])
     output.sum().backward()
-    torch.testing.assert_close(input.grad, kept.to(dtype) * torch.tensor(1 / 0.75, dtype=dtype))
+    torch.testing.assert_close(input.grad, stays.to(dtype) * torch.tensor(1 / 0.75, dtype=dtype))
 
 
 def test_expectation() -> None:
