@@ -20,6 +20,7 @@ from finetune.arguments import (
     parse,
 )
 from finetune.config import CONFIGS
+from finetune.memory import keep_freed_memory
 from finetune.start import configured, run, train
 from finetune.types import perhaps
 
@@ -97,6 +98,7 @@ def _dispatch(arguments: list[str]) -> None:
         "compare": _compare,
         "bench": _bench,
     }
+    keep_freed_memory()
     if name in CONFIGS:
         train(name, rest)
     else:

@@ -59,13 +59,15 @@ def predict(
     if reporter:
         reporter.start(title, len(groups), unit="batch")
     batches = (pack(sequences.take(first[group])) for group in groups)
-    with contextlib.closing(ahead(batches)) as ready:
+    # one autocast context around all batches casts the weights once
+    casting = autocast(precision, device)
+    with torch.inference_mode(), casting, contextlib.closing(ahead(batches)) as ready:
         for done, (group, batch) in enumerate(zip(groups, ready, strict=True)):
             head.encoder.check(batch)  # on the CPU, where looking at ids costs no wait
             on_device = batch.to(device)
-            with torch.inference_mode(), autocast(precision, device):
-                logits = head(on_device)
-            partials = task.decode(full_precision(logits), on_device)
+            logits = full_precision(head(on_device))
+            with torch.autocast(device.type, enabled=False):
+                partials = task.decode(logits, on_device)
             for number, partial in zip(group, partials, strict=True):
                 for row in copies[number]:
                     example, word = sequences.example[row], sequences.first_word[row]
