@@ -20,7 +20,6 @@ from finetune.arguments import (
     parse,
 )
 from finetune.config import CONFIGS
-from finetune.memory import keep_freed_memory
 from finetune.start import configured, run, train
 from finetune.types import perhaps
 
@@ -98,7 +97,6 @@ def _dispatch(arguments: list[str]) -> None:
         "compare": _compare,
         "bench": _bench,
     }
-    keep_freed_memory()
     if name in CONFIGS:
         train(name, rest)
     else:

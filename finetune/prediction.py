@@ -59,9 +59,9 @@ def predict(
     if reporter:
         reporter.start(title, len(groups), unit="batch")
     batches = (pack(sequences.take(first[group])) for group in groups)
-    # one autocast context around all batches casts the weights once
+    # autocast casts the weights once where one context holds all batches; in inference mode never
     casting = autocast(precision, device)
-    with torch.inference_mode(), casting, contextlib.closing(ahead(batches)) as ready:
+    with torch.no_grad(), casting, contextlib.closing(ahead(batches)) as ready:
         for done, (group, batch) in enumerate(zip(groups, ready, strict=True)):
             head.encoder.check(batch)  # on the CPU, where looking at ids costs no wait
             on_device = batch.to(device)

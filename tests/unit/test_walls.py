@@ -74,7 +74,6 @@ WALLS = {
     "checkpoint": "",
     "interruption": "",
     "launch": "config",
-    "memory": "",
     "vocabulary": "encodings families",
     "step": "config optimization prediction tasks types",
     "static_batch": "types",
@@ -99,7 +98,7 @@ WALLS = {
     "seeds": "commands config launch progress recipe report run_log tasks training",
     "arguments": "config types",
     "start": "arguments config recipe seeds training",
-    "cli": "arguments bench commands config memory recipe reproduced start types",
+    "cli": "arguments bench commands config recipe reproduced start types",
 }
 """What each module may import of ours, at its top or inside functions; a package may import its
 own modules. A new module gets a line here, which is the moment to think about where it stands."""
