@@ -21,7 +21,7 @@ from finetune.data.units import Unit
 from finetune.nesting import overlapping
 from finetune.types import Example, TokenExample
 
-ROLES = ("words", "tags", "spans", "text")
+ROLES = ("words", "tags", "spans", "text", "document")
 
 
 def read_tokens(
@@ -32,12 +32,12 @@ def read_tokens(
 ) -> Dataset:
     """Read words with tags or spans into TokenExamples.
 
-    ``spec`` is as for read_text. ``columns`` names the columns of the roles words, tags, spans
-    and text where they cannot be guessed: names, or numbers from 0 in column files. Tags of a
-    span scheme (IOB1, IO, BIOES, BILOU, BMES) are converted to BIO, and ``spans`` are what they
-    spell; tags without a scheme (POS) stay, with ``spans`` None. Spans without tags get BIO tags
-    unless some of the data set are nested. Spans over characters of a text are widened to whole
-    words. Raises DataError with file and line.
+    ``spec`` is as for read_text. ``columns`` names the columns of the roles words, tags, spans,
+    text and document where they cannot be guessed: names, or numbers from 0 in column files. Tags
+    of a span scheme (IOB1, IO, BIOES, BILOU, BMES) are converted to BIO, and ``spans`` are what
+    they spell; tags without a scheme (POS) stay, with ``spans`` None. Spans without tags get BIO
+    tags unless some of the data set are nested. Spans over characters of a text are widened to
+    whole words. Raises DataError with file and line.
     """
     columns = check_columns(columns, ROLES)
     loaded = tables_of(resolve(spec), splits, lambda file: _opened(file, columns))
