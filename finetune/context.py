@@ -50,18 +50,24 @@ def fill(before: Sequence[int], after: Sequence[int], spare: int, most: int) -> 
     """How many words to read before and after a sentence that leaves room for ``spare`` pieces.
 
     ``before`` and ``after`` are the pieces of each word, outward from the sentence. A side gets at
-    most ``most`` pieces, and half of the room, or more where the other leaves some.
+    most ``most`` pieces. It gets half of the room, or more where the other has too few to fill its
+    half; what then remains goes word by word to the side with fewer pieces, if it fits.
     """
-    left, right = ([0, *accumulate(side)] for side in (before, after))
-    left, right = (side[: bisect_right(side, most)] for side in (left, right))
-    first = _reach(left, max(spare // 2, spare - right[-1]))
-    last = _reach(right, spare - left[first])
-    return _reach(left, spare - right[last]), last
-
-
-def _reach(pieces: Sequence[int], room: int) -> int:
-    """The most words whose pieces, summed up in ``pieces``, fit into a room."""
-    return bisect_right(pieces, room) - 1
+    sums = [[0, *accumulate(side)] for side in (before, after)]
+    sums = [side[: bisect_right(side, most)] for side in sums]  # the pieces of 0, 1, 2, … words
+    halves = (max(spare // 2, spare - sums[other][-1]) for other in (1, 0))
+    words = [bisect_right(side, half) - 1 for side, half in zip(sums, halves, strict=True)]
+    pieces = [side[number] for side, number in zip(sums, words, strict=True)]
+    while fitting := [
+        side
+        for side in (0, 1)
+        if words[side] + 1 < len(sums[side])
+        and sums[side][words[side] + 1] + pieces[1 - side] <= spare
+    ]:
+        side = min(fitting, key=pieces.__getitem__)
+        words[side] += 1
+        pieces[side] = sums[side][words[side]]
+    return words[0], words[1]
 
 
 def surrounded(examples: Iterable[TokenExample], reach: int) -> Iterator[TokenExample]:
