@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Literal
@@ -171,8 +172,19 @@ def _units(
     if isinstance(table, Table):
         return table_units(table, columns, streaming, needed)
     if isinstance(table, Columns):
-        return (Unit(s.words, s.where, s.layers, document=s.document) for s in table.records)
+        return _column_units(table)
     return table.records if isinstance(table, Documents) else table
+
+
+def _column_units(table: Columns) -> Iterator[Unit]:
+    """The sentences of one file, or of several in turn: each begins documents of its own."""
+    for number, (_, sentences) in enumerate(
+        itertools.groupby(table.records, key=lambda sentence: sentence.where.rpartition(":")[0])
+    ):
+        for words, layers, where, document in sentences:
+            if number and document is not None:
+                document = f"{document} in file {number + 1}"
+            yield Unit(words, where, layers, document=document)
 
 
 def _example(index: int, unit: Unit) -> TokenExample:

@@ -211,6 +211,15 @@ def test_documents_of_every_format(tmp_path: Path):
         read_tokens(f"train={tmp_path / 'article.jsonl'}", columns={"document": "articel"})
 
 
+def test_each_file_of_a_split_has_documents_of_its_own(tmp_path: Path):
+    for number in (0, 1):
+        text = columns("-DOCSTART-", "", f"x{number}", "", "y", "")
+        (tmp_path / f"train-0000{number}-of-00002.conll").write_text(text)
+    rows = read_tokens(str(tmp_path)).splits["train"]
+    assert [row.document for row in rows] == ["1", "1", "1 in file 2", "1 in file 2"]
+    assert [row.before for row in surrounded(rows, 9)] == [(), (("x0",),), (), (("x1",),)]
+
+
 def test_what_check_says_of_documents():
     whole = sentences(("a", 3), ("b", 1))
     lines = [
