@@ -23,6 +23,7 @@ from finetune.data import Dataset
 from finetune.prediction import predict, predict_stream
 from finetune.tasks import load_task, saved_task
 from finetune.tasks.words import WordTask
+from finetune.train import fit
 from finetune.types import Encoding, TokenExample
 from tests import data
 from tests.command import Outcome, run
@@ -233,6 +234,17 @@ def test_packed_is_padded(kind: str, family: str, place: Path):
         other.load_state_dict(head.state_dict())
         losses.append(task.loss(other.double().eval()(batch), batch)[0])
     torch.testing.assert_close(losses[0], losses[1], rtol=0, atol=1e-9)
+
+
+def test_learns_what_only_the_neighbours_say(place: Path, tmp_path: Path):
+    """Whether a name is a person or a place is drawn by lot; the sentence beside it tells."""
+    data.documents(tmp_path / "data", (240, 60, 120))
+    config = TagConfig(
+        model=str(place / "bert"), data=str(tmp_path / "data"), context="doc", steps=160,
+        eval_every=160, batch_size=24, lr=1e-2, precision="fp32", out=str(tmp_path / "run"),
+    )  # fmt: skip
+    metrics = fit(load_task(config, "tag"), config).metrics
+    assert metrics["test"]["span_f1_strict"] > 0.8, "without context it is about 0.5"
 
 
 def records(answers: Sequence[Any]) -> list[dict[str, Any]]:
