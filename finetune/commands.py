@@ -74,6 +74,12 @@ def predict_texts(folder: Path, command: PredictCommand) -> None:
     with _output(command.output) as out:
         for answer in answers:
             out.write(json.dumps(answer.record(), ensure_ascii=False) + "\n")
+    if task.num_alone:
+        print(
+            f"{task.num_alone:,} inputs name no document and were read without the context that "
+            "this model was trained with",
+            file=sys.stderr,
+        )
     if task.num_cut:
         print(
             f"{task.num_cut:,} texts or words were cut to {task.max_length} tokens", file=sys.stderr
@@ -89,7 +95,7 @@ def _inputs(task: Task, command: PredictCommand) -> Iterator[Example]:
         pair = () if command.pair is None else (command.text, command.pair)
         yield to_example(task, 0, pair or command.text, "--text")
     elif task.words:
-        yield from data.read_token_file(command.file or "", columns=columns)
+        yield from task.in_context(data.read_token_file(command.file or "", columns=columns))
     else:
         for example in data.read_text_file(command.file or "", columns=columns, pair=task.pairs):
             yield fitting(task, example)

@@ -14,6 +14,8 @@ import textwrap
 from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_type_hints
 
+from finetune.context import ContextSetting
+
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
@@ -33,7 +35,7 @@ class TrainConfig:
     written by datasets' save_to_disk, or a hub data set (`mnli`, `nyu-mll/glue:mrpc`)."""
     columns: tuple[str, ...] = ()
     """Which columns to read where the names cannot be guessed, as `role=column`: roles are text,
-    pair and label, or words, tags and spans. Columns without a header count from 0."""
+    pair and label, or words, tags, spans and document. Columns without a header count from 0."""
     limit: int | None = None
     """Train on the first N training examples only."""
     out: str | None = None
@@ -184,7 +186,7 @@ class NliConfig(TextConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TagConfig(TrainConfig):
+class TagConfig(ContextSetting, TrainConfig):
     """Word tagging: named entities, parts of speech, chunks."""
 
     data: str = "conll2003"
@@ -223,7 +225,7 @@ class TagConfig(TrainConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class NerConfig(TrainConfig):
+class NerConfig(ContextSetting, TrainConfig):
     """Named entities as labelled spans of words, nested ones too."""
 
     data: str = "conll2003"

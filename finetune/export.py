@@ -127,6 +127,11 @@ def _why_not(task: Task) -> str:
             "taggers with a CRF decide over whole sentences, which logits of tokens cannot say: "
             "ask it with `finetune predict`, or train without --crf and export that."
         )
+    if getattr(task.config, "context", "none") != "none":
+        return (
+            "the model reads sentences in their document (--context), which a graph does not: ask "
+            "it with `finetune predict`, or train without --context and export that."
+        )
     if getattr(task.config, "long_text", "") == "window":
         return (
             f"its answer to a text of more than {task.max_length} tokens is the mean over several "

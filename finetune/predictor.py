@@ -50,16 +50,22 @@ class Predictor:
         """The label names, in the order of the classes."""
         return self.task.labels
 
-    def predict(self, inputs: Sequence[Input]) -> list[Prediction]:
+    def predict(
+        self, inputs: Sequence[Input], *, documents: Sequence[Any] | None = None
+    ) -> list[Prediction]:
         """One answer for each input, in order; ``id`` is the input's place.
 
         An input is a text; (text, text) for a model of pairs; a text or a list of words for a
         model that tags words. A text is split into words, and its answer has their character
-        offsets. Raises ValueError for an input of another kind.
+        offsets. For a model with ``--context``, ``documents`` names the document of each input, in
+        any way that compares (None: of its own): inputs that stand together and name the same one
+        are read in each other's context. Raises ValueError for an input of another kind.
         """
         if isinstance(inputs, str):
             raise ValueError(f"predict takes a list of inputs: write predict([{inputs!r:.40}]).")
         examples = [to_example(self.task, index, item) for index, item in enumerate(inputs)]
+        if documents is not None:
+            examples = list(self.task.in_context(_named(self.task, examples, documents)))
         return predict(self.task, self.model, examples, self.accelerator) if examples else []
 
 
@@ -89,6 +95,21 @@ def load_model(
         changed["decoding"] = decoding
     task.config = replace(task.config, **changed)
     return task, task.head(place)
+
+
+def _named(task: Task, examples: Sequence[Any], documents: Sequence[Any]) -> list[TokenExample]:
+    """The examples with the names of their documents."""
+    if getattr(task.config, "context", "none") == "none":
+        raise ValueError(
+            "documents go with a model that was trained with --context: leave them out."
+        )
+    if len(documents) != len(examples):
+        raise ValueError(
+            f"documents must name one for each of the {len(examples)} inputs (or be None there), "
+            f"not {len(documents)}."
+        )
+    named = zip(examples, documents, strict=True)
+    return [replace(e, document=None if d is None else str(d)) for e, d in named]
 
 
 def to_example(task: Task, index: int, item: Input, where: str = "") -> Example:

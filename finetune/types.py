@@ -50,7 +50,8 @@ class TokenExample:
     ``tags`` has one tag for each word, in BIO where the data's tags spell out spans; ``spans`` are
     labelled word spans, possibly nested. At least one of the two is set where there is gold.
     ``text`` and ``offsets`` (characters of each word in ``text``) are set for raw text.
-    ``document`` names the document that the sentence belongs to.
+    ``document`` names the document that the sentence belongs to; ``before`` and ``after`` are the
+    words of the sentences around it there that may be read with it, the nearest last and first.
     """
 
     id: int
@@ -61,6 +62,8 @@ class TokenExample:
     text: str | None = None
     offsets: tuple[tuple[int, int], ...] | None = None
     where: str = ""
+    before: tuple[tuple[str, ...], ...] = ()
+    after: tuple[tuple[str, ...], ...] = ()
 
 
 Example = TextExample | TokenExample

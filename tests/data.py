@@ -66,6 +66,26 @@ def entities(folder: Path, sizes: tuple[int, int, int] = (30, 9, 9), words: int 
     return _splits(folder, row, sizes)
 
 
+def documents(folder: Path, sizes: tuple[int, int, int] = (36, 12, 12)) -> Path:
+    """Tagged sentences of documents; what a name is, is said by the sentence before or after."""
+    rng = random.Random(6)
+    rest: list[dict] = []
+    count = 0
+
+    def row() -> dict:
+        nonlocal count
+        if not rest:
+            count += 1
+            name, kind = rng.choice(_PEOPLE + _PLACES[:3]), rng.choice(["PER", "LOC"])
+            hint = {"tokens": ["a", "river" if kind == "LOC" else "guitar", "."], "tags": ["O"] * 3}
+            said = {"tokens": [name, "saw", "it"], "tags": [f"B-{kind}", "O", "O"]}
+            more = {"tokens": ["near", "the", "river", "."], "tags": ["O"] * 4}
+            rest.extend([[hint, said, more], [said, hint], [more, said, hint, more]][count % 3])
+        return {**rest.pop(), "document": f"d{count}"}
+
+    return _splits(folder, row, sizes)
+
+
 def _splits(folder: Path, row, sizes: tuple[int, int, int]) -> Path:
     for split, size in zip(("train", "validation", "test"), sizes, strict=True):
         write_jsonl(folder / f"{split}.jsonl", [row() for _ in range(size)])

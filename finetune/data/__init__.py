@@ -5,6 +5,7 @@ Importing this package imports the standard library only.
 
 from finetune.data.dataset import DataError, Dataset, fingerprint, hold_out
 from finetune.data.doctor import check_data
+from finetune.data.documents import document_notes
 from finetune.data.findings import Finding, render
 from finetune.data.hub import ALIASES
 from finetune.data.labels import as_numbers
@@ -18,6 +19,7 @@ __all__ = [
     "Finding",
     "as_numbers",
     "check_data",
+    "document_notes",
     "fingerprint",
     "hold_out",
     "kind_of",

@@ -121,6 +121,11 @@ def _plain_layout(rows: Sequence[Sequence[str]], width: int, tabs: bool) -> Layo
 
 
 def _chosen(file: Opened, layout: Layout, columns: Mapping[str, str]) -> Layout:
+    if "document" in columns:
+        raise DataError(
+            f"{file.name}: --columns document={columns['document']}: words in columns name their "
+            "documents in -DOCSTART- or # newdoc lines: leave it out."
+        )
     names = CONLLU if layout.conllu else NAMES.get(layout.num_columns, ())
     if layout.indexed and not layout.conllu:
         names = ("id", *NAMES.get(layout.num_columns - 1, ()))

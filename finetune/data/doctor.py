@@ -10,6 +10,7 @@ from typing import Any
 
 from finetune.align import detect_scheme, illegal_transitions
 from finetune.data.dataset import Dataset
+from finetune.data.documents import check_documents
 from finetune.data.duplicates import leaks, repeated
 from finetune.data.findings import Finding, first_places, gold_of, texts_of
 from finetune.data.span_checks import check_spans
@@ -31,7 +32,8 @@ def check_data(
     takes a list of sentences (lists of words) and returns the number of pieces of each word.
     ``max_length`` is the longest sequence of the model in tokens.
     """
-    findings = [*_overview(dataset), *_labels(dataset), *_unseen(dataset), *check_spans(dataset)]
+    findings = [*_overview(dataset), *check_documents(dataset), *_labels(dataset)]
+    findings += [*_unseen(dataset), *check_spans(dataset)]
     scheme = detect_scheme(
         [row.tags or () for row in _tagged(itertools.chain(*dataset.splits.values()))]
     )

@@ -45,6 +45,7 @@ ALIASES: dict[str, HubSet] = {
     "trec": HubSet("CogComp/trec", None, CONVERTED),
     "conll2000": HubSet("eriktks/conll2000", None, CONVERTED),
     "conll2003": HubSet("lhoestq/conll2003"),
+    "conll2003_documents": HubSet("tomaarsen/conll2003"),  # the same with a column document_id
     "wnut17": HubSet("leondz/wnut_17", None, CONVERTED),
     "ontonotes": HubSet("tner/ontonotes5", None, CONVERTED),
     "few_nerd": HubSet("DFKI-SLT/few-nerd", "supervised", CONVERTED),

@@ -18,7 +18,7 @@ WORDS = ("tokens", "words")
 TEXTS = ("text", "sentence", "content", "data", "passages")
 TAGS = ("tags", "ner_tags", "ner", "labels", "label", "upos", "pos_tags", "xpos", "chunk_tags")
 SPANS = ("spans", "entities", "ner", "labels", "label", "annotations")
-DOCUMENTS = ("document", "document_id", "doc_id")
+DOCUMENTS = ("document", "document_id", "doc_id", "doc_key")
 KNOWN = frozenset({*WORDS, "text", "sentence", "content"})
 """Names that tell a header from data."""
 
@@ -51,7 +51,8 @@ def token_roles(table: Table, columns: Mapping[str, str], rows: Sequence[Record]
     spans = given.get("spans") or _fitting(by_name, SPANS, rows, (dict, list, tuple))
     if "tags" in given and "spans" not in given:
         spans = None
-    return Roles(words, text, tags or None, spans, _first(by_name, DOCUMENTS))
+    document = given.get("document") or _first(by_name, DOCUMENTS)
+    return Roles(words, text, tags or None, spans, document)
 
 
 def _first(by_name: Mapping[str, str], usual: Sequence[str]) -> str | None:

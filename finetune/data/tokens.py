@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Literal
@@ -21,7 +22,7 @@ from finetune.data.units import Unit
 from finetune.nesting import overlapping
 from finetune.types import Example, TokenExample
 
-ROLES = ("words", "tags", "spans", "text")
+ROLES = ("words", "tags", "spans", "text", "document")
 
 
 def read_tokens(
@@ -32,12 +33,12 @@ def read_tokens(
 ) -> Dataset:
     """Read words with tags or spans into TokenExamples.
 
-    ``spec`` is as for read_text. ``columns`` names the columns of the roles words, tags, spans
-    and text where they cannot be guessed: names, or numbers from 0 in column files. Tags of a
-    span scheme (IOB1, IO, BIOES, BILOU, BMES) are converted to BIO, and ``spans`` are what they
-    spell; tags without a scheme (POS) stay, with ``spans`` None. Spans without tags get BIO tags
-    unless some of the data set are nested. Spans over characters of a text are widened to whole
-    words. Raises DataError with file and line.
+    ``spec`` is as for read_text. ``columns`` names the columns of the roles words, tags, spans,
+    text and document where they cannot be guessed: names, or numbers from 0 in column files. Tags
+    of a span scheme (IOB1, IO, BIOES, BILOU, BMES) are converted to BIO, and ``spans`` are what
+    they spell; tags without a scheme (POS) stay, with ``spans`` None. Spans without tags get BIO
+    tags unless some of the data set are nested. Spans over characters of a text are widened to
+    whole words. Raises DataError with file and line.
     """
     columns = check_columns(columns, ROLES)
     loaded = tables_of(resolve(spec), splits, lambda file: _opened(file, columns))
@@ -171,8 +172,19 @@ def _units(
     if isinstance(table, Table):
         return table_units(table, columns, streaming, needed)
     if isinstance(table, Columns):
-        return (Unit(s.words, s.where, s.layers, document=s.document) for s in table.records)
+        return _column_units(table)
     return table.records if isinstance(table, Documents) else table
+
+
+def _column_units(table: Columns) -> Iterator[Unit]:
+    """The sentences of one file, or of several in turn: each begins documents of its own."""
+    for number, (_, sentences) in enumerate(
+        itertools.groupby(table.records, key=lambda sentence: sentence.where.rpartition(":")[0])
+    ):
+        for words, layers, where, document in sentences:
+            if number and document is not None:
+                document = f"{document} in file {number + 1}"
+            yield Unit(words, where, layers, document=document)
 
 
 def _example(index: int, unit: Unit) -> TokenExample:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -51,6 +51,8 @@ class Task(Protocol):
     """Hash of the data's content."""
     num_cut: int
     """Texts or words cut to fit since the count was last set to 0."""
+    num_alone: int
+    """Examples answered without the context that the task reads: they name no document."""
     padding: ClassVar[Mapping[str, float]]
     """What ``collate`` would write for sequences (of words: for words) that carry no loss."""
 
@@ -65,6 +67,9 @@ class Task(Protocol):
 
     def read(self, split: str) -> Sequence[Example]:
         """The examples of a split."""
+
+    def in_context(self, examples: Iterable[Any]) -> Iterator[Any]:
+        """Examples to answer, in order, each with what the task reads around it."""
 
     def encode(self, examples: Sequence[Example]) -> Encoded:
         """The sequences of each example: one, or several windows."""

@@ -68,6 +68,8 @@ class BaseTask(ABC):
         self.initial: Initial | None = None
         self.num_cut = 0
         """Texts or words cut to fit since the count was last set to 0."""
+        self.num_alone = 0
+        """Examples answered without the context that the task reads: they name no document."""
 
     @classmethod
     def from_data(cls, config: TrainConfig, data: Dataset | None = None) -> Self:
@@ -171,6 +173,10 @@ class BaseTask(ABC):
         """The examples of a split."""
         assert self.data is not None, "this task was loaded without data"
         return list(self.data.splits[split])
+
+    def in_context(self, examples: Iterable[Any]) -> Iterator[Any]:
+        """Examples to answer with what is read around them: nothing, unless a task reads some."""
+        return iter(examples)
 
     def encode(self, examples: Sequence[Example]) -> Encoded:
         """The sequences of each example, laid flat as they are made."""

@@ -19,16 +19,16 @@ import torch
 from torch.nn import functional
 
 from finetune.config import NerConfig
-from finetune.data import Dataset, read_tokens
+from finetune.data import Dataset
 from finetune.encodings import Encoded, Ragged
 from finetune.heads.span import SpanNer
 from finetune.nesting import overlapping
 from finetune.span_decoding import LOWEST, best_spans, choose_thresholds
 from finetune.span_metrics import span_ner_scores
 from finetune.spans import answered, candidates, num_candidates
-from finetune.tasks.base import BaseTask
+from finetune.tasks.context import in_documents
 from finetune.tasks.span_targets import SpanTargets
-from finetune.tasks.words import word_windows
+from finetune.tasks.words import WordTask
 from finetune.types import (
     IGNORED,
     Batch,
@@ -51,22 +51,16 @@ class Scored(NamedTuple):
     scores: np.ndarray
 
 
-class Ner(BaseTask):
+class Ner(WordTask):
     """Labelled spans of words."""
 
     name = "ner"
-    words = True
     config: NerConfig
-
-    @classmethod
-    def open(cls, config: NerConfig) -> Dataset:
-        """Read words with spans, or with tags that spell spans."""
-        return read_tokens(config.data, columns=config.column_map)
 
     @classmethod
     def prepare(cls, config: NerConfig, data: Dataset) -> Dataset:
         """Leave out sentences without gold from train and validation; refuse tags without spans."""
-        splits = {}
+        data, splits = in_documents(config, data), {}
         for split, examples in data.splits.items():
             labelled = [example for example in examples if example.spans is not None]
             if not labelled and not split.startswith("test"):
@@ -127,9 +121,7 @@ class Ner(BaseTask):
         """The windows of each sentence; a span is answered for by the window that holds it best
         (``spans.answered``)."""
         result = []
-        for example, encodings in zip(
-            examples, word_windows(self, examples, own=False), strict=True
-        ):
+        for example, encodings in zip(examples, self.windows(examples, own=False), strict=True):
             if example.spans is not None:
                 bounds = _bounds(encodings)
                 encodings = [

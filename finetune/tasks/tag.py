@@ -21,14 +21,13 @@ from torch.nn import functional
 
 from finetune import align
 from finetune.config import TagConfig
-from finetune.data import Dataset, read_tokens
+from finetune.data import Dataset
 from finetune.decoding import Transitions, viterbi, word_scores
 from finetune.encodings import Ragged
 from finetune.heads.crf import CrfScores
 from finetune.heads.crf_tagging import CrfTagger
 from finetune.heads.tagging import TokenTagger
 from finetune.metrics import tagging_scores
-from finetune.tasks.base import BaseTask
 from finetune.tasks.chains import (
     chain_loss,
     chain_target,
@@ -36,8 +35,9 @@ from finetune.tasks.chains import (
     decode_chains,
     whole_chain,
 )
+from finetune.tasks.context import in_documents
 from finetune.tasks.temperature import chances_of, fitted_on_words, word_errors
-from finetune.tasks.words import word_windows
+from finetune.tasks.words import WordTask
 from finetune.types import (
     IGNORED,
     Batch,
@@ -50,23 +50,17 @@ from finetune.types import (
 )
 
 
-class Tag(BaseTask):
+class Tag(WordTask):
     """One tag for every word."""
 
     name = "tag"
-    words = True
     padding: ClassVar[Mapping[str, float]] = {"tag": IGNORED}
     config: TagConfig
 
     @classmethod
-    def open(cls, config: TagConfig) -> Dataset:
-        """Read words with tags or flat spans."""
-        return read_tokens(config.data, columns=config.column_map)
-
-    @classmethod
     def prepare(cls, config: TagConfig, data: Dataset) -> Dataset:
         """Leave out sentences without gold from train and validation; refuse nested spans."""
-        splits = {}
+        data, splits = in_documents(config, data), {}
         for split, examples in data.splits.items():
             nested = next((e for e in examples if e.tags is None and e.spans is not None), None)
             if nested is not None:
@@ -153,8 +147,7 @@ class Tag(BaseTask):
     def sequences(self, examples: Sequence[TokenExample]) -> list[list[Encoding]]:
         """The windows of each sentence; together they answer for every word once."""
         result = []
-        windowed = word_windows(self, examples, own=True)
-        for example, windows in zip(examples, windowed, strict=True):
+        for example, windows in zip(examples, self.windows(examples, own=True), strict=True):
             tags = self._targets(example)
             if tags is not None:
                 windows = [replace(w, target=self._target(w, tags)) for w in windows]

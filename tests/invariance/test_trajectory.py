@@ -35,6 +35,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save_tiny_checkpoint(folder / "modernbert", "modernbert", dropout=0.0)
     data.sentiment(folder / "sentiment")
     data.entities(folder / "entities", words=3)
+    data.documents(folder / "documents")
     return folder
 
 
@@ -46,11 +47,13 @@ def config_of(kind: str, place: Path, out: Path, **changes) -> TrainConfig:
         return TagConfig(data=str(place / "entities"), overlap=8, **crf)
     if kind == "ner":
         return NerConfig(data=str(place / "entities"), overlap=8, **settings)
+    if kind == "context":
+        return TagConfig(data=str(place / "documents"), context="doc", overlap=8, **settings)
     return ClassifyConfig(data=str(place / "sentiment"), **settings)
 
 
 def task_of(kind: str) -> str:
-    return "tag" if kind == "crf" else kind
+    return "tag" if kind in ("crf", "context") else kind
 
 
 def weights_after(kind: str, config: TrainConfig, double: bool = True) -> dict[str, torch.Tensor]:
@@ -65,7 +68,7 @@ def weights_after(kind: str, config: TrainConfig, double: bool = True) -> dict[s
     return {name: value.detach().clone() for name, value in head.named_parameters()}
 
 
-@pytest.mark.parametrize("kind", ["classify", "tag", "crf", "ner"])
+@pytest.mark.parametrize("kind", ["classify", "tag", "crf", "ner", "context"])
 @pytest.mark.parametrize("model", ["bert", "modernbert"])
 def test_layout_of_batches_does_not_matter(kind: str, model: str, place: Path, tmp_path: Path):
     base = config_of(kind, place, tmp_path / "a", model=model)
@@ -103,14 +106,18 @@ def command(config: TrainConfig, kind: str, *more: str) -> list[str]:
         "--max-length",
         str(config.max_length),
     ]
-    overlap = ["--overlap", "8"] if kind == "tag" else []
-    return [sys.executable, "-m", "finetune.cli", kind, *flags, *overlap, *more]
+    overlap = ["--overlap", "8"] if task_of(kind) == "tag" else []
+    context = ["--context", "doc"] if kind == "context" else []
+    return [
+        sys.executable, "-m", "finetune.cli", task_of(kind), *flags, *overlap, *context, *more,
+    ]  # fmt: skip
 
 
-def test_number_of_processes_does_not_matter(place: Path, tmp_path: Path):
-    one = config_of("tag", place, tmp_path / "one")
+@pytest.mark.parametrize("kind", ["tag", "context"])
+def test_number_of_processes_does_not_matter(kind: str, place: Path, tmp_path: Path):
+    one = config_of(kind, place, tmp_path / "one")
     fit(load_task(one, "tag"), one)
-    two = config_of("tag", place, tmp_path / "two", batch_size=8)
+    two = config_of(kind, place, tmp_path / "two", batch_size=8)
     port = str(20_000 + os.getpid() % 20_000)
     shared = {
         **os.environ,
@@ -123,7 +130,7 @@ def test_number_of_processes_does_not_matter(place: Path, tmp_path: Path):
     }
     processes = [
         subprocess.Popen(
-            command(two, "tag"),
+            command(two, kind),
             env={**shared, "RANK": str(r), "LOCAL_RANK": str(r)},
             stderr=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -156,7 +163,7 @@ def same_files(one: Path, other: Path) -> None:
         assert (one / name).read_bytes() == (other / name).read_bytes(), name
 
 
-@pytest.mark.parametrize("kind", ["classify", "crf", "ner"])
+@pytest.mark.parametrize("kind", ["classify", "crf", "ner", "context"])
 def test_interrupted_and_resumed_is_bit_equal(
     kind: str, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -43,6 +43,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         write(folder / task)
     data.numbers(folder / "regression")
     data.topics(folder / "multi")
+    data.documents(folder / "documents")
     return folder
 
 
@@ -105,6 +106,8 @@ def test_recipe_trains(path: Path, place: Path, tmp_path: Path):
     source = place / recipe.task
     if recipe.settings.get("problem") in ("multi", "regression"):
         source = place / str(recipe.settings["problem"])
+    if recipe.settings.get("context", "none") != "none":
+        source = place / "documents"
     length = min(40, int({**recipe.settings, **recipe.smoke}.get("max_length", 40)))
     smoke = {
         **recipe.smoke, "model": place / "model", "data": source, "steps": 2, "batch_size": 4,

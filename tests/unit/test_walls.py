@@ -18,7 +18,8 @@ LONGEST_FUNCTION = 60
 
 WALLS = {
     "types": "",
-    "config": "",
+    "context": "types",
+    "config": "context",
     "families": "",
     "hub": "",
     "progress": "",
@@ -51,8 +52,8 @@ WALLS = {
     "initial": "config heads models types",
     "bench": "arguments batching config data encoder encodings heads launch models optimization "
     "prediction spans step tasks tokenization types vocabulary",
-    "tasks": "align calibration config data decoding encodings families heads initial metrics "
-    "models nesting span_decoding span_metrics spans tokenization types widths",
+    "tasks": "align calibration config context data decoding encodings families heads initial "
+    "metrics models nesting span_decoding span_metrics spans tokenization types widths",
     "prediction_rows": "data",
     "answers": "align data prediction_rows tasks.labels types",
     "scoring": "answers metrics prediction_rows span_metrics",
@@ -120,6 +121,7 @@ PARTS = {
         "text",
         "classify",
         "words",
+        "context",
         "span_targets",
         "temperature",
     },

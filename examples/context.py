@@ -1,0 +1,36 @@
+"""Words in the context of their document: each sentence is read with its neighbours.
+
+python examples/context.py
+"""
+
+import os
+
+from finetune import TagConfig, fit, load, load_task
+
+config = TagConfig(
+    model=os.environ.get("MODEL", "minilm"),
+    data="examples/data/ner",  # -DOCSTART- lines say where a document begins
+    # Both sides are filled with words of the document up to max_length pieces; "64" would take
+    # words of at most 64 pieces on each side. Only the sentence itself is learnt and answered.
+    context="doc",
+    max_length=64,
+    epochs=5,
+    steps=int(os.environ.get("STEPS", "0")) or None,
+    out=os.environ.get("OUT", "runs/example-context"),
+)
+task = load_task(config, "tag")
+example = task.read("train")[1]
+(window,) = task.encode([example])[0]
+read = task.tokenizer.tokenizer.decode(window.input_ids)
+print(f"{len(example.words)} words are answered and {len(window.input_ids)} pieces read: {read}")
+result = fit(task, config)
+print(f"test span_f1_conll: {result.metrics['test']['span_f1_conll']:.4f}")
+
+# A saved model remembers its context. Sentences that name the same document are read together.
+model = load(result.folder)
+sentences = ["Nora Jordan was born in Antwerp.", "Jordan studied law.", "Jordan borders on Iraq."]
+alone = model.predict(sentences)
+together = model.predict(sentences, documents=["biography", "biography", "atlas"])
+for sentence, one, other in zip(sentences, alone, together, strict=True):
+    print(f"{sentence:35} alone {one.tags[0]} {one.scores[0]:.3f}", end="  ")
+    print(f"in its document {other.tags[0]} {other.scores[0]:.3f}")
