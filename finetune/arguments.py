@@ -61,7 +61,11 @@ class PredictCommand:
     """Texts or words to answer: JSON Lines, CSV, TSV, plain lines or CoNLL columns; `-` reads
     standard input."""
     output: str | None = None
-    """File to write; unset prints."""
+    """File to write (with --glue-submission: the folder); unset prints (writes here)."""
+    glue_submission: str | None = None
+    """Write the file that the GLUE benchmark takes (RTE.tsv, …). The task is the one whose data the
+    model was trained on, or the one named: CoLA, SST-2, MRPC, QQP, STS-B, MNLI, QNLI, RTE, WNLI,
+    AX. Without --file, that data's test split is answered."""
     columns: tuple[str, ...] = ()
     """Columns where names cannot be guessed, as `role=column`."""
     decoding: str | None = None

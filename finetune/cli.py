@@ -160,6 +160,7 @@ def _check(arguments: list[str]) -> None:
 
 def _predict(arguments: list[str]) -> None:
     run, rest = _first(arguments)
+    rest = _valued(rest, "--glue-submission", "auto")
     command = parse(
         PredictCommand, joined(rest, "--text", "--pair"), "predict",
         more="finetune predict RUN --text TEXT, or --file FILE. RUN is the folder of a run or of a "
@@ -169,7 +170,10 @@ def _predict(arguments: list[str]) -> None:
         raise ValueError(
             "predict needs the folder of a run or model: finetune predict RUN --text …"
         )
-    if (command.text is None) == (command.file is None):
+    if command.glue_submission is not None:
+        if command.text is not None:
+            raise ValueError("--glue-submission answers a whole test file: leave --text out.")
+    elif (command.text is None) == (command.file is None):
         raise ValueError("predict needs either --text or --file.")
     from finetune import commands
 
@@ -238,6 +242,16 @@ def _bench(arguments: list[str]) -> None:
     from finetune.bench.command import run
 
     run(command)
+
+
+def _valued(arguments: list[str], flag: str, value: str) -> list[str]:
+    """The arguments, with a value for a flag that may stand alone."""
+    result = []
+    for argument, following in zip(arguments, [*arguments[1:], "--"], strict=True):
+        result.append(argument)
+        if argument == flag and following.startswith("--"):
+            result.append(value)
+    return result
 
 
 def _first(arguments: list[str]) -> tuple[str | None, list[str]]:

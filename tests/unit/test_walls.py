@@ -89,10 +89,11 @@ WALLS = {
     "run_folder run_log state step tasks training_data types vocabulary",
     "predictor": "align config launch prediction tasks types",
     "pipelines": "batching heads predictor tasks types",
+    "submission": "data tasks.labels types",
     "graph": "",
     "export": "batching encoder graph heads predictor tasks types",
-    "commands": "analysis_text comparing data export models prediction predictor scoring tasks "
-    "tokenization types",
+    "commands": "analysis_text comparing data export models prediction predictor scoring "
+    "submission tasks tokenization types",
     "training": "commands config interruption launch optimization progress recipe report "
     "tasks train types",
     "seeds": "commands config launch progress recipe report run_log tasks training",
