@@ -132,30 +132,28 @@ def _recipes(arguments: list[str]) -> None:
 
 
 def _check(arguments: list[str]) -> None:
-    command = None
+    of_recipe = None
     if arguments and not arguments[0].startswith("-"):
-        from finetune.recipe import load_recipe
+        from finetune.recipe import load_recipe, to_arguments
 
         if arguments[0].endswith((".yaml", ".yml")):
             recipe = load_recipe(arguments[0])
-            config = configured(recipe)
+            of_recipe = configured(recipe)
             print(f"{arguments[0]}: a valid recipe for {recipe.task}")
-            command = CheckCommand(
-                data=config.data,
-                task=recipe.task,
-                columns=config.columns,
-                max_length=config.max_length or 512,
-            )
+            given = {"task": recipe.task, "data": of_recipe.data, "columns": of_recipe.columns}
+            if of_recipe.max_length is not None:
+                given["max_length"] = of_recipe.max_length
+            arguments = [*to_arguments(given), *arguments[1:]]
         else:
             arguments = ["--data", *arguments]
-    command = command or parse(
+    command = parse(
         CheckCommand, arguments, "check", more="finetune check RECIPE checks a recipe and its data."
     )
     if not command.data:
         raise ValueError("check needs a recipe or --data.")
     from finetune import commands
 
-    commands.check(command)
+    commands.check(command, of_recipe)
 
 
 def _predict(arguments: list[str]) -> None:

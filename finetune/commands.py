@@ -19,13 +19,14 @@ if TYPE_CHECKING:
         PredictCommand,
         ScoreCommand,
     )
+    from finetune.config import TrainConfig
     from finetune.predictor import Predictor
     from finetune.submission import Part
     from finetune.types import Example
 
 
-def check(command: CheckCommand) -> None:
-    """The data doctor."""
+def check(command: CheckCommand, of_recipe: TrainConfig | None = None) -> None:
+    """The data doctor, and where that is asked for the search for wrong labels."""
     quiet_libraries()
     from finetune.data import check_data, kind_of, read_text, read_tokens, render
 
@@ -50,10 +51,20 @@ def check(command: CheckCommand) -> None:
                 return [[len(p) for p in s] for s in tokenizer.raw_word_pieces(items)]
             return [len(pieces) for pieces in tokenizer.text_pieces(items)]
 
-    findings = check_data(data, piece_counts=counter, max_length=command.max_length)
+    findings = check_data(data, piece_counts=counter, max_length=command.max_length or 512)
     print(render(findings))
     if any(finding.level == "error" for finding in findings):
         sys.exit(1)
+    if command.label_errors:
+        from finetune.label_check import check_labels, configuration
+
+        nested = words and any(e.tags is None and e.spans for e in data.splits["train"])  # type: ignore[union-attr]
+        task = command.task or ("ner" if nested else "tag" if words else "classify")
+        config = configuration(
+            task, command.model, command.data, command.columns, command.max_length,
+            command.epochs, of_recipe,
+        )  # fmt: skip
+        check_labels(task, config, command.folds, command.out, command.examples)
 
 
 def predict_texts(folder: Path, command: PredictCommand) -> None:

@@ -6,6 +6,7 @@ Importing this package imports the standard library only.
 from finetune.data.dataset import DataError, Dataset, fingerprint, hold_out
 from finetune.data.doctor import check_data
 from finetune.data.findings import Finding, render
+from finetune.data.folds import assign_folds
 from finetune.data.hub import ALIASES, hub_set
 from finetune.data.labels import as_numbers
 from finetune.data.texts import (
@@ -22,6 +23,7 @@ __all__ = [
     "Dataset",
     "Finding",
     "as_numbers",
+    "assign_folds",
     "check_data",
     "fingerprint",
     "hold_out",
