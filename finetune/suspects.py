@@ -138,6 +138,8 @@ def _of_words(
 
 
 def _of_spans(examples: Sequence[TokenExample], evidence: Sequence[Any]) -> Suspects:
+    """Ordered by margins over what is usual for each type: models that find few spans would else
+    doubt all they missed before anything they found."""
     gold = [tuple(example.spans or ()) for example in examples]
     answers = [
         {Span(start, end, label): score for start, end, label, score in each["spans"]}
@@ -166,8 +168,11 @@ def _of_spans(examples: Sequence[TokenExample], evidence: Sequence[Any]) -> Susp
         extent = (said or right)["start"], (said or right)["end"]
         sides = _named(right), _named(said), score, known
         kind = _KINDS.get(mistake.category, mistake.category)
-        rows.append((index, _of_extent(examples[index], kind, extent, sides, True)))
-    rows.sort(key=lambda row: -row[1].margin)
+        # how far each side is over what is usual for it: nothing is nearly always said of nothing
+        usual = [1.0 if side is None else sure.get(side["label"], 1.0) for side in (said, right)]
+        excess = (score - usual[0]) - (known - usual[1])
+        rows.append((excess, index, _of_extent(examples[index], kind, extent, sides, True)))
+    rows.sort(key=lambda row: -row[0])
     return Suspects(list(_first_of_sentence(rows)), sum(map(len, gold)))
 
 
@@ -180,9 +185,9 @@ def _mean_by_type(chance: Sequence[Mapping[Span, float]]) -> dict[str, float]:
     return {label: float(np.mean(values)) for label, values in sums.items()}
 
 
-def _first_of_sentence(rows: Sequence[tuple[int, Suspect]]) -> Iterator[Suspect]:
+def _first_of_sentence(rows: Sequence[tuple[float, int, Suspect]]) -> Iterator[Suspect]:
     seen = set()
-    for index, suspect in rows:
+    for _, index, suspect in rows:
         yield Suspect(**{**asdict(suspect), "worst": index not in seen})
         seen.add(index)
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from finetune.data import read_numbered_texts
 from finetune.submission import TASKS, check_labels, lines, parts_of, wrong_number
 from finetune.types import TextPrediction
 
@@ -110,3 +111,27 @@ def test_labels_that_do_not_fit_are_refused(name: str, labels: list[str], proble
 def test_a_wrong_number_of_rows_is_told():
     assert wrong_number(TASKS["RTE"], 3000) is None
     assert "3 rows" in (wrong_number(TASKS["RTE"], 3) or "")
+
+
+@pytest.mark.parametrize(
+    ("header", "row", "read"),
+    [
+        ("index\tsentence", '7\tA "quote', ('A "quote', None)),
+        ("index\t#1 ID\t#2 ID\t#1 String\t#2 String", "7\t1\t2\ta\tb", ("a", "b")),
+        ("id\tquestion1\tquestion2", "7\ta\tb", ("a", "b")),
+        ("index\tgenre\tfilename\tyear\told_index\tsource1\tsource2\tsentence1\tsentence2",
+         "7\tg\tf\t2017\t3\ts\tt\ta\tb", ("a", "b")),
+        ("index\tpromptID\tpairID\tgenre\tsentence1_binary_parse\tsentence1\tsentence2",
+         "7\t3\t3a\tg\t( a )\ta\tb", ("a", "b")),
+        ("index\tquestion\tsentence", "7\ta\tb", ("a", "b")),
+        ("index\tsentence1\tsentence2", "7\ta\tb", ("a", "b")),
+    ],
+    ids=["CoLA and SST-2", "MRPC", "QQP", "STS-B", "MNLI", "QNLI", "RTE, WNLI and AX"],
+)  # fmt: skip
+def test_the_benchmarks_own_files_are_read(
+    tmp_path: Path, header: str, row: str, read: tuple[str, str | None]
+):
+    path = tmp_path / "test.tsv"
+    path.write_text(f"{header}\n{row}\n", encoding="utf-8")
+    ((example, number),) = read_numbered_texts(path)
+    assert number == "7" and (example.text, example.pair) == read

@@ -86,9 +86,9 @@ def test_spans_missing_wrong_and_too_many():
         for s in found(task("ner", ["LOC", "PER"]), examples, evidence)
     ]
     assert rows == [
-        ("no span", "LOC 'and'", "nothing", 0.98, 1),
         ("missing span", "nothing", "PER 'Bo'", 0.95, 1),
         ("boundary", "LOC 'New'", "LOC 'New York'", 0.8, 1),
+        ("no span", "LOC 'and'", "nothing", 0.98, 1),
     ]
 
 
