@@ -15,6 +15,7 @@ from finetune.analysis_tables import (
     pairs_table,
     parts_table,
     scored_table,
+    span_confusion_table,
     span_parts_table,
 )
 from finetune.answers import Answers, Gold, beside
@@ -186,7 +187,11 @@ def _spans(found: Analysis, run: Answers, train: Sequence[Example] | None) -> No
     matches = match_sentences(gold, answers)
     ways = scores_by_way(matches)
     found.tables["counted"] = [{"counted": way} | scores for way, scores in ways.items()]
-    found.tables["type"] = scored_table(span_scores_by_type(gold, answers), "type")
+    by_type = span_scores_by_type(gold, answers)
+    found.tables["type"] = scored_table(by_type, "type")
+    # over types in gold or predicted, as seqeval's macro average
+    found.scores["span_f1_macro"] = sum(s["f1"] for s in by_type.values()) / max(1, len(by_type))
+    found.tables["confusion"] = span_confusion_table(matches)
     taken = Counter(
         (match.gold.label, match.predicted.label)
         for sentence in matches

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from finetune.answers import Answers
 from finetune.breakdown import Part, SpanPart, bucket, buckets, parts
 from finetune.metrics import confusion
-from finetune.types import TextExample
+from finetune.types import Span, TextExample
 
 TEXT_LENGTHS = (1, 11, 26, 51, 101, 201)
 """Where groups of text lengths begin, in words between spaces."""
+
+NOTHING = "(nothing)"
+"""In a confusion matrix of spans: no span there."""
 
 Table = list[dict[str, Any]]
 """Rows of equal columns, of which the first names the row."""
@@ -33,6 +36,23 @@ def confusion_tables(gold: Sequence[str], answers: Sequence[str]) -> dict[str, T
     ]
     taken = Counter((a, b) for a, b in zip(gold, answers, strict=True) if a != b)
     return {"confusion": matrix, "confused": pairs_table(taken)}
+
+
+def span_confusion_table(
+    matches: Iterable[Iterable[tuple[Span | None, Span | None]]],
+) -> Table:
+    """Types of gold spans against those of their predicted partners; ``NOTHING`` for the spans
+    that have none on the other side."""
+    taken = Counter(
+        tuple(NOTHING if span is None else span.label for span in match)
+        for sentence in matches
+        for match in sentence
+    )
+    names = [*sorted({name for pair in taken for name in pair} - {NOTHING}), NOTHING]
+    return [
+        {"gold": right, "predicted": {answer: taken[right, answer] for answer in names}}
+        for right in names
+    ]
 
 
 def pairs_table(taken: Counter[tuple[str, str]]) -> Table:

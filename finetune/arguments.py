@@ -35,7 +35,8 @@ class RecipesCommand:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckCommand:
-    """Look at data for problems: counts, labels, schemes, duplicates, lengths. No model needed."""
+    """Look at data for problems: counts, labels, schemes, duplicates, lengths. No model needed,
+    but for --label-errors."""
 
     data: str = ""
     """As in training: folder, file, `train=FILE,test=FILE`, or hub data set."""
@@ -45,8 +46,20 @@ class CheckCommand:
     """Columns where names cannot be guessed, as `role=column`."""
     model: str | None = None
     """Also look through this model's tokenizer: vanishing words, windows, truncation."""
-    max_length: int = 512
-    """Longest sequence in tokens, for the forecast."""
+    max_length: int | None = None
+    """Longest sequence in tokens, for the forecast; unset is 512."""
+    label_errors: bool = False
+    """Also find training labels that are probably wrong: --model is trained on all folds of the
+    data but one and asked about that one, in turn (confident learning)."""
+    folds: int = 5
+    """Into how many folds; examples of one document or text share one."""
+    epochs: float | None = None
+    """Passes over the data of each fold's training; unset is as in training."""
+    out: str | None = None
+    """File for all suspects, as JSON Lines. Unfinished folds are kept beside it: after an
+    interruption the same command goes on."""
+    examples: int = 20
+    """How many suspects to print."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +74,11 @@ class PredictCommand:
     """Texts or words to answer: JSON Lines, CSV, TSV, plain lines or CoNLL columns; `-` reads
     standard input."""
     output: str | None = None
-    """File to write; unset prints."""
+    """File to write (with --glue-submission: the folder); unset prints (writes here)."""
+    glue_submission: str | None = None
+    """Write the file that the GLUE benchmark takes (RTE.tsv, …). The task is the one whose data the
+    model was trained on, or the one named: CoLA, SST-2, MRPC, QQP, STS-B, MNLI, QNLI, RTE, WNLI,
+    AX. Without --file, that data's test split is answered."""
     columns: tuple[str, ...] = ()
     """Columns where names cannot be guessed, as `role=column`."""
     decoding: str | None = None

@@ -132,34 +132,33 @@ def _recipes(arguments: list[str]) -> None:
 
 
 def _check(arguments: list[str]) -> None:
-    command = None
+    of_recipe = None
     if arguments and not arguments[0].startswith("-"):
-        from finetune.recipe import load_recipe
+        from finetune.recipe import load_recipe, to_arguments
 
         if arguments[0].endswith((".yaml", ".yml")):
             recipe = load_recipe(arguments[0])
-            config = configured(recipe)
+            of_recipe = configured(recipe)
             print(f"{arguments[0]}: a valid recipe for {recipe.task}")
-            command = CheckCommand(
-                data=config.data,
-                task=recipe.task,
-                columns=config.columns,
-                max_length=config.max_length or 512,
-            )
+            given = {"task": recipe.task, "data": of_recipe.data, "columns": of_recipe.columns}
+            if of_recipe.max_length is not None:
+                given["max_length"] = of_recipe.max_length
+            arguments = [*to_arguments(given), *arguments[1:]]
         else:
             arguments = ["--data", *arguments]
-    command = command or parse(
+    command = parse(
         CheckCommand, arguments, "check", more="finetune check RECIPE checks a recipe and its data."
     )
     if not command.data:
         raise ValueError("check needs a recipe or --data.")
     from finetune import commands
 
-    commands.check(command)
+    commands.check(command, of_recipe)
 
 
 def _predict(arguments: list[str]) -> None:
     run, rest = _first(arguments)
+    rest = _valued(rest, "--glue-submission", "auto")
     command = parse(
         PredictCommand, joined(rest, "--text", "--pair"), "predict",
         more="finetune predict RUN --text TEXT, or --file FILE. RUN is the folder of a run or of a "
@@ -169,7 +168,10 @@ def _predict(arguments: list[str]) -> None:
         raise ValueError(
             "predict needs the folder of a run or model: finetune predict RUN --text …"
         )
-    if (command.text is None) == (command.file is None):
+    if command.glue_submission is not None:
+        if command.text is not None:
+            raise ValueError("--glue-submission answers a whole test file: leave --text out.")
+    elif (command.text is None) == (command.file is None):
         raise ValueError("predict needs either --text or --file.")
     from finetune import commands
 
@@ -238,6 +240,16 @@ def _bench(arguments: list[str]) -> None:
     from finetune.bench.command import run
 
     run(command)
+
+
+def _valued(arguments: list[str], flag: str, value: str) -> list[str]:
+    """The arguments, with a value for a flag that may stand alone."""
+    result = []
+    for argument, following in zip(arguments, [*arguments[1:], "--"], strict=True):
+        result.append(argument)
+        if argument == flag and following.startswith("--"):
+            result.append(value)
+    return result
 
 
 def _first(arguments: list[str]) -> tuple[str | None, list[str]]:

@@ -19,11 +19,14 @@ if TYPE_CHECKING:
         PredictCommand,
         ScoreCommand,
     )
+    from finetune.config import TrainConfig
+    from finetune.predictor import Predictor
+    from finetune.submission import Part
     from finetune.types import Example
 
 
-def check(command: CheckCommand) -> None:
-    """The data doctor."""
+def check(command: CheckCommand, of_recipe: TrainConfig | None = None) -> None:
+    """The data doctor, and where that is asked for the search for wrong labels."""
     quiet_libraries()
     from finetune.data import check_data, kind_of, read_text, read_tokens, render
 
@@ -48,10 +51,20 @@ def check(command: CheckCommand) -> None:
                 return [[len(p) for p in s] for s in tokenizer.raw_word_pieces(items)]
             return [len(pieces) for pieces in tokenizer.text_pieces(items)]
 
-    findings = check_data(data, piece_counts=counter, max_length=command.max_length)
+    findings = check_data(data, piece_counts=counter, max_length=command.max_length or 512)
     print(render(findings))
     if any(finding.level == "error" for finding in findings):
         sys.exit(1)
+    if command.label_errors:
+        from finetune.label_check import check_labels, configuration
+
+        nested = words and any(e.tags is None and e.spans for e in data.splits["train"])  # type: ignore[union-attr]
+        task = command.task or ("ner" if nested else "tag" if words else "classify")
+        config = configuration(
+            task, command.model, command.data, command.columns, command.max_length,
+            command.epochs, of_recipe,
+        )  # fmt: skip
+        check_labels(task, config, command.folds, command.out, command.examples)
 
 
 def predict_texts(folder: Path, command: PredictCommand) -> None:
@@ -69,6 +82,9 @@ def predict_texts(folder: Path, command: PredictCommand) -> None:
     task = model.task
     if command.pair is not None and task.words:
         raise ValueError("--pair goes with models of pairs of texts, and this one tags words.")
+    if command.glue_submission is not None:
+        _submit(model, command)
+        return
     examples = _inputs(task, command)
     answers = predict_stream(task, model.model, examples, accelerator=model.accelerator)
     with _output(command.output) as out:
@@ -84,6 +100,45 @@ def predict_texts(folder: Path, command: PredictCommand) -> None:
         print(
             f"{task.num_cut:,} texts or words were cut to {task.max_length} tokens", file=sys.stderr
         )
+
+
+def _submit(model: Predictor, command: PredictCommand) -> None:
+    """Write the files of a GLUE submission; print which, and whether their size is right."""
+    from finetune.prediction import predict_stream
+    from finetune.submission import check_labels, lines, parts_of, wrong_number
+
+    task, folder = model.task, Path(command.output or ".")
+    parts = parts_of(command.glue_submission or "", task.config.data, command.file)
+    for part in parts:
+        check_labels(part.task, list(task.labels), None if task.words else model.model.problem)
+    folder.mkdir(parents=True, exist_ok=True)
+    for part in parts:
+        numbers: dict[int, str] = {}
+        examples = _numbered(task, command, part, numbers)
+        answers = predict_stream(task, model.model, examples, accelerator=model.accelerator)
+        path = folder / part.task.file
+        with _output(str(path)) as out:
+            out.writelines(lines(part.task, answers, numbers))
+        print(f"{path}: {len(numbers):,} rows")
+        if (line := wrong_number(part.task, len(numbers))) is not None:
+            print(line, file=sys.stderr)
+
+
+def _numbered(
+    task: Task, command: PredictCommand, part: Part, numbers: dict[int, str]
+) -> Iterator[Example]:
+    """The texts of a file of the benchmark; their numbers are noted by id."""
+    from finetune import data
+    from finetune.predictor import fitting
+
+    options: dict[str, Any] = {"columns": _columns(command.columns), "pair": task.pairs}
+    if part.data is None:
+        rows = data.read_numbered_texts(command.file or "", **options)
+    else:
+        rows = data.read_numbered_split(part.data, part.task.split, **options)
+    for example, number in rows:
+        numbers[example.id] = number
+        yield fitting(task, example)
 
 
 def _inputs(task: Task, command: PredictCommand) -> Iterator[Example]:

@@ -96,28 +96,40 @@ def find_initial(
     Raises ValueError where there is no model under that name, and where --model asks for another
     architecture.
     """
+    source, own_type, inner, where = _found(config)
+    if config.model != TrainConfig.model:  # else nobody may have asked for it
+        _check_model(config, inner, Path(source))
+    head_class = _HEADS.get(task)
+    old = _old_labels(inner, own_type, head_class, problem)
+    rows = _rows(old, labels)
+    name = str(config.init_from)
+    return Initial(name, source, inner, own_type, tuple(labels), rows, head_class, where)
+
+
+def check_asked_model(config: TrainConfig) -> None:
+    """Refuse a --model that was asked for and is of another architecture than the model to begin
+    with, also where it is the default one, which ``find_initial`` cannot tell from unset."""
+    source, _, inner, _ = _found(config)
+    _check_model(config, inner, Path(source))
+
+
+def _found(config: TrainConfig) -> tuple[str, str | None, Any, dict[str, Any]]:
+    """The folder or hub id to begin with, its model type if that is ours, the configuration of its
+    encoder, and how it is loaded."""
     name = str(config.init_from)
     source = _model_in(name)
     content = _content(Path(source))
     own_type = content["model_type"] if content.get("model_type") in _INNER else None
-    local = Path(source).is_dir()
     where = {
-        "revision": None if local else config.revision,
+        "revision": None if Path(source).is_dir() else config.revision,
         "trust_remote_code": config.trust_remote_code,
     }
     if own_type:
-        inner = AutoConfig.for_model(**content[_INNER[own_type]])
-    else:
-        try:
-            inner = load_config(source, **where)
-        except ValueError as error:
-            raise ValueError(f"--init-from {name}: {error}") from error
-    _check_model(config, inner, Path(source))
-    head_class = _HEADS.get(task)
-    old = _old_labels(inner, own_type, head_class, problem)
-    return Initial(
-        name, source, inner, own_type, tuple(labels), _rows(old, labels), head_class, where
-    )
+        return source, own_type, AutoConfig.for_model(**content[_INNER[own_type]]), where
+    try:
+        return source, None, load_config(source, **where), where
+    except ValueError as error:
+        raise ValueError(f"--init-from {name}: {error}") from error
 
 
 _HEADS: dict[str, type[PretrainedHead]] = {
@@ -162,7 +174,7 @@ def _check_model(config: TrainConfig, inner: Any, source: Path) -> None:
     origin: Any = None
     with contextlib.suppress(OSError, ValueError, KeyError):
         origin = json.loads((source / "finetune.json").read_text("utf-8"))["config"]["model"]
-    if config.model in (TrainConfig.model, origin, config.init_from):
+    if config.model in (origin, config.init_from):
         return
     asked = load_config(
         config.model, revision=config.revision, trust_remote_code=config.trust_remote_code

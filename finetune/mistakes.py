@@ -196,9 +196,15 @@ def _of_text(
     category: str, example: TextExample, gold: Any, predicted: Any, confidence: float | None
 ) -> Mistake:
     text = example.text if example.pair is None else f"{example.text} ||| {example.pair}"
-    shown = " ".join(text.split())
-    shown = shown if len(shown) <= MOST_LETTERS else f"{shown[:MOST_LETTERS]}…"
-    return Mistake(category, example.id, example.where, gold, predicted, confidence, text, shown)
+    return Mistake(
+        category, example.id, example.where, gold, predicted, confidence, text, shown(text)
+    )
+
+
+def shown(text: str) -> str:
+    """The part of a text to show, in one line."""
+    line = " ".join(text.split())
+    return line if len(line) <= MOST_LETTERS else f"{line[:MOST_LETTERS]}…"
 
 
 def excerpt(words: Sequence[str], start: int, end: int) -> str:

@@ -55,6 +55,10 @@ def _start(task: str | None, recipe_path: str | None, arguments: list[str]) -> N
     of_recipe = configured(recipe) if recipe else None
     before = recipe.arguments if recipe else []
     config = parse(CONFIGS[task], before + arguments, task, more=ALSO)
+    if config.init_from is not None and _names(before + arguments, "--model"):
+        from finetune.initial import check_asked_model
+
+        check_asked_model(config)
     from finetune import training
 
     if dry:
@@ -65,6 +69,11 @@ def _start(task: str | None, recipe_path: str | None, arguments: list[str]) -> N
         from finetune.seeds import train_seeds
 
         train_seeds(task, config, recipe, of_recipe, number)
+
+
+def _names(arguments: list[str], flag: str) -> bool:
+    """Whether a flag is among the arguments."""
+    return any(argument.partition("=")[0] == flag for argument in arguments)
 
 
 def _seeds(arguments: list[str]) -> tuple[int | None, list[str]]:

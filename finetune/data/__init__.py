@@ -7,9 +7,15 @@ from finetune.data.dataset import DataError, Dataset, fingerprint, hold_out
 from finetune.data.doctor import check_data
 from finetune.data.documents import document_notes
 from finetune.data.findings import Finding, render
-from finetune.data.hub import ALIASES
+from finetune.data.folds import assign_folds
+from finetune.data.hub import ALIASES, hub_set
 from finetune.data.labels import as_numbers
-from finetune.data.texts import read_text, read_text_file
+from finetune.data.texts import (
+    read_numbered_split,
+    read_numbered_texts,
+    read_text,
+    read_text_file,
+)
 from finetune.data.tokens import kind_of, read_gold, read_token_file, read_tokens
 
 __all__ = [
@@ -18,12 +24,16 @@ __all__ = [
     "Dataset",
     "Finding",
     "as_numbers",
+    "assign_folds",
     "check_data",
     "document_notes",
     "fingerprint",
     "hold_out",
+    "hub_set",
     "kind_of",
     "read_gold",
+    "read_numbered_split",
+    "read_numbered_texts",
     "read_text",
     "read_text_file",
     "read_token_file",

@@ -12,7 +12,7 @@ from finetune.data.findings import Finding, first_places, gold_of, texts_of
 from finetune.types import Example, TokenExample
 
 
-def _key(example: Example) -> tuple[str, ...]:
+def text_key(example: Example) -> tuple[str, ...]:
     """The example's text with case, width and white space evened out."""
     return tuple(" ".join(unicodedata.normalize("NFKC", text).casefold().split())
                  for text in texts_of(example))  # fmt: skip
@@ -22,7 +22,7 @@ def repeated(split: str, rows: Sequence[Example]) -> Iterator[Finding]:
     """Examples of a split whose text another one has, and those with other labels."""
     groups: dict[tuple[str, ...], list[Example]] = defaultdict(list)
     for row in rows:
-        groups[_key(row)].append(row)
+        groups[text_key(row)].append(row)
     doubles = [group for group in groups.values() if len(group) > 1]
     if doubles:
         extra = sum(len(group) - 1 for group in doubles)
@@ -56,7 +56,7 @@ def leaks(dataset: Dataset) -> Iterator[Finding]:
     for split, rows in dataset.splits.items():
         found: dict[str, list[str]] = defaultdict(list)
         for row in rows:
-            key = _key(row)
+            key = text_key(row)
             if key not in seen:
                 seen[key], owner[key] = row, split
             elif owner[key] != split:

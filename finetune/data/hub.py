@@ -52,8 +52,18 @@ ALIASES: dict[str, HubSet] = {
     "wikiann": HubSet("unimelb-nlp/wikiann", "en"),
     "ncbi_disease": HubSet("ncbi/ncbi_disease", None, CONVERTED),
     "germeval2014": HubSet("GermanEval/germeval_14", None, CONVERTED),
+    "bc5cdr": HubSet("tner/bc5cdr", None, CONVERTED),
+    "ud_ewt": HubSet("universal-dependencies/universal_dependencies", "en_ewt", CONVERTED),
 }
 """Short names of well-known data sets; ``name:config`` chooses another configuration."""
+
+TO_FETCH = {
+    "genia": "GENIA's nested entities are on no hub data set that can be read: get the corpus from "
+    "http://www.geniaproject.org (term annotation, version 3.02) and split it as the work to "
+    "compare with did; words in columns with several tag columns, or JSON Lines with tokens and "
+    "spans, are read",
+}
+"""Well-known sets that recipes name and users must fetch: what to do."""
 
 _ONTONOTES = (
     "O B-CARDINAL B-DATE I-DATE B-PERSON I-PERSON B-NORP B-GPE I-GPE B-LAW I-LAW B-ORG I-ORG "
@@ -61,7 +71,10 @@ _ONTONOTES = (
     "I-CARDINAL B-LOC B-QUANTITY I-QUANTITY I-NORP I-LOC B-PRODUCT I-TIME B-EVENT I-EVENT I-FAC "
     "B-LANGUAGE I-PRODUCT I-ORDINAL I-LANGUAGE"
 )
-NAMES = {"tner/ontonotes5": {"tags": _ONTONOTES.split()}}
+NAMES = {
+    "tner/ontonotes5": {"tags": _ONTONOTES.split()},
+    "tner/bc5cdr": {"tags": "O B-Chemical B-Disease I-Disease I-Chemical".split()},
+}
 """Class names of sets that hold bare numbers, by column, from their cards on the hub."""
 
 

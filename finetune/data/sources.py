@@ -18,7 +18,7 @@ from finetune.data.files import (
     document_names,
     format_of,
 )
-from finetune.data.hub import ALIASES, HubSet, hub_set
+from finetune.data.hub import ALIASES, TO_FETCH, HubSet, hub_set
 from finetune.types import perhaps, shortened
 
 SPLITS = {
@@ -227,6 +227,8 @@ def _hub(spec: str) -> Source:
     chosen = hub_set(spec)
     if chosen is not None:
         return Source(spec, hub=chosen)
+    if (advice := TO_FETCH.get(spec.lower())) is not None:
+        raise DataError(f"--data {spec}: {advice}; then name them with --data FOLDER.")
     local = [entry.name for entry in Path().iterdir()]
     raise DataError(
         f"--data {spec}: neither a file or folder nor a known data set. Known short names: "

@@ -99,6 +99,49 @@ def read_text_file(
     """
     columns = check_columns(columns, ("text", "pair", "label"))
     table = _table(open_data(source, format), columns, plain=True)
+    for example, _ in _streamed(table, columns, pair):
+        yield example
+
+
+def read_numbered_texts(
+    source: str | Path | IO[Any],
+    *,
+    columns: Mapping[str, str] | None = None,
+    pair: bool | None = None,
+) -> Iterator[tuple[TextExample, str]]:
+    """Stream the texts of one file as ``read_text_file`` does, each with the number that its row
+    has in the file (column index, idx or id), or else the row's place, from 0."""
+    columns = check_columns(columns, ("text", "pair", "label"))
+    table = _table(open_data(source), columns, plain=True)
+    yield from _numbered(table, columns, pair)
+
+
+def read_numbered_split(
+    spec: str, split: str, *, columns: Mapping[str, str] | None = None, pair: bool | None = None
+) -> Iterator[tuple[TextExample, str]]:
+    """The same of one split of a data set (as ``read_text`` takes it)."""
+    columns = check_columns(columns, ("text", "pair", "label"))
+    loaded = tables_of(resolve(spec), [split], lambda file: _table(file, columns))
+    yield from _numbered(loaded.tables[split], columns, pair)
+
+
+NUMBERS = ("index", "idx", "id")
+"""Usual names of a column that numbers the rows."""
+
+
+def _numbered(
+    table: Table, columns: Mapping[str, str], pair: bool | None
+) -> Iterator[tuple[TextExample, str]]:
+    for example, record in _streamed(table, columns, pair):
+        by_name = {str(name).lower(): value for name, value in record.values.items()}
+        named = [str(by_name[name]).strip() for name in NUMBERS if name in by_name]
+        yield example, next((number for number in named if number.isdecimal()), str(example.id))
+
+
+def _streamed(
+    table: Table, columns: Mapping[str, str], pair: bool | None
+) -> Iterator[tuple[TextExample, Record]]:
+    """Each row as an example, as it is read."""
     if table.first() is None:
         return
     if table.headless is not None and len(table.header) == 1:
@@ -109,7 +152,7 @@ def read_text_file(
         text, second = _texts(record, roles)
         label = _label(record, roles, names)
         label = str(label) if isinstance(label, int) else label
-        yield TextExample(index, text, second, label, record.where)
+        yield TextExample(index, text, second, label, record.where), record
 
 
 def choose_roles(table: Table, columns: Mapping[str, str], pair: bool | None) -> Roles:

@@ -65,6 +65,9 @@ class Task(Protocol):
     def splits(self) -> list[str]:
         """Names of the splits there are, ``train`` first."""
 
+    def on(self, data: Dataset) -> Task:
+        """The same task, with its labels and all, on other data in the task's form."""
+
     def read(self, split: str) -> Sequence[Example]:
         """The examples of a split."""
 

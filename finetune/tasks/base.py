@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import gc
 import hashlib
@@ -93,6 +94,19 @@ class BaseTask(ABC):
         task = cls(config, tokenizer, labels, max_length=max_length, extra=extra, data=data)
         task.begin_with(initial)
         return task
+
+    def on(self, data: Dataset) -> Self:
+        """The same task, with its labels and all, on other data in the task's form."""
+        other = type(self)(
+            self.config,
+            self.tokenizer,
+            self.labels,
+            max_length=self.max_length,
+            extra=copy.deepcopy(self.extra),
+            data=data,
+        )
+        other.begin_with(self.initial)
+        return other
 
     def begin_with(self, initial: Initial | None) -> None:
         """Let fresh models begin with a trained one in place of the configured encoder."""

@@ -61,6 +61,9 @@ def test_entities(place: Path):
     write_jsonl(place / "pred.jsonl", answers(gold))
     found = analysed("pred.jsonl", "gold.jsonl", "--train", "train.jsonl", "--examples", "3")
     scores = json.loads(run("score", "pred.jsonl", "gold.jsonl").out)
+    macro = found["scores"].pop("span_f1_macro")
+    by_type = [row["f1"] for row in found["tables"]["type"]]
+    assert macro == pytest.approx(sum(by_type) / len(by_type))
     assert found["scores"] == scores
     strict = found["tables"]["counted"][0]
     assert (strict["counted"], strict["f1"]) == ("strict", pytest.approx(scores["span_f1_conll"]))
@@ -194,3 +197,29 @@ def test_what_is_refused(place: Path):
     assert analysed("pred.jsonl", "--gold", "gold.jsonl")["scores"]["accuracy"] == 1.0
     twice = run("analyse", "pred.jsonl", "gold.jsonl", "--gold", "gold.jsonl")
     assert "gold is named twice" in twice.err
+
+
+def test_types_of_spans_against_each_other(place: Path):
+    """Mean F1 of types, and who was taken for whom, by hand."""
+    words = ["a", "b", "c", "d", "e", "f"]
+    gold = [[(0, 1, "P"), (2, 4, "L")], [(0, 2, "P"), (3, 4, "O")]]
+    answers = [[(0, 1, "P"), (2, 3, "O"), (5, 6, "L")], [(0, 2, "P")]]
+
+    def rows(side: list) -> list[dict]:
+        names = ("start", "end", "label")
+        return [
+            {"tokens": words, "spans": [dict(zip(names, s, strict=True)) for s in spans]}
+            for spans in side
+        ]
+
+    write_jsonl(place / "gold.jsonl", rows(gold))
+    write_jsonl(place / "answers.jsonl", rows(answers))
+    found = analysed("answers.jsonl", "gold.jsonl")
+    assert found["scores"]["span_f1_macro"] == pytest.approx((1 + 0 + 0) / 3)
+    none = "(nothing)"
+    assert found["tables"]["confusion"] == [
+        {"gold": "L", "predicted": {"L": 0, "O": 1, "P": 0, none: 0}},
+        {"gold": "O", "predicted": {"L": 0, "O": 0, "P": 0, none: 1}},
+        {"gold": "P", "predicted": {"L": 0, "O": 0, "P": 2, none: 0}},
+        {"gold": none, "predicted": {"L": 1, "O": 0, "P": 0, none: 0}},
+    ]

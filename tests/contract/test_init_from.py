@@ -157,6 +157,25 @@ def test_plain_folder_and_architecture(place: Path):
         load_task(replace(named, model=str(place / "roberta")), "nli")
 
 
+def test_the_default_model_is_checked_where_it_is_asked_for(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """It looks like no --model at all once it is in a configuration."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "roberta-base").symlink_to(place / "roberta")  # a folder goes before the hub
+    flags = ("--init-from", place / "runs" / "bert-nli", "--data", place / "rte", "--dry-run")
+    assert run("nli", *flags).code == 0
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("task: nli\nmodel: roberta-base\n", encoding="utf-8")
+    for asked in (("nli", "--model", "roberta-base"), ("nli", "--model=roberta-base"),
+                  ("run", recipe)):  # fmt: skip
+        outcome = run(*asked, *flags)
+        assert outcome.code == 2, outcome
+        assert "--model roberta-base has model_type roberta, but --init-from" in outcome.err
+    same = ("--init-from", place / "roberta", "--model", "roberta-base")
+    assert run("nli", *same, *flags[2:]).code == 0
+
+
 def test_wrong_folders(place: Path, tmp_path: Path):
     base = config(place, "nli", data="rte")
     with pytest.raises(ValueError, match=r"--init-from runs/none: no such folder"):

@@ -31,6 +31,8 @@ def on_tiny_model(words: list[str], model: str) -> list[str]:
         words += ["--model", model]
     if words[0] in ("classify", "nli", "tag", "ner", "run"):
         words += ["--steps", "2", "--limit", "60"]
+    if "--label-errors" in words:
+        words += ["--epochs", "0.1"]
     return words
 
 

@@ -87,10 +87,10 @@ def test_other_commands(calls: list[tuple], recipe: Path):
     run("predict", "run", "--text", "-1", "--pair", "--x")
     run("score", "p.jsonl", "g.conll", "--columns", "tags=3")
     run("compare", "a", "b,c", "--unit", "document", "--json")
-    default = TagConfig()
+    of_recipe = TagConfig(steps=5, lr=1e-3, overlap=8)
     assert calls == [
-        ("check", CheckCommand(data="folder", task="nli")),
-        ("check", CheckCommand(data=default.data, task="tag")),
+        ("check", CheckCommand(data="folder", task="nli"), None),
+        ("check", CheckCommand(data=of_recipe.data, task="tag"), of_recipe),
         ("predict_texts", Path("run"), PredictCommand(text="-1", pair="--x")),
         ("score_files", Path("p.jsonl"), "g.conll", ScoreCommand(columns=("tags=3",))),
         ("compare_files", "a", "b,c", CompareCommand(unit="document", json=True)),

@@ -144,9 +144,21 @@ def test_hub_names():
     assert hub_set("wikiann:fr") == ("unimelb-nlp/wikiann", "fr", None)
     assert hub_set("AG-News") == ALIASES["ag_news"]
     assert hub_set("trec").revision == "refs/convert/parquet"
+    assert hub_set("bc5cdr") == ("tner/bc5cdr", None, "refs/convert/parquet")
+    ewt = ("universal-dependencies/universal_dependencies", "en_ewt", "refs/convert/parquet")
+    assert hub_set("UD-EWT") == ewt
     assert hub_set("nothing") is None
     with pytest.raises(DataError, match=r"Known short names: ag_news.*meant 'snli'"):
         resolve("snlii")
+
+
+def test_a_set_that_must_be_fetched_says_where(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DataError, match=r"--data genia: .*geniaproject.*--data FOLDER"):
+        resolve("genia")
+    (tmp_path / "genia").mkdir()
+    (tmp_path / "genia" / "train.jsonl").write_text(ROW)
+    assert list(resolve("genia").files) == ["train"]
 
 
 def test_hub_failures_are_one_line_with_advice(monkeypatch):

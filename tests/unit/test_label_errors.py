@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from finetune.label_errors import probable_label_errors
+from finetune.label_errors import confident_joint, probable_label_errors
 
 
 def test_by_hand():
@@ -37,3 +37,24 @@ def test_nothing_and_what_never_occurs():
     assert probable_label_errors(sure, np.array([0, 0])) == [], "class 2 has no example"
     with pytest.raises(ValueError, match="2 examples with 1 labels"):
         probable_label_errors(sure, np.array([0]))
+
+
+def test_joint_by_hand():
+    """As above: of class 0 two are confidently 0 and one 1; of class 1 one is 1, one is neither."""
+    chances = np.array([[0.9, 0.1], [0.8, 0.2], [0.1, 0.9], [0.3, 0.7], [0.5, 0.5]])
+    joint = confident_joint(chances, np.array([0, 0, 0, 1, 1]))
+    assert np.allclose(joint, np.array([[2, 1], [0, 2]]) / 5)
+
+
+def test_the_joint_estimates_the_noise():
+    rng = np.random.default_rng(2)
+    true = rng.integers(0, 3, 6000)
+    logits = rng.normal(0, 1, (6000, 3)) + 5 * np.eye(3)[true]
+    chances = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    given = np.where((true == 0) & (rng.random(6000) < 0.3), 2, true)
+    joint = confident_joint(chances, given)
+    real = np.array([[np.mean((given == i) & (true == j)) for j in range(3)] for i in range(3)])
+    assert np.abs(joint - real).max() < 0.03  # shares from 0.1 to 0.4
+    assert joint.sum() == pytest.approx(1)
+    assert np.allclose(joint.sum(1), np.bincount(given) / 6000)
+    assert confident_joint(np.zeros((0, 2)), np.zeros(0, dtype=int)).shape == (2, 2)

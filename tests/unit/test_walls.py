@@ -90,15 +90,19 @@ WALLS = {
     "run_folder run_log state step tasks training_data types vocabulary",
     "predictor": "align config launch prediction tasks types",
     "pipelines": "batching heads predictor tasks types",
+    "submission": "data tasks.labels types",
     "graph": "",
     "export": "batching encoder graph heads predictor tasks types",
-    "commands": "analysis_text comparing data export models prediction predictor scoring tasks "
-    "tokenization types",
+    "cross_fitting": "config data interruption launch prediction progress tasks train types",
+    "suspects": "align cross_fitting label_errors mistakes types",
+    "label_check": "config cross_fitting interruption launch suspects types",
+    "commands": "analysis_text comparing config data export label_check models prediction "
+    "predictor scoring submission tasks tokenization types",
     "training": "commands config interruption launch optimization progress recipe report "
     "tasks train types",
     "seeds": "commands config launch progress recipe report run_log tasks training",
     "arguments": "config types",
-    "start": "arguments config recipe seeds training",
+    "start": "arguments config initial recipe seeds training",
     "cli": "arguments bench commands config recipe reproduced start types",
 }
 """What each module may import of ours, at its top or inside functions; a package may import its
