@@ -54,6 +54,11 @@ def train_seeds(
 
     Raises ValueError where the folder holds a seed with other settings.
     """
+    if config.push_to_hub is not None:
+        raise ValueError(
+            "--push-to-hub goes with one run: leave it out with --seeds, and upload the seed you "
+            "choose with: finetune push RUN ID"
+        )
     quiet_libraries()
     start = time.monotonic()
     name = (recipe.name if recipe else launch.unseeded_name(config, task)) + "-seeds"
@@ -76,7 +81,11 @@ def train_seeds(
     got = f"mean of {_counted(len(results.metrics))}"
     for claim in _claims(results, recipe, config, of_recipe):
         print(claim.line(got))
-    print(f"{clock(time.monotonic() - start)} in all. Everything is in {folder}, see {FILE}.")
+    report.write_or_say(folder)
+    print(
+        f"{clock(time.monotonic() - start)} in all. Everything is in {folder}, see {FILE} and "
+        f"{report.FILE}."
+    )
 
 
 def _kinds(folder: Path, configs: Sequence[TrainConfig]) -> list[str]:
@@ -238,7 +247,7 @@ def _write(
         {
             "split": claim.expected.split, "metric": claim.expected.metric,
             "expected": claim.expected.value, "tolerance": claim.expected.tolerance,
-            "mean": claim.value, "verdict": claim.verdict,
+            "mean": claim.value, "verdict": claim.verdict, "source": claim.expected.cited,
         }
         for claim in _claims(results, recipe, config, of_recipe)
     ]  # fmt: skip

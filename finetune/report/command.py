@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from finetune.answers import Gold
 from finetune.config import CONFIGS, settings
+from finetune.report.card import write_card
 from finetune.report.errors import MOST_EXAMPLES
 from finetune.report.gathering import System, gather
 
@@ -28,6 +30,8 @@ def run(folders: Sequence[str], command: ReportCommand) -> None:
     systems = _named_apart([gather(path, command.split) for path in paths])
     out = Path(command.out or (paths[0] / FILE if len(paths) == 1 else FILE))
     write(systems, out, command.examples)
+    if len(systems) == 1 and command.split is None:
+        _write_card(systems[0])
     for system in systems:
         for each in (system, *system.runs):
             for line in each.missing:
@@ -49,11 +53,29 @@ def write(systems: Sequence[System], out: Path, most_examples: int = MOST_EXAMPL
     fresh.replace(out)
 
 
-def write_run(folder: Path, gold: Mapping[str, Gold] | None = None) -> System:
-    """Write the page of one run, or of a folder of seeds, into its folder."""
-    system = gather(folder, None, gold)
-    write([system], folder / FILE)
-    return system
+def write_or_say(folder: Path, gold: Mapping[str, Gold] | None = None) -> None:
+    """Write the page of a finished run, or of a folder of seeds, and the card of its model.
+
+    The run is finished whatever comes of them: what fails here is said, with the command that
+    makes them again.
+    """
+    try:
+        system = gather(folder, None, gold)
+        write([system], folder / FILE)
+        _write_card(system)
+    except Exception as error:
+        print(
+            f"{FILE} or the model card could not be made ({type(error).__name__}: {error}). The "
+            f"run itself is finished; try again with: finetune report {shlex.quote(str(folder))}",
+            file=sys.stderr,
+        )
+
+
+def _write_card(system: System) -> None:
+    """The card of the model of a finished run; several seeds have one each."""
+    run = system.runs[0]
+    if run.folder == system.folder and run.metrics and (run.folder / "best").is_dir():
+        write_card(system)
 
 
 def _named_apart(systems: Sequence[System]) -> list[System]:

@@ -32,7 +32,6 @@ WALLS = {
     "calibration": "",
     "recipe": "config types",
     "reproduced": "config recipe",
-    "report": "config metrics recipe types",
     "data": "align hub nesting types widths",
     "models": "hub types",
     "tokenization": "hub models types",
@@ -70,6 +69,9 @@ WALLS = {
     "analysis": "align analysis_tables answers breakdown calibration confidences metrics mistakes "
     "prediction_rows scoring span_matching systems types",
     "analysis_text": "analysis analysis_tables calibration mistakes types",
+    "report": "align analysis answers arguments breakdown calibration comparing config data "
+    "mistakes models prediction_rows significance sufficient_statistics systems tasks types",
+    "publishing": "report tasks",
     "optimization": "batching config",
     "checkpoint": "",
     "interruption": "",
@@ -93,12 +95,12 @@ WALLS = {
     "export": "batching encoder graph heads predictor tasks types",
     "commands": "analysis_text comparing data export models prediction predictor scoring tasks "
     "tokenization types",
-    "training": "commands config interruption launch optimization progress recipe report "
-    "tasks train types",
+    "training": "answers commands config interruption launch optimization progress publishing "
+    "recipe report tasks train types",
     "seeds": "commands config launch progress recipe report run_log tasks training",
     "arguments": "config types",
     "start": "arguments config recipe seeds training",
-    "cli": "arguments bench commands config recipe reproduced start types",
+    "cli": "arguments bench commands config publishing recipe report reproduced start types",
 }
 """What each module may import of ours, at its top or inside functions; a package may import its
 own modules. A new module gets a line here, which is the moment to think about where it stands."""
