@@ -41,6 +41,10 @@ class Trained(NamedTuple):
     pairs: bool | None
 
 
+Claiming = Callable[[Mapping[str, Mapping[str, float]]], Sequence[Claim]]
+"""What a recipe claims against metrics by split."""
+
+
 def train(
     name: str, config: TrainConfig, recipe: Recipe | None, of_recipe: TrainConfig | None
 ) -> None:
@@ -56,11 +60,7 @@ def train(
     config = with_folder(config, name, recipe.name if recipe else None)
     folder = Path(config.out or "")
 
-    def claimed(metrics: Mapping[str, Mapping[str, float]]) -> list[Claim]:
-        if recipe is None or of_recipe is None:
-            return []
-        return claims(recipe, metrics, changed(settings(config), of_recipe, "seed"))
-
+    claimed = claiming(recipe, config, of_recipe)
     trained = train_once(name, config, lambda: report.to_continue(str(folder)), claimed)
     if trained is None:
         return
@@ -75,11 +75,19 @@ def train(
         print(push(folder, id))
 
 
+def claiming(recipe: Recipe | None, config: TrainConfig, of_recipe: TrainConfig | None) -> Claiming:
+    """How to hold metrics of this configuration against those of its recipe, if it has one."""
+    if recipe is None or of_recipe is None:
+        return lambda _: ()
+    differing = changed(settings(config), of_recipe, "seed")
+    return lambda metrics: claims(recipe, metrics, differing)
+
+
 def train_once(
     name: str,
     config: TrainConfig,
     again: Callable[[], str],
-    claimed: Callable[[Mapping[str, Mapping[str, float]]], Sequence[Claim]] = lambda _: (),
+    claimed: Claiming,
 ) -> Trained | None:
     """Train in the folder that ``config.out`` names, leave there what people want to know, and
     print the scores; None on processes that are not the main one.

@@ -242,7 +242,7 @@ def _text_verdict(
     if run.form == "number":
         parts.append(element("p", f"error {abs(gold - answer):.4f}", class_="note"))
     if doubtful:
-        said = f"Gold is probably wrong: {doubtful.predicted} is likelier than {doubtful.gold}"
+        said = f"Gold may be wrong: perhaps {doubtful.predicted}, not {doubtful.gold}"
         parts.append(element("p", said, _sure(doubtful.confidence), class_="doubt"))
     return joined(parts)
 

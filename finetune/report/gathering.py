@@ -98,7 +98,7 @@ def gather(folder: Path, split: str | None, gold: Mapping[str, Gold] | None = No
         seeds = _object(folder / "seeds.json", missing)
         if len(several) > MOST_SEEDS:
             missing.append(f"only the first {MOST_SEEDS} of {len(several)} runs are read")
-    return System(folder.name or str(folder), folder, runs, headline(runs, missing), seeds, missing)
+    return System(folder.resolve().name, folder, runs, headline(runs, missing), seeds, missing)
 
 
 def gather_run(

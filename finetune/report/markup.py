@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
+_VOID = ("input",)
+"""Elements that have no end."""
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 
 
@@ -41,6 +43,8 @@ def element(name: str, *children: Any, **attributes: Any) -> Html:
     >>> element("p", "a < b", class_="note", hidden=True)
     '<p class="note" hidden>a &lt; b</p>'
     """
+    if name in _VOID:
+        return Html(f"<{name}{_attributes(attributes)}>")
     inner = "".join(map(escaped, children))
     return Html(f"<{name}{_attributes(attributes)}>{inner}</{name}>")
 

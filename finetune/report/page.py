@@ -68,7 +68,7 @@ def _sections(
         ("calibration", "Calibration", sections.calibration(runs)),
         ("parts", "Lengths and parts", sections.parts(runs)),
         ("made", "Made with", summary.made_with(systems, defaults)),
-        ("errors", "Mistakes", _errors(runs, most_examples)),
+        ("mistakes", "Mistakes", _errors(runs, most_examples)),
     ]
 
 

@@ -10,6 +10,8 @@ from finetune.report.markup import EMPTY, Html, element, joined, own_text
 
 SHARES = frozenset({"precision", "recall", "f1", "accuracy"})
 """Columns that are drawn as bars too."""
+LONG = 28
+"""Letters from which the text of a cell is set in several lines."""
 MOST_LABELS = 20
 """Labels of the widest confusion matrix that is drawn."""
 
@@ -62,7 +64,10 @@ def _cell(value: Any, bar: bool) -> Html:
         return element("td", shown(value), class_="num bar", style=f"--share:{share:.4f}")
     if number:
         return element("td", shown(value), class_="num")
-    return element("td", EMPTY if value is None else own_text(value))
+    if value is None:
+        return element("td")
+    long = len(str(value)) > LONG
+    return element("td", own_text(value), class_="long" if long else None)
 
 
 def _is_number(value: Any) -> bool:
