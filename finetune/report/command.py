@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from finetune.arguments import ReportCommand
 
 FILE = "report.html"
+MOST_RUNS = 12
+"""Runs whose curves and answers one page holds."""
 
 
 def run(folders: Sequence[str], command: ReportCommand) -> None:
@@ -28,6 +30,8 @@ def run(folders: Sequence[str], command: ReportCommand) -> None:
     if repeated := [path for path in paths if paths.count(path) > 1]:
         raise ValueError(f"{repeated[0]}: named twice: name each run once.")
     systems = _named_apart([gather(path, command.split) for path in paths])
+    if (number := sum(len(system.runs) for system in systems)) > MOST_RUNS:
+        raise ValueError(f"{number} runs are too many for one page: name {MOST_RUNS} at most.")
     out = Path(command.out or (paths[0] / FILE if len(paths) == 1 else FILE))
     write(systems, out, command.examples)
     if len(systems) == 1 and command.split is None:

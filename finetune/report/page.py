@@ -15,9 +15,6 @@ from finetune.report.errors import MOST_EXAMPLES, error_browser
 from finetune.report.gathering import System
 from finetune.report.markup import EMPTY, Html, element, escaped, joined, own_text
 
-MOST_RUNS = 12
-"""Runs whose curves and answers one page holds."""
-
 
 def page(
     systems: Sequence[System], defaults: Mapping[str, Any], most_examples: int = MOST_EXAMPLES
@@ -56,7 +53,7 @@ def page(
 def _sections(
     systems: Sequence[System], defaults: Mapping[str, Any], most_examples: int
 ) -> list[tuple[str, str, Html]]:
-    runs = [(summary.name_of(s, run, systems), run) for s in systems for run in s.runs][:MOST_RUNS]
+    runs = [(summary.name_of(s, run, systems), run) for s in systems for run in s.runs]
     several = len(systems) > 1
     return [
         ("score", "Score", _scores(systems)),

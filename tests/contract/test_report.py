@@ -217,6 +217,8 @@ def test_what_is_refused(tmp_path: Path):
     refused(run("report", tmp_path / "none"), "no such folder")
     folder = label_run(tmp_path / "run")
     refused(run("report", folder, folder), "named twice")
+    many = [shutil.copytree(folder, tmp_path / f"run{n}") for n in range(13)]
+    refused(run("report", *many), "13 runs are too many", "12 at most")
     refused(run("report", folder, "--out", tmp_path / "no" / "x.html"), "--out", "does not exist")
     refused(run("report", folder, "--examples", "-1"), "--examples")
 
