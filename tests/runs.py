@@ -97,3 +97,15 @@ def label_run(folder: Path, rows: list[tuple] = LABELS) -> Path:
         answers.append({"id": number, "label": answer, "score": sure, "scores": scores})
     return write_run(folder, "classify", dict.fromkeys(("train", "validation", "test"), data),
                      answers)  # fmt: skip
+
+
+def spans_run(folder: Path) -> Path:
+    """Nested and crossing spans."""
+    words = "The University of New York City".split()
+    gold = [(0, 6, "ORG"), (3, 6, "LOC")]
+    answer = [(0, 6, "ORG"), (3, 5, "LOC"), (4, 6, "PER")]
+    as_rows = [[{"start": s, "end": e, "label": x, "score": 0.8} for s, e, x in side]
+               for side in (gold, answer)]  # fmt: skip
+    rows = [{"tokens": words, "spans": as_rows[0]}] * 2
+    answers = [{"id": n, "words": words, "spans": as_rows[n]} for n in range(2)]
+    return write_run(folder, "ner", {"train": rows, "test": rows}, answers)

@@ -162,15 +162,17 @@ def _made_with(run: Run, defaults: Mapping[str, Any]) -> Html:
            if name in about},
         **about.get("versions", {}),
     }  # fmt: skip
+    tables = [table("Settings other than the defaults", ["setting", "value"], rows)]
+    if facts:
+        named = [[name, str(value)] for name, value in facts.items()]
+        tables.append(table("Environment", ["what", "value"], named))
     return joined(
         [
             element("pre", element("code", command), tabindex="0") if command else EMPTY,
-            table("Settings other than the defaults", ["setting", "value"], rows),
+            element("div", *tables, class_="tables"),
             details("All other settings", table("Defaults", ["setting", "value"], same)),
-            table("Environment", ["what", "value"], [[n, str(v)] for n, v in facts.items()])
-            if facts else EMPTY,
         ]
-    )  # fmt: skip
+    )
 
 
 def _setting(value: Any) -> str:

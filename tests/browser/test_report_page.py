@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.command import run
-from tests.runs import label_run, tag_run
+from tests.runs import label_run, spans_run, tag_run
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 FLAGS = (
@@ -36,13 +36,14 @@ def browser() -> Iterator[Any]:
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     place = tmp_path_factory.mktemp("pages")
     first, second = tag_run(place / "entities"), label_run(place / "texts")
-    for folder in (first, second):
+    third = spans_run(place / "nested")
+    for folder in (first, second, third):
         assert run("report", folder).code == 0
     label_run(place / "other texts")
     both = run("report", second, place / "other texts", "--out", place / "both.html")
     assert both.code == 0, both.err
     return {"entities": first / "report.html", "texts": second / "report.html",
-            "both": place / "both.html"}  # fmt: skip
+            "nested": third / "report.html", "both": place / "both.html"}  # fmt: skip
 
 
 @pytest.fixture
@@ -138,9 +139,10 @@ def test_phone(opened: Any, name: str, scheme: str, tmp_path: Path):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_contrast(opened: Any, scheme: str):
+@pytest.mark.parametrize("name", ["entities", "texts", "nested"])
+def test_contrast(opened: Any, name: str, scheme: str):
     """Text reaches the ratio of 4.5 to what lies behind it (WCAG 2.2, 1.4.3)."""
-    page = opened("entities", color_scheme=scheme)
+    page = opened(name, color_scheme=scheme)
     worst = page.evaluate(CONTRAST)
     assert worst["ratio"] >= 4.5, worst
 

@@ -18,7 +18,7 @@ from finetune.significance import estimate
 from finetune.sufficient_statistics import count
 from tests import data
 from tests.command import Outcome, run
-from tests.runs import LABELS, SENTENCES, label_run, tag_run, write_run
+from tests.runs import LABELS, SENTENCES, label_run, spans_run, tag_run, write_run
 from tests.tiny import save_tiny_checkpoint
 
 VOID = {"meta", "link", "input"}
@@ -75,18 +75,6 @@ def sets_run(folder: Path) -> Path:
     rows = [{"text": f"text {n}", "labels": ["a", "b"][: n % 3]} for n in range(9)]
     answers = [{"id": n, "label": ["a"], "scores": {"a": 0.9, "b": 0.3}} for n in range(9)]
     return write_run(folder, "classify", {"train": rows, "test": rows}, answers)
-
-
-def spans_run(folder: Path) -> Path:
-    """Nested and crossing spans."""
-    words = "The University of New York City".split()
-    gold = [(0, 6, "ORG"), (3, 6, "LOC")]
-    answer = [(0, 6, "ORG"), (3, 5, "LOC"), (4, 6, "PER")]
-    as_rows = [[{"start": s, "end": e, "label": x, "score": 0.8} for s, e, x in side]
-               for side in (gold, answer)]  # fmt: skip
-    rows = [{"tokens": words, "spans": as_rows[0]}] * 2
-    answers = [{"id": n, "words": words, "spans": as_rows[n]} for n in range(2)]
-    return write_run(folder, "ner", {"train": rows, "test": rows}, answers)
 
 
 def speech_run(folder: Path) -> Path:
