@@ -48,12 +48,10 @@ _EXAMPLES = {
 }
 
 
-def write_card(system: System) -> Path:
+def write_card(system: System) -> None:
     """Write the card of a run's best model; raises ValueError where there is no such model."""
-    run = system.runs[0]
-    path = run.folder / "best" / "README.md"
+    path = system.runs[0].folder / "best" / "README.md"
     path.write_text(card(system), encoding="utf-8")
-    return path
 
 
 def card(system: System) -> str:
@@ -216,14 +214,12 @@ def _usage(run: Run, saved: Mapping[str, Any]) -> str:
     else:
         code = (f'import finetune\n\nmodel = finetune.load("{PLACE}")\n'
                 f"print(model.predict([{_EXAMPLES[run.task]}])[0].record())")  # fmt: skip
-    more = [name for name in ("temperature", "thresholds") if saved["extra"].get(name)]
-    if _is_native(saved) and (more or run.task == "tag" or run.config.get("long_text") == "window"):
-        code += "\n```\n\n`finetune predict` also applies what plain transformers does not: "
-        what = [f"the fitted {name}" for name in more]
-        what += ["legal sequences of tags", "windows over long texts"] if run.task == "tag" else []
-        what += ["windows over long texts"] if run.config.get("long_text") == "window" else []
-        return f"```python\n{code}{', '.join(what)}."
-    return f"```python\n{code}\n```"
+    what = ["the fitted temperature"] if saved["extra"].get("temperature") else []
+    what += ["legal sequences of tags", "windows over long texts"] if run.task == "tag" else []
+    what += ["windows over long texts"] if run.config.get("long_text") == "window" else []
+    more = "\n\n`finetune predict` also applies what plain transformers does not: "
+    more = f"{more}{', '.join(what)}." if what and _is_native(saved) else ""
+    return f"```python\n{code}\n```{more}"
 
 
 def _intended(run: Run, saved: Mapping[str, Any]) -> str:
