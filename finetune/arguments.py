@@ -151,6 +151,27 @@ class CompareCommand:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ReportCommand:
+    """Write one page on a run, or on several side by side: scores with intervals, curves, classes,
+    calibration, and mistakes to browse. The file needs no network."""
+
+    out: str | None = None
+    """File to write; unset is `report.html` in the run folder, or here for several."""
+    split: str | None = None
+    """Which predictions; unset is the test split, or the validation split without gold there."""
+    examples: int = 300
+    """How many examples with mistakes the page holds at most."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PushCommand:
+    """Upload the best model of a run, with its model card, to the Hugging Face hub."""
+
+    private: bool = False
+    """Make the repository private, if it is new."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class BenchCommand:
     """Measure speed and memory against transformers' Trainer and pipelines, and against other
     span heads: same model, same texts, one process, in turns. Trains copies; saves nothing."""

@@ -14,7 +14,9 @@ from finetune.arguments import (
     CompareCommand,
     ExportCommand,
     PredictCommand,
+    PushCommand,
     RecipesCommand,
+    ReportCommand,
     ScoreCommand,
     joined,
     parse,
@@ -36,6 +38,8 @@ COMMANDS = {
     "score": "score a file of predictions against gold, without a model",
     "analyse": "take one system's answers apart: parts, calibration, mistakes",
     "compare": "test whether two systems differ by more than chance, without a model",
+    "report": "write a run, or several side by side, as one page to read in a browser",
+    "push": "upload a trained model with its model card to the Hugging Face hub",
     "bench": "measure speed and memory against transformers' own training and pipelines",
 }
 """The commands, in the order in which help lists them."""
@@ -95,6 +99,8 @@ def _dispatch(arguments: list[str]) -> None:
         "score": _score,
         "analyse": _analyse,
         "compare": _compare,
+        "report": _report,
+        "push": _push,
         "bench": _bench,
     }
     if name in CONFIGS:
@@ -232,6 +238,37 @@ def _compare(arguments: list[str]) -> None:
     from finetune import commands
 
     commands.compare_files(first, second, command)
+
+
+def _report(arguments: list[str]) -> None:
+    folders: list[str] = []
+    rest = arguments
+    while (found := _first(rest))[0] is not None:
+        folders.append(found[0])
+        rest = found[1]
+    command = parse(
+        ReportCommand, rest, "report",
+        more="finetune report RUN, or several to compare: finetune report A B C. Each is the "
+        "folder of a run, or one of several seeds.",
+    )  # fmt: skip
+    if not folders:
+        raise ValueError("report needs the folder of a run: finetune report RUN")
+    from finetune.report.command import run
+
+    run(folders, command)
+
+
+def _push(arguments: list[str]) -> None:
+    folder, rest = _first(arguments)
+    id, rest = _first(rest)
+    command = parse(PushCommand, rest, "push", more="finetune push RUN OWNER/NAME")
+    if folder is None or id is None:
+        raise ValueError(
+            "push needs the folder of a run and an id on the hub: finetune push RUN OWNER/NAME"
+        )
+    from finetune.publishing import push
+
+    print(push(Path(folder), id, private=command.private))
 
 
 def _bench(arguments: list[str]) -> None:

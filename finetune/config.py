@@ -101,6 +101,10 @@ class TrainConfig:
     """Continue the run in --out from its last checkpoint (unset: the newest of the same name)."""
     track: Literal["none", "tensorboard", "wandb", "trackio"] = "none"
     """Also send losses and scores to this tracker."""
+    push_to_hub: str | None = None
+    """Upload the best model, with its model card, to this id on the Hugging Face hub when training
+    has ended; whether you are signed in is looked at before it starts. `finetune push` does so
+    later."""
     trust_remote_code: bool = False
     """Allow a model's own Python code from the hub to run."""
 
@@ -275,7 +279,7 @@ CONFIGS: dict[str, type[TrainConfig]] = {
 """The configuration class of each task."""
 
 RESULT_FREE = frozenset({"out", "resume", "track", "save_every", "trust_remote_code"}) | {
-    "max_tokens", "batching", "active_vocabulary", "cuda_graphs"
+    "push_to_hub", "max_tokens", "batching", "active_vocabulary", "cuda_graphs"
 }  # fmt: skip
 """Settings that cannot change what a run computes; all others make results incomparable."""
 

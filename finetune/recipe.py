@@ -200,6 +200,15 @@ class Claim(NamedTuple):
         source = "" if self.verdict.startswith("not ") else f" ({entry.cited})"
         return f"{claim}, {got} {self.value:.4f}: {self.verdict}{source}"
 
+    def record(self) -> dict[str, Any]:
+        """The claim and what came of it as JSON values."""
+        entry = self.expected
+        return {
+            "split": entry.split, "metric": entry.metric, "expected": entry.value,
+            "tolerance": entry.tolerance, "source": entry.cited, "value": self.value,
+            "verdict": self.verdict,
+        }  # fmt: skip
+
 
 def claims(
     recipe: Recipe, metrics: Mapping[str, Mapping[str, float]], differing: Sequence[str]

@@ -20,10 +20,10 @@ from finetune import launch, report
 from finetune.commands import quiet_libraries
 from finetune.config import TrainConfig, settings
 from finetune.progress import clock
-from finetune.recipe import Recipe, changed, claims
+from finetune.recipe import Claim, Recipe, changed
 from finetune.run_log import Diverged
 from finetune.tasks import load_task
-from finetune.training import Baseline, baselines_of, train_once
+from finetune.training import Baseline, Claiming, baselines_of, claiming, train_once
 
 FILE = "seeds.json"
 """The summary in the folder that holds the seeds' folders."""
@@ -54,6 +54,11 @@ def train_seeds(
 
     Raises ValueError where the folder holds a seed with other settings.
     """
+    if config.push_to_hub is not None:
+        raise ValueError(
+            "--push-to-hub goes with one run: leave it out with --seeds, and upload the seed you "
+            "choose with: finetune push RUN ID"
+        )
     quiet_libraries()
     start = time.monotonic()
     name = (recipe.name if recipe else launch.unseeded_name(config, task)) + "-seeds"
@@ -65,7 +70,7 @@ def train_seeds(
     kinds: list[str] = launch.agreed(lambda: _kinds(folder, configs))
     results = Results(baselines=_saved_baselines(folder))
     for each, kind in zip(configs, kinds, strict=True):
-        _train_one(task, each, kind, results)
+        _train_one(task, each, kind, results, claiming(recipe, config, of_recipe))
         if launch.is_main():
             _write(folder, results, recipe, config, of_recipe)
     if not launch.is_main():
@@ -76,7 +81,11 @@ def train_seeds(
     got = f"mean of {_counted(len(results.metrics))}"
     for claim in _claims(results, recipe, config, of_recipe):
         print(claim.line(got))
-    print(f"{clock(time.monotonic() - start)} in all. Everything is in {folder}, see {FILE}.")
+    report.write_or_say(folder)
+    print(
+        f"{clock(time.monotonic() - start)} in all. Everything is in {folder}, see {FILE} and "
+        f"{report.FILE}."
+    )
 
 
 def _kinds(folder: Path, configs: Sequence[TrainConfig]) -> list[str]:
@@ -101,7 +110,9 @@ def _kind(folder: Path, config: TrainConfig) -> str:
     return "finished" if (folder / "metrics.json").is_file() else "unfinished"
 
 
-def _train_one(task: str, config: TrainConfig, kind: str, results: Results) -> None:
+def _train_one(
+    task: str, config: TrainConfig, kind: str, results: Results, claimed: Claiming
+) -> None:
     """Train a seed, or read what it came to where it is finished."""
     folder = Path(config.out or "")
     if launch.is_main():
@@ -109,7 +120,7 @@ def _train_one(task: str, config: TrainConfig, kind: str, results: Results) -> N
     if kind != "finished":
         resumed = replace(config, resume=kind == "unfinished")
         try:
-            trained = train_once(task, resumed, again=report.command_line)
+            trained = train_once(task, resumed, report.command_line, claimed)
         except Diverged as error:
             results.degenerate[config.seed] = [str(error)]
             return
@@ -215,15 +226,13 @@ def _claims(
     recipe: Recipe | None,
     config: TrainConfig,
     of_recipe: TrainConfig | None,
-) -> list[Any]:
+) -> Sequence[Claim]:
     """The recipe's scores against the means."""
-    if recipe is None or of_recipe is None:
-        return []
     means = {
         split: {name: each["mean"] for name, each in scores.items()}
         for split, scores in summary(results.metrics).items()
     }
-    return claims(recipe, means, changed(settings(config), of_recipe, "seed"))
+    return claiming(recipe, config, of_recipe)(means)
 
 
 def _write(
@@ -235,11 +244,7 @@ def _write(
 ) -> None:
     """Write the summary of the seeds so far."""
     verdicts = [
-        {
-            "split": claim.expected.split, "metric": claim.expected.metric,
-            "expected": claim.expected.value, "tolerance": claim.expected.tolerance,
-            "mean": claim.value, "verdict": claim.verdict,
-        }
+        {**{n: v for n, v in claim.record().items() if n != "value"}, "mean": claim.value}
         for claim in _claims(results, recipe, config, of_recipe)
     ]  # fmt: skip
     content = {

@@ -128,6 +128,24 @@ def compare(
     )
 
 
+def estimate(runs: Sequence[Counted], *, num_resamples: int = 10_000, seed: int = 0) -> Estimate:
+    """The score of one system, the mean over its runs, with its interval.
+
+    The bootstrap is that of ``compare``: units are drawn for all runs alike, and with several runs
+    the luck of training is counted in. Raises ValueError where there is nothing to draw.
+    """
+    sizes = {run.num_units for run in runs}
+    if len(sizes) != 1 or 0 in sizes or num_resamples < 1:
+        raise ValueError(f"no interval from {len(runs)} runs on {sorted(sizes)} units")
+    whole = np.ones((1, *sizes))
+    observed = np.concatenate([run.values(whole) for run in runs])
+    for_units, for_luck = map(np.random.default_rng, np.random.SeedSequence(seed).spawn(2))
+    (resampled,) = _bootstrapped([runs], num_resamples, for_units)
+    variance, degrees = _training_variance([observed], [resampled])
+    (luck,) = _luck([len(runs)], variance, degrees, num_resamples, for_luck)
+    return _estimate(float(observed.mean()), resampled.mean(axis=0) + luck)
+
+
 def _bootstrapped(
     systems: Sequence[Sequence[Counted]], num_resamples: int, random: np.random.Generator
 ) -> list[np.ndarray]:
@@ -142,7 +160,7 @@ def _bootstrapped(
         return [np.stack([run.values(weights) for run in runs]) for runs in systems]
 
     parts = list(_in_parts(draw, num_resamples, num_units))
-    return [np.concatenate([part[side] for part in parts], axis=1) for side in (0, 1)]
+    return [np.concatenate([part[side] for part in parts], axis=1) for side in range(len(systems))]
 
 
 def _randomized(

@@ -9,15 +9,16 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from finetune import report
 from finetune.commands import quiet_libraries
 from finetune.config import TrainConfig, settings
-from finetune.recipe import Recipe, changed, claims
+from finetune.recipe import Claim, Recipe, changed, claims
 from finetune.tasks import Task, load_task
 
 if TYPE_CHECKING:
+    from finetune.answers import Gold
     from finetune.types import Example
 
 
@@ -40,36 +41,59 @@ class Trained(NamedTuple):
     pairs: bool | None
 
 
+Claiming = Callable[[Mapping[str, Mapping[str, float]]], Sequence[Claim]]
+"""What a recipe claims against metrics by split."""
+
+
 def train(
     name: str, config: TrainConfig, recipe: Recipe | None, of_recipe: TrainConfig | None
 ) -> None:
     """Train a task's model and say what came out, how that compares and where it is."""
     quiet_libraries()
-    from finetune.launch import with_folder
+    from finetune.launch import agreed, with_folder
     from finetune.progress import clock
+    from finetune.publishing import push, require_login
 
     start = time.monotonic()
+    if (id := config.push_to_hub) is not None:
+        agreed(lambda: require_login(id))
     config = with_folder(config, name, recipe.name if recipe else None)
     folder = Path(config.out or "")
-    trained = train_once(name, config, again=lambda: report.to_continue(str(folder)))
+
+    claimed = claiming(recipe, config, of_recipe)
+    trained = train_once(name, config, lambda: report.to_continue(str(folder)), claimed)
     if trained is None:
         return
-    if recipe is not None and of_recipe is not None:
-        differing = changed(settings(config), of_recipe, "seed")
-        for claim in claims(recipe, trained.metrics, differing):
-            print(claim.line())
+    for claim in claimed(trained.metrics):
+        print(claim.line())
     print(
         f"{clock(time.monotonic() - start)} in all. Everything is in {folder}: README.md says what "
-        f"is what; the model is {folder / 'best'}."
+        f"is what, {report.FILE} shows it; the model is {folder / 'best'}."
     )
     print(f"Try it: {report.to_predict(folder, trained.pairs)}")
+    if id is not None:
+        print(push(folder, id))
 
 
-def train_once(name: str, config: TrainConfig, again: Callable[[], str]) -> Trained | None:
+def claiming(recipe: Recipe | None, config: TrainConfig, of_recipe: TrainConfig | None) -> Claiming:
+    """How to hold metrics of this configuration against those of its recipe, if it has one."""
+    if recipe is None or of_recipe is None:
+        return lambda _: ()
+    differing = changed(settings(config), of_recipe, "seed")
+    return lambda metrics: claims(recipe, metrics, differing)
+
+
+def train_once(
+    name: str,
+    config: TrainConfig,
+    again: Callable[[], str],
+    claimed: Claiming,
+) -> Trained | None:
     """Train in the folder that ``config.out`` names, leave there what people want to know, and
     print the scores; None on processes that are not the main one.
 
-    After Ctrl-C the program ends, once the command that ``again`` says has been named.
+    After Ctrl-C the program ends, once the command that ``again`` says has been named. ``claimed``
+    holds metrics against those of a recipe.
     """
     from finetune.interruption import Stopped
     from finetune.launch import make_accelerator
@@ -94,7 +118,9 @@ def train_once(name: str, config: TrainConfig, again: Callable[[], str]) -> Trai
     device = accelerator.device.type
     baselines = baselines_of(task, result.metrics)
     content = report.environment(device, precision_of(config, accelerator.device))
-    (folder / "environment.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    content |= _facts(task, baselines, claimed(result.metrics))
+    text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+    (folder / "environment.json").write_text(text, encoding="utf-8")
     report.write_readme(
         folder,
         task=name,
@@ -108,7 +134,34 @@ def train_once(name: str, config: TrainConfig, again: Callable[[], str]) -> Trai
         num_steps=result.num_steps,
     )
     print(report.results(result.metrics, lines))
+    report.write_or_say(folder, _gold(task))
     return Trained(result.metrics, baselines, task.pairs)
+
+
+def _facts(
+    task: Task, baselines: Mapping[str, Baseline], claimed: Sequence[Claim]
+) -> dict[str, Any]:
+    """What is known at the end of training only, for reports made later."""
+    data = getattr(task, "data", None)
+    facts: dict[str, Any] = {
+        "data": data.format if data else None,
+        "splits": {split: len(task.read(split)) for split in task.splits},
+        "baselines": {split: base._asdict() for split, base in baselines.items()},
+    }
+    if claimed:
+        facts["recipe"] = {"verdicts": [claim.record() for claim in claimed]}
+    return facts
+
+
+def _gold(task: Task) -> dict[str, Gold]:
+    """The gold of each split but training, as it is in memory."""
+    from finetune.answers import Gold
+
+    train_examples = task.read("train")
+    return {
+        split: Gold(task.config.data, examples=task.read(split), train=train_examples)
+        for split in task.splits[1:]
+    }
 
 
 def baselines_of(task: Task, metrics: Mapping[str, Mapping[str, float]]) -> dict[str, Baseline]:

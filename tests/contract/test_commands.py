@@ -58,7 +58,7 @@ def test_a_run_folder_has_everything(task: str, place: Path, outcomes: dict[str,
     folder = place / task
     assert {path.name for path in folder.iterdir()} == {
         "best", "last", "config.json", "environment.json", "log.jsonl", "metrics.json",
-        "predictions.test.jsonl", "predictions.validation.jsonl", "README.md",
+        "predictions.test.jsonl", "predictions.validation.jsonl", "README.md", "report.html",
     }  # fmt: skip
     assert {"config.json", "model.safetensors", "finetune.json", "tokenizer.json"} <= {
         path.name for path in (folder / "best").iterdir()
@@ -280,7 +280,7 @@ def test_runs_are_neither_overwritten_nor_repeated(
     again = train(place, "classify", place / "classify", "--resume")
     assert again.code == 0 and "step 6: " not in again.err
     for path, content in before.items():
-        if path.name not in ("config.json", "environment.json", "README.md"):
+        if path.name not in ("config.json", "environment.json", "README.md", "report.html"):
             assert path.read_bytes() == content, path
     monkeypatch.chdir(tmp_path)
     names = []

@@ -109,10 +109,10 @@ def test_a_seed_that_diverges_is_flagged_and_the_others_count(
 
     real = seeds.train_once
 
-    def train_once(task, config, again):
+    def train_once(task, config, again, claimed):
         if config.seed == 1:
             raise Diverged("the loss is no longer a number")
-        return real(task, config, again)
+        return real(task, config, again, claimed)
 
     monkeypatch.setattr(seeds, "train_once", train_once)
     outcome = run("run", place / "small.yaml", "--seeds", "2", "--out", tmp_path / "out")

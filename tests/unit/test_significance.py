@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from finetune import significance
 from finetune.answers import Answers
 from finetune.counts import Sums, ratio
 from finetune.metrics import f1_scores, span_scores_by_type
@@ -389,3 +390,19 @@ def test_false_positives_over_seeds(runs: tuple[int, int], spread: float):
     assert 0.015 <= bootstrap <= 0.075
     if spread == 0.0:
         assert abs(randomization - 0.05) <= 3 * math.sqrt(0.05 * 0.95 / 1000)
+
+
+@quick
+@given(FORMS["label"])
+def test_the_estimate_of_one_system_is_that_of_a_comparison(pair: tuple[Answers, Answers]):
+    counts = count("accuracy", pair)
+    for runs in (counts[:1], counts):
+        found = compare(runs, counts[1:], num_resamples=50, seed=3)
+        if len(runs) == 1:  # with several, a comparison pools the variance of both sides
+            assert significance.estimate(runs, num_resamples=50, seed=3) == found.first
+        assert significance.estimate(runs, num_resamples=50, seed=3).value == found.first.value
+
+
+def test_nothing_has_no_estimate():
+    with pytest.raises(ValueError, match="no interval"):
+        significance.estimate([])

@@ -33,7 +33,6 @@ WALLS = {
     "calibration": "",
     "recipe": "config types",
     "reproduced": "config recipe",
-    "report": "config metrics recipe types",
     "data": "align hub nesting types widths",
     "models": "hub types",
     "tokenization": "hub models types",
@@ -71,6 +70,9 @@ WALLS = {
     "analysis": "align analysis_tables answers breakdown calibration confidences metrics mistakes "
     "prediction_rows scoring span_matching systems types",
     "analysis_text": "analysis analysis_tables calibration mistakes types",
+    "report": "align analysis answers arguments breakdown calibration comparing config data "
+    "mistakes models prediction_rows significance sufficient_statistics systems tasks types",
+    "publishing": "report tasks",
     "optimization": "batching config",
     "checkpoint": "",
     "interruption": "",
@@ -96,14 +98,14 @@ WALLS = {
     "cross_fitting": "config data interruption launch prediction progress tasks train types",
     "suspects": "align cross_fitting label_errors mistakes types",
     "label_check": "config cross_fitting interruption launch suspects types",
-    "commands": "analysis_text comparing config data export label_check models prediction "
+    "commands": "analysis_text comparing data export label_check models prediction "
     "predictor scoring submission tasks tokenization types",
-    "training": "commands config interruption launch optimization progress recipe report "
-    "tasks train types",
+    "training": "answers commands config interruption launch optimization progress publishing "
+    "recipe report tasks train types",
     "seeds": "commands config launch progress recipe report run_log tasks training",
     "arguments": "config types",
     "start": "arguments config initial recipe seeds training",
-    "cli": "arguments bench commands config recipe reproduced start types",
+    "cli": "arguments bench commands config publishing recipe report reproduced start types",
 }
 """What each module may import of ours, at its top or inside functions; a package may import its
 own modules. A new module gets a line here, which is the moment to think about where it stands."""
@@ -210,7 +212,7 @@ def test_the_reading_of_imports_reads() -> None:
 def test_wall(module: str) -> None:
     package = module.split(".")[0]
     for name in ours(module):
-        if name.split(".")[0] == package and package in ("bench", "data", *PARTS):
+        if name.split(".")[0] == package and package in ("bench", "data", "report", *PARTS):
             part = name.removeprefix(package).removeprefix(".")
             assert package not in PARTS or part in PARTS[package], f"{module} imports {name}"
         else:

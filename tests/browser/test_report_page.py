@@ -1,0 +1,183 @@
+"""The page of a report in a real browser: no network, no console error, filters, theme, phone."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.command import run
+from tests.runs import label_run, spans_run, tag_run
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+FLAGS = (
+    "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+    "--disable-component-update --disable-sync"
+).split()
+PHONE, DESK = {"width": 390, "height": 844}, {"width": 1280, "height": 900}
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    if CHROMIUM is None:
+        pytest.skip("chromium is not installed")
+    with playwright.sync_playwright() as started:
+        launched = started.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield launched
+        launched.close()
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    place = tmp_path_factory.mktemp("pages")
+    first, second = tag_run(place / "entities"), label_run(place / "texts")
+    third = spans_run(place / "nested")
+    for folder in (first, second, third):
+        assert run("report", folder).code == 0
+    label_run(place / "other texts")
+    both = run("report", second, place / "other texts", "--out", place / "both.html")
+    assert both.code == 0, both.err
+    return {"entities": first / "report.html", "texts": second / "report.html",
+            "nested": third / "report.html", "both": place / "both.html"}  # fmt: skip
+
+
+@pytest.fixture
+def opened(browser: Any, pages: dict[str, Path]) -> Iterator[Any]:
+    """Opens a page; what it says on the console or asks of a network is a failure."""
+    contexts, troubles = [], []
+
+    def open_page(name: str, **options: Any) -> Any:
+        context = browser.new_context(viewport=options.pop("viewport", DESK), **options)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda message: troubles.append(message.text))
+        page.on("pageerror", lambda error: troubles.append(str(error)))
+        page.on("dialog", lambda dialog: (troubles.append("a dialog"), dialog.dismiss()))
+        page.on("request", lambda request: request.url.startswith(("file://", "data:"))
+                or troubles.append(request.url))  # fmt: skip
+        page.goto(pages[name].as_uri())
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert not troubles
+
+
+def shown(page: Any) -> int:
+    return page.locator("#errors > li:visible").count()
+
+
+def test_filters(opened: Any):
+    page = opened("entities")
+    assert shown(page) == 7 and page.locator("#count").inner_text() == "7 of 7 examples"
+    page.select_option("[data-filter=kind]", "miss")
+    assert shown(page) == 4 and page.locator("#count").inner_text() == "4 of 7 examples"
+    page.select_option("[data-filter=label]", "PER")
+    assert shown(page) == 2
+    page.fill("#search", "BRUNO")
+    assert shown(page) == 1
+    page.get_by_role("button", name="Clear filters").click()
+    page.wait_for_function("document.getElementById('count').textContent === '7 of 7 examples'")
+    page.fill("#search", "no such words")
+    assert shown(page) == 0
+
+
+def test_filters_from_the_keyboard(opened: Any):
+    page = opened("texts")
+    page.locator("#search").focus()
+    page.keyboard.type("bright")
+    assert shown(page) == 1
+    for _ in range(3):
+        page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.dataset.filter") == "label"
+    page.keyboard.press("Escape")
+    page.fill("#search", "")
+    page.select_option("[data-filter=kind]", "bad taken for good")
+    assert shown(page) == 1
+    assert "0.970" in page.locator("#errors > li:visible").inner_text()
+
+
+def test_runs_side_by_side(opened: Any):
+    page = opened("both")
+    assert shown(page) == 6
+    page.select_option("[data-filter=run]", "other texts")
+    assert shown(page) == 3
+    assert "not significant" in page.locator("#comparison").inner_text()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_theme(opened: Any, scheme: str):
+    page = opened("texts", color_scheme=scheme)
+    background = "getComputedStyle(document.body).backgroundColor"
+    begun = page.evaluate(background)
+    light, dark = "rgb(252, 252, 250)", "rgb(21, 24, 28)"
+    assert begun == {"light": light, "dark": dark}[scheme]
+    button = page.locator("#theme")
+    seen = []
+    for _ in range(3):
+        button.click()
+        seen.append((button.inner_text(), page.evaluate(background)))
+    assert seen == [("Theme: light", light), ("Theme: dark", dark), ("Theme: auto", begun)]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("name", ["entities", "texts", "both"])
+def test_phone(opened: Any, name: str, scheme: str, tmp_path: Path):
+    page = opened(name, viewport=PHONE, color_scheme=scheme)
+    assert page.evaluate("document.documentElement.scrollWidth") == PHONE["width"]
+    for summary in page.locator("summary").all():
+        summary.click()
+    assert page.evaluate("document.documentElement.scrollWidth") == PHONE["width"]
+    folder = Path(os.environ.get("SCREENSHOTS", tmp_path))
+    page.screenshot(path=folder / f"{name}-{scheme}.png", full_page=True)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("name", ["entities", "texts", "nested"])
+def test_contrast(opened: Any, name: str, scheme: str):
+    """Text reaches the ratio of 4.5 to what lies behind it (WCAG 2.2, 1.4.3)."""
+    page = opened(name, color_scheme=scheme)
+    worst = page.evaluate(CONTRAST)
+    assert worst["ratio"] >= 4.5, worst
+
+
+def test_other_scripts(opened: Any):
+    page = opened("entities")
+    text = page.locator("#errors").inner_text()
+    assert "<script>alert('x')</script>" in text and "東京" in text
+    right_to_left = page.locator("dd", has_text="مرحبا").first
+    assert right_to_left.evaluate("e => getComputedStyle(e).direction") == "rtl"
+
+
+CONTRAST = """() => {
+  const canvas = document.createElement("canvas").getContext("2d", {willReadFrequently: true});
+  const mixed = (colours) => {
+    canvas.clearRect(0, 0, 1, 1);
+    for (const colour of colours) { canvas.fillStyle = colour; canvas.fillRect(0, 0, 1, 1); }
+    return [...canvas.getImageData(0, 0, 1, 1).data].slice(0, 3);
+  };
+  const light = (rgb) => {
+    const line = (v) => v <= 0.04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4;
+    const [r, g, b] = rgb.map((v) => line(v / 255));
+    return .2126 * r + .7152 * g + .0722 * b;
+  };
+  let worst = {ratio: 21};
+  for (const node of document.querySelectorAll("body *")) {
+    const own = [...node.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim());
+    if (!own || !node.checkVisibility()) continue;
+    const behind = [];
+    for (let e = node; e; e = e.parentElement) behind.unshift(getComputedStyle(e).backgroundColor);
+    const style = getComputedStyle(node);
+    const ink = node.ownerSVGElement ? style.fill : style.color;
+    const [a, b] = [light(mixed(behind)), light(mixed([...behind, ink]))].sort((x, y) => y - x);
+    const ratio = (a + .05) / (b + .05);
+    if (ratio < worst.ratio) worst = {ratio, what: node.outerHTML.slice(0, 120)};
+  }
+  return worst;
+}"""
