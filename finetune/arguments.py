@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal
 
-from finetune.config import CONFIGS, field_docs, flag
+from finetune.config import CONFIGS, flag
+from finetune.field_docs import field_docs
 from finetune.types import perhaps
 
 ALSO = (

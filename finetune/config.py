@@ -7,10 +7,7 @@ so that a YAML file and a command line can say all of them.
 
 from __future__ import annotations
 
-import ast
 import dataclasses
-import inspect
-import textwrap
 from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_type_hints
 
@@ -287,19 +284,6 @@ RESULT_FREE = frozenset({"out", "resume", "track", "save_every", "trust_remote_c
 def flag(name: str) -> str:
     """The command line's spelling of a field: ``batch_size`` is ``--batch-size``."""
     return "--" + name.replace("_", "-")
-
-
-def field_docs(config: type[TrainConfig]) -> dict[str, str]:
-    """The documentation under each field of a configuration class and its bases."""
-    docs: dict[str, str] = {}
-    for base in reversed(config.__mro__):
-        if not dataclasses.is_dataclass(base):
-            continue
-        body = ast.parse(textwrap.dedent(inspect.getsource(base))).body[0].body  # type: ignore[attr-defined]
-        for node, following in zip(body, body[1:], strict=False):
-            if isinstance(node, ast.AnnAssign) and isinstance(following, ast.Expr):
-                docs[node.target.id] = " ".join(following.value.value.split())  # type: ignore
-    return docs
 
 
 def choices(config: type[TrainConfig], name: str) -> tuple[str, ...]:

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from finetune.cli import COMMANDS
-from finetune.config import CONFIGS, field_docs, flag
+from finetune.config import CONFIGS, flag
+from finetune.field_docs import field_docs
 from tests import data
 from tests.command import Outcome, run
 from tests.tiny import save_tiny_checkpoint

@@ -17,11 +17,11 @@ from finetune.config import (
     NliConfig,
     TagConfig,
     TrainConfig,
-    field_docs,
     flag,
     from_settings,
     settings,
 )
+from finetune.field_docs import field_docs
 
 README = Path(__file__).parents[2] / "README.md"
 every_task = pytest.mark.parametrize("task", CONFIGS)

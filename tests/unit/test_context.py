@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from finetune.config import NerConfig, TagConfig, field_docs
+from finetune.config import NerConfig, TagConfig
 from finetune.context import fill, most_pieces, surrounded
 from finetune.data import check_data, document_notes, read_token_file, read_tokens
 from finetune.data.dataset import DataError, Dataset
+from finetune.field_docs import field_docs
 from finetune.types import TokenExample
 
 # The setting

@@ -7,7 +7,8 @@ import torch
 from transformers import get_linear_schedule_with_warmup
 
 from finetune import optimization
-from finetune.config import RESULT_FREE, NerConfig, TagConfig, TrainConfig, field_docs
+from finetune.config import RESULT_FREE, NerConfig, TagConfig, TrainConfig
+from finetune.field_docs import field_docs
 from finetune.heads.crf_tagging import CrfTagger
 from finetune.heads.sequence import SequenceClassifier
 from finetune.heads.span import SpanNer

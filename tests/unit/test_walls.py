@@ -103,7 +103,8 @@ WALLS = {
     "training": "answers commands config interruption launch optimization progress publishing "
     "recipe report tasks train types",
     "seeds": "commands config launch progress recipe report run_log tasks training",
-    "arguments": "config types",
+    "arguments": "config field_docs types",
+    "field_docs": "",
     "start": "arguments config initial recipe seeds training",
     "cli": "arguments bench commands config publishing recipe report reproduced start types",
 }
