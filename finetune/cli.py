@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 from finetune.arguments import (
@@ -282,7 +283,7 @@ def _bench(arguments: list[str]) -> None:
 def _valued(arguments: list[str], flag: str, value: str) -> list[str]:
     """The arguments, with a value for a flag that may stand alone."""
     result = []
-    for argument, following in zip(arguments, [*arguments[1:], "--"], strict=True):
+    for argument, following in pairwise([*arguments, "--"]):
         result.append(argument)
         if argument == flag and following.startswith("--"):
             result.append(value)
