@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Sequence
 
@@ -21,6 +22,8 @@ from finetune.sufficient_statistics import _WHOLE, count, default_metric
 from finetune.types import Span
 
 quick = settings(max_examples=40, deadline=None)
+GENERATOR = "rng" if "rng" in inspect.signature(stats.bootstrap).parameters else "random_state"
+"""What scipy calls its source of random numbers; before 1.15 the second."""
 NAMES = ["a", "b", "c"]
 TAGS = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
 BIOES = ["O", "B-PER", "I-PER", "E-PER", "S-PER", "S-LOC"]
@@ -214,7 +217,7 @@ def permutation_test(first: Sums, second: Sums, resamples: float) -> float:
 
     found = stats.permutation_test(
         (np.arange(size), np.arange(size, 2 * size)), difference, permutation_type="samples",
-        n_resamples=resamples, vectorized=True, rng=np.random.default_rng(0), batch=500,
+        n_resamples=resamples, vectorized=True, batch=500, **{GENERATOR: np.random.default_rng(0)},
     )  # fmt: skip
     return float(found.pvalue)
 
@@ -256,7 +259,7 @@ def test_intervals_are_those_of_scipys_bootstrap():
     values = [run.rows[:, 0] for run in (first, second)]
     for estimate, sample in zip(found[:3], (*values, values[0] - values[1]), strict=True):
         expected = stats.bootstrap((sample,), np.mean, n_resamples=20_000, method="percentile",
-                                   rng=np.random.default_rng(2)).confidence_interval  # fmt: skip
+                                   **{GENERATOR: np.random.default_rng(2)}).confidence_interval  # fmt: skip
         assert estimate.value == pytest.approx(sample.mean())
         assert estimate[1:] == pytest.approx((expected.low, expected.high), abs=0.0051)  # a step
 
