@@ -258,8 +258,11 @@ def test_intervals_are_those_of_scipys_bootstrap():
     found = compare([first], [second], num_resamples=20_000)
     values = [run.rows[:, 0] for run in (first, second)]
     for estimate, sample in zip(found[:3], (*values, values[0] - values[1]), strict=True):
-        expected = stats.bootstrap((sample,), np.mean, n_resamples=20_000, method="percentile",
-                                   **{GENERATOR: np.random.default_rng(2)}).confidence_interval  # fmt: skip
+        drawn = stats.bootstrap(
+            (sample,), np.mean, n_resamples=20_000, method="percentile",
+            **{GENERATOR: np.random.default_rng(2)},
+        )  # fmt: skip
+        expected = drawn.confidence_interval
         assert estimate.value == pytest.approx(sample.mean())
         assert estimate[1:] == pytest.approx((expected.low, expected.high), abs=0.0051)  # a step
 
