@@ -61,6 +61,7 @@ def span_mistakes(
     confidences = confidences or [{}] * len(examples)
     matches = match_sentences(gold, predicted)
     for example, known, sentence in zip(examples, confidences, matches, strict=True):
+        text = _text(example)
         for match in sentence:
             if match.kind == "correct":
                 continue
@@ -68,7 +69,7 @@ def span_mistakes(
             assert answer is not None
             sides = (_record(example.words, span) for span in match)
             found.append(
-                _of_words(match.kind, example, answer[:2], *sides, confidence=known.get(answer))
+                _of_words(match.kind, example, text, answer[:2], *sides, known.get(answer))
             )
     return found
 
@@ -83,6 +84,7 @@ def word_mistakes(
     found = []
     confidences = confidences or [None] * len(examples)
     for example, known, *sides in zip(examples, confidences, gold, predicted, strict=True):
+        text = _text(example)
         for place, (right, answer) in enumerate(zip(*sides, strict=True)):
             if right == answer:
                 continue
@@ -90,7 +92,7 @@ def word_mistakes(
             records = (_record(example.words, Span(*extent, tag)) for tag in (right, answer))
             confidence = None if known is None else known[place]
             category = f"{right} taken for {answer}"
-            found.append(_of_words(category, example, extent, *records, confidence=confidence))
+            found.append(_of_words(category, example, text, extent, *records, confidence))
     return found
 
 
@@ -176,16 +178,20 @@ def _record(words: Sequence[str], span: Span | None) -> dict[str, Any] | None:
     return None if span is None else {**span._asdict(), "text": surface(words, span)}
 
 
+def _text(example: TokenExample) -> str:
+    """The text of a sentence, which all mistakes in it share."""
+    return " ".join(example.words) if example.text is None else example.text
+
+
 def _of_words(
     category: str,
     example: TokenExample,
+    text: str,
     extent: tuple[int, int],
     gold: Any,
     predicted: Any,
-    *,
     confidence: float | None,
 ) -> Mistake:
-    text = " ".join(example.words) if example.text is None else example.text
     return Mistake(
         category, example.id, example.where, gold, predicted, confidence, text,
         excerpt(example.words, *extent),

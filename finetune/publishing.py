@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
+import shlex
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from finetune.report.card import for_hub, write_card
+from finetune.report.card import for_hub, last_part, write_card
 from finetune.report.gathering import gather
 from finetune.tasks import TASK_FILE, model_folder
 
@@ -62,7 +64,7 @@ def push(folder: Path, id: str, *, private: bool = False) -> str:
                 repo_id=repository, folder_path=staged, commit_message="Upload with finetune"
             )
     except Exception as error:
-        again = f"finetune push {folder} {id}{' --private' if private else ''}"
+        again = shlex.join(["finetune", "push", str(folder), id, *["--private"] * private])
         raise ValueError(
             f"{source} is kept, but could not be pushed to {id} ({_first_line(error)}). Try again "
             f"with: {again}"
@@ -100,9 +102,16 @@ def _without_paths(content: dict[str, Any]) -> dict[str, Any]:
     settings = dict(content["config"])
     for name in PATHS:
         value = settings.get(name)
-        if isinstance(value, str) and (Path(value).exists() or Path(value).is_absolute()):
-            settings[name] = Path(value).name
+        if isinstance(value, str) and not _is_public(value):
+            settings[name] = last_part(value)
     return {**content, "config": settings}
+
+
+def _is_public(value: str) -> bool:
+    """Whether a setting is a name such as the hub has, and no file or folder."""
+    return bool(re.fullmatch(r"[\w.\-]+(/[\w.\-]+)?(:[\w.\-]+)?", value)) and not (
+        Path(value).exists() or value.startswith(".")
+    )
 
 
 def _first_line(error: Exception) -> str:

@@ -8,6 +8,7 @@ and has the type.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
@@ -71,8 +72,11 @@ def match_spans(gold: Iterable[Span], predicted: Iterable[Span]) -> list[Match]:
 def _sharing(gold: Iterable[Span], predicted: Iterable[Span]) -> Iterator[tuple[Span, Span]]:
     """Pairs of spans that share words."""
     gold = sorted(gold)
+    starts = [right.start for right in gold]
+    widest = max((right.end - right.start for right in gold), default=0)
     for answer in predicted:
-        for right in gold:
+        # what begins before that ends before the answer: long documents hold thousands of spans
+        for right in gold[bisect_right(starts, answer.start - widest) :]:
             if right.start >= answer.end:
                 break
             if right.end > answer.start:

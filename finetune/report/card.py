@@ -135,7 +135,7 @@ def base_model(run: Run) -> str | None:
 def data_name(run: Run) -> str:
     """What the data are called: the last part of where they were."""
     spec = str(run.config.get("data") or "data")
-    return _short(_hub_data(run).get("id") or spec) + (
+    return last_part(_hub_data(run).get("id") or spec) + (
         f" ({config})" if (config := _hub_data(run).get("config")) else ""
     )
 
@@ -150,12 +150,14 @@ def _is_id(name: str) -> bool:
     return bool(re.fullmatch(r"[\w.\-]+(/[\w.\-]+)?", name))
 
 
-def _short(spec: str) -> str:
+def last_part(spec: str) -> str:
+    """The last part of a path, with plain characters only."""
     return re.sub(r"[^\w.\-]+", "_", re.split(r"[/\\=]", spec.rstrip("/\\"))[-1]) or "data"
 
 
 def _encoder(run: Run) -> str:
-    return _short(base_model(run) or run.config.get("init_from") or run.config.get("model") or "?")
+    config = run.config
+    return last_part(base_model(run) or config.get("init_from") or config.get("model") or "?")
 
 
 def _saved(run: Run) -> dict[str, Any]:
@@ -287,8 +289,7 @@ def _training(run: Run) -> str:
     settings = [
         f"| `{name}` | {_code(json.dumps(value, ensure_ascii=False))} |"
         for name, value in run.config.items()
-        if name not in (*_PATHS, "task", "fingerprint", "revision_used")
-        and value is not None
+        if name not in (*_PATHS, "task", "fingerprint", "revision_used") and value is not None
     ]  # fmt: skip
     versions = ", ".join(f"{name} {v}" for name, v in about.get("versions", {}).items())
     table = "\n".join(["| setting | value |", "| --- | --- |", *settings])
@@ -297,4 +298,5 @@ def _training(run: Run) -> str:
 
 def _code(text: Any) -> str:
     """A name in Markdown that cannot break a table or leave its code span."""
-    return f"`{str(text).replace('`', chr(39)).replace('|', '/')}`"
+    line = " ".join(str(text).split())
+    return f"`{line.replace('`', chr(39)).replace('|', '/')}`"

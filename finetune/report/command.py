@@ -34,8 +34,7 @@ def run(folders: Sequence[str], command: ReportCommand) -> None:
         raise ValueError(f"{number} runs are too many for one page: name {MOST_RUNS} at most.")
     out = Path(command.out or (paths[0] / FILE if len(paths) == 1 else FILE))
     write(systems, out, command.examples)
-    if len(systems) == 1 and command.split is None:
-        _write_card(systems[0])
+    _write_first_card(systems)
     for system in systems:
         for each in (system, *system.runs):
             for line in each.missing:
@@ -73,6 +72,15 @@ def write_or_say(folder: Path, gold: Mapping[str, Gold] | None = None) -> None:
             f"run itself is finished; try again with: finetune report {shlex.quote(str(folder))}",
             file=sys.stderr,
         )
+
+
+def _write_first_card(systems: Sequence[System]) -> None:
+    """The card of a model that has none: one that is there may have been edited."""
+    if len(systems) == 1 and not (systems[0].folder / "best" / "README.md").exists():
+        try:
+            _write_card(systems[0])
+        except OSError as error:
+            print(f"no model card: {error}", file=sys.stderr)
 
 
 def _write_card(system: System) -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import combinations
+from pathlib import Path
+from typing import Any
 
 from finetune.comparing import Report, compare_systems, verdict
 from finetune.report.gathering import System
 from finetune.report.markup import Html, element, joined
 from finetune.report.tables import table
+from finetune.types import TextExample
 
 
 def comparison(systems: Sequence[System]) -> Html:
@@ -38,17 +41,30 @@ def _row(first: System, second: System) -> list[object]:
         raise ValueError("one of them has no score.")
     if (one.metric, one.split) != (other.metric, other.split):
         raise ValueError(f"{one.metric} on {one.split} is no {other.metric} on {other.split}.")
+    if _tested_on(first) != _tested_on(second):
+        raise ValueError(f"their examples or their gold on {one.split} are not the same.")
     report = compare_systems(
-        _files(first, one.split), _files(second, one.split), gold=None, metric=one.metric,
-        split=one.split,
+        _files(one.folders), _files(other.folders), gold=None, metric=one.metric, split=one.split,
     )  # fmt: skip
     return [first.name, second.name, *_cells(report)]
 
 
-def _files(system: System, split: str) -> str:
+def _tested_on(system: System) -> list[tuple[Any, Any]]:
+    """Texts or words of the examples that a system was tested on, each with its gold."""
+    found = next(run.evaluated for run in system.runs
+                 if system.headline and run.folder == system.headline.folders[0])  # fmt: skip
+    if found is None:
+        return []
+    texts = (
+        (example.text, example.pair) if isinstance(example, TextExample) else example.words
+        for example in found.answers.examples
+    )
+    return list(zip(texts, found.answers.gold, strict=True))
+
+
+def _files(folders: Sequence[Path]) -> str:
     """The runs by their folders: a folder of seeds may have unfinished ones."""
-    runs = [run for run in system.runs if run.evaluated and run.evaluated.split == split]
-    return ",".join(str(run.folder) for run in runs) if len(runs) > 1 else str(runs[0].folder)
+    return ",".join(map(str, folders))
 
 
 def _cells(report: Report) -> list[object]:

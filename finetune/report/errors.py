@@ -11,7 +11,7 @@ from finetune.align import tags_to_spans
 from finetune.answers import Answers
 from finetune.mistakes import AROUND, Mistake, most_confident
 from finetune.report.gathering import Evaluated, Run
-from finetune.report.highlight import marked
+from finetune.report.highlight import clipped, marked
 from finetune.report.markup import EMPTY, Html, element, joined, own_text
 from finetune.report.tables import shown
 from finetune.types import Span, TextExample, TokenExample
@@ -24,6 +24,8 @@ MOST_LETTERS = 1200
 """Letters shown of a text."""
 MOST_WORDS = 120
 """Words shown of a sentence."""
+MOST_LISTED = 20
+"""Mistakes that are listed of one example, and labels of one text."""
 SUREST, LABEL_ERROR = "surest mistakes", "probable label errors"
 
 
@@ -163,9 +165,10 @@ def _body(
         return joined([where, text, _text_verdict(run, place, some, doubtful)])
     gold, answered = _spans_of(sides, place, some)
     first, last = _extent(example, some)
+    both = {*gold} & {*answered}
     rows = [
-        ("gold", {span: "right" if span in answered else "missed" for span in gold}),
-        ("predicted", {span: "right" if span in gold else "wrong" for span in answered}),
+        ("gold", {span: "right" if span in both else "missed" for span in gold}),
+        ("predicted", {span: "right" if span in both else "wrong" for span in answered}),
     ]
     lines = [
         element("div", element("dt", side),
@@ -199,12 +202,14 @@ def _extent(example: TokenExample, some: Sequence[Mistake]) -> tuple[int, int]:
 def _listed(some: Sequence[Mistake]) -> Html:
     """What is wrong, span by span."""
     items = []
-    for mistake in some:
+    for mistake in some[:MOST_LISTED]:
         parts = [element("b", mistake.category), " "]
         for name, side in (("gold", mistake.gold), ("predicted", mistake.predicted)):
             if side:
-                parts += [f"{name} {side['label']} ", own_text(side["text"], "q"), " "]
+                parts += [f"{name} {side['label']} ", own_text(clipped(side["text"]), "q"), " "]
         items.append(element("li", *parts, _sure(mistake.confidence)))
+    if len(some) > MOST_LISTED:
+        items.append(element("li", f"and {len(some) - MOST_LISTED:,} more"))
     return element("ul", *items, class_="what")
 
 
@@ -233,8 +238,8 @@ def _text_verdict(
     sure = _sure(some[0].confidence) if run.form == "label" and kind is None else EMPTY
     lines = [
         element("div", element("dt", name), element(
-            "dd", *(joined([_label_mark(*each), " "]) for each in labels),
-            "" if labels else "nothing", sure if name == "predicted" else "",
+            "dd", *(joined([_label_mark(*each), " "]) for each in labels[:MOST_LISTED]),
+            _rest(len(labels)), sure if name == "predicted" else "",
         ))
         for name, labels in sides
     ]  # fmt: skip
@@ -245,6 +250,13 @@ def _text_verdict(
         said = f"Gold may be wrong: perhaps {doubtful.predicted}, not {doubtful.gold}"
         parts.append(element("p", said, _sure(doubtful.confidence), class_="doubt"))
     return joined(parts)
+
+
+def _rest(number: int) -> str:
+    """What is said after the labels of a text."""
+    if number > MOST_LISTED:
+        return f"and {number - MOST_LISTED:,} more"
+    return "" if number else "nothing"
 
 
 def _label_mark(label: str, kind: str) -> Html:

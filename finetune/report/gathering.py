@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,17 +11,22 @@ from typing import Any
 
 from finetune.analysis import Analysis, analyse_answers
 from finetune.answers import Answers, Gold, beside
+from finetune.config import RESULT_FREE
 from finetune.prediction_rows import read_rows
 from finetune.significance import Estimate, estimate
 from finetune.sufficient_statistics import count, default_metric
 from finetune.systems import find_gold, find_system
 
+SAME = 1e-4
+"""Scores that differ by more are not the same."""
 MOST_DRAWN = 20_000_000
 """Units times resamples of an interval: a second or two. Large test sets are resampled fewer times,
 as their scores vary less."""
 MOST_RESAMPLES, FEWEST_RESAMPLES = 1000, 100
 MOST_SEEDS = 10
 """Runs of a system that are read with all their answers."""
+_SEED_FREE = RESULT_FREE | {"seed", "revision_used", "data"}
+"""What may differ between runs of one system; of data the fingerprint tells."""
 
 
 @dataclass(frozen=True)
@@ -53,12 +59,14 @@ class Run:
 
 @dataclass(frozen=True)
 class Headline:
-    """The score that counts, with its interval: the mean over the runs of a system."""
+    """The score that counts, with its interval: the mean over the runs of a system, which are in
+    ``folders``."""
 
     metric: str
     split: str
     estimate: Estimate
     runs: tuple[float, ...]
+    folders: tuple[Path, ...]
     num_units: int
     num_resamples: int
 
@@ -81,11 +89,13 @@ def gather(folder: Path, split: str | None, gold: Mapping[str, Gold] | None = No
     ``gold`` has that of splits where it is in memory already; else it is read from the data that
     the run names. Raises ValueError where the folder holds no run.
     """
-    several = sorted(folder.glob("*/config.json"), key=lambda p: (len(p.parent.name), str(p)))
-    is_run = (folder / "config.json").is_file()
+    several = sorted(filter(_is_run, folder.glob("*")), key=lambda p: (len(p.name), str(p)))
+    is_run = _is_run(folder)
     if not (is_run or several):
         what = (
-            "is no folder of a run: no config.json in it" if folder.is_dir() else "no such folder"
+            "is no folder of a run: no config.json of one in it"
+            if folder.is_dir()
+            else "no such folder"
         )
         raise ValueError(
             f"{folder}: {what}. Give the folder that --out named, or one of several seeds."
@@ -94,11 +104,33 @@ def gather(folder: Path, split: str | None, gold: Mapping[str, Gold] | None = No
     if is_run:
         runs, seeds = [gather_run(folder, split, gold)], {}
     else:
-        runs = [gather_run(path.parent, split) for path in several[:MOST_SEEDS]]
+        runs = [gather_run(path, split) for path in several[:MOST_SEEDS]]
         seeds = _object(folder / "seeds.json", missing)
+        if differing := _differing(runs):
+            missing.append(f"its runs differ in more than their seed: {', '.join(differing)}")
         if len(several) > MOST_SEEDS:
             missing.append(f"only the first {MOST_SEEDS} of {len(several)} runs are read")
     return System(folder.resolve().name, folder, runs, headline(runs, missing), seeds, missing)
+
+
+def _is_run(folder: Path) -> bool:
+    """Whether a folder has the settings of a run, and not those of a model alone."""
+    path = folder / "config.json"
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return path.is_file()
+    return isinstance(content, dict) and "task" in content
+
+
+def _differing(runs: Sequence[Run]) -> list[str]:
+    """The settings in which runs differ that should differ in their seed alone."""
+    names = dict.fromkeys(name for run in runs for name in run.config)
+    first = runs[0].config
+    return [
+        name for name in names
+        if name not in _SEED_FREE and any(r.config.get(name) != first.get(name) for r in runs)
+    ]  # fmt: skip
 
 
 def gather_run(
@@ -124,22 +156,57 @@ def gather_run(
 
 
 def headline(runs: Sequence[Run], missing: list[str]) -> Headline | None:
-    """The score that selects models, over all runs that answered the same split."""
-    found = [run.evaluated for run in runs if run.evaluated]
-    found = [each for each in found if each.split == found[0].split]
-    if not found:
+    """The score that selects models, over the finished runs that answered the same split."""
+    found, split = _counting(runs, missing)
+    answers = [run.evaluated.answers for run in found if run.evaluated]
+    if not answers:
         return None
-    answers = [each.answers for each in found]
     if len({(each.form, len(each.gold)) for each in answers}) > 1:
         missing.append("the runs answered different examples: no score over all of them")
         return None
-    metric = str(runs[0].config.get("metric") or default_metric(answers[0]))
-    counts = count(metric, answers)
+    metric, counts = _counts(found[0].config.get("metric"), answers, missing)
     units = counts[0].num_units
     resamples = max(FEWEST_RESAMPLES, min(MOST_RESAMPLES, MOST_DRAWN // (units * len(counts))))
     interval = estimate(counts, num_resamples=resamples)
     values = tuple(_whole(each) for each in counts)
-    return Headline(metric, found[0].split, interval, values, units, resamples)
+    for run, value in zip(found, values, strict=True):
+        known = run.metrics.get(split, {}).get(metric)
+        if known is not None and abs(known - value) > SAME:
+            missing.append(
+                f"{metric} of {run.folder.name} on {split} comes to {value:.4f} here, over what "
+                f"occurs in that split; metrics.json has {known:.4f}"
+            )
+    folders = tuple(run.folder for run in found)
+    return Headline(metric, split, interval, values, folders, units, resamples)
+
+
+def _counting(runs: Sequence[Run], missing: list[str]) -> tuple[list[Run], str]:
+    """The runs that a score is made of, and their split: those that are finished, if any is."""
+    known = [run for run in runs if run.evaluated]
+    known = [run for run in known if run.metrics] or known
+    splits = Counter(run.evaluated.split for run in known if run.evaluated)
+    split = max(splits, key=lambda name: splits[name], default="")
+    found = [run for run in known if run.evaluated and run.evaluated.split == split]
+    if found and len(found) < len(runs):
+        missing.append(
+            f"the score is that of {len(found)} of {len(runs)} runs: the others are not finished, "
+            f"or have no answers on {split} that can be looked at"
+        )
+    return found, split
+
+
+def _counts(
+    wanted: str | None, answers: Sequence[Answers], missing: list[str]
+) -> tuple[str, Sequence[Any]]:
+    """The metric asked for, or else the usual one where that does not fit the answers, counted."""
+    usual = default_metric(answers[0])
+    try:
+        return wanted or usual, count(wanted or usual, answers)
+    except ValueError as error:
+        if wanted in (None, usual):
+            raise
+        missing.append(f"no interval of {wanted}, but of {usual}: {error}")
+        return usual, count(usual, answers)
 
 
 def _whole(counted: Any) -> float:
@@ -170,8 +237,16 @@ def _evaluated(
             analysis = analyse_answers(answers, gold.train, str(system.files[0]), gold.name)
             return Evaluated(name, answers, analysis)
         except (ValueError, OSError) as error:
-            missing.append(f"{name} predictions cannot be looked at: {error}")
+            missing.append(f"{name} predictions cannot be looked at: {error}{_gold_hint(error)}")
     return None
+
+
+def _gold_hint(error: Exception) -> str:
+    """What to do where an error names an option of other commands."""
+    if "--gold" not in str(error):
+        return ""
+    return (" --gold is of finetune analyse; for this page bring the data back, or write finetune "
+            "report where training was started.")  # fmt: skip
 
 
 def _object(path: Path, missing: list[str], why: str = "") -> dict[str, Any]:

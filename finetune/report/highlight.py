@@ -9,6 +9,9 @@ from typing import NamedTuple
 from finetune.report.markup import Html, element, escaped
 from finetune.types import Span, TokenExample
 
+MOST_LETTERS = 100
+"""Letters shown of a word, or of what stands between two: a word may be a whole file."""
+
 
 class Fragment(NamedTuple):
     """A part of a span that crosses no other fragment; ``last`` tells the one that ends it."""
@@ -59,13 +62,22 @@ def marked(example: TokenExample, spans: Mapping[Span, str], first: int, last: i
         if place == last:
             break
         if place > first:
-            made.append(escaped(_between(example, place)))
+            made.append(escaped(clipped(_between(example, place))))
         for part in opening.get(place, ()):
             made.append(f'<mark class="{escaped(kinds[part.span])}">')
             open_parts.append(part)
-        made.append(escaped(example.words[place]))
+        made.append(escaped(clipped(example.words[place])))
     made.append(" …" if last < len(example.words) else "")
     return Html("".join(made))
+
+
+def clipped(text: str) -> str:
+    """The beginning of a text that is long for a line.
+
+    >>> clipped("a" * 101) == "a" * 100 + "…"
+    True
+    """
+    return text if len(text) <= MOST_LETTERS else f"{text[:MOST_LETTERS]}…"
 
 
 def _closing(part: Fragment) -> str:

@@ -65,6 +65,7 @@ The folder `best/` also loads with plain transformers: `pipeline(model="{folder 
 - `best/`: the best model on validation; `last/`: the last checkpoint, which `--resume` continues
 - `metrics.json`, `predictions.<split>.jsonl`, `log.jsonl`: scores, answers, the course of training
 - `config.json`, `environment.json`: every setting; versions and machine
+- `report.html`: a page to look at; `best/README.md`: the model card
 """
     (folder / "README.md").write_text(text, encoding="utf-8")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from typing import Any
@@ -59,7 +60,8 @@ def curves(runs: Named) -> Html:
 
 
 def _curve(caption: str, series: Sequence[tuple[str, list[tuple[float, float]]]]) -> Html:
-    series = [(name, points) for name, points in series if points]
+    known = [(name, [p for p in points if math.isfinite(p[1])]) for name, points in series]
+    series = [(name, points) for name, points in known if points]
     if not series:
         return EMPTY
     ends = "; ".join(f"{name}: {points[0][1]:.4g} at step {points[0][0]} to {points[-1][1]:.4g} "
@@ -134,8 +136,11 @@ def _confusions(evaluated: Evaluated) -> Html:
 
 def _scatter(evaluated: Evaluated) -> Html:
     run = evaluated.answers
-    points = list(zip(run.gold, run.answers, strict=True))[:MOST_POINTS]
-    caption = f"Predicted over gold, {len(points):,} texts"
+    number = len(run.gold)
+    every = math.ceil(number / MOST_POINTS)  # not the first ones: data may be sorted
+    points = list(zip(run.gold, run.answers, strict=True))[::every]
+    of_all = f" of {number:,}" if every > 1 else ""
+    caption = f"Predicted over gold, {len(points):,}{of_all} texts"
     return figure(caption, scatter_chart(f"{caption}; the line is where both are equal", points))
 
 

@@ -167,7 +167,24 @@ def test_push_later(hub: Hub, place: Path):
     (place / "ner" / "best" / "README.md").unlink()
     assert run("push", place / "ner" / "best", "names").code == 0
     assert "## Limits" in card_of(place / "ner")
+    edited = place / "ner" / "best" / "README.md"
+    edited.write_text(edited.read_text("utf-8") + "Ask us.\n", "utf-8")
+    assert run("report", place / "ner").code == 0
+    assert card_of(place / "ner").endswith("Ask us.\n"), "a card that was edited is kept"
     assert run("push", place / "ner").code == 2
+
+
+def test_settings_that_are_public(place: Path):
+    from finetune.publishing import _without_paths
+
+    kept = {"model": "owner/name", "data": "nyu-mll/glue:mnli", "init_from": None, "out": "x"}
+    assert _without_paths({"config": kept}) == {"config": kept}
+    paths = {
+        "data": f"train={place}/a.csv,test=/home/ana/gone/b.csv", "model": "../secret/bert",
+        "init_from": "~/runs/x/best", "out": "runs/of/ana",
+    }  # fmt: skip
+    last = {"data": "b.csv", "model": "bert", "init_from": "best", "out": "ana"}
+    assert _without_paths({"config": paths}) == {"config": last}
 
 
 def test_nothing_is_trained_without_a_login(hub: Hub, place: Path, tmp_path: Path):

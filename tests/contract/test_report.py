@@ -167,6 +167,75 @@ def test_many_mistakes_are_bounded(tmp_path: Path):
     assert "Showing the first 5 of 2,000" in reported(folder, "--examples", "5").text
 
 
+def test_long_sentences_words_and_sets_are_bounded(tmp_path: Path):
+    words, tags = " ".join(["x" * 5000, *["word"] * 999]), " ".join(["B-PER"] * 1000)
+    folder = tag_run(tmp_path / "run", [(words, tags, " ".join(["O"] * 1000), 0.4)] * 3)
+    page = reported(folder)
+    assert page.text.count("and 980 more") == 3 and "x" * 101 not in page.text
+    assert (folder / "report.html").stat().st_size < 2e5
+    names = [f"n{number}" for number in range(900)]
+    rows = [{"text": f"text {n}", "labels": names} for n in range(3)]
+    answers = [{"id": n, "label": ["n0"]} for n in range(3)]
+    sets = write_run(tmp_path / "sets", "classify", {"train": rows, "test": rows}, answers)
+    assert reported(sets).text.count("and 880 more") == 3
+
+
+def test_an_unfinished_seed_does_not_count(tmp_path: Path):
+    """It has answers on validation alone, and may be the first."""
+    folder = tmp_path / "seeds"
+    for number in (1, 2, 3):
+        label_run(folder / f"seed-{number}")
+    (folder / "seed-1" / "metrics.json").unlink()
+    answers = folder / "seed-1" / "predictions.test.jsonl"
+    answers.rename(answers.with_name("predictions.validation.jsonl"))
+    content = {"seeds": [1, 2, 3], "verdicts": [], "baselines": {}, "degenerate": []}
+    (folder / "seeds.json").write_text(json.dumps(content))
+    page = reported(folder)
+    assert "Mean of 2 seeds" in page.text and "of the split test" in page.text
+    assert "the score is that of 2 of 3 runs" in page.text
+    assert "differ in more" not in page.text
+    path = folder / "seed-3" / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"lr": 1.0}))
+    assert "its runs differ in more than their seed: lr" in reported(folder).text
+
+
+def test_a_metric_that_cannot_be_counted(tmp_path: Path):
+    """F1 of the positive class where a test split has one class; a score of other answers."""
+    folder = label_run(tmp_path / "run", [(f"text {n}", "good", "good", 0.8) for n in range(5)])
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"metric": "f1"}))
+    page = reported(folder)
+    assert "no interval of f1, but of accuracy" in page.text and "1.0000 accuracy" in page.text
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "metrics.json").write_text(json.dumps({"test": {"accuracy": 0.5}}))
+    assert "comes to 1.0000 here" in reported(folder).text
+
+
+def test_curves_leave_out_what_is_no_number(tmp_path: Path):
+    folder = tag_run(tmp_path / "run")
+    with (folder / "log.jsonl").open("a") as file:
+        file.write('{"step": 21, "loss": NaN, "gradient_norm": Infinity}\n')
+        file.write('{"step": 21, "split": "validation", "accuracy": NaN}\n')
+    assert "nan" not in reported(folder).text
+
+
+def test_points_are_of_the_whole_split(tmp_path: Path):
+    rows = [{"text": f"text {n}", "label": float(n)} for n in range(4000)]
+    answers = [{"id": n, "label": float(n)} for n in range(4000)]
+    page = reported(write_run(tmp_path / "run", "classify", {"train": rows, "test": rows}, answers))
+    assert "Predicted over gold, 1,334 of 4,000 texts" in page.text
+    assert "gold 4e+03" in page.text
+
+
+def test_the_folder_of_a_model_is_no_run(tmp_path: Path):
+    folder = label_run(tmp_path / "run")
+    (folder / "best").mkdir()
+    (folder / "best" / "config.json").write_text('{"architectures": ["X"]}')
+    refused(run("report", folder / "best"), "no folder of a run")
+    (folder / "config.json").unlink()
+    refused(run("report", folder), "no folder of a run")
+
+
 def test_what_is_missing_is_said(tmp_path: Path):
     folder = tag_run(tmp_path / "run")
     with (folder / "log.jsonl").open("a") as file:
@@ -180,6 +249,7 @@ def test_what_is_missing_is_said(tmp_path: Path):
     shutil.rmtree(tmp_path / "data-of-run")
     page = reported(folder)
     assert "no log.jsonl" in page.text and "test predictions cannot be looked at" in page.text
+    assert "--gold is of finetune analyse" in page.text
     (folder / "predictions.test.jsonl").unlink()
     page = reported(folder)
     assert "has not reached its first evaluation" in page.text and "No score" in page.text
@@ -230,6 +300,9 @@ def test_several_runs_are_tested_as_compare_does(tmp_path: Path, monkeypatch: py
     assert {error["data-run"] for error in errors} == {"a", "b2"}
     page = reported(first, second, third)
     assert page.text.count("cannot be compared") == 2 and found["verdict"] in page.text
+    other = label_run(tmp_path / "d", [(f"other {text}", *rest) for text, *rest in LABELS])
+    page = reported(first, other)
+    assert "cannot be compared: their examples or their gold on test are not the same" in page.text
 
 
 def test_seeds(tmp_path: Path):

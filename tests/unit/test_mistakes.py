@@ -42,6 +42,14 @@ def test_a_boundary_error_with_its_sentence():
     assert found.excerpt == "Ana Lima saw New [York]"
 
 
+def test_mistakes_of_a_sentence_share_its_text():
+    """A document with thousands of mistakes holds its text once."""
+    gold, predicted = [["A"] * 5], [["B"] * 5]
+    assert len({id(mistake.text) for mistake in word_mistakes([SENTENCE], gold, predicted)}) == 1
+    spans = [[Span(n, n + 1, "A") for n in range(5)]]
+    assert len({id(mistake.text) for mistake in span_mistakes([SENTENCE], spans, [[]])}) == 1
+
+
 drawn = st.lists(
     st.builds(lambda start, length, label: Span(start, min(5, start + length), label),
               st.integers(0, 4), st.integers(1, 3), st.sampled_from("AB")), max_size=5,

@@ -7,7 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from finetune.metrics import span_scores
-from finetune.span_matching import WAYS, Match, kinds_of, match_sentences, scores_by_way
+from finetune.span_matching import (
+    WAYS,
+    Match,
+    _sharing,
+    kinds_of,
+    match_sentences,
+    scores_by_way,
+)
 from finetune.types import Span
 
 PER, LOC, ORG = "PER", "LOC", "ORG"
@@ -34,6 +41,13 @@ def test_every_kind():
         ("miss", Match(gold[4], None)),
         ("false positive", Match(None, predicted[4])),
     ]
+
+
+@quick
+@given(drawn, drawn)
+def test_every_pair_that_shares_words_is_looked_at(gold: list[Span], predicted: list[Span]):
+    shared = [(g, p) for p in predicted for g in gold if set(range(*g[:2])) & set(range(*p[:2]))]
+    assert sorted(_sharing(gold, predicted)) == sorted(shared)
 
 
 def test_scores_by_hand():
