@@ -24,7 +24,8 @@ from finetune.types import TokenExample
 def test_legal_settings(config: type):
     assert config().context == "none"
     assert [config(context=each).context for each in ("doc", "64")] == ["doc", "64"]
-    for wrong in ("0", "-1", "1.5", "document", "", "all"):
+    assert config(context=64) == config(context="64"), "from Python"
+    for wrong in ("0", "-1", "1.5", "document", "", "all", 0, -1):
         with pytest.raises(ValueError, match="--context must be none, doc, or a number of pieces"):
             config(context=wrong)
     assert "pieces" in field_docs(config)["context"]
