@@ -213,6 +213,17 @@ def test_documents_of_every_format(tmp_path: Path):
         read_tokens(f"train={tmp_path / 'article.jsonl'}", columns={"document": "articel"})
 
 
+def test_empty_cells_name_no_document(tmp_path: Path):
+    """Two sentences that name none are no neighbours."""
+    table = tmp_path / "texts.csv"
+    table.write_text("text,document\nAnna saw it,\na river,\nmore,0\n")
+    assert [e.document for e in read_token_file(table)] == [None, None, "0"]
+    lines = tmp_path / "train.jsonl"
+    rows = [{"tokens": ["a"], "tags": ["O"], "document": name} for name in ("", None, 0)]
+    lines.write_text("\n".join(map(json.dumps, rows)))
+    assert [e.document for e in read_tokens(str(lines)).splits["train"]] == [None, None, "0"]
+
+
 def test_each_file_of_a_split_has_documents_of_its_own(tmp_path: Path):
     for number in (0, 1):
         text = columns("-DOCSTART-", "", f"x{number}", "", "y", "")
