@@ -62,6 +62,16 @@ class CheckCommand:
     examples: int = 20
     """How many suspects to print."""
 
+    def require_legal(self) -> None:
+        """Raise ValueError for settings of a search for wrong labels that is not asked for."""
+        if self.label_errors:
+            return
+        for name in ("folds", "epochs", "out", "examples"):
+            if getattr(self, name) != getattr(CheckCommand, name):
+                raise ValueError(
+                    f"--{name} goes with --label-errors: add that, or leave --{name} out."
+                )
+
 
 @dataclass(frozen=True, kw_only=True)
 class PredictCommand:

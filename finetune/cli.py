@@ -139,7 +139,7 @@ def _recipes(arguments: list[str]) -> None:
 
 
 def _check(arguments: list[str]) -> None:
-    of_recipe = None
+    of_recipe = recipe = None
     if arguments and not arguments[0].startswith("-"):
         from finetune.recipe import load_recipe, to_arguments
 
@@ -158,6 +158,11 @@ def _check(arguments: list[str]) -> None:
     )
     if not command.data:
         raise ValueError("check needs a recipe or --data.")
+    command.require_legal()
+    if recipe is not None and command.task != recipe.task:
+        raise ValueError(
+            f"{recipe.path} is a recipe for {recipe.task}, not {command.task}: leave --task out."
+        )
     from finetune import commands
 
     commands.check(command, of_recipe)

@@ -58,7 +58,8 @@ def check(command: CheckCommand, of_recipe: TrainConfig | None = None) -> None:
     if command.label_errors:
         from finetune.label_check import check_labels, configuration
 
-        nested = words and any(e.tags is None and e.spans for e in data.splits["train"])  # type: ignore[union-attr]
+        train: Sequence[Any] = data.splits.get("train", ())
+        nested = words and any(e.tags is None and e.spans for e in train)
         task = command.task or ("ner" if nested else "tag" if words else "classify")
         config = configuration(
             task, command.model, command.data, command.columns, command.max_length,

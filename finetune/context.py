@@ -29,6 +29,8 @@ class ContextSetting:
 
     def __post_init__(self) -> None:
         """Check that the setting is a legal one; then whatever else is to be checked."""
+        if type(self.context) is int:  # as one writes it in Python
+            object.__setattr__(self, "context", str(self.context))
         if self.context not in ("none", "doc") and not _is_count(self.context):
             raise ValueError(
                 "--context must be none, doc, or a number of pieces from 1 for each side, not "

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from finetune.config import TagConfig, TrainConfig, settings
+from finetune.config import RESULT_FREE, TagConfig, TrainConfig, settings
 from finetune.data import Dataset, assign_folds, hold_out
 from finetune.interruption import Stopped
 from finetune.launch import is_run, make_accelerator
@@ -52,8 +52,8 @@ def cross_fit(
     """Train and ask ``number`` models in the folder ``work``, which keeps finished folds, and
     where an unfinished one goes on.
 
-    Raises ValueError where that folder has folds of other data or settings, and Stopped after
-    Ctrl-C.
+    Raises ValueError where labels are numbers, or where that folder has folds of other data or
+    settings, and Stopped after Ctrl-C.
     """
     reporter = reporter or Reporter()
     config = _settled(config)
@@ -102,11 +102,8 @@ def _settled(config: TrainConfig) -> TrainConfig:
 
 
 def _lasting(config: TrainConfig) -> dict[str, Any]:
-    """The settings that must be the same for folds to belong together."""
-    return {name: value for name, value in settings(config).items() if name not in _FREE}
-
-
-_FREE = ("out", "resume", "track", "save_every", "max_tokens", "batching")
+    """The settings that must be the same for folds to belong together, as JSON values."""
+    return {name: value for name, value in settings(config).items() if name not in RESULT_FREE}
 
 
 def _claim(work: Path, facts: dict[str, Any]) -> None:

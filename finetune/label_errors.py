@@ -15,8 +15,8 @@ def probable_label_errors(chances: np.ndarray, given: np.ndarray) -> list[tuple[
     ``chances`` [N, C] are probabilities of a model that was not trained on these examples,
     ``given`` [N] their labels. A model is confident of a class where the probability reaches the
     mean that examples labelled so have; an example is suspect if the likeliest class that it is
-    confident of is another than its label (off the diagonal of the confident joint). Ordered by the
-    margin of that class over the label. Raises ValueError if the lengths differ.
+    confident of is likelier than its label (``confident_classes``). Ordered by the margin of that
+    class over the label. Raises ValueError if the lengths differ.
     """
     better = confident_classes(chances, given)
     suspects = np.flatnonzero((better >= 0) & (better != given))
@@ -28,14 +28,21 @@ def probable_label_errors(chances: np.ndarray, given: np.ndarray) -> list[tuple[
 def confident_classes(chances: np.ndarray, given: np.ndarray) -> np.ndarray:
     """The likeliest class [N] of those that the model is confident of, -1 where it is of none.
 
-    As in ``probable_label_errors``, for probabilities [N, C] and labels [N].
+    As in ``probable_label_errors``, for probabilities [N, C] and labels [N]. Unlike in the paper a
+    class that is no likelier than the label is not found: where unseeing models do not know a rare
+    class its threshold is next to 0, and it would be found in all the examples of others that fall
+    short of theirs.
     """
     if len(chances) != len(given):
         raise ValueError(f"probabilities of {len(chances)} examples with {len(given)} labels")
     if len(given) == 0:
         return np.zeros(0, dtype=int)
-    confident = np.where(chances >= thresholds(chances, given) - 1e-12, chances, -1.0)  # [N, C]
-    return np.where(confident.max(1) >= 0, confident.argmax(1), -1)
+    rows = np.arange(len(given))
+    confident = chances >= thresholds(chances, given) - 1e-12  # [N, C]
+    known = np.where(confident, chances, -1.0)
+    likeliest = known.argmax(1)
+    likelier = known[rows, likeliest] > chances[rows, given]
+    return np.where(likelier, likeliest, np.where(confident[rows, given], given, -1))
 
 
 def thresholds(chances: np.ndarray, given: np.ndarray) -> np.ndarray:

@@ -73,7 +73,7 @@ class Suspects:
 
 
 def find_suspects(fitted: CrossFit) -> Suspects:
-    """The probable label errors of cross-fitted data; ValueError where the labels are numbers."""
+    """The probable label errors of cross-fitted data."""
     labels = list(fitted.task.labels)
     if fitted.task.name == "ner":
         return _of_spans(fitted.examples, fitted.evidence)

@@ -18,9 +18,10 @@ nothing, and would join most documents of a corpus."""
 def assign_folds(examples: Sequence[Example], number: int, seed: int = 0) -> list[int]:
     """The fold of each example, from 0.
 
-    Examples of one document, and those of one text (case and white space evened out), share a
-    fold. Folds are of nearly equal size, and of nearly equal shares of each label where examples
-    have one label each. Raises DataError where there are fewer groups than folds.
+    Examples of one document, and those of one text (case and white space evened out; in documents
+    from ``LONG`` words on), share a fold. Folds are of nearly equal size, and of nearly equal
+    shares of each label where examples have one label each. Raises DataError where there are fewer
+    groups than folds.
     """
     groups = list(_groups(examples))
     if len(groups) < number:

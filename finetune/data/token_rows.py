@@ -96,7 +96,7 @@ def table_units(
 
 def _unit(record: Record, roles: Roles, names: Mapping[str, Sequence[str]]) -> Unit:
     unit = _words_of(record, roles.words) if roles.words else _text_of(record, roles.text or "")
-    if roles.document and record.values.get(roles.document) is not None:
+    if roles.document and record.values.get(roles.document) not in (None, ""):  # an empty cell
         unit = unit._replace(document=str(record.values[roles.document]))
     answer = record.values.get("answer")
     if answer in LEFT_OUT:

@@ -140,3 +140,17 @@ def test_what_cannot_be_searched(place: Path, tmp_path: Path):
         "check", tmp_path / "n.jsonl", "--model", place / "bert", "--label-errors", "--folds=1"
     )
     assert few.code == 2 and "--folds must be 2 or more" in few.err
+
+
+def test_what_is_asked_for_beside_it(place: Path, tmp_path: Path):
+    """Settings without effect are refused, and data without a training split are named."""
+    rows, _ = sentences()
+    path, file = recipe(place, "tag", rows), write_jsonl(tmp_path / "a.jsonl", rows)
+    for arguments, message in (
+        ((path, "--out", tmp_path / "found"), "--out goes with --label-errors"),
+        ((path, "--folds=3"), "--folds goes with --label-errors"),
+        ((path, "--label-errors", "--task=ner"), "is a recipe for tag, not ner"),
+        ((f"test={file}", "--label-errors", "--model", place / "bert"), "there is no train split"),
+    ):
+        outcome = run("check", *arguments)
+        assert outcome.code == 2 and message in outcome.err, outcome.err

@@ -24,7 +24,8 @@ from finetune.types import TokenExample
 def test_legal_settings(config: type):
     assert config().context == "none"
     assert [config(context=each).context for each in ("doc", "64")] == ["doc", "64"]
-    for wrong in ("0", "-1", "1.5", "document", "", "all"):
+    assert config(context=64) == config(context="64"), "from Python"
+    for wrong in ("0", "-1", "1.5", "document", "", "all", 0, -1):
         with pytest.raises(ValueError, match="--context must be none, doc, or a number of pieces"):
             config(context=wrong)
     assert "pieces" in field_docs(config)["context"]
@@ -210,6 +211,17 @@ def test_documents_of_every_format(tmp_path: Path):
         read_tokens(f"train={tmp_path / 'a.conll'}", columns={"document": "2"})
     with pytest.raises(DataError, match="no column 'articel'"):
         read_tokens(f"train={tmp_path / 'article.jsonl'}", columns={"document": "articel"})
+
+
+def test_empty_cells_name_no_document(tmp_path: Path):
+    """Two sentences that name none are no neighbours."""
+    table = tmp_path / "texts.csv"
+    table.write_text("text,document\nAnna saw it,\na river,\nmore,0\n")
+    assert [e.document for e in read_token_file(table)] == [None, None, "0"]
+    lines = tmp_path / "train.jsonl"
+    rows = [{"tokens": ["a"], "tags": ["O"], "document": name} for name in ("", None, 0)]
+    lines.write_text("\n".join(map(json.dumps, rows)))
+    assert [e.document for e in read_tokens(str(lines)).splits["train"]] == [None, None, "0"]
 
 
 def test_each_file_of_a_split_has_documents_of_its_own(tmp_path: Path):

@@ -39,6 +39,23 @@ def test_nothing_and_what_never_occurs():
         probable_label_errors(sure, np.array([0]))
 
 
+def test_a_class_that_models_do_not_know():
+    """Of class 2 the model says 0.01 everywhere, its one example as well: all reach that mean, and
+    the two of class 0 that fall short of theirs, 0.78, would be called class 2."""
+    first = np.array([0.9, 0.9, 0.8, 0.7, 0.6, 0.3])
+    chances = np.stack([first, 0.99 - first, np.full(6, 0.01)], 1)
+    given = np.array([0, 0, 0, 0, 0, 2])
+    assert probable_label_errors(chances, given) == []
+    assert np.trace(confident_joint(chances, given)) == pytest.approx(1)
+
+
+def test_a_tie_is_no_contradiction():
+    chances = np.full((4, 2), 0.5)
+    given = np.array([0, 0, 1, 1])
+    assert probable_label_errors(chances, given) == []
+    assert np.allclose(confident_joint(chances, given), np.eye(2) / 2)
+
+
 def test_joint_by_hand():
     """As above: of class 0 two are confidently 0 and one 1; of class 1 one is 1, one is neither."""
     chances = np.array([[0.9, 0.1], [0.8, 0.2], [0.1, 0.9], [0.3, 0.7], [0.5, 0.5]])
