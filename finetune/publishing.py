@@ -20,8 +20,8 @@ PATHS = ("data", "out", "init_from", "model")
 
 
 def require_login(id: str) -> None:
-    """Refuse an id that cannot be pushed to, before anything is trained: not signed in, another's
-    namespace, no network. Raises ValueError in one line."""
+    """Refuse an id that cannot be pushed to, before anything is trained: not signed in, a token
+    that may only read, another's namespace, no network. Raises ValueError in one line."""
     from huggingface_hub import HfApi
     from huggingface_hub.utils import validate_repo_id
 
@@ -38,6 +38,12 @@ def require_login(id: str) -> None:
             f"--push-to-hub {id}: the hub does not know you ({_first_line(error)}): sign in with "
             "`hf auth login`, or set HF_TOKEN. Nothing was trained."
         ) from error
+    token = (account.get("auth") or {}).get("accessToken") or {}
+    if token.get("role") == "read":
+        raise ValueError(
+            f"--push-to-hub {id}: the token of {account['name']!r} may only read: sign in with one "
+            "that may write (`hf auth login`). Nothing was trained."
+        )
     owner, slash, _ = id.partition("/")
     own = [account["name"], *(each["name"] for each in account.get("orgs", ()))]
     if slash and owner not in own:

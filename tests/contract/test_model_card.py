@@ -192,6 +192,7 @@ def test_nothing_is_trained_without_a_login(hub: Hub, place: Path, tmp_path: Pat
         (None, "lab/names", "hf auth login"),
         ({"name": "ana"}, "lab/names", "'lab'"),
         ({"name": "ana"}, "a/b/c", "OWNER/NAME"),
+        ({"name": "ana", "auth": {"accessToken": {"role": "read"}}}, "names", "may only read"),
     ):
         hub.user = user
         outcome = train(place, "tag", tmp_path / "run", "--push-to-hub", id)
