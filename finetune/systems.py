@@ -7,13 +7,14 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from finetune.answers import Gold
 from finetune.config import CONFIGS, TrainConfig, from_settings
 from finetune.data import Dataset, hold_out
 from finetune.prediction_rows import has_gold_column
 from finetune.tasks import task_class
-from finetune.types import shortened
+from finetune.types import Example, TextExample, shortened
 
 _PREDICTIONS = "predictions.{}.jsonl"
 
@@ -69,29 +70,55 @@ def find_gold(
     for file in files:
         if has_gold_column(file):
             return Gold(str(file), {"tags": "-2"}, format="conll")
-    for file in files:
-        if file.name == _PREDICTIONS.format(split) and (file.parent / "config.json").is_file():
-            return _gold_of_run(file.parent, split)
+    runs = [
+        file.parent
+        for file in files
+        if file.name == _PREDICTIONS.format(split) and (file.parent / "config.json").is_file()
+    ]
+    if runs:
+        return _gold_of_runs(runs, split)
     raise ValueError(
         "there is no gold to compare with: predictions alone do not tell right from wrong; write "
         "--gold FILE."
     )
 
 
-def _gold_of_run(folder: Path, split: str) -> Gold:
+def _gold_of_runs(folders: Sequence[Path], split: str) -> Gold:
+    """The examples that all runs were tested on; ValueError where they were tested on others."""
+    by_data: dict[str | None, Path] = {}
+    for folder in folders:
+        by_data.setdefault(_read_run(folder)[0].get("fingerprint"), folder)
+    first, *others = by_data.values()
+    gold = _tested_on(first, split)
+    for other in others:
+        found = _tested_on(other, split)
+        if list(map(_asked, found.examples)) != list(map(_asked, gold.examples)):
+            raise ValueError(
+                f"{other} was tested on other examples ({found.name}) than {first} ({gold.name}): "
+                "only answers to the same can be compared."
+            )
+    return Gold(gold.name, examples=gold.examples, train=gold.train)
+
+
+def _asked(example: Example) -> tuple[object, ...]:
+    """What a model is asked in an example, and a text's label."""
+    if isinstance(example, TextExample):
+        return example.text, example.pair, example.label
+    return example.words
+
+
+class _Tested(NamedTuple):
+    """The data of a run by name, and its examples of the split asked for and of training."""
+
+    name: str
+    examples: Sequence[Example]
+    train: Sequence[Example]
+
+
+def _tested_on(folder: Path, split: str) -> _Tested:
     """The examples that a run was tested on, read anew from the data it names."""
-    path = folder / "config.json"
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        name, kind = content["task"], CONFIGS[content["task"]]
-        fields = {field.name for field in dataclasses.fields(kind)}
-        config = from_settings(kind, {key: content[key] for key in fields & {*content}})
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(
-            f"{path}: damaged, or of another version of finetune ({error!r:.100}): name the gold "
-            "with --gold FILE."
-        ) from error
-    data = _data_of_run(name, config, path)
+    content, config = _read_run(folder)
+    data = _data_of_run(content["task"], config, folder / "config.json")
     if content.get("fingerprint") not in (None, data.fingerprint):
         raise ValueError(
             f"{config.data}: changed since {folder} was trained on it: name the gold with --gold "
@@ -100,7 +127,23 @@ def _gold_of_run(folder: Path, split: str) -> Gold:
     if split not in data.splits:
         raise ValueError(f"{config.data}: no split {split!r}, only {shortened(data.splits)}.")
     train = data.splits.get("train", [])[: config.limit]
-    return Gold(config.data, examples=data.splits[split], train=train)
+    return _Tested(config.data, data.splits[split], train)
+
+
+def _read_run(folder: Path) -> tuple[dict[str, Any], TrainConfig]:
+    """What a run wrote down about itself, and its settings; ValueError where that is damaged."""
+    path = folder / "config.json"
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        kind = CONFIGS[content["task"]]
+        fields = {field.name for field in dataclasses.fields(kind)}
+        config = from_settings(kind, {key: content[key] for key in fields & {*content}})
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"{path}: damaged, or of another version of finetune ({error!r:.100}): name the gold "
+            "with --gold FILE."
+        ) from error
+    return content, config
 
 
 def _data_of_run(task: str, config: TrainConfig, path: Path) -> Dataset:

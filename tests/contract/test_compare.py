@@ -204,6 +204,23 @@ def test_runs(runs: Path):
     assert one["deviation_between_runs"] is None
 
 
+def test_runs_that_were_asked_other_things(place: Path):
+    """Other training data do not matter; other test data are refused, even of the same size."""
+    names = []
+    for name, train, test in (("a", "one", "x"), ("b", "two", "x"), ("c", "one", "y")):
+        for split, word in (("train", train), ("validation", "v"), ("test", test)):
+            rows = [{"text": f"{word} {i}", "label": "ab"[i % 2]} for i in range(30)]
+            write_jsonl(place / name / f"{split}.jsonl", rows)
+        answers = [{"id": i, "label": "ab"[i % 2]} for i in range(30)]
+        fingerprint = read_text(name).fingerprint
+        run_folder(place / f"run-{name}", answers, ClassifyConfig(data=name), "classify",
+                   fingerprint=fingerprint)  # fmt: skip
+        names.append(fingerprint)
+    assert len(set(names)) == 3
+    assert compared("run-a", "run-b")["difference"]["value"] == 0
+    refused(run("compare", "run-a", "run-c"), "run-c was tested on other examples")
+
+
 def test_gold_of_a_run_is_what_it_was_tested_on(place: Path):
     """Held out validation data and rows without label, as in training."""
     rows = [{"text": f"t{i}", "label": "ab"[i % 2] if i % 7 else None} for i in range(60)]
