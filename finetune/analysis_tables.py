@@ -18,6 +18,24 @@ TEXT_LENGTHS = (1, 11, 26, 51, 101, 201)
 NOTHING = "(nothing)"
 """In a confusion matrix of spans: no span there."""
 
+TITLES = {
+    "counted": "Four ways of counting (strict: extent and type; exact: extent; partial: words "
+    "shared, half; type: words shared and type)",
+    "type": "By type",
+    "label": "By label",
+    "tag": "By tag",
+    "confusion": "Confusion: gold in rows, predicted in columns",
+    "confused": "Most often confused",
+    "length": "By length of the span in words",
+    "depth": "By depth: how many wider spans lie around",
+    "sentence length": "By length of the sentence in words",
+    "first word": "By place of the first word in the sentence",
+    "place": "By place of the word in the sentence",
+    "in training": "By what training data knew",
+    "text length": "By length of the text in words",
+}
+"""Captions of tables by name."""
+
 Table = list[dict[str, Any]]
 """Rows of equal columns, of which the first names the row."""
 

@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table as Grid
 
 from finetune.analysis import Analysis, analyse, first_of_each, record
-from finetune.analysis_tables import Table
+from finetune.analysis_tables import TITLES, Table
 from finetune.calibration import Bin, error_of
 from finetune.mistakes import Mistake, counts_of, most_confident
 from finetune.types import shortened
@@ -27,23 +27,6 @@ MOST_ROWS = 15
 """Pairs of confused labels, and categories of mistakes, that are printed."""
 PLAIN_WIDTH = 120
 """Letters in a line where the output is no terminal."""
-
-_TITLES = {
-    "counted": "Four ways of counting (strict: extent and type; exact: extent; partial: words "
-    "shared, half; type: words shared and type)",
-    "type": "By type",
-    "label": "By label",
-    "tag": "By tag",
-    "confusion": "Confusion: gold in rows, predicted in columns",
-    "confused": "Most often confused",
-    "length": "By length of the span in words",
-    "depth": "By depth: how many wider spans lie around",
-    "sentence length": "By length of the sentence in words",
-    "first word": "By place of the first word in the sentence",
-    "place": "By place of the word in the sentence",
-    "in training": "By what training data knew",
-    "text length": "By length of the text in words",
-}
 
 
 def print_analysis(
@@ -88,7 +71,7 @@ def _show_table(name: str, table: Table, console: Console) -> None:
     else:
         columns = list(table[0])
         rows = [list(row.values()) for row in table]
-    _print_grid(_TITLES[name], columns, rows[:MOST_ROWS] if name == "confused" else rows, console)
+    _print_grid(TITLES[name], columns, rows[:MOST_ROWS] if name == "confused" else rows, console)
 
 
 def _print_grid(

@@ -85,26 +85,33 @@ def find_gold(
 
 def _gold_of_runs(folders: Sequence[Path], split: str) -> Gold:
     """The examples that all runs were tested on; ValueError where they were tested on others."""
-    by_data: dict[str | None, Path] = {}
+    by_data: dict[tuple[str, str], Path] = {}
     for folder in folders:
-        by_data.setdefault(_read_run(folder)[0].get("fingerprint"), folder)
-    first, *others = by_data.values()
+        content, config = _read_run(folder)
+        data = content.get("fingerprint") or config.data
+        by_data.setdefault((content["task"], data), folder)
+    (task, _), first = next(iter(by_data.items()))
     gold = _tested_on(first, split)
-    for other in others:
+    for (other_task, _), other in [*by_data.items()][1:]:
         found = _tested_on(other, split)
-        if list(map(_asked, found.examples)) != list(map(_asked, gold.examples)):
+        same_form = other_task == task
+        if not _same_examples(gold.examples, found.examples, same_form):
             raise ValueError(
-                f"{other} was tested on other examples ({found.name}) than {first} ({gold.name}): "
-                "only answers to the same can be compared."
+                f"{other} was tested on other examples, or by another gold ({found.name}), than "
+                f"{first} ({gold.name}): only answers to the same can be compared."
             )
     return Gold(gold.name, examples=gold.examples, train=gold.train)
 
 
-def _asked(example: Example) -> tuple[object, ...]:
-    """What a model is asked in an example, and a text's label."""
-    if isinstance(example, TextExample):
-        return example.text, example.pair, example.label
-    return example.words
+def _same_examples(one: Sequence[Example], other: Sequence[Example], same_form: bool) -> bool:
+    """Whether both ask the same and, if their gold is of the same form, demand the same."""
+
+    def facts(example: Example) -> tuple[object, ...]:
+        if isinstance(example, TextExample):
+            return example.text, example.pair, example.label
+        return (example.words, example.tags, example.spans) if same_form else example.words
+
+    return list(map(facts, one)) == list(map(facts, other))
 
 
 class _Tested(NamedTuple):

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import combinations
 from pathlib import Path
-from typing import Any
 
 from finetune.comparing import Report, compare_systems, verdict
 from finetune.report.gathering import System
 from finetune.report.markup import Html, element, joined
 from finetune.report.tables import table
-from finetune.types import TextExample
 
 
 def comparison(systems: Sequence[System]) -> Html:
@@ -41,25 +39,10 @@ def _row(first: System, second: System) -> list[object]:
         raise ValueError("one of them has no score.")
     if (one.metric, one.split) != (other.metric, other.split):
         raise ValueError(f"{one.metric} on {one.split} is no {other.metric} on {other.split}.")
-    if _tested_on(first) != _tested_on(second):
-        raise ValueError(f"their examples or their gold on {one.split} are not the same.")
     report = compare_systems(
         _files(one.folders), _files(other.folders), gold=None, metric=one.metric, split=one.split,
     )  # fmt: skip
     return [first.name, second.name, *_cells(report)]
-
-
-def _tested_on(system: System) -> list[tuple[Any, Any]]:
-    """Texts or words of the examples that a system was tested on, each with its gold."""
-    found = next(run.evaluated for run in system.runs
-                 if system.headline and run.folder == system.headline.folders[0])  # fmt: skip
-    if found is None:
-        return []
-    texts = (
-        (example.text, example.pair) if isinstance(example, TextExample) else example.words
-        for example in found.answers.examples
-    )
-    return list(zip(texts, found.answers.gold, strict=True))
 
 
 def _files(folders: Sequence[Path]) -> str:

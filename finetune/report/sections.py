@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from finetune.analysis import Analysis
+from finetune.analysis_tables import TITLES
 from finetune.breakdown import SENTENCE_LENGTHS, bucket, buckets
 from finetune.calibration import error_of
 from finetune.mistakes import counts_of
@@ -17,22 +18,6 @@ from finetune.report.markup import EMPTY, Html, details, element, figure, joined
 from finetune.report.tables import MOST_LABELS, confusion_matrix, record_table, table
 from finetune.types import TextExample
 
-TITLES = {
-    "counted": "Four ways of counting (strict: extent and type; exact: extent; partial: words "
-    "shared, half; type: words shared and type)",
-    "type": "By type",
-    "label": "By label",
-    "tag": "By tag",
-    "confused": "Most often confused",
-    "length": "By length of the span in words",
-    "depth": "By depth: how many wider spans lie around",
-    "sentence length": "By length of the sentence in words",
-    "first word": "By place of the first word in the sentence",
-    "place": "By place of the word in the sentence",
-    "in training": "By what training data knew",
-    "text length": "By length of the text in words",
-}
-"""Captions of the tables of an analysis."""
 MOST_CONFUSED = 15
 """Pairs of confused labels that are listed."""
 MOST_POINTS = 1500

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from finetune.config import ClassifyConfig, TagConfig
+from finetune.config import CONFIGS, ClassifyConfig, TagConfig
 from finetune.config import settings as settings_of
 from finetune.data import hold_out, read_text
 from tests import data
@@ -219,6 +219,26 @@ def test_runs_that_were_asked_other_things(place: Path):
     assert len(set(names)) == 3
     assert compared("run-a", "run-b")["difference"]["value"] == 0
     refused(run("compare", "run-a", "run-c"), "run-c was tested on other examples")
+
+
+def test_runs_that_tag_and_runs_that_find_spans(place: Path):
+    """Spans of tags count as spans; of one form, the gold must be one too."""
+    words, tags = ["Ana", "saw", "Oslo"], ["B-PER", "O", "B-LOC"]
+    spans = [{"start": 0, "end": 1, "label": "PER"}, {"start": 2, "end": 3, "label": "LOC"}]
+    other = ["B-NP", "O", "B-NP"]
+    for name, gold in (("tags", tags), ("chunks", other)):
+        write_jsonl(place / f"{name}.jsonl", [{"tokens": words, "tags": gold}] * 8)
+    for name, file, task, answer in (
+        ("tagged", "tags", "tag", {"words": words, "tags": ["B-PER", "O", "O"]}),
+        ("chunked", "chunks", "tag", {"words": words, "tags": other}),
+        ("found", "tags", "ner", {"words": words, "spans": spans}),
+    ):
+        splits = ",".join(f"{split}={file}.jsonl" for split in ("train", "validation", "test"))
+        answers = [{"id": number, **answer} for number in range(8)]
+        run_folder(place / name, answers, CONFIGS[task](data=splits), task)
+    found = compared("found", "tagged", *FEW)
+    assert found["a"]["value"] == 1 and found["b"]["value"] == pytest.approx(2 / 3)
+    refused(run("compare", "tagged", "chunked"), "chunked was tested on other examples", "gold")
 
 
 def test_gold_of_a_run_is_what_it_was_tested_on(place: Path):

@@ -70,8 +70,8 @@ WALLS = {
     "analysis": "align analysis_tables answers breakdown calibration confidences metrics mistakes "
     "prediction_rows scoring span_matching systems types",
     "analysis_text": "analysis analysis_tables calibration mistakes types",
-    "report": "align analysis answers arguments breakdown calibration comparing config data "
-    "mistakes models prediction_rows significance sufficient_statistics systems tasks types",
+    "report": "align analysis analysis_tables answers arguments breakdown calibration comparing "
+    "config data mistakes models prediction_rows significance sufficient_statistics systems tasks types",
     "publishing": "report tasks",
     "optimization": "batching config",
     "checkpoint": "",
