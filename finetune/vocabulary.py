@@ -30,7 +30,8 @@ class _Lookup(torch.autograd.Function):
     """Rows of a table, where the gradient of one step after the other has the same memory.
 
     torch makes a gradient of the size of the table in each step. New memory that large comes
-    page by page from the operating system: 28 of 240 ms for 11,600 rows of 384 on two cores.
+    page by page from the operating system: 28 of 240 ms in a profile of 11,600 rows of 384 on two
+    cores. Training in turns with and without it, kept memory was worth 1.06x.
     """
 
     @staticmethod

@@ -71,7 +71,8 @@ WALLS = {
     "prediction_rows scoring span_matching systems types",
     "analysis_text": "analysis analysis_tables calibration mistakes types",
     "report": "align analysis analysis_tables answers arguments breakdown calibration comparing "
-    "config data mistakes models prediction_rows significance sufficient_statistics systems tasks types",
+    "config data mistakes models prediction_rows significance sufficient_statistics systems tasks "
+    "types",
     "publishing": "report tasks",
     "optimization": "batching config",
     "checkpoint": "",
