@@ -22,6 +22,7 @@ from finetune.dropout import make_cheap
 from finetune.families import FAMILIES, Family, depth_in_family
 from finetune.models import load_config, load_weights
 from finetune.padding import flat, flat_places, in_order, in_rows, length_groups
+from finetune.rounding import pays, rounded
 from finetune.types import Batch
 
 Batching = Literal["auto", "packed", "padded"]
@@ -177,7 +178,9 @@ class Encoder(nn.Module):
         """What is ``taken`` of the model's output, flat: [T, H] each."""
         self.check(batch)
         if self.packed:
-            return [state[0] for state in taken(self._run(batch, **settings))]
+            num_tokens = len(batch.input_ids)
+            batch = rounded(batch, self.max_length) if pays(batch) else batch
+            return [state[0, :num_tokens] for state in taken(self._run(batch, **settings))]
         groups = list(length_groups(batch))
         parts = [
             [flat(state, group.batch) for state in taken(self._run(group.batch, **settings))]

@@ -7,9 +7,9 @@ import random
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from finetune import attention
+from finetune import attention, rounding
 from finetune.batching import micro_batches, pack
 from finetune.encoder import Encoder
 from finetune.types import Batch, Encoding
@@ -89,6 +89,52 @@ def test_single_and_half_precision(family: str) -> None:
         half.float().square().sum().backward()
     assert (half.float() - expected).abs().mean() < 0.03
     assert all(torch.isfinite(gradient).all() for gradient in gradients(model).values())
+
+
+@pytest.mark.parametrize("family", tiny.PACKED)
+def test_a_round_number_of_tokens_changes_nothing(family: str, monkeypatch) -> None:
+    """In bfloat16 on the CPU one more sequence makes it round."""
+    model = tiny.model(family).double()
+    reference, made = Encoder(copy.deepcopy(model)), encodings(model)
+    encoder, batch = Encoder(model), pack(made)
+    expected = reference(batch)
+    assert len(batch.input_ids) % rounding.LEAST
+    sizes: set[int] = set()
+    layer = next(each for each in model.modules() if isinstance(each, nn.Linear))
+    layer.register_forward_hook(lambda layer, inputs, out: sizes.add(inputs[0].shape[-2]))
+    monkeypatch.setattr("finetune.encoder.pays", lambda batch: True)
+    hidden = encoder(batch)
+    assert sizes == {-(-len(batch.input_ids) // rounding.LEAST) * rounding.LEAST}
+    torch.testing.assert_close(hidden, expected, rtol=0, atol=CLOSE.get(family, 1e-12))
+    weight = torch.randn_like(expected)
+    (hidden * weight).sum().backward()
+    (expected * weight).sum().backward()
+    assert_same_gradients(model, reference.model, CLOSE.get(family, 1e-12))
+
+
+def test_only_half_precision_on_the_cpu_is_rounded() -> None:
+    batch = pack(encodings(tiny.model("bert")))
+    assert not rounding.pays(batch)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert rounding.pays(batch)
+        with torch.autocast("cpu", enabled=False):
+            assert not rounding.pays(batch)
+
+
+def test_numbers_of_tokens_are_rounded_by_few() -> None:
+    made = [encoding for _ in range(40) for encoding in encodings(tiny.model("bert"))]
+    sizes, lengths = set(), []
+    for number in range(1, len(made)):
+        batch = pack(made[:number])
+        larger = rounding.rounded(batch)
+        size, least = len(larger.input_ids), len(batch.input_ids)
+        assert 0 <= size - least < max(rounding.LEAST, least / 32) and sum(larger.lengths) == size
+        assert int(larger.cu_seqlens[-1]) == size == len(larger.position_ids)
+        sizes.add(size)
+        lengths.append(least)
+    assert len(sizes) <= 32 * 2 + max(lengths) / 16
+    short = rounding.rounded(pack(made[:1]), max_length=3)
+    assert max(short.lengths[1:], default=0) < 3, "no longer than the positions of the model"
 
 
 def test_dropout_of_attention_is_kept_when_packed() -> None:

@@ -46,7 +46,8 @@ WALLS = {
     "span_decoding": "types",
     "decoding": "align",
     "padding": "attention types",
-    "encoder": "attention deberta dropout families models padding types",
+    "rounding": "types",
+    "encoder": "attention deberta dropout families models padding rounding types",
     "heads": "align encoder families models padding types",
     "initial": "config heads models types",
     "bench": "arguments batching config data encoder encodings heads launch models optimization "
