@@ -151,6 +151,8 @@ def config(family: str = "bert", *, dropout: float = 0.0, **changes: Any) -> Any
         "bos_token_id": vocabulary[names["cls"]], "sep_token_id": vocabulary[names["sep"]],
         "eos_token_id": vocabulary[names["sep"]],
     }  # fmt: skip
+    if family == "eurobert":  # whose own is beyond this vocabulary
+        size["mask_token_id"] = vocabulary[names["mask"]]
     return AutoConfig.for_model(family, **(size | own.get(family, {}) | changes))
 
 
