@@ -141,8 +141,9 @@ def attend(
     """What transformers calls in every layer: packed with a layout, scaled dot product without.
 
     ``query``, ``key``, ``value`` are [1, A, T, D] with A heads of D values when packed (any batch
-    size when not); the result is [1, T, A, D]. ``sliding_window`` w lets tokens see others less
-    than w away (ModernBERT's local layers). Raises ValueError rather than attend across sequences.
+    size when not), or keys and values of K heads that A is a multiple of; the result is
+    [1, T, A, D]. ``sliding_window`` w lets tokens see others less than w away (ModernBERT's local
+    layers). Raises ValueError rather than attend across sequences.
     """
     if layout is None:
         _refuse_unmarked_packing(query, attention_mask, sliding_window, others.get("position_ids"))
@@ -150,6 +151,7 @@ def attend(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling,
             sliding_window=sliding_window, **others,
         )  # fmt: skip
+    query, key, value = _alike(query, key, value)
     num_tokens = sum(layout.lengths)
     if query.shape[0] != 1 or query.shape[2] != num_tokens or key.shape != query.shape:
         raise ValueError(
@@ -168,6 +170,15 @@ def attend(
         )
     rows = [tensor[0].transpose(0, 1) for tensor in (query, key, value)]  # 3 of [T, A, D]
     return path(*rows, layout, dropout, scaling, sliding_window)[None], None
+
+
+def _alike(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """All three as [1, A, T, D] of one type: under autocast, rotations make float32 of queries and
+    keys; and a head of keys and values may serve several of queries (Ainslie et al., 2023)."""
+    query, key, times = query.to(value.dtype), key.to(value.dtype), query.shape[1] // key.shape[1]
+    if times > 1:
+        key, value = (tensor.repeat_interleave(times, dim=1) for tensor in (key, value))
+    return query, key, value
 
 
 def _refuse_unmarked_packing(
@@ -278,8 +289,7 @@ def _group_mask(group: Group, sliding_window: int | None, device: torch.device) 
 
 def _kernel_takes(*tensors: Tensor) -> bool:
     """Whether PyTorch's FlashAttention kernel takes these: CUDA, half precision, its head sizes."""
-    query = tensors[0]
-    head_size = query.shape[-1]
+    query, head_size = tensors[0], tensors[0].shape[-1]
     return (
         query.is_cuda
         and query.dtype in (torch.float16, torch.bfloat16)
@@ -296,8 +306,7 @@ def _kernel(
 ) -> Tensor:  # fmt: skip
     """FlashAttention over variable lengths, for CUDA: [T, A, D] three times -> [T, A, D].
 
-    The operator under ``torch.nn.attention.varlen.varlen_attn``, which fixes dropout at 0; BERT
-    and RoBERTa train with attention dropout 0.1.
+    The operator under ``torch.nn.attention.varlen.varlen_attn``, without its dropout fixed at 0.
     """
     window = -1 if sliding_window is None else sliding_window - 1  # the kernel's is inclusive
     cu_seqlens, longest = layout.cu_seqlens, layout.max_seqlen

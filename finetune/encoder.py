@@ -19,7 +19,7 @@ from transformers import AutoModel, PreTrainedModel
 
 from finetune import attention, deberta
 from finetune.dropout import make_cheap
-from finetune.families import FAMILIES, Family, depth_in_family
+from finetune.families import FAMILIES, UNPACKABLE, Family, depth_in_family, family_of
 from finetune.models import load_config, load_weights
 from finetune.padding import flat, flat_places, in_order, in_rows, length_groups
 from finetune.rounding import pays, rounded
@@ -42,7 +42,7 @@ class Encoder(nn.Module):
         self.model = model
         make_cheap(model)
         config = model.config
-        self.family = FAMILIES.get(config.model_type) or _unlisted(model)
+        self.family = family_of(model) or _unlisted(model)
         self.pad_id: int = 0 if config.pad_token_id is None else config.pad_token_id
         self.width: int = config.hidden_size
         self.num_layers: int = config.num_hidden_layers
@@ -229,7 +229,10 @@ def _why_padded(model: PreTrainedModel, family: Family, batching: Batching) -> s
     kind = model.config.model_type
     reason = ""
     if kind not in FAMILIES:
-        reason = f"no test shows that {kind} models give the same results packed"
+        no_test = f"no test shows that {kind} models give the same results packed"
+        reason = UNPACKABLE.get(kind, no_test)
+    elif family_of(model) is None:
+        reason = f"{type(model).__name__} is not the {kind} model that transformers has"
     elif family.packs == "forward":
         reason = deberta.why_not(model)
     elif not (family.packs and model.is_backend_compatible()):

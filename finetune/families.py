@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +34,9 @@ FAMILIES: dict[str, Family] = {
     "ernie": Family(),
     "distilbert": Family(segments=False),
     "modernbert": Family(segments=False, masks=("full_attention", "sliding_attention")),
+    "eurobert": Family(segments=False),
+    "nomic_bert": Family(),
+    "jina_embeddings_v3": Family(),
     "roberta": _ROBERTA,
     "xlm-roberta": _ROBERTA,
     "xlm-roberta-xl": _ROBERTA,
@@ -48,8 +51,25 @@ FAMILIES: dict[str, Family] = {
 """Model types (``config.model_type``) with a parity test. Any other is padded, and counts its
 positions itself."""
 
+UNPACKABLE: dict[str, str] = {
+    "mobilebert": "mobilebert models read the embeddings left and right of each token, which in a "
+    "packed row are those of other sequences",
+    "esm": "esm models scale the embeddings of a row by its share of masked tokens",
+}
+"""Why model types without a row above could not be packed, where that is known."""
+
+
+def family_of(model: Any) -> Family | None:
+    """The row of a model; None without one, and where the code is not transformers' own.
+
+    Checkpoints of EuroBERT and Nomic bring code (--trust-remote-code) under the same model type.
+    """
+    own = type(model).__module__.startswith("transformers.")
+    return FAMILIES.get(model.config.model_type) if own else None
+
+
 _EMBEDDINGS = re.compile(
-    r"embeddings(_project)?\."
+    r"(embeddings(_project)?|embed_tokens)\."
     r"|encoder\.(embedding_hidden_mapping_in|rel_embeddings|relative_attention_bias)\."
 )
 _LAYER = re.compile(r"((encoder|transformer)\.)?(layers?|albert_layer_groups)\.(?P<number>\d+)\.")

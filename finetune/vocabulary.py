@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from finetune.encodings import Encoded
-from finetune.families import FAMILIES
+from finetune.families import family_of
 
 SHARE = 0.6
 """``auto`` trains the whole table from this share of occurring rows on: less is hardly saved."""
@@ -256,7 +256,7 @@ class Vocabulary:
 def _why_whole(head: Any) -> str:
     """Why a model's table is trained whole, whatever the data; empty where it need not be."""
     kind = head.encoder.model.config.model_type
-    if kind not in FAMILIES:
+    if family_of(head.encoder.model) is None:
         return f"no test shows that {kind} models only look rows up in their embeddings"
     embedding = head.encoder.model.get_input_embeddings()
     if type(embedding) is not nn.Embedding or embedding.max_norm is not None or embedding.sparse:

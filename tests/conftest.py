@@ -30,3 +30,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(autouse=True)
 def _seed() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def norms_in_float64(monkeypatch: pytest.MonkeyPatch) -> None:
+    """EuroBERT's norms, which round to float32, computed in the type of their input."""
+    from transformers.models.eurobert.modeling_eurobert import EuroBertRMSNorm
+
+    def forward(self: EuroBertRMSNorm, hidden: torch.Tensor) -> torch.Tensor:
+        size = hidden.pow(2).mean(-1, keepdim=True)
+        return self.weight * hidden * torch.rsqrt(size + self.variance_epsilon)
+
+    monkeypatch.setattr(EuroBertRMSNorm, "forward", forward)

@@ -25,7 +25,7 @@ from finetune.models import quiet
 PACKED = (
     "bert", "roberta", "xlm-roberta", "camembert", "electra", "albert", "distilbert", "modernbert",
     "ernie", "roberta-prelayernorm", "data2vec-text", "xlm-roberta-xl",
-    "deberta", "deberta-v2",
+    "eurobert", "nomic_bert", "jina_embeddings_v3", "deberta", "deberta-v2",
 )  # fmt: skip
 """Families that run packed."""
 PADDED = ("mpnet",)
@@ -37,6 +37,7 @@ POSITIONS = 64
 """Positions of every tiny model (RoBERTa's kind has fewer tokens by its offset)."""
 
 _SPECIAL = {  # in the order of their ids: names of cls, sep, pad, unk, mask
+    "eurobert": ("<|begin_of_text|>", "<|end_of_text|>", "<unk>", "<|mask|>"),  # pads with the end
     "bert": ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"),
     "roberta": ("<s>", "<pad>", "</s>", "<unk>", "<mask>"),
     "albert": ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"),
@@ -45,18 +46,27 @@ _SPECIAL = {  # in the order of their ids: names of cls, sep, pad, unk, mask
     "modernbert": ("[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]"),
 }
 _ALGORITHM = {
-    **dict.fromkeys(("bert", "electra", "distilbert", "ernie", "mpnet"), "wordpiece"),
+    **dict.fromkeys(("bert", "electra", "distilbert", "ernie", "mpnet", "nomic_bert"), "wordpiece"),
     **dict.fromkeys(
-        ("roberta", "modernbert", "deberta", "roberta-prelayernorm", "data2vec-text"), "bytes"
+        ("roberta", "modernbert", "deberta", "roberta-prelayernorm", "data2vec-text", "eurobert"),
+        "bytes",
     ),
     **dict.fromkeys(
-        ("xlm-roberta", "camembert", "albert", "deberta-v2", "xlm-roberta-xl"), "unigram"
+        (
+            "xlm-roberta",
+            "camembert",
+            "albert",
+            "deberta-v2",
+            "xlm-roberta-xl",
+            "jina_embeddings_v3",
+        ),
+        "unigram",
     ),
 }
-_LIKE_BERT = ("electra", "distilbert", "ernie")
+_LIKE_BERT = ("electra", "distilbert", "ernie", "nomic_bert")
 _NO_SEGMENTS = (
     "roberta", "xlm-roberta", "camembert", "distilbert", "modernbert", "mpnet",
-    "roberta-prelayernorm", "data2vec-text", "xlm-roberta-xl",
+    "roberta-prelayernorm", "data2vec-text", "xlm-roberta-xl", "eurobert", "jina_embeddings_v3",
 )  # fmt: skip
 
 _TEXT = """\
@@ -110,6 +120,7 @@ def config(family: str = "bert", *, dropout: float = 0.0, **changes: Any) -> Any
             "attention_dropout": dropout, "embedding_dropout": dropout, "mlp_dropout": dropout,
             "classifier_dropout": dropout, "initializer_cutoff_factor": 2.0,
         },
+        "eurobert": {"num_key_value_heads": HEADS // 2, "attention_dropout": dropout},
         "deberta": {
             "relative_attention": True, "max_relative_positions": -1, "type_vocab_size": 0,
             "pos_att_type": ["c2p", "p2c"], "position_biased_input": False,
@@ -130,9 +141,9 @@ def config(family: str = "bert", *, dropout: float = 0.0, **changes: Any) -> Any
             "attention_probs_dropout_prob",
         ):
             del size[name]  # fmt: skip
-    if family == "modernbert":
+    if family in ("modernbert", "eurobert"):
         del size["hidden_dropout_prob"], size["attention_probs_dropout_prob"]
-    if family in ("roberta", "xlm-roberta", "camembert"):
+    if family in ("roberta", "xlm-roberta", "camembert", "jina_embeddings_v3"):
         size["type_vocab_size"] = 1
     vocabulary, names = Tokenizer.from_str(_backend(family)).get_vocab(), _names(family)
     size |= {
@@ -140,6 +151,8 @@ def config(family: str = "bert", *, dropout: float = 0.0, **changes: Any) -> Any
         "bos_token_id": vocabulary[names["cls"]], "sep_token_id": vocabulary[names["sep"]],
         "eos_token_id": vocabulary[names["sep"]],
     }  # fmt: skip
+    if family == "eurobert":  # whose own is beyond this vocabulary
+        size["mask_token_id"] = vocabulary[names["mask"]]
     return AutoConfig.for_model(family, **(size | own.get(family, {}) | changes))
 
 
@@ -176,8 +189,11 @@ def _special(family: str) -> tuple[str, ...]:
 
 def _names(family: str) -> dict[str, str]:
     """cls, sep, pad, unk and mask of a family."""
-    words = {"cls": ("[CLS]", "<s>"), "sep": ("[SEP]", "</s>"), "pad": ("[PAD]", "<pad>"),
-             "unk": ("[UNK]", "<unk>"), "mask": ("[MASK]", "<mask>")}  # fmt: skip
+    words = {
+        "cls": ("[CLS]", "<s>", "<|begin_of_text|>"), "sep": ("[SEP]", "</s>", "<|end_of_text|>"),
+        "pad": ("[PAD]", "<pad>", "<|end_of_text|>"), "unk": ("[UNK]", "<unk>"),
+        "mask": ("[MASK]", "<mask>", "<|mask|>"),
+    }  # fmt: skip
     special = _special(family)
     return {role: next(s for s in special if s in either) for role, either in words.items()}
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from finetune.encoder import Batching, Encoder
+from finetune.families import family_of
 from finetune.models import load_config, load_weights, quiet
 from finetune.padding import flat, in_order, length_groups
 from finetune.types import Batch, LabelSet
@@ -38,7 +39,7 @@ class PretrainedHead(nn.Module):
 
     ``model`` is the Hugging Face model and owns all weights, so that what is saved loads anywhere;
     ``encoder`` is a view of its base model, not registered as a submodule of this one: each
-    weight has one name.
+    weight has one name. ``known_type`` is the model type, empty where its code is not listed.
     """
 
     auto_class: ClassVar[Any]
@@ -54,6 +55,8 @@ class PretrainedHead(nn.Module):
         super().__init__()
         self.model = model
         self.__dict__["encoder"] = Encoder(model.base_model, batching)
+        own = family_of(model.base_model) is not None
+        self.known_type: str = model.config.model_type if own else ""
 
     @classmethod
     def _load(

@@ -47,7 +47,7 @@ class SequenceClassifier(PretrainedHead):
 
     def forward(self, batch: Batch) -> Tensor:
         """Logits [N, C] of a batch of N sequences."""
-        head = _HEADS.get(self.model.config.model_type)
+        head = _HEADS.get(self.known_type)
         if head is None:
             return self._padded_logits(batch, tokens=False)
         return head(self.model, self.encoder(batch), batch)
@@ -91,16 +91,25 @@ def _deberta(model: Any, hidden: Tensor, batch: Batch) -> Tensor:
     return model.classifier(model.dropout(model.pooler(_first(hidden, batch)[:, None])))
 
 
+def _mean(values: Tensor, batch: Batch) -> Tensor:
+    """The mean over the tokens of each sequence: [T, X] -> [N, X]."""
+    lengths = batch.cu_seqlens.diff().long()
+    # unsafe: else it looks at the lengths, which on a GPU is a wait; empty sequences are 0
+    return torch.segment_reduce(values, "mean", lengths=lengths, axis=0, unsafe=True, initial=0)
+
+
 def _modernbert(model: Any, hidden: Tensor, batch: Batch) -> Tensor:
-    if model.config.classifier_pooling == "mean":
-        lengths = batch.cu_seqlens.diff().long()
-        # unsafe: else it looks at the lengths, which on a GPU is a wait; empty sequences are 0
-        pooled = torch.segment_reduce(
-            hidden, "mean", lengths=lengths, axis=0, unsafe=True, initial=0
-        )  # [N, H]
-    else:
-        pooled = _first(hidden, batch)
-    return model.classifier(model.drop(model.head(pooled)))
+    pool = _mean if model.config.classifier_pooling == "mean" else _first
+    return model.classifier(model.drop(model.head(pool(hidden, batch))))
+
+
+def _eurobert(model: Any, hidden: Tensor, batch: Batch) -> Tensor:
+    """Late pooling takes the mean of what the classifier says to each token."""
+    pooling = model.config.classifier_pooling
+    if pooling != "late":
+        hidden = (_first if pooling == "bos" else _mean)(hidden, batch)
+    logits = model.classifier(model.activation(model.dense(hidden)))
+    return _mean(logits, batch) if pooling == "late" else logits
 
 
 _HEADS: dict[str, Callable[[Any, Tensor, Batch], Tensor]] = {
@@ -119,5 +128,8 @@ _HEADS: dict[str, Callable[[Any, Tensor, Batch], Tensor]] = {
     "deberta": _deberta,
     "deberta-v2": _deberta,
     "modernbert": _modernbert,
+    "eurobert": _eurobert,
+    "nomic_bert": _bert,
+    "jina_embeddings_v3": _classifier,
 }
 """The head of each model type with a parity test; others run the Hugging Face class on padding."""

@@ -56,7 +56,7 @@ class TokenTagger(PretrainedHead):
         """Logits [W, C] of the words' first pieces, or [P, C] of all pieces of all words in order
         (``pieces="all"``, P the sum of ``batch.word_lengths``)."""
         rows = batch.words if self.pieces == "first" else piece_rows(batch)
-        head = _HEADS.get(self.model.config.model_type)
+        head = _HEADS.get(self.known_type)
         if head is None:
             return self._padded_logits(batch, tokens=True).index_select(0, rows)
         return head(self.model, self.encoder(batch).index_select(0, rows))
@@ -72,6 +72,10 @@ def piece_rows(batch: Batch) -> Tensor:
 
 def _linear(model: Any, states: Tensor) -> Tensor:
     return model.classifier(model.dropout(states))
+
+
+def _classifier(model: Any, states: Tensor) -> Tensor:
+    return model.classifier(states)
 
 
 def _modernbert(model: Any, states: Tensor) -> Tensor:
@@ -94,5 +98,8 @@ _HEADS: dict[str, Callable[[Any, Tensor], Tensor]] = {
     "deberta-v2": _linear,
     "mpnet": _linear,
     "modernbert": _modernbert,
+    "eurobert": _classifier,
+    "nomic_bert": _linear,
+    "jina_embeddings_v3": _linear,
 }
 """The head of each model type with a parity test; others run the Hugging Face class on padding."""

@@ -41,6 +41,21 @@ def test_equals_plain_hugging_face(family: str, batching: str) -> None:
     assert_same_gradients(model, reference, tolerance)
 
 
+@pytest.mark.parametrize("num_heads", [1, 2, 4])
+def test_eurobert_but_for_rounding_of_its_norms(num_heads: int, norms_in_float64: None) -> None:
+    """With norms in float64 as all else, and heads that share keys and values or do not."""
+    model = tiny.model("eurobert", num_key_value_heads=num_heads).double()
+    reference, made = copy.deepcopy(model), encodings(model)
+    hidden = Encoder(model, "packed")(pack(made))
+    inputs = plain_inputs(reference, made)
+    expected = reference(**inputs).last_hidden_state[inputs["attention_mask"].bool()]
+    torch.testing.assert_close(hidden, expected, rtol=0, atol=1e-12)
+    weight = torch.randn_like(expected)
+    (hidden * weight).sum().backward()
+    (expected * weight).sum().backward()
+    assert_same_gradients(model, reference, 1e-12)
+
+
 @pytest.mark.parametrize("family", tiny.FAMILIES)
 def test_layers_equal_hidden_states(family: str) -> None:
     model = tiny.model(family).double()
@@ -191,6 +206,25 @@ def test_families_that_cannot_pack(family: str) -> None:
         Encoder(model, "flat")
 
 
+@pytest.mark.parametrize(
+    ("kind", "changes", "part"),
+    [
+        ("mobilebert", {"intra_bottleneck_size": 32, "embedding_size": 16}, "left and right"),
+        ("esm", {"mask_token_id": 4, "max_position_embeddings": 70}, "share of masked tokens"),
+    ],
+)
+def test_families_that_mix_the_tokens_of_a_row(kind: str, changes: dict, part: str) -> None:
+    from transformers import AutoConfig, AutoModel
+
+    config = AutoConfig.for_model(
+        kind, vocab_size=90, hidden_size=32, num_hidden_layers=1, num_attention_heads=4,
+        intermediate_size=48, pad_token_id=0, **changes,
+    )  # fmt: skip
+    encoder = Encoder(AutoModel.from_config(config))
+    assert not encoder.packed
+    assert encoder.reason.startswith(f"{kind} models") and part in encoder.reason
+
+
 def test_padded_families_run_in_groups_of_near_equal_length(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -265,7 +299,7 @@ def test_depth_of_every_parameter(family: str) -> None:
     assert encoder.top_depth == layers + 1
     assert set(range(layers + 1)) <= set(depths.values())
     for name, depth in depths.items():
-        above = ("pooler", "final_norm", "LayerNorm", "encoder.LayerNorm")
+        above = ("pooler", "final_norm", "LayerNorm", "encoder.LayerNorm", "norm.weight")
         if depth == encoder.top_depth:
             assert name.startswith(above)
         if "embedding" in name:

@@ -120,7 +120,7 @@ def test_answers_are_those_of_plain_transformers(family: str, task: str, tmp_pat
         np.testing.assert_allclose(found, expected, rtol=0, atol=5e-5 * max(1.0, made.scale))
 
 
-SEGMENTED = ("bert", "electra", "albert", "ernie")
+SEGMENTED = ("bert", "electra", "albert", "ernie", "nomic_bert")
 """Families whose models and tokenizers tell the two texts of a pair apart."""
 
 

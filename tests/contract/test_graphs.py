@@ -31,7 +31,9 @@ from finetune.types import Batch, Encoding
 from tests import data
 from tests.tiny import save_tiny_checkpoint
 
-FAMILIES = ("bert", "roberta", "modernbert", "electra", "albert", "distilbert")
+FAMILIES = (
+    "bert", "roberta", "modernbert", "electra", "albert", "distilbert", "eurobert", "nomic_bert",
+)  # fmt: skip
 TINY: dict[str, Any] = {"dropout": 0.0, "max_position_embeddings": 512}
 KINDS = ("single", "multi", "regression", "weighted", "windows", "tag")
 

@@ -85,6 +85,35 @@ def test_modernbert_mean_pooling() -> None:
     assert_equal("sequence", head, reference, made, 1e-12)
 
 
+@pytest.mark.parametrize("pooling", ["bos", "mean", "late"])
+def test_eurobert_pooling(pooling: str, norms_in_float64: None) -> None:
+    """Every way to pool, with texts that end in the padding token, as EuroBERT's do."""
+    head, reference, made = both("sequence", "eurobert", classifier_pooling=pooling)
+    end = reference.config.pad_token_id
+    made = [Encoding(e.example, [*e.input_ids, end], None, e.word_starts) for e in made]
+    assert head.encoder.packed
+    assert_equal("sequence", head, reference, made, 1e-12)
+
+
+def test_code_of_a_checkpoint_runs_as_it_is() -> None:
+    """Under a listed model type it may have other layers, another head and other positions."""
+
+    class Own(type(tiny.model("eurobert", AutoModelForSequenceClassification))):
+        """What --trust-remote-code loads."""
+
+    class OwnBase(type(tiny.model("eurobert"))):
+        """Its encoder."""
+
+    model = Own(tiny.config("eurobert", num_labels=3)).eval().double()
+    model.model = OwnBase(model.config).eval().double()
+    reference = copy.deepcopy(model)
+    head, made = SequenceClassifier(model), words_of(encodings(model))
+    assert "OwnBase is not the eurobert model" in head.encoder.reason
+    assert_equal("sequence", head, reference, made, 1e-6)
+    with pytest.raises(ValueError, match="--batching packed: OwnBase"):
+        SequenceClassifier(model, "packed")
+
+
 def test_shared_layers_in_groups() -> None:
     head, reference, made = both("sequence", "albert", num_hidden_groups=3)
     assert_equal("sequence", head, reference, made, 1e-12)
@@ -234,7 +263,7 @@ def test_checkpoint_with_another_head(tmp_path) -> None:
 def test_classifier_dropout(tmp_path) -> None:
     for family in tiny.FAMILIES:
         source = str(tiny.save_tiny_checkpoint(tmp_path / family, family, dropout=0.0))
-        if family == "mpnet":
+        if family in ("mpnet", "eurobert"):
             with pytest.raises(ValueError, match="have no such dropout"):
                 SequenceClassifier.from_pretrained(source, labels=LABELS, dropout=0.4)
             continue

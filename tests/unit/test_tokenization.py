@@ -16,7 +16,7 @@ from finetune.tasks.text import truncated
 from finetune.tokenization import LONGEST, PieceTokenizer
 from tests import tiny
 
-BYTES = ("roberta", "modernbert", "deberta", "roberta-prelayernorm", "data2vec-text")
+BYTES = ("roberta", "modernbert", "deberta", "roberta-prelayernorm", "data2vec-text", "eurobert")
 TEXTS = [
     "a man is playing a guitar", "", "Unbelievably slow service, never again!", "  two  spaces ",
     "Zoë's 1,458 naïve façades — 東京 🙂", "don't", "the train from paris to berlin was late",
