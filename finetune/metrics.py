@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 
 from finetune.align import spans_to_tags, strict_spans, tags_to_spans
+from finetune.positive import positive_label
 from finetune.types import LabelSet, Span
 
 
@@ -21,9 +22,8 @@ def classification_scores(
     """``accuracy``, ``macro_f1``, ``weighted_f1``, ``matthews``; and ``f1`` for two labels.
 
     ``macro_f1`` is the mean of F1 over the labels that occur in gold or predicted, ``weighted_f1``
-    weights it by the gold count (both as in scikit-learn); ``f1`` is that of the second label, the
-    positive class by the convention of GLUE (Wang et al. 2018). Raises ValueError if the lengths
-    differ.
+    weights it by the gold count (both as in scikit-learn); ``f1`` is that of the positive class
+    (``positive_label``), in whatever order the labels are. Raises ValueError if the lengths differ.
     """
     by_label = f1_scores(gold, predicted)
     scores = {
@@ -32,8 +32,8 @@ def classification_scores(
         "weighted_f1": _ratio(sum(s["f1"] * s["support"] for s in by_label.values()), len(gold)),
         "matthews": matthews(gold, predicted),
     }
-    if len(labels) == 2:
-        scores["f1"] = by_label.get(labels[1], {"f1": 0.0})["f1"]
+    if len(set(labels)) == 2:
+        scores["f1"] = by_label.get(positive_label(labels), {"f1": 0.0})["f1"]
     return scores
 
 

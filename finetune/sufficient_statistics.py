@@ -17,6 +17,7 @@ import numpy as np
 from finetune.align import spans_to_tags, strict_spans, tags_to_spans
 from finetune.counts import Ranks, Sums, ratio
 from finetune.nesting import inner_spans
+from finetune.positive import positive_label
 from finetune.types import Span, perhaps, shortened
 
 if TYPE_CHECKING:
@@ -289,8 +290,8 @@ def _rates(kind: str) -> dict[str, Callable[..., Sums]]:
 
 
 def _positive_f1(run: Answers, names: Sequence[str]) -> Sums:
-    """F1 of the second of two labels, the positive class by the convention of GLUE."""
-    return _share(run, names, _f1, name=names[1])
+    """F1 of the positive class of two labels."""
+    return _share(run, names, _f1, name=positive_label(names))
 
 
 _SCORES_BY_NAME = {

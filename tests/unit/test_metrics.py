@@ -83,9 +83,10 @@ def test_classification_is_scikit_learns(pair):
 
 @quick
 @given(paired(st.sampled_from(["no", "yes"])))
-def test_two_labels_have_the_f1_of_the_second(pair):
+def test_two_labels_have_the_f1_of_the_positive_class(pair):
     expected = sklearn_metrics.f1_score(*pair, pos_label="yes", zero_division=0)
-    assert classification_scores(*pair, ["no", "yes"])["f1"] == pytest.approx(expected)
+    for labels in (["no", "yes"], ["yes", "no"]):
+        assert classification_scores(*pair, labels)["f1"] == pytest.approx(expected)
 
 
 def test_classification_by_hand():

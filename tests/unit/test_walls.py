@@ -26,7 +26,8 @@ WALLS = {
     "align": "types",
     "nesting": "types",
     "widths": "",
-    "metrics": "align types",
+    "positive": "",
+    "metrics": "align positive types",
     "span_metrics": "metrics nesting types",
     "span_matching": "types",
     "breakdown": "types",
@@ -58,7 +59,7 @@ WALLS = {
     "scoring": "answers metrics prediction_rows span_metrics",
     "counts": "",
     "significance": "",
-    "sufficient_statistics": "align counts nesting types",
+    "sufficient_statistics": "align counts nesting positive types",
     "systems": "answers config data prediction_rows tasks types",
     "comparing": "answers data prediction_rows significance sufficient_statistics systems types",
     "evaluate_modules": "align metrics span_metrics types",
@@ -142,7 +143,7 @@ LIGHT = ("types", "config", "align", "metrics", "span_metrics", "data", "familie
          "recipe", "reproduced", "report", "progress", "tokenization", "tasks", "scoring",
          "comparing", "start", "cli", "")  # fmt: skip
 """Modules whose import loads nothing of HEAVY (of `tasks`, the package itself)."""
-STANDARD_ONLY = ("types", "config", "align", "nesting", "widths", "families", "")
+STANDARD_ONLY = ("types", "config", "align", "positive", "nesting", "widths", "families", "")
 
 
 def name_of(path: Path) -> str:
