@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -79,14 +80,19 @@ class Gold:
 def beside(rows: Rows, gold: Gold, form: str | None = None) -> Answers:
     """Predictions beside their gold; both belong together in order.
 
-    ``form`` asks for ``spans`` where lines have tags (which then spell them). Raises DataError
-    where predictions and gold do not fit each other.
+    ``form`` asks for ``spans`` where lines have tags (which then spell them), and for ``number``
+    where whole numbers would be the names of classes. Raises DataError where predictions and gold
+    do not fit each other.
     """
+    if form == "number":
+        return _labels(rows, gold, numbers=True)
     read = {"tags": _tags, "spans": _spans, "label": _labels}
     return read[form or form_of(rows)](rows, gold)
 
 
-def _labels(rows: Rows, gold: Gold) -> Answers:
+def _labels(rows: Rows, gold: Gold, numbers: bool = False) -> Answers:
+    """Names, sets of names, or numbers: as in training, whole numbers are names unless gold has
+    numbers with a decimal point, or the answers have."""
     labelled = [example for example in gold.texts if example.label is not None]
     if not labelled:
         raise DataError(f"{gold.name}: no row has a label.")
@@ -101,7 +107,7 @@ def _labels(rows: Rows, gold: Gold) -> Answers:
     answers, right = [row["label"] for row, _ in pairs], [example.label for _, example in pairs]
     if any(isinstance(label, list | tuple) for label in (*answers, *right)):
         form, sides = "labels", [[_names(label) for label in side] for side in (right, answers)]
-    elif all(isinstance(label, float | int) for label in answers):
+    elif all(map(_is_number, answers)) and (numbers or _measured(right, answers)):
         form, sides = "number", [_numbers(right, gold.name), [float(x) for x in answers]]
     else:
         form, sides = "label", [canonical_names(map(_name, side)) for side in (right, answers)]
@@ -109,8 +115,37 @@ def _labels(rows: Rows, gold: Gold) -> Answers:
     return Answers(form, *sides, examples=kept, rows=kept_rows)
 
 
+def has_numbers(rows: Rows) -> bool:
+    """Whether each line answers with a number, not with the name of one."""
+    return all(_is_number(row["label"]) for _, row in rows)
+
+
+def _is_number(label: Any) -> bool:
+    return isinstance(label, float | int) and not isinstance(label, bool)
+
+
+def _measured(right: Sequence[Any], answers: Sequence[Any]) -> bool:
+    """Whether numbers are measures and not names of classes; also where gold has no numbers, so
+    that they are refused."""
+    if any(isinstance(x, float) for x in right) or not all(float(x).is_integer() for x in answers):
+        return True
+    spelled = [label for label in map(str, right) if _spells_number(label)]
+    if len(spelled) == len(right):
+        return any("." in label for label in spelled)  # tables have all labels as text
+    return not spelled
+
+
+def _spells_number(label: str) -> bool:
+    try:
+        return math.isfinite(float(label))
+    except ValueError:
+        return False
+
+
 def _name(label: Any) -> str:
     """A label as a model names it: 1.0 is the class `1`."""
+    if isinstance(label, bool):
+        return str(label).lower()
     return f"{label:g}" if isinstance(label, float) else str(label)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from finetune.answers import Answers, Gold, beside
+from finetune.answers import Answers, Gold, beside, has_numbers
 from finetune.data import DataError
 from finetune.prediction_rows import Rows, file_of, form_of, read_rows
 from finetune.significance import LEVEL, Comparison, Estimate, compare
@@ -80,6 +80,8 @@ def compare_systems(
     forms = {form_of(each) for each in rows}
     form = "spans" if forms == {"tags", "spans"} else None
     runs = [beside(each, right, form) for each in rows]
+    if {run.form for run in runs} == {"label", "number"} and all(map(has_numbers, rows)):
+        runs = [beside(each, right, "number") for each in rows]  # some have whole numbers only
     _check_same(runs, rows)
     if gold is None and right.from_column:
         _check_gold(runs[0], right)

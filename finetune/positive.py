@@ -25,7 +25,7 @@ def positive_label(labels: Collection[str]) -> str:
     """
     names = set(labels)
     if len(names) != 2:
-        raise ValueError(f"{len(names)} labels: only of two one is the positive class.")
+        raise ValueError(f"a positive class is one of two labels, not of {len(names)}.")
     numeric = all(re.fullmatch(r"[-+]?\d+", name) for name in names)
     first, last = sorted(names, key=lambda name: (int(name) if numeric else 0, name))
     return first if _denied(first, last) else last

@@ -155,6 +155,23 @@ def test_labels_and_numbers(place: Path):
     assert errors["difference"]["value"] < 0 and errors["verdict"].endswith("A is better.")
 
 
+def test_whole_numbers_and_their_names_are_the_same_classes(place: Path):
+    answers = [[0, 1, 1], [1, 0, 0]]
+    for gold, first, second in (([0, 1, 0], int, str), (list("010"), str, int)):
+        sides = [[kind(x) for x in each * 9] for kind, each in zip((first, second), answers,
+                                                                   strict=True)]  # fmt: skip
+        found = compared(*labelled(place, gold * 9, *sides))
+        assert found["metric"] == "accuracy"
+        assert [found[side]["value"] for side in "ab"] == pytest.approx([2 / 3, 1 / 3])
+
+
+def test_measures_against_whole_numbers(place: Path):
+    """A system that rounds is compared with one that does not as what they both measure."""
+    files = labelled(place, [1, 2, 3, 5] * 9, [1, 2, 3, 4] * 9, [1.5, 2.5, 3.1, 4.2] * 9)
+    assert compared(*files)["metric"] == "pearson"
+    assert compared("b.jsonl", "a.jsonl", *files[2:])["metric"] == "pearson"
+
+
 def test_the_same_twice(place: Path):
     found = compared("good.jsonl", "good.jsonl", "--gold", "gold.jsonl")
     assert found["p_bootstrap"] == found["p_randomization"] == 1.0

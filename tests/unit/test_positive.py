@@ -44,7 +44,7 @@ def test_pairs(positive: str, negative: str):
 
 @pytest.mark.parametrize("labels", [["a"], ["a", "a"], ["a", "b", "c"]])
 def test_other_numbers_of_labels(labels: list[str]):
-    with pytest.raises(ValueError, match="only of two"):
+    with pytest.raises(ValueError, match="one of two labels"):
         positive_label(labels)
 
 
