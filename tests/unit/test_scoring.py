@@ -118,7 +118,12 @@ def test_ill_formed_answers_stay_ill_formed(tmp_path: Path):
 
 def test_plain_tags(tmp_path: Path):
     scores = scored(tmp_path, [{"tags": ["DET", "VERB"]}], tagged(["DET", "NOUN"]))
-    assert scores == {"accuracy": 0.5, "macro_f1": pytest.approx(1 / 3)}
+    assert scores == {
+        "accuracy": 0.5,
+        "macro_f1": pytest.approx(1 / 3),
+        "weighted_f1": 0.5,
+        "matthews": pytest.approx(1 / 2),
+    }
 
 
 # --- spans -----------------------------------------------------------------------------------
