@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from finetune.align import detect_scheme, tags_to_spans
+from finetune.align import detect_scheme, spans_to_tags, tags_to_spans
 from finetune.data import DataError, read_gold, read_text_file, read_token_file
 from finetune.data.span_rows import read_spans
 from finetune.prediction_rows import Rows, file_of, form_of
@@ -75,6 +75,12 @@ class Gold:
         if self._examples is None:
             return read_gold(self.name, columns=self._columns)
         return self.tagged
+
+
+def training_examples(file: str, columns: Mapping[str, str] | None, form: str) -> Sequence[Example]:
+    """The examples of a file that a system was trained on, whose answers have a form."""
+    data = Gold(file, columns)
+    return data.tagged if form == "tags" else data.marked if form == "spans" else data.texts
 
 
 def beside(rows: Rows, gold: Gold, form: str | None = None) -> Answers:
@@ -189,6 +195,14 @@ def _answered_scheme(predicted: Sequence[Sequence[str]], source: str | None) -> 
     if answered in ("IO", "IOB1") and source not in ("IO", "IOB1"):
         answered = "BIO"  # a few ill-formed tags do not make the answers another scheme's
     return answered
+
+
+def in_scheme_of_gold(run: Answers) -> Sequence[Sequence[str]]:
+    """The answered tags, written in the scheme of gold where theirs is another."""
+    source, answered = run.schemes
+    if source is None or answered in (None, source):
+        return run.answers
+    return [spans_to_tags(tags_to_spans(t, answered), len(t), source) for t in run.answers]
 
 
 def _spans(rows: Rows, gold: Gold) -> Answers:
