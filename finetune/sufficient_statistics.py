@@ -8,7 +8,7 @@ left out of means, as `finetune score` would.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any
 
@@ -62,7 +62,7 @@ def _refusal(
     metric: str,
     runs: Sequence[Answers],
     names: Sequence[Any],
-    groups: Iterable[str],
+    groups: Collection[str],
     train: Sequence[Example] | None,
 ) -> str:
     kind, usual = kind_of(runs[0]), default_metric(runs[0])
@@ -72,7 +72,8 @@ def _refusal(
         *groups,
     ]
     near = perhaps(metric, [usual] if usual.startswith(metric) else legal)
-    if train is None and any(word in metric for word in ("training", "seen")):
+    asked = "in_training" in metric or "unseen" in metric
+    if asked and train is None and runs[0].form in ("tags", "spans"):
         near = " Training data are not known: name them with --train FILE."
     return f"--metric {metric} does not fit these predictions: choose {shortened(legal, 16)}.{near}"
 
