@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from finetune.align import detect_scheme, spans_to_tags, tags_to_spans
+from finetune.align import tags_to_spans
 from finetune.analysis_tables import (
     Table,
     confusion_tables,
@@ -18,16 +18,16 @@ from finetune.analysis_tables import (
     span_confusion_table,
     span_parts_table,
 )
-from finetune.answers import Answers, Gold, beside
+from finetune.answers import Answers, beside, training_examples
 from finetune.breakdown import (
     KNOWN,
+    forms_of,
     span_breakdowns,
-    surface_forms,
     tags_of_words,
     word_breakdowns,
 )
 from finetune.calibration import Bin, error_of, reliability
-from finetune.confidences import chances_of_labels, of_labels, of_spans, of_words
+from finetune.confidences import chances_of_labels, judged, of_labels, of_spans, of_words
 from finetune.metrics import f1_scores, multilabel_sets, span_scores_by_type
 from finetune.mistakes import (
     Mistake,
@@ -44,7 +44,7 @@ from finetune.prediction_rows import read_rows
 from finetune.scoring import score_answers
 from finetune.span_matching import match_sentences, scores_by_way
 from finetune.systems import find_gold, find_system
-from finetune.types import Example, Span, TokenExample
+from finetune.types import Example, TokenExample
 
 
 @dataclass
@@ -94,15 +94,8 @@ def analyse(
     of_gold = {} if gold is None and train is not None else columns or {}
     right = find_gold(gold, of_gold, [system], split)
     run = beside(read_rows(system.files[0]), right)
-    seen = right.train if train is None else _training(train, columns, run)
+    seen = right.train if train is None else training_examples(train, columns, run.form)
     return analyse_answers(run, seen, str(system.files[0]), right.name)
-
-
-def _training(file: str, columns: Mapping[str, str] | None, run: Answers) -> Sequence[Example]:
-    data = Gold(file, columns)
-    return {"tags": lambda: data.tagged, "spans": lambda: data.marked}.get(
-        run.form, lambda: data.texts
-    )()
 
 
 def analyse_answers(
@@ -123,6 +116,8 @@ def analyse_answers(
         _words(found, run, train)
     else:
         _spans(found, run, train)
+    pairs = [pair for each in judged(run) or () for pair in each]
+    found.confidences = [sure for sure, _ in pairs], [right for _, right in pairs]
     return found
 
 
@@ -133,9 +128,6 @@ def _labels(found: Analysis, run: Answers) -> None:
     found.tables["text length"] = length_table(run)
     known = of_labels(run)
     found.mistakes = label_mistakes(run.examples, run.gold, run.answers, known or ())  # type: ignore[arg-type]
-    if known:
-        right = [a == b for a, b in zip(run.gold, run.answers, strict=True)]
-        found.confidences = known, right
     if chances := chances_of_labels(run):
         found.label_errors = label_errors(run.examples, run.gold, chances)  # type: ignore[arg-type]
 
@@ -145,13 +137,6 @@ def _sets(found: Analysis, run: Answers) -> None:
     found.tables["label"] = scored_table(multilabel_sets(run.gold, run.answers), "label")
     chances = chances_of_labels(run)
     found.mistakes = set_mistakes(run.examples, run.gold, run.answers, chances or ())  # type: ignore[arg-type]
-    if chances:
-        pairs = [
-            (chance, name in right)
-            for right, each in zip(run.gold, chances, strict=True)
-            for name, chance in each.items()
-        ]
-        found.confidences = [chance for chance, _ in pairs], [applies for _, applies in pairs]
 
 
 def _words(found: Analysis, run: Answers, train: Sequence[Example] | None) -> None:
@@ -172,7 +157,6 @@ def _words(found: Analysis, run: Answers, train: Sequence[Example] | None) -> No
             found.scores["unseen_word_accuracy"] = sum(part.accuracy for part in unseen)
     known = of_words(run)
     found.mistakes = word_mistakes(run.examples, run.gold, run.answers, known or ())  # type: ignore[arg-type]
-    _tag_confidences(found, run.gold, run.answers, known)
 
 
 def _spans(found: Analysis, run: Answers, train: Sequence[Example] | None) -> None:
@@ -200,53 +184,11 @@ def _spans(found: Analysis, run: Answers, train: Sequence[Example] | None) -> No
     )
     found.tables["confused"] = pairs_table(taken)
     learned = _token_examples(train)
-    forms = None
-    if learned is not None:
-        forms = surface_forms(_words_of(learned), _spans_of(learned))
+    forms = None if learned is None else forms_of(learned)
     for name, groups in span_breakdowns(words, gold, answers, forms).items():
         found.tables[name] = span_parts_table(groups, name)
     confidences = of_spans(run, gold, answers, known)
     found.mistakes = span_mistakes(run.examples, gold, answers, confidences)  # type: ignore[arg-type]
-    if run.form == "tags":
-        tags = run.answers
-        if run.schemes[0] != run.schemes[1]:
-            tags = [
-                spans_to_tags(spans, len(sentence), source)
-                for spans, sentence in zip(answers, words, strict=True)
-            ]
-        _tag_confidences(found, run.gold, tags, known)
-    else:
-        _span_confidences(found, gold, answers, confidences)
-
-
-def _tag_confidences(
-    found: Analysis, gold: Sequence[Any], answers: Sequence[Any], known: Any
-) -> None:
-    if known:
-        found.confidences = (
-            [value for values in known for value in values],
-            [
-                a == b
-                for sides in zip(gold, answers, strict=True)
-                for a, b in zip(*sides, strict=True)
-            ],
-        )
-
-
-def _span_confidences(
-    found: Analysis,
-    gold: Sequence[Any],
-    answers: Sequence[Any],
-    confidences: Sequence[Mapping[Span, float]],
-) -> None:
-    rows = [
-        (known.get(span), span in set(right))
-        for right, spans, known in zip(gold, answers, confidences, strict=True)
-        for span in dict.fromkeys(spans)
-    ]
-    values = [value for value, _ in rows if value is not None]
-    if len(values) == len(rows):
-        found.confidences = values, [right for _, right in rows]
 
 
 def _words_of(examples: Sequence[Any]) -> list[Sequence[str]]:
@@ -257,17 +199,6 @@ def _token_examples(examples: Sequence[Example] | None) -> list[TokenExample] | 
     if examples is None:
         return None
     return [example for example in examples if isinstance(example, TokenExample)]
-
-
-def _spans_of(examples: Sequence[TokenExample]) -> list[Sequence[Span]]:
-    """The spans of training examples, from their tags where they have none."""
-    scheme = detect_scheme(e.tags for e in examples if e.spans is None and e.tags is not None)
-    return [
-        example.spans
-        if example.spans is not None
-        else tags_to_spans(example.tags or (), scheme) if scheme else ()
-        for example in examples
-    ]  # fmt: skip
 
 
 def record(found: Analysis, num_examples: int) -> dict[str, Any]:

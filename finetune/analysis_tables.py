@@ -10,7 +10,7 @@ from typing import Any
 from finetune.answers import Answers
 from finetune.breakdown import Part, SpanPart, bucket, buckets, parts
 from finetune.metrics import confusion
-from finetune.types import Span, TextExample
+from finetune.types import Example, Span, TextExample
 
 TEXT_LENGTHS = (1, 11, 26, 51, 101, 201)
 """Where groups of text lengths begin, in words between spaces."""
@@ -82,12 +82,17 @@ def pairs_table(taken: Counter[tuple[str, str]]) -> Table:
 
 
 def length_table(run: Answers) -> Table:
-    """Accuracy of labels by length of the text (of both texts of a pair)."""
-    texts = [example for example in run.examples if isinstance(example, TextExample)]
-    sizes = [len(example.text.split()) + len((example.pair or "").split()) for example in texts]
-    names = [bucket(size, TEXT_LENGTHS) for size in sizes]
+    """Accuracy of labels by length of the text."""
     right = [a == b for a, b in zip(run.gold, run.answers, strict=True)]
-    return parts_table(parts(names, right, buckets(TEXT_LENGTHS)), "text length", "texts")
+    found = parts(text_lengths(run.examples), right, buckets(TEXT_LENGTHS))
+    return parts_table(found, "text length", "texts")
+
+
+def text_lengths(examples: Sequence[Example]) -> list[str]:
+    """The group of each text by its length (that of both texts of a pair)."""
+    texts = [example for example in examples if isinstance(example, TextExample)]
+    sizes = [len(example.text.split()) + len((example.pair or "").split()) for example in texts]
+    return [bucket(size, TEXT_LENGTHS) for size in sizes]
 
 
 def parts_table(groups: Sequence[Part], name: str, what: str) -> Table:

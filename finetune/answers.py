@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from finetune.align import detect_scheme, tags_to_spans
+from finetune.align import detect_scheme, spans_to_tags, tags_to_spans
 from finetune.data import DataError, read_gold, read_text_file, read_token_file
 from finetune.data.span_rows import read_spans
 from finetune.prediction_rows import Rows, file_of, form_of
@@ -76,17 +77,28 @@ class Gold:
         return self.tagged
 
 
+def training_examples(file: str, columns: Mapping[str, str] | None, form: str) -> Sequence[Example]:
+    """The examples of a file that a system was trained on, whose answers have a form."""
+    data = Gold(file, columns)
+    return data.tagged if form == "tags" else data.marked if form == "spans" else data.texts
+
+
 def beside(rows: Rows, gold: Gold, form: str | None = None) -> Answers:
     """Predictions beside their gold; both belong together in order.
 
-    ``form`` asks for ``spans`` where lines have tags (which then spell them). Raises DataError
-    where predictions and gold do not fit each other.
+    ``form`` asks for ``spans`` where lines have tags (which then spell them), and for ``number``
+    where whole numbers would be the names of classes. Raises DataError where predictions and gold
+    do not fit each other.
     """
+    if form == "number":
+        return _labels(rows, gold, numbers=True)
     read = {"tags": _tags, "spans": _spans, "label": _labels}
     return read[form or form_of(rows)](rows, gold)
 
 
-def _labels(rows: Rows, gold: Gold) -> Answers:
+def _labels(rows: Rows, gold: Gold, numbers: bool = False) -> Answers:
+    """Names, sets of names, or numbers: as in training, whole numbers are names unless gold has
+    numbers with a decimal point, or the answers have."""
     labelled = [example for example in gold.texts if example.label is not None]
     if not labelled:
         raise DataError(f"{gold.name}: no row has a label.")
@@ -101,7 +113,7 @@ def _labels(rows: Rows, gold: Gold) -> Answers:
     answers, right = [row["label"] for row, _ in pairs], [example.label for _, example in pairs]
     if any(isinstance(label, list | tuple) for label in (*answers, *right)):
         form, sides = "labels", [[_names(label) for label in side] for side in (right, answers)]
-    elif all(isinstance(label, float | int) for label in answers):
+    elif all(map(_is_number, answers)) and (numbers or _measured(right, answers)):
         form, sides = "number", [_numbers(right, gold.name), [float(x) for x in answers]]
     else:
         form, sides = "label", [canonical_names(map(_name, side)) for side in (right, answers)]
@@ -109,8 +121,37 @@ def _labels(rows: Rows, gold: Gold) -> Answers:
     return Answers(form, *sides, examples=kept, rows=kept_rows)
 
 
+def has_numbers(rows: Rows) -> bool:
+    """Whether each line answers with a number, not with the name of one."""
+    return all(_is_number(row["label"]) for _, row in rows)
+
+
+def _is_number(label: Any) -> bool:
+    return isinstance(label, float | int) and not isinstance(label, bool)
+
+
+def _measured(right: Sequence[Any], answers: Sequence[Any]) -> bool:
+    """Whether numbers are measures and not names of classes; also where gold has no numbers, so
+    that they are refused."""
+    if any(isinstance(x, float) for x in right) or not all(float(x).is_integer() for x in answers):
+        return True
+    spelled = [label for label in map(str, right) if _spells_number(label)]
+    if len(spelled) == len(right):
+        return any("." in label for label in spelled)  # tables have all labels as text
+    return not spelled
+
+
+def _spells_number(label: str) -> bool:
+    try:
+        return math.isfinite(float(label))
+    except ValueError:
+        return False
+
+
 def _name(label: Any) -> str:
     """A label as a model names it: 1.0 is the class `1`."""
+    if isinstance(label, bool):
+        return str(label).lower()
     return f"{label:g}" if isinstance(label, float) else str(label)
 
 
@@ -154,6 +195,14 @@ def _answered_scheme(predicted: Sequence[Sequence[str]], source: str | None) -> 
     if answered in ("IO", "IOB1") and source not in ("IO", "IOB1"):
         answered = "BIO"  # a few ill-formed tags do not make the answers another scheme's
     return answered
+
+
+def in_scheme_of_gold(run: Answers) -> Sequence[Sequence[str]]:
+    """The answered tags, written in the scheme of gold where theirs is another."""
+    source, answered = run.schemes
+    if source is None or answered in (None, source):
+        return run.answers
+    return [spans_to_tags(tags_to_spans(t, answered), len(t), source) for t in run.answers]
 
 
 def _spans(rows: Rows, gold: Gold) -> Answers:

@@ -145,10 +145,14 @@ class CompareCommand:
     """File of gold. Unset takes the last column but one of predictions in columns, or the data
     that a run folder names."""
     metric: str | None = None
-    """A metric that `finetune score` prints, or that of one label, tag or type: `f1:NAME`,
-    `span_f1_strict:PER`. Unset is the one that selects models in training."""
+    """A metric that `finetune score` or `finetune analyse` prints, or that of one label, tag or
+    type (`f1:NAME`, `span_f1_strict:PER`), or of one group in a table of the analysis
+    (`span_f1_length:3`). Unset is the one that selects models in training."""
     split: str = "test"
     """Which predictions of run folders."""
+    train: str | None = None
+    """File the systems were trained on, to tell seen from unseen names and words. Unset: what a run
+    folder says."""
     unit: Literal["example", "document"] = "example"
     """What is drawn: sentences or texts, or whole documents where gold has some."""
     resamples: int = 10_000
@@ -156,7 +160,7 @@ class CompareCommand:
     seed: int = 0
     """Seed of the resamples."""
     columns: tuple[str, ...] = ()
-    """Columns of the gold file where names cannot be guessed, as `role=column`."""
+    """Columns of the gold (and training) file where names cannot be guessed, as `role=column`."""
     json: bool = False
     """Print JSON in place of the table."""
 

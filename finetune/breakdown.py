@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 
-from finetune.types import Span
+from finetune.align import detect_scheme, tags_to_spans
+from finetune.types import Span, TokenExample
 
 Spans = Sequence[Collection[Span]]
 """The spans of each sentence."""
@@ -83,12 +84,22 @@ def span_parts(
     """Scores of each group that occurs, in the given order; a repeated span counts once."""
     counts: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0, 0, 0])
     for index, sides in enumerate(zip(gold, predicted, strict=True)):
-        right, answers = map(set, sides)
-        for place, (side, other) in enumerate(((right, answers), (answers, right))):
-            for span, name in naming(index, side).items():
-                counts[name][2 * place] += 1
-                counts[name][2 * place + 1] += span in other
+        for name, more in span_counts(index, *sides, naming).items():
+            counts[name] = [sum(both) for both in zip(counts[name], more, strict=True)]
     return [SpanPart(name, *counts[name]) for name in order if name in counts]
+
+
+def span_counts(
+    index: int, gold: Collection[Span], predicted: Collection[Span], naming: Naming
+) -> dict[str, list[int]]:
+    """The counts of a ``SpanPart`` of each group that occurs in sentence ``index``."""
+    counts: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0, 0, 0])
+    right, answers = set(gold), set(predicted)
+    for place, (side, other) in enumerate(((right, answers), (answers, right))):
+        for span, name in naming(index, side).items():
+            counts[name][2 * place] += 1
+            counts[name][2 * place + 1] += span in other
+    return dict(counts)
 
 
 def parts(names: Iterable[str], right: Iterable[bool], order: Sequence[str]) -> list[Part]:
@@ -140,7 +151,18 @@ def depths(spans: Iterable[Span]) -> dict[Span, int]:
 def span_breakdowns(
     words: Words, gold: Spans, predicted: Spans, train: Mapping[str, set[str]] | None = None
 ) -> dict[str, list[SpanPart]]:
-    """Scores of spans by length, depth (where spans nest), sentence length and place.
+    """Scores of the groups of each of the ``span_groupings``; depth only where spans nest."""
+    groupings = span_groupings(words, train)
+    found = {name: span_parts(gold, predicted, *how) for name, how in groupings.items()}
+    if len(found["depth"]) < 2:
+        del found["depth"]
+    return found
+
+
+def span_groupings(
+    words: Words, train: Mapping[str, set[str]] | None = None
+) -> dict[str, tuple[Naming, Sequence[str]]]:
+    """Ways to group spans, with the groups in order: length, depth, sentence length and place.
 
     With ``train``, the types that each surface form has there (``surface_forms``), also by whether
     a span's words were an entity in training.
@@ -164,10 +186,7 @@ def span_breakdowns(
             by(lambda index, s: familiarity(surface(words[index], s), s.label, known)),
             FAMILIAR,
         )
-    found = {name: span_parts(gold, predicted, *how) for name, how in groupings.items()}
-    if len(found["depth"]) < 2:
-        del found["depth"]
-    return found
+    return groupings
 
 
 def _by_depth(index: int, spans: Collection[Span]) -> dict[Span, str]:
@@ -197,6 +216,19 @@ def familiarity(form: str, label: str, train: Mapping[str, Collection[str]]) -> 
     return FAMILIAR[0] if label in types else FAMILIAR[1] if types else FAMILIAR[2]
 
 
+def forms_of(train: Iterable[TokenExample]) -> dict[str, set[str]]:
+    """The ``surface_forms`` of training examples; where they have no spans those of their tags."""
+    train = list(train)
+    scheme = detect_scheme(e.tags for e in train if e.spans is None and e.tags is not None)
+
+    def spans(example: TokenExample) -> Collection[Span]:
+        if example.spans is None:
+            return tags_to_spans(example.tags or (), scheme) if scheme else ()
+        return example.spans
+
+    return surface_forms([example.words for example in train], list(map(spans, train)))
+
+
 def tags_of_words(words: Words, tags: Words) -> dict[str, set[str]]:
     """The tags that each word has in a data set."""
     found: defaultdict[str, set[str]] = defaultdict(set)
@@ -209,28 +241,40 @@ def tags_of_words(words: Words, tags: Words) -> dict[str, set[str]]:
 def word_breakdowns(
     words: Words, gold: Words, predicted: Words, train: Mapping[str, set[str]] | None = None
 ) -> dict[str, list[Part]]:
-    """Accuracy of tags by sentence length and place, and, with the tags that words have in
-    training, by whether the word is known from there."""
+    """Accuracy of tags in the groups of each of the ``word_groupings``."""
     right = [
         answer == tag
         for sides in zip(gold, predicted, strict=True)
         for tag, answer in zip(*sides, strict=True)
     ]
-    sizes = [len(sentence) for sentence in words]
-    groupings = {
+    return {
+        name: parts(chain.from_iterable(groups), right, order)
+        for name, (groups, order) in word_groupings(words, train).items()
+    }
+
+
+def word_groupings(
+    words: Words, train: Mapping[str, set[str]] | None = None
+) -> dict[str, tuple[Words, Sequence[str]]]:
+    """Ways to group words: the group of each word of each sentence, and all groups in order.
+
+    By sentence length and place, and with ``train``, the tags that words have there
+    (``tags_of_words``), by whether the word is known from training.
+    """
+    groupings: dict[str, tuple[Words, Sequence[str]]] = {
         "sentence length": (
-            [bucket(size, SENTENCE_LENGTHS) for size in sizes for _ in range(size)],
+            [[bucket(len(sentence), SENTENCE_LENGTHS)] * len(sentence) for sentence in words],
             buckets(SENTENCE_LENGTHS),
         ),
         "place": (
-            [bucket(place + 1, PLACES) for size in sizes for place in range(size)],
+            [[bucket(place + 1, PLACES) for place in range(len(sentence))] for sentence in words],
             buckets(PLACES),
         ),
     }
     if train is not None:
-        names = [_known(train.get(word, ())) for sentence in words for word in sentence]
-        groupings["in training"] = (names, list(KNOWN))
-    return {name: parts(names, right, order) for name, (names, order) in groupings.items()}
+        names = [[_known(train.get(word, ())) for word in sentence] for sentence in words]
+        groupings["in training"] = (names, KNOWN)
+    return groupings
 
 
 def _known(tags: Collection[str]) -> str:

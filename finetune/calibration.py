@@ -44,7 +44,7 @@ def reliability(
     bad = values[~((values >= 0) & (values <= 1 + 1e-6))]
     if len(bad):
         raise ValueError(f"{bad[0]} is no probability: confidences are from 0 to 1")
-    place = np.clip(np.ceil(values * num_bins - 1e-9).astype(int) - 1, 0, num_bins - 1)
+    place = bins_of(values, num_bins)
     number, confidence, accuracy = (
         np.bincount(place, weights=weights, minlength=num_bins)
         for weights in (None, values, np.asarray(right, dtype=float))
@@ -55,6 +55,11 @@ def reliability(
         Bin(index / num_bins, (index + 1) / num_bins, count, float(mean), float(share))
         for index, (count, mean, share) in enumerate(rows)
     ]
+
+
+def bins_of(confidences: np.ndarray, num_bins: int = NUM_BINS) -> np.ndarray:
+    """The number of the bin of each confidence [N], from 0."""
+    return np.clip(np.ceil(confidences * num_bins - 1e-9).astype(int) - 1, 0, num_bins - 1)
 
 
 def calibration_error(

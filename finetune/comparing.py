@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from finetune.answers import Answers, Gold, beside
+from finetune.answers import Answers, Gold, beside, has_numbers, training_examples
 from finetune.data import DataError
 from finetune.prediction_rows import Rows, file_of, form_of, read_rows
 from finetune.significance import LEVEL, Comparison, Estimate, compare
@@ -47,6 +47,7 @@ def print_comparison(
         split=command.split,
         unit=command.unit,
         resamples=command.resamples,
+        train=command.train,
         seed=command.seed,
     )
     print(json.dumps(record(report), indent=2) if command.json else table(report))
@@ -63,12 +64,14 @@ def compare_systems(
     unit: str = "example",
     resamples: int = 10_000,
     seed: int = 0,
+    train: str | None = None,
 ) -> Report:
     """Compare two systems, each a file of predictions, a run folder, or several of these.
 
     Several runs of one system are a list with commas or a folder of run folders. Gold is a file,
     or else the last column but one of the predictions, or else what the run folder says it was
-    trained on. Raises ValueError where anything of this does not fit together.
+    trained on. ``train`` is a file of what tells seen from unseen; a run folder without ``gold``
+    knows it (of several the first). Raises ValueError where anything of this does not fit together.
     """
     if resamples < 1:
         raise ValueError(f"--resamples must be 1 or more, not {resamples}.")
@@ -76,15 +79,19 @@ def compare_systems(
     rows = [read_rows(path) for system in systems for path in system.files]
     for other in rows[1:]:
         _check_ids(rows[0], other)
-    right = find_gold(gold, columns or {}, systems, split)
+    of_gold = {} if gold is None and train is not None else columns or {}
+    right = find_gold(gold, of_gold, systems, split)
     forms = {form_of(each) for each in rows}
     form = "spans" if forms == {"tags", "spans"} else None
     runs = [beside(each, right, form) for each in rows]
+    if {run.form for run in runs} == {"label", "number"} and all(map(has_numbers, rows)):
+        runs = [beside(each, right, "number") for each in rows]  # some have whole numbers only
     _check_same(runs, rows)
     if gold is None and right.from_column:
         _check_gold(runs[0], right)
     metric = metric or default_metric(runs[0])
-    counts = count(metric, runs)
+    seen = right.train if train is None else training_examples(train, columns, runs[0].form)
+    counts = count(metric, runs, seen)
     if unit == "document":
         documents = _documents(runs[0].examples, right.name)
         counts = [each.by_unit(documents) for each in counts]

@@ -5,8 +5,45 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from finetune.answers import Answers
+from finetune.answers import Answers, in_scheme_of_gold
 from finetune.types import Span
+
+
+def judged(run: Answers) -> list[list[tuple[float, bool]]] | None:
+    """The probability of each answer, and whether it is right, for each example.
+
+    Answers are labels; for sets of labels every label that has a probability, which is that it
+    applies; the tags of words; or spans. None where not all of their probabilities are known.
+    """
+    found = _judged(run)
+    return found if found and any(found) else None
+
+
+def _judged(run: Answers) -> list[list[tuple[float, bool]]] | None:
+    if run.form == "spans":
+        return _judged_spans(run)
+    if run.form == "label" and (known := of_labels(run)):
+        sides = zip(known, run.gold, run.answers, strict=True)
+        return [[(sure, right == answer)] for sure, right, answer in sides]
+    if run.form == "labels" and (chances := chances_of_labels(run)):
+        return [
+            [(chance, name in right) for name, chance in each.items()]
+            for right, each in zip(run.gold, chances, strict=True)
+        ]
+    if run.form == "tags" and (values := of_words(run)):
+        rows = zip(values, run.gold, in_scheme_of_gold(run), strict=True)
+        return [[(sure, r == a) for sure, r, a in zip(*row, strict=True)] for row in rows]
+    return None
+
+
+def _judged_spans(run: Answers) -> list[list[tuple[float, bool]]] | None:
+    found = []
+    confidences = of_spans(run, run.gold, run.answers, None)
+    for right, spans, known in zip(run.gold, run.answers, confidences, strict=True):
+        if any(span not in known for span in spans):
+            return None
+        found.append([(known[span], span in set(right)) for span in dict.fromkeys(spans)])
+    return found
 
 
 def of_labels(run: Answers) -> list[float] | None:

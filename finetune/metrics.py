@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from finetune.align import spans_to_tags, strict_spans, tags_to_spans
+from finetune.positive import positive_label
 from finetune.types import LabelSet, Span
 
 
@@ -21,19 +22,18 @@ def classification_scores(
     """``accuracy``, ``macro_f1``, ``weighted_f1``, ``matthews``; and ``f1`` for two labels.
 
     ``macro_f1`` is the mean of F1 over the labels that occur in gold or predicted, ``weighted_f1``
-    weights it by the gold count (both as in scikit-learn); ``f1`` is that of the second label, the
-    positive class by the convention of GLUE (Wang et al. 2018). Raises ValueError if the lengths
-    differ.
+    weights it by the gold count (both as in scikit-learn); ``f1`` is that of the positive class
+    (``positive_label``), in whatever order the labels are. Raises ValueError if the lengths differ.
     """
     by_label = f1_scores(gold, predicted)
     scores = {
         "accuracy": _ratio(sum(map(str.__eq__, gold, predicted)), len(gold)),
         "macro_f1": _mean(each["f1"] for each in by_label.values()),
-        "weighted_f1": _ratio(sum(s["f1"] * s["support"] for s in by_label.values()), len(gold)),
+        "weighted_f1": _weighted_f1(by_label),
         "matthews": matthews(gold, predicted),
     }
-    if len(labels) == 2:
-        scores["f1"] = by_label.get(labels[1], {"f1": 0.0})["f1"]
+    if len(set(labels)) == 2:
+        scores["f1"] = by_label.get(positive_label(labels), {"f1": 0.0})["f1"]
     return scores
 
 
@@ -80,12 +80,13 @@ def confusion(
 def multilabel_scores(
     gold: Sequence[Collection[str]], predicted: Sequence[Collection[str]], labels: Sequence[str]
 ) -> dict[str, float]:
-    """``micro_f1``, ``macro_f1``, ``subset_accuracy``, ``hamming_loss`` of sets of labels.
+    """``micro_f1``, ``macro_f1``, ``weighted_f1``, ``subset_accuracy``, ``hamming_loss`` of sets.
 
     ``micro_f1`` pools all decisions, ``macro_f1`` is the mean of F1 over all ``labels`` (also those
-    that never occur, with 0.0, as scikit-learn has it), ``subset_accuracy`` the share of examples
-    with exactly the right set, ``hamming_loss`` the share of wrong decisions among examples times
-    labels (Tsoumakas & Katakis 2007). Raises ValueError if the lengths differ.
+    that never occur, with 0.0, as scikit-learn has it), ``weighted_f1`` weights it by the gold
+    count, ``subset_accuracy`` is the share of examples with exactly the right set, ``hamming_loss``
+    the share of wrong decisions among examples times labels (Tsoumakas & Katakis 2007). Raises
+    ValueError if the lengths differ.
     """
     _check_lengths(gold, predicted, "examples")
     gold, predicted = [set(each) for each in gold], [set(each) for each in predicted]
@@ -95,6 +96,7 @@ def multilabel_scores(
     return {
         "micro_f1": _pooled(gold, predicted)["f1"],
         "macro_f1": _mean(by_label[n]["f1"] if n in by_label else 0.0 for n in names),
+        "weighted_f1": _weighted_f1(by_label),
         "subset_accuracy": _ratio(sum(map(set.__eq__, gold, predicted)), len(gold)),
         "hamming_loss": _ratio(wrong, len(gold) * len(names)),
     }
@@ -168,18 +170,15 @@ def tagging_scores(
     of seqeval); ``span_f1_strict`` counts only spans that are spelled as the scheme demands
     (seqeval's strict mode); ``tag_accuracy`` is the share of equal tags. The first two differ where
     tags are illegal: a lone ``I-PER`` is a span in the first and none in the second. Without a
-    scheme (POS and other plain tags): ``accuracy`` and ``macro_f1`` over words. Raises ValueError
-    if numbers of sentences or words differ, or for a tag that is not in the scheme.
+    scheme (POS and other plain tags): ``accuracy``, ``macro_f1``, ``weighted_f1`` and ``matthews``
+    of words. Raises ValueError if numbers of sentences or words differ, or for a tag that is not in
+    the scheme.
     ``predicted_scheme`` is the predictions' own, where it differs (BIOES against BIO gold).
     """
     _check_words(gold, predicted)
     if scheme is None:
         flat = [[tag for sentence in side for tag in sentence] for side in (gold, predicted)]
-        by_tag = f1_scores(*flat).values()
-        return {
-            "accuracy": _ratio(sum(map(str.__eq__, *flat)), len(flat[0])),
-            "macro_f1": _mean(scores["f1"] for scores in by_tag),
-        }
+        return classification_scores(*flat, labels=())
     sides = ((gold, scheme), (predicted, predicted_scheme or scheme))
     conll, strict = (
         [[read(tags, its_scheme) for tags in side] for side, its_scheme in sides]
@@ -255,6 +254,11 @@ def _by_name(
         | {"support": num_gold[name]}
         for name in sorted({*num_gold, *num_predicted})
     }
+
+
+def _weighted_f1(by_name: Mapping[str, Mapping[str, float]]) -> float:
+    each = by_name.values()
+    return _ratio(sum(s["f1"] * s["support"] for s in each), sum(s["support"] for s in each))
 
 
 def _name(item: str | Span) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from finetune.types import Span
@@ -115,6 +115,13 @@ def kinds_of(matches: Iterable[Iterable[Match]]) -> dict[str, int]:
     return {kind: counts[kind] for kind in KINDS}
 
 
+def credit(kinds: Mapping[str, int], way: str) -> tuple[float, int, int]:
+    """What counts as right under a way, and how many predicted and gold spans there are."""
+    right, half = (sum(kinds[kind] for kind in some) for some in _CREDIT[way])
+    paired = sum(kinds[kind] for kind in KINDS[:4])
+    return right + half / 2, paired + kinds["false positive"], paired + kinds["miss"]
+
+
 def scores_by_way(matches: Iterable[Iterable[Match]]) -> dict[str, dict[str, float]]:
     """Counts and scores under each of the four ways.
 
@@ -124,15 +131,14 @@ def scores_by_way(matches: Iterable[Iterable[Match]]) -> dict[str, dict[str, flo
     """
     counts = kinds_of(matches)
     paired = sum(counts[kind] for kind in KINDS[:4])
-    num_gold, num_predicted = paired + counts["miss"], paired + counts["false positive"]
     scores = {}
     for way, kinds in _CREDIT.items():
         right, half = (sum(counts[kind] for kind in some) for some in kinds)
-        credit = right + half / 2
+        credited, num_predicted, num_gold = credit(counts, way)
         scores[way] = {
-            "precision": _ratio(credit, num_predicted),
-            "recall": _ratio(credit, num_gold),
-            "f1": _ratio(2 * credit, num_gold + num_predicted),
+            "precision": _ratio(credited, num_predicted),
+            "recall": _ratio(credited, num_gold),
+            "f1": _ratio(2 * credited, num_gold + num_predicted),
             "correct": right,
             "incorrect": paired - right - half,
             "partial": half,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from finetune.config import CONFIGS, ClassifyConfig, TagConfig
 from finetune.config import settings as settings_of
 from finetune.data import hold_out, read_text
+from finetune.sufficient_statistics import _WHOLE
 from tests import data
 from tests.command import Outcome, run
 from tests.data import write_jsonl
@@ -113,6 +115,128 @@ def test_every_metric_that_score_prints(place: Path):
     assert found["b"]["low"] < found["b"]["value"] < found["b"]["high"]
 
 
+def told(*arguments: str) -> dict[str, float]:
+    """The scores that `finetune analyse` prints, and those of its tables, by name of metric."""
+    found = json.loads(run("analyse", *arguments, "--json").out)
+    scores = dict(found["scores"])
+    for name, rows in found["tables"].items():
+        for row in rows:
+            group = f"{name}:{row.get(name)}".replace(" ", "_")
+            if name == "counted":
+                if row["counted"] == "strict":  # of tags, read as conlleval does
+                    continue
+                scores |= {f"span_{rate}_{row['counted']}": row[rate]
+                           for rate in ("precision", "recall", "f1")}  # fmt: skip
+            elif name in ("label", "tag"):
+                scores |= {
+                    f"{rate}:{row[name]}": row[rate] for rate in ("precision", "recall", "f1")
+                }
+            elif "accuracy" in row:
+                scores[f"accuracy_{group}"] = row["accuracy"]
+            elif "found" in row:
+                scores[f"span_f1_{group}"] = row["f1"]
+    if (error := found["calibration"]["expected_calibration_error"]) is not None:
+        scores["ece"] = error
+    counts = {"inner_gold", "inner_predicted", "inner_found", "unseen_words"}
+    return {name: value for name, value in scores.items() if name not in counts}
+
+
+def agree(first: str, second: str, *more: str, told_of: dict[str, float]) -> None:
+    for name, value in told_of.items():
+        found = compared(first, second, *more, "--metric", name)
+        assert found["b"]["value"] == pytest.approx(value), name
+
+
+def test_every_score_of_spans_that_analyse_tells(place: Path):
+    rng = random.Random(4)
+    gold = gold_sentences(30)
+    nested, answers = [], []
+    for row in gold:
+        spans = [{"start": i, "end": i + rng.randint(1, 3), "label": rng.choice(TYPES)}
+                 for i in range(0, 6, 2)]  # fmt: skip
+        found = [span | {"end": span["end"] + (rng.random() < 0.2), "label": rng.choice(TYPES),
+                         "score": rng.random()}
+                 for span in spans if rng.random() < 0.8]  # fmt: skip
+        nested.append({"tokens": row["tokens"], "spans": spans})
+        answers.append({"words": row["tokens"], "spans": found})
+    write_jsonl(place / "nested.jsonl", nested)
+    write_jsonl(place / "found.jsonl", answers)
+    write_jsonl(place / "train.jsonl", nested[:10])
+    more = ("--train", "train.jsonl")
+    scores = told("found.jsonl", "nested.jsonl", *more)
+    assert {"span_f1_partial", "span_f1_type", "span_precision_exact", "span_f1_macro", "ece",
+            "span_f1_length:3", "span_f1_depth:within_1", "span_f1_in_training:unseen",
+            "span_f1_inner", "span_f1_strict:PER"} <= {*scores}  # fmt: skip
+    agree("found.jsonl", "found.jsonl", "--gold", "nested.jsonl", *more, told_of=scores)
+    scores = told("bad.jsonl", "gold.jsonl")
+    assert {"span_f1_partial", "span_f1_strict", "tag_accuracy"} <= {*scores}
+    agree("good.jsonl", "bad.jsonl", "--gold", "gold.jsonl", told_of=scores)
+
+
+def test_every_score_of_tags_that_analyse_tells(place: Path):
+    rng = random.Random(4)
+    tags = ("NOUN", "VERB", "DET")
+    gold = [{"tokens": [f"w{rng.randint(0, 30)}" for _ in range(size)],
+             "tags": [rng.choice(tags) for _ in range(size)]} for size in range(1, 25)]  # fmt: skip
+    for name in ("a", "b"):
+        rows = [{"tags": [t if rng.random() < 0.7 else rng.choice(tags) for t in row["tags"]],
+                 "scores": [rng.random() for _ in row["tags"]]} for row in gold]  # fmt: skip
+        write_jsonl(place / f"{name}.jsonl", rows)
+    write_jsonl(place / "pos.jsonl", gold)
+    write_jsonl(place / "train.jsonl", gold[:8])
+    scores = told("b.jsonl", "pos.jsonl", "--train", "train.jsonl")
+    assert {"weighted_f1", "matthews", "unseen_word_accuracy", "accuracy_place:2-10", "ece",
+            "f1:DET", "accuracy_in_training:unseen"} <= {*scores}  # fmt: skip
+    files = ("a.jsonl", "b.jsonl", "--gold", "pos.jsonl")
+    agree(*files, "--train", "train.jsonl", told_of=scores)
+    refused(run("compare", *files, "--metric", "unseen_word_accuracy"),
+            "Training data are not known: name them with --train FILE.")  # fmt: skip
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_every_score_of_labels_that_analyse_tells(place: Path, several: bool):
+    rng = random.Random(5)
+    names = ("x", "y", "z")
+
+    def label() -> str | list[str]:
+        return [name for name in names if rng.random() < 0.5] if several else rng.choice(names)
+
+    gold = [{"text": "a " * rng.randint(1, 30), "label": label()} for _ in range(40)]
+    for name in ("a", "b"):
+        rows = [{"label": label() if rng.random() < 0.4 else row["label"],
+                 "scores": {name: rng.random() for name in names}} for row in gold]  # fmt: skip
+        write_jsonl(place / f"{name}.jsonl", rows)
+    write_jsonl(place / "g.jsonl", gold)
+    scores = told("b.jsonl", "g.jsonl")
+    assert {"weighted_f1", "macro_f1", "ece", "recall:z"} <= {*scores}
+    assert several or "accuracy_text_length:11-25" in scores
+    agree("a.jsonl", "b.jsonl", "--gold", "g.jsonl", told_of=scores)
+    errors = compared("a.jsonl", "b.jsonl", "--gold", "g.jsonl", "--metric", "ece")
+    assert errors["a"]["low"] <= errors["a"]["high"]
+
+
+def test_training_data_of_a_run_are_known(runs: Path):
+    found = compared("runs/good", "runs/bad", "--metric", "span_f1_in_training:seen")
+    plain = compared("runs/good", "runs/bad")  # it was trained on the same sentences
+    assert found["difference"]["value"] == pytest.approx(plain["difference"]["value"])
+    refused(run("compare", "runs/good", "runs/bad", "--metric", "span_f1_in_training:unseen"),
+            "does not fit")  # fmt: skip
+
+
+def test_the_readme_lists_every_metric():
+    text = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    table = text.split("| answers | metrics |")[1].split("\n\n")[0]
+    rows = dict(re.findall(r"^\| ([a-z ]+) \| (.*) \|$", table, re.M))
+    kinds = {"a label": "label", "several labels": "labels", "a number": "number",
+             "plain tags": "plain", "tags of entities": "tags", "spans": "spans"}  # fmt: skip
+    assert rows.keys() == kinds.keys()
+    for name, cell in rows.items():
+        rates = ("span_precision", "span_recall")
+        whole = {metric for metric in _WHOLE[kinds[name]] if not metric.startswith(rates)}
+        listed = re.findall("`([a-z0-9_]+)`", cell)
+        assert set(listed) - {"unseen_word_accuracy"} == whole and len(listed) == len({*listed})
+
+
 def test_documents(place: Path):
     found = compared("good.conll", "bad.conll", "--unit", "document")
     named = compared("good.jsonl", "bad.jsonl", "--gold", "gold.jsonl", "--unit", "document")
@@ -153,6 +277,23 @@ def test_labels_and_numbers(place: Path):
     assert compared(*numbers, "--metric", "spearman")["a"]["value"] == pytest.approx(1.0)
     errors = compared(*numbers, "--metric", "mse")
     assert errors["difference"]["value"] < 0 and errors["verdict"].endswith("A is better.")
+
+
+def test_whole_numbers_and_their_names_are_the_same_classes(place: Path):
+    answers = [[0, 1, 1], [1, 0, 0]]
+    for gold, first, second in (([0, 1, 0], int, str), (list("010"), str, int)):
+        sides = [[kind(x) for x in each * 9] for kind, each in zip((first, second), answers,
+                                                                   strict=True)]  # fmt: skip
+        found = compared(*labelled(place, gold * 9, *sides))
+        assert found["metric"] == "accuracy"
+        assert [found[side]["value"] for side in "ab"] == pytest.approx([2 / 3, 1 / 3])
+
+
+def test_measures_against_whole_numbers(place: Path):
+    """A system that rounds is compared with one that does not as what they both measure."""
+    files = labelled(place, [1, 2, 3, 5] * 9, [1, 2, 3, 4] * 9, [1.5, 2.5, 3.1, 4.2] * 9)
+    assert compared(*files)["metric"] == "pearson"
+    assert compared("b.jsonl", "a.jsonl", *files[2:])["metric"] == "pearson"
 
 
 def test_the_same_twice(place: Path):

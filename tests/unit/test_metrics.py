@@ -83,9 +83,10 @@ def test_classification_is_scikit_learns(pair):
 
 @quick
 @given(paired(st.sampled_from(["no", "yes"])))
-def test_two_labels_have_the_f1_of_the_second(pair):
+def test_two_labels_have_the_f1_of_the_positive_class(pair):
     expected = sklearn_metrics.f1_score(*pair, pos_label="yes", zero_division=0)
-    assert classification_scores(*pair, ["no", "yes"])["f1"] == pytest.approx(expected)
+    for labels in (["no", "yes"], ["yes", "no"]):
+        assert classification_scores(*pair, labels)["f1"] == pytest.approx(expected)
 
 
 def test_classification_by_hand():
@@ -116,6 +117,9 @@ def test_multilabel_is_scikit_learns(pair):
         {
             "micro_f1": sklearn_metrics.f1_score(gold, predicted, average="micro", zero_division=0),
             "macro_f1": sklearn_metrics.f1_score(gold, predicted, average="macro", zero_division=0),
+            "weighted_f1": sklearn_metrics.f1_score(
+                gold, predicted, average="weighted", zero_division=0
+            ),
             "subset_accuracy": sklearn_metrics.accuracy_score(gold, predicted),
             "hamming_loss": sklearn_metrics.hamming_loss(gold, predicted),
         }
@@ -257,8 +261,23 @@ def test_plain_tags_are_scored_by_the_word():
     gold = [["PRP$", "NN", ":"], ["``", "NN"]]
     predicted = [["PRP$", "NN", "NN"], ["``", "NN"]]
     scores = tagging_scores(gold, predicted, None)
-    assert scores == {"accuracy": 4 / 5, "macro_f1": pytest.approx((1 + 4 / 5 + 0 + 1) / 4)}
+    assert scores == {
+        "accuracy": 4 / 5,
+        "macro_f1": pytest.approx((1 + 4 / 5 + 0 + 1) / 4),
+        "weighted_f1": pytest.approx((1 + 2 * 4 / 5 + 0 + 1) / 5),
+        "matthews": pytest.approx((4 * 5 - 8) / math.sqrt((25 - 7) * (25 - 11))),
+    }
     assert plain(tagging_scores([[], []], [[], []], None))
+
+
+@quick
+@given(paired(st.sampled_from(["DET", "NOUN", "VERB"])))
+def test_plain_tags_are_scored_as_scikit_learn_scores_words(pair):
+    scores = tagging_scores(*([side[:2], side[2:]] for side in pair), None)
+    weighted = sklearn_metrics.f1_score(*pair, average="weighted", zero_division=0)
+    assert scores["weighted_f1"] == pytest.approx(weighted)
+    assert scores["matthews"] == pytest.approx(sklearn_metrics.matthews_corrcoef(*pair))
+    assert "f1" not in tagging_scores([["DET", "NOUN"]], [["DET", "NOUN"]], None)
 
 
 def test_missing_words_are_named():

@@ -38,6 +38,36 @@ def test_classes_that_are_numbers_by_name(tmp_path: Path):
     assert scored(tmp_path, labels("1", "0"), texts(1, 0))["accuracy"] == 1.0
 
 
+@pytest.mark.parametrize("answers", [(1, 0, 1, 1), ("1", "0", "1", "1"), (1.0, 0.0, 1.0, 1.0)])
+@pytest.mark.parametrize("gold", [(1, 0, 0, 1), ("1", "0", "0", "1")])
+def test_whole_numbers_are_classes_as_in_training(tmp_path: Path, answers: tuple, gold: tuple):
+    scores = scored(tmp_path, labels(*answers), texts(*gold))
+    assert scores == scored(tmp_path, labels(*"1011"), texts(*"1001"))
+    assert scores["accuracy"] == 0.75 and scores["f1"] == pytest.approx(0.8)
+
+
+def test_truth_values_are_classes(tmp_path: Path):
+    scores = scored(tmp_path, labels(True, False, True), texts(True, False, False))
+    assert scores["accuracy"] == pytest.approx(2 / 3) == scores["f1"]
+
+
+@pytest.mark.parametrize("gold, answers", [
+    ((1.5, 2, 3), (1, 2, 3)),  # gold has a decimal point
+    ((1, 2, 3), (1, 2.5, 3)),  # an answer has
+    ((1.0, 2.0, 3.0), (1, 2, 3)),  # as floats of training data
+])  # fmt: skip
+def test_measures(tmp_path: Path, gold: tuple, answers: tuple):
+    assert scored(tmp_path, labels(*answers), texts(*gold))["pearson"] > 0.8
+
+
+@pytest.mark.parametrize("column, form", [("1.5 2 3", "mse"), ("1 2 3", "accuracy")])
+def test_gold_in_tables_is_text(tmp_path: Path, column: str, form: str):
+    rows = "".join(f"a\t{value}\n" for value in column.split())
+    (tmp_path / "gold.tsv").write_text(f"text\tlabel\n{rows}")
+    answers = write_jsonl(tmp_path / "answers.jsonl", labels(1, 2, 3))
+    assert form in score_predictions(answers, str(tmp_path / "gold.tsv"))
+
+
 def test_numbers(tmp_path: Path):
     scores = scored(tmp_path, labels(1, 2.5, 4), texts(2.0, 3.5, 5.0))
     assert scores["pearson"] > 0.99 and scores["mse"] == pytest.approx(1.0)
@@ -88,7 +118,12 @@ def test_ill_formed_answers_stay_ill_formed(tmp_path: Path):
 
 def test_plain_tags(tmp_path: Path):
     scores = scored(tmp_path, [{"tags": ["DET", "VERB"]}], tagged(["DET", "NOUN"]))
-    assert scores == {"accuracy": 0.5, "macro_f1": pytest.approx(1 / 3)}
+    assert scores == {
+        "accuracy": 0.5,
+        "macro_f1": pytest.approx(1 / 3),
+        "weighted_f1": 0.5,
+        "matthews": pytest.approx(1 / 2),
+    }
 
 
 # --- spans -----------------------------------------------------------------------------------
@@ -205,6 +240,8 @@ def test_spans_need_gold_spans(tmp_path: Path):
     (labels("a", "b"), texts("a"), "1 examples, but 2 predictions"),
     (labels("a"), [{"text": "a", "label": None}], "no row has a label"),
     (labels(1.0), texts("a"), "labels are no numbers"),
+    (labels(0, 1), texts("a", "b"), "labels are no numbers"),
+    (labels(0.5, 1), texts("1", "b"), "labels are no numbers"),
     ([{"tags": ["O"]}], tagged(["O", "O"]), r"answers.jsonl:1: 1 tags for the 2 words of .*:1"),
     ([{"tags": ["O"]}], [{"tokens": ["a"]}], "no tags"),
     ([{"tags": "O"}], tagged(["O"]), r"answers.jsonl:1: tags must be a list"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Sequence
+from itertools import product
 
 import numpy as np
 import pytest
@@ -13,13 +14,17 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from finetune import significance
+from finetune.analysis import analyse_answers
 from finetune.answers import Answers
+from finetune.calibration import error_of
+from finetune.confidences import judged
 from finetune.counts import Sums, ratio
+from finetune.group_counts import group_counters
 from finetune.metrics import f1_scores, span_scores_by_type
-from finetune.scoring import score_answers
+from finetune.positive import positive_label
 from finetune.significance import Comparison, compare
 from finetune.sufficient_statistics import _WHOLE, count, default_metric
-from finetune.types import Span
+from finetune.types import Example, Span, TextExample, TokenExample
 
 quick = settings(max_examples=40, deadline=None)
 GENERATOR = "rng" if "rng" in inspect.signature(stats.bootstrap).parameters else "random_state"
@@ -48,9 +53,39 @@ def answered(form: str, *schemes: str | None) -> st.SearchStrategy[tuple[Answers
     else:
         rows = st.tuples(*[one[form]] * 3)
     return st.lists(rows, min_size=1, max_size=12).map(lambda rows: tuple(
-        Answers("label" if form == "two" else form, [row[0] for row in rows],
-                [row[side] for row in rows], schemes or (None, None)) for side in (1, 2)
+        asked(Answers("label" if form == "two" else form, [row[0] for row in rows],
+                      [row[side] for row in rows], schemes or (None, None))) for side in (1, 2)
     ))  # fmt: skip
+
+
+def asked(run: Answers) -> Answers:
+    """With the examples that were asked, and lines of predictions with probabilities."""
+    examples: list[Example] = []
+    lines = []
+    for number, (gold, answer) in enumerate(zip(run.gold, run.answers, strict=True)):
+        sure = [(7 * number + 3 * place + len(str(answer))) % 20 / 20 for place in range(8)]
+        if run.form in ("tags", "spans"):
+            words = [WORDS[(number * place) % 5] for place in range(3, 3 + len(gold))]
+            words = words if run.form == "tags" else WORDS[number % 3 : number % 3 + 3]
+            examples.append(TokenExample(number, tuple(words), where=""))
+        else:
+            examples.append(TextExample(number, "a " * (4 * number + 1), where=""))
+        if run.form == "spans":
+            spans = [s._asdict() | {"score": sure[i]} for i, s in enumerate(answer)]
+            lines.append({"words": words, "spans": spans})
+        elif run.form == "tags":
+            lines.append({"scores": sure[: len(answer)]})
+        else:
+            scores = dict(zip(NAMES, sure, strict=False))
+            lines.append({"label": answer} | ({} if run.form == "number" else {"scores": scores}))
+    return run._replace(examples=examples, rows=lines)
+
+
+WORDS = ["Ana", "saw", "the", "Oslo", "tram"]
+TRAIN = [
+    TokenExample(0, ("Ana", "the", "Oslo"), (Span(0, 1, "PER"), Span(2, 3, "X")), tuple("aba")),
+    TokenExample(1, ("Ana", "saw"), (Span(0, 2, "Y"),), tuple("bb")),
+]
 
 
 FORMS = {
@@ -66,40 +101,64 @@ FORMS = {
 
 
 def chosen(run: Answers, which: Sequence[int]) -> Answers:
-    return run._replace(gold=[run.gold[i] for i in which], answers=[run.answers[i] for i in which])
+    sides = ([side[i] for i in which] for side in (run.gold, run.answers, run.examples, run.rows))
+    return run._replace(**dict(zip(("gold", "answers", "examples", "rows"), sides, strict=True)))
 
 
-def scores_of(run: Answers) -> dict[str, float]:
-    """All scores of `finetune score`, and those of single names."""
-    scores = score_answers(run)
+def scores_of(run: Answers, names: Sequence[str]) -> dict[str, float]:
+    """All scores of `finetune score` and `finetune analyse`, and those of single names, of which
+    ``names`` occur in some run."""
+    found = analyse_answers(run, TRAIN)
+    scores = dict(found.scores)
     if run.form == "label":
         by_name = f1_scores(run.gold, run.answers)
-        scores["f1"] = by_name.get("b", {"f1": 0.0})["f1"]
+        if len(names) == 2:
+            scores["f1"] = by_name.get(positive_label(names), {"f1": 0.0})["f1"]
         scores |= {f"f1:{name}": by_name.get(name, {"f1": 0.0})["f1"] for name in NAMES}
-        scores["micro_f1"] = scores["accuracy"]
     elif run.form == "spans":
         by_name = span_scores_by_type(run.gold, run.answers)
         none = {"f1": 0.0, "recall": 0.0}
         for name in ("X", "Y"):
             scores[f"span_f1_strict:{name}"] = by_name.get(name, none)["f1"]
             scores[f"span_recall_strict:{name}"] = by_name.get(name, none)["recall"]
-    return scores
+    for row in found.tables.get("counted", ())[1:]:
+        scores |= {
+            f"span_{rate}_{row['counted']}": row[rate] for rate in ("precision", "recall", "f1")
+        }
+    for table, score in product(GROUPED, ("accuracy", "f1")):
+        for row in found.tables.get(table, ()):
+            if score in row:
+                named = f"{'span_' * (score == 'f1')}{score}_{table}:{row[table]}"
+                scores[named.replace(" ", "_")] = row[score]
+    return scores | ({"ece": error_of(found.bins)} if found.bins else {})
+
+
+GROUPED = (
+    "length", "depth", "sentence length", "first word", "place", "in training", "text length",
+)  # fmt: skip
 
 
 def metrics_of(runs: Sequence[Answers]) -> dict[str, list]:
     """Every metric that fits, counted."""
     plain = runs[0].form == "tags" and runs[0].schemes[0] is None
-    names = [*_WHOLE["plain" if plain else runs[0].form], *scores_of(runs[0])]
+    names = names_of(runs)
+    wanted = [*_WHOLE["plain" if plain else runs[0].form], *group_counters(runs, TRAIN)]
+    wanted += [name for run in runs for name in scores_of(run, names)]
     counted = {}
-    for name in dict.fromkeys(names):
+    for name in dict.fromkeys(wanted):
         try:
-            counted[name] = count(name, runs)
-        except ValueError:  # a label or inner spans that do not occur, or a mere count
+            counted[name] = count(name, runs, TRAIN)
+        except ValueError:  # a label, a group or inner spans that do not occur, or a mere count
             continue
-    if any("c" in (*run.gold, *run.answers) for run in runs):
-        counted.pop("f1", None)  # its positive class is not b
     assert default_metric(runs[0]) in counted
+    assert ("ece" in counted) == (runs[0].form != "number" and all(map(judged, runs)))
     return counted
+
+
+def names_of(runs: Sequence[Answers]) -> list[str]:
+    if runs[0].form != "label":
+        return []
+    return sorted({name for run in runs for name in (*run.gold, *run.answers)})
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -108,22 +167,28 @@ def test_values_are_the_scores_of_the_resample(form: str):
     @given(FORMS[form], st.integers(0, 2**32))
     def check(runs: tuple[Answers, Answers], seed: int) -> None:
         size = len(runs[0].gold)
-        drawn = np.random.default_rng(seed).integers(0, size, size=(3, size))
+        drawn = np.random.default_rng(seed).integers(0, size, size=(2, size))
+        drawn = np.vstack([np.arange(size), drawn])
         weights = np.stack([np.bincount(row, minlength=size) for row in drawn]).astype(float)
-        compared = set()
+        names, compared = names_of(runs), set()
+        scores = [[scores_of(chosen(run, row), names) for row in drawn] for run in runs]
         for name, counted in metrics_of(runs).items():
-            for run, its in zip(runs, counted, strict=True):
-                values = its.values(weights)
-                for row, value in zip(drawn, values, strict=True):
-                    scores = scores_of(chosen(run, row))
-                    if "outermost" in name or "inner" in name:  # not told where no gold nests
-                        scores = {name: value} | scores
-                    if name in scores:
+            for its, of_run in zip(counted, scores, strict=True):
+                for of_row, value in zip(of_run, its.values(weights), strict=True):
+                    if name in of_row:  # what does not occur in a resample is not told of it
                         compared.add(name)
-                        assert value == pytest.approx(scores[name], abs=1e-9), name
+                        assert value == pytest.approx(of_row[name], abs=1e-9), name
+        whole = {name for of_run in scores for name in of_run[0]}
+        assert whole - compared <= COUNTS
         assert default_metric(runs[0]) in compared
 
     check()
+
+
+COUNTS = {"inner_gold", "inner_predicted", "inner_found", "unseen_words", "unseen_word_accuracy",
+          "ece", "f1:a", "f1:b", "f1:c", "f1", *(f"span_{rate}_strict:{name}"
+          for rate in ("f1", "recall") for name in "XY")}  # fmt: skip
+"""What is no metric, or none where a name, a group or a probability does not occur."""
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -133,8 +198,9 @@ def test_swapped_answers_score_as_they_would_in_a_file(form: str):
     def check(runs: tuple[Answers, Answers], seed: int) -> None:
         size = len(runs[0].gold)
         swaps = np.random.default_rng(seed).integers(0, 2, size=size)
-        ours = [runs[swap].answers[i] for i, swap in enumerate(swaps)]
-        scores = scores_of(runs[0]._replace(answers=ours))
+        ours = [[getattr(runs[swap], side)[i] for i, swap in enumerate(swaps)]
+                for side in ("answers", "rows")]  # fmt: skip
+        scores = scores_of(runs[0]._replace(answers=ours[0], rows=ours[1]), names_of(runs))
         weights = np.concatenate([1 - swaps, swaps])[None].astype(float)
         for name, (first, second) in metrics_of(runs).items():
             value = first.beside(second).values(weights)[0]

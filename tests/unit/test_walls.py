@@ -26,10 +26,11 @@ WALLS = {
     "align": "types",
     "nesting": "types",
     "widths": "",
-    "metrics": "align types",
+    "positive": "",
+    "metrics": "align positive types",
     "span_metrics": "metrics nesting types",
     "span_matching": "types",
-    "breakdown": "types",
+    "breakdown": "align types",
     "calibration": "",
     "recipe": "config types",
     "reproduced": "config recipe",
@@ -59,15 +60,20 @@ WALLS = {
     "scoring": "answers metrics prediction_rows span_metrics",
     "counts": "",
     "significance": "",
-    "sufficient_statistics": "align counts nesting types",
+    "confidences": "answers types",
+    "analysis_tables": "answers breakdown metrics types",
+    "item_counts": "align answers counts positive types",
+    "number_counts": "answers counts item_counts",
+    "group_counts": "align analysis_tables answers breakdown calibration confidences counts "
+    "item_counts nesting span_matching types",
+    "sufficient_statistics": "answers confidences counts group_counts item_counts nesting "
+    "number_counts span_matching types",
     "systems": "answers config data prediction_rows tasks types",
     "comparing": "answers data prediction_rows significance sufficient_statistics systems types",
     "evaluate_modules": "align metrics span_metrics types",
     "trainer_metrics": "align metrics types",
     "label_errors": "",
     "mistakes": "breakdown label_errors span_matching types",
-    "confidences": "answers types",
-    "analysis_tables": "answers breakdown metrics types",
     "analysis": "align analysis_tables answers breakdown calibration confidences metrics mistakes "
     "prediction_rows scoring span_matching systems types",
     "analysis_text": "analysis analysis_tables calibration mistakes types",
@@ -143,7 +149,7 @@ LIGHT = ("types", "config", "align", "metrics", "span_metrics", "data", "familie
          "recipe", "reproduced", "report", "progress", "tokenization", "tasks", "scoring",
          "comparing", "start", "cli", "")  # fmt: skip
 """Modules whose import loads nothing of HEAVY (of `tasks`, the package itself)."""
-STANDARD_ONLY = ("types", "config", "align", "nesting", "widths", "families", "")
+STANDARD_ONLY = ("types", "config", "align", "positive", "nesting", "widths", "families", "")
 
 
 def name_of(path: Path) -> str:
