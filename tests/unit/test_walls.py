@@ -67,8 +67,8 @@ WALLS = {
     "mistakes": "breakdown label_errors span_matching types",
     "confidences": "answers types",
     "analysis_tables": "answers breakdown metrics types",
-    "analysis": "align analysis_tables answers breakdown calibration confidences metrics mistakes "
-    "prediction_rows scoring span_matching systems types",
+    "analysis": "align analysis_tables answers breakdown calibration confidences label_errors "
+    "metrics mistakes prediction_rows scoring span_matching systems types",
     "analysis_text": "analysis analysis_tables calibration mistakes types",
     "report": "align analysis analysis_tables answers arguments breakdown calibration comparing "
     "config data mistakes models prediction_rows significance sufficient_statistics systems tasks "
