@@ -28,6 +28,12 @@ from finetune.training import Baseline, Claiming, baselines_of, claiming, train_
 FILE = "seeds.json"
 """The summary in the folder that holds the seeds' folders."""
 
+OWN = ("pearson", "micro_f1", "span_f1_conll", "span_f1_strict")
+"""Metrics that count where none was asked for, of the tasks in which no one label is an answer to
+everything."""
+CHANCE = {"pearson": 0.05, "spearman": 0.05, "matthews": 0.05}
+"""Up to these a correlation is that of a run that learnt nothing; up to 0 every other score."""
+
 Metrics = Mapping[str, Mapping[str, float]]
 """Scores by name, by split."""
 
@@ -133,7 +139,7 @@ def _train_one(
     if results.baselines is None:
         results.baselines = baselines_of(load_task(config, task), metrics)
     results.metrics[config.seed] = metrics
-    if reasons := list(degenerate(folder, metrics, results.baselines)):
+    if reasons := list(degenerate(folder, metrics, results.baselines, config.metric)):
         results.degenerate[config.seed] = reasons
 
 
@@ -148,9 +154,12 @@ def _check_data(folder: Path, results: Results) -> None:
         )
 
 
-def degenerate(folder: Path, metrics: Metrics, baselines: Mapping[str, Baseline]) -> Iterator[str]:
+def degenerate(
+    folder: Path, metrics: Metrics, baselines: Mapping[str, Baseline], metric: str | None = None
+) -> Iterator[str]:
     """Why a run has learnt nothing worth the name: a score that is no number, the same answer to
-    everything, no score above that of the most frequent label."""
+    everything, no score above that of the most frequent label, no correlation, no right span.
+    ``metric`` is the one asked for."""
     for split, values in metrics.items():
         if bad := [name for name, value in values.items() if not math.isfinite(value)]:
             yield f"{split}: {bad[0]} is no number"
@@ -158,6 +167,10 @@ def degenerate(folder: Path, metrics: Metrics, baselines: Mapping[str, Baseline]
             yield f"{split}: {answer}"
         elif (base := baselines.get(split)) and values[base.metric] <= base.share:
             yield f"{split}: {base.metric} {values[base.metric]:.4f}, not above {base}"
+        elif (own := next((name for name in (metric, *OWN) if name in values), None)) and (
+            values[own] <= CHANCE.get(own, 0.0)
+        ):
+            yield f"{split}: {own} {values[own]:.4f} is that of no learning"
 
 
 def _only_answer(path: Path) -> str | None:

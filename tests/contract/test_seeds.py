@@ -150,9 +150,28 @@ BASE = {"test": Baseline("pos", "accuracy", 0.6)}
     ([{"label": "a"}, {"label": "b"}], {"accuracy": 0.61}, None),
     ([{"spans": [{"start": 0}]}, {"spans": []}], {"f": 0.1}, None),
     ([{"tags": ["O"], "spans": []}, {"tags": ["B-X"]}], {"f": 0.1}, None),
+    ([{"label": 1.5}, {"label": 1.6}], {"pearson": -0.03, "mse": 2.0},
+     "test: pearson -0.0300 is that of no learning"),
+    ([{"label": 1.5}, {"label": 1.6}], {"pearson": 0.06, "mse": 0.0}, None),
+    ([{"label": ["a"]}, {"label": []}], {"micro_f1": 0.0, "hamming_loss": 0.5},
+     "test: micro_f1 0.0000 is that of no learning"),
+    ([{"tags": ["O"]}, {"tags": ["B-X"]}], {"span_f1_conll": 0.0, "tag_accuracy": 0.7},
+     "test: span_f1_conll 0.0000 is that of no learning"),
+    ([{"spans": [{"start": 0}]}, {"spans": []}], {"span_f1_strict": 0.0},
+     "test: span_f1_strict 0.0000 is that of no learning"),
+    ([{"spans": [{"start": 0}]}, {"spans": []}], {"span_f1_strict": 0.01}, None),
+    ([{"label": "a"}, {"label": "b"}], {"accuracy": 0.61, "matthews": 0.0}, None),
 ])  # fmt: skip
 def test_degenerate(tmp_path: Path, records: list, metrics: dict, reason: str | None):
     data.write_jsonl(tmp_path / "predictions.test.jsonl", records)
     base = BASE if "accuracy" in metrics else {}
     found = list(degenerate(tmp_path, {"test": metrics}, base))
     assert found == ([reason] if reason else [])
+
+
+def test_the_metric_asked_for_counts(tmp_path: Path):
+    data.write_jsonl(tmp_path / "predictions.test.jsonl", [{"label": "a"}, {"label": "b"}])
+    metrics = {"test": {"accuracy": 0.61, "matthews": 0.05}}
+    assert list(degenerate(tmp_path, metrics, BASE)) == []
+    found = list(degenerate(tmp_path, metrics, BASE, "matthews"))
+    assert found == ["test: matthews 0.0500 is that of no learning"]
