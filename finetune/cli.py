@@ -132,8 +132,7 @@ def _recipes(arguments: list[str]) -> None:
         recipe = load_recipe(path)
         print(f"{path}\n    {recipe.task}: {recipe.description}")
         for entry in recipe.expected:
-            score = f"{entry.split} {entry.metric} {entry.value:g} ± {entry.tolerance:g}"
-            print(f"    {score} ({entry.cited})")
+            print(f"    {entry.split} {entry.metric} {entry.claimed} ({entry.cited})")
         for line in reproduced(recipe, Path(command.runs), lambda r=recipe: configured(r)):
             print(f"    {line}")
 

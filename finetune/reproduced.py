@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from finetune.config import TrainConfig
-from finetune.recipe import Recipe, changed, claims
+from finetune.expected import claims
+from finetune.recipe import Recipe, changed
 
 
 def reproduced(recipe: Recipe, runs: Path, configured: Callable[[], TrainConfig]) -> Iterator[str]:
@@ -27,7 +28,7 @@ def reproduced(recipe: Recipe, runs: Path, configured: Callable[[], TrainConfig]
         got = f"mean of {len(several['seeds'])} seeds" if several else "got"
         differing = changed(saved, configured(), "seed")
         if recipe.expected:
-            lines = [claim.line(got) for claim in claims(recipe, metrics, differing)]
+            lines = [claim.line(got) for claim in claims(recipe.expected, metrics, differing)]
         else:
             lines = [
                 f"{split} {name}: {got} {value:.4f}"

@@ -19,8 +19,9 @@ from typing import Any
 from finetune import launch, report
 from finetune.commands import quiet_libraries
 from finetune.config import TrainConfig, settings
+from finetune.expected import Claim
 from finetune.progress import clock
-from finetune.recipe import Claim, Recipe, changed
+from finetune.recipe import Recipe, changed
 from finetune.run_log import Diverged
 from finetune.tasks import load_task
 from finetune.training import Baseline, Claiming, baselines_of, claiming, train_once

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from finetune import report
 from finetune.commands import quiet_libraries
 from finetune.config import TrainConfig, settings
-from finetune.recipe import Claim, Recipe, changed, claims
+from finetune.expected import Claim, claims
+from finetune.recipe import Recipe, changed
 from finetune.tasks import Task, load_task
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def claiming(recipe: Recipe | None, config: TrainConfig, of_recipe: TrainConfig 
     if recipe is None or of_recipe is None:
         return lambda _: ()
     differing = changed(settings(config), of_recipe, "seed")
-    return lambda metrics: claims(recipe, metrics, differing)
+    return lambda metrics: claims(recipe.expected, metrics, differing)
 
 
 def train_once(

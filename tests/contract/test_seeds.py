@@ -26,7 +26,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         f"task: classify\nmodel: {folder / 'model'}\ndata: {folder / 'data'}\nsteps: 3\n"
         "batch_size: 8\nexpected:\n"
         "  - {split: test, metric: accuracy, value: 0.5, tolerance: 0.5, source: a made-up one}\n"
-        "  - {split: test, metric: f9, value: 0.5, tolerance: 0.5, source: a made-up one}\n"
+        "  - {split: test, metric: mse, value: 0.5, tolerance: 0.5, source: a made-up one}\n"
     )
     return folder
 
