@@ -39,6 +39,8 @@ SPLITS = tuple(
     for suffix in ("", "_matched", "_mismatched")
 )  # fmt: skip
 """The splits that are scored, by the names that all data get."""
+STATISTICS = ("mean", "median")
+"""What a score may be of several seeds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,8 @@ class Expected:
     tolerance: float
     source: str
     source_checked: bool = True
+    statistic: str = "mean"
+    """What ``value`` is of several seeds: of STATISTICS."""
 
     @property
     def cited(self) -> str:
@@ -59,34 +63,38 @@ class Expected:
 
     @property
     def claimed(self) -> str:
-        """Value and tolerance, to read."""
-        return f"{self.value:g} ± {self.tolerance:g}"
+        """Value and tolerance, to read; that it is no mean is said."""
+        named = "" if self.statistic == "mean" else f"{self.statistic} "
+        return f"{named}{self.value:g} ± {self.tolerance:g}"
 
 
 class Claim(NamedTuple):
-    """One of a recipe's scores against a run: ``verdict`` is reproduced, below, above, not
-    measured, or not comparable (with what differs)."""
+    """One of a recipe's scores against a run, or against several seeds: ``verdict`` is reproduced,
+    below, above, not measured, not reproduced (with why) or not comparable (with what differs);
+    ``got`` says what ``value`` is."""
 
     expected: Expected
     value: float | None
     verdict: str
+    got: str = "got"
 
-    def line(self, got: str = "got") -> str:
+    def line(self) -> str:
         """The claim and what came of it, to read."""
         entry = self.expected
         claim = f"{entry.split} {entry.metric}: expected {entry.claimed}"
         if self.value is None:
             return f"{claim}: {self.verdict}"
-        source = "" if self.verdict.startswith("not ") else f" ({entry.cited})"
-        return f"{claim}, {got} {self.value:.4f}: {self.verdict}{source}"
+        judged = not self.verdict.startswith(("not measured", "not comparable"))
+        source = f" ({entry.cited})" if judged else ""
+        return f"{claim}, {self.got} {self.value:.4f}: {self.verdict}{source}"
 
     def record(self) -> dict[str, Any]:
         """The claim and what came of it as JSON values."""
         entry = self.expected
         return {
             "split": entry.split, "metric": entry.metric, "expected": entry.value,
-            "tolerance": entry.tolerance, "source": entry.cited, "value": self.value,
-            "verdict": self.verdict,
+            "tolerance": entry.tolerance, "statistic": entry.statistic, "source": entry.cited,
+            "value": self.value, "verdict": self.verdict,
         }  # fmt: skip
 
 
@@ -110,6 +118,35 @@ def claims(
     return [_claim(e, metrics.get(e.split, {}).get(e.metric), differing) for e in expected]
 
 
+def claims_of_seeds(
+    expected: Iterable[Expected],
+    summary: Mapping[str, Mapping[str, Mapping[str, Any]]],
+    differing: Sequence[str],
+    num_degenerate: int,
+    num_seeds: int,
+) -> list[Claim]:
+    """Every score that is expected against its statistic over seeds: ``summary`` is that of
+    `seeds.json`, by split and score. Degenerate seeds are counted in, and said; where there are no
+    others, nothing is reproduced."""
+    found = []
+    for entry in expected:
+        each = summary.get(entry.split, {}).get(entry.metric, {})
+        claim = _claim(entry, each.get(entry.statistic), differing)
+        said = claim.verdict
+        if num_degenerate:
+            nothing = num_degenerate == num_seeds and said in ("reproduced", "above")
+            said = "not reproduced" if nothing else said
+            said += f" ({num_degenerate} of {counted(num_seeds)} degenerate)"
+        got = f"{entry.statistic} of {counted(len(each.get('seeds', ())))}"
+        found.append(claim._replace(verdict=said, got=got))
+    return found
+
+
+def counted(number: int) -> str:
+    """A number of seeds."""
+    return f"{number} seed{'s' if number != 1 else ''}"
+
+
 def _claim(entry: Expected, value: float | None, differing: Sequence[str]) -> Claim:
     if value is None:
         return Claim(entry, value, "not measured")
@@ -128,7 +165,8 @@ def read_expected(where: str, task: str, problem: Any, entry: Any) -> Expected:
     if not isinstance(entry, dict) or not set(needed) <= set(entry) or not set(entry) <= set(legal):
         raise ValueError(
             f"{where}: each entry under `expected` has the keys {', '.join(needed)} "
-            f"(and source_checked, if the source was not looked at), not {entry!r}."
+            "(and source_checked, if the source was not looked at; statistic, if the value is no "
+            f"mean), not {entry!r}."
         )
     _check_name(where, "split", entry["split"], SPLITS)
     of_problem = PROBLEMS.get(problem) if isinstance(problem, str) else None
@@ -138,6 +176,7 @@ def read_expected(where: str, task: str, problem: Any, entry: Any) -> Expected:
                          f"{entry['source']!r}.")  # fmt: skip
     if not isinstance(checked := entry.get("source_checked", True), bool):
         raise ValueError(f"{where}: source_checked is true or false, not {checked!r}.")
+    _check_name(where, "statistic", entry.get("statistic", "mean"), STATISTICS)
     numbers = {name: _number(where, name, entry[name]) for name in ("value", "tolerance")}
     _check_range(where, entry["metric"], **numbers)
     return Expected(**{**entry, **numbers})
@@ -151,7 +190,7 @@ def _check_name(where: str, what: str, name: Any, legal: Collection[str]) -> Non
     of_type = bool(colon and part) and kind == "span_f1_strict" and kind in legal
     if name not in legal and not of_type:
         raise ValueError(
-            f"{where}: {what} {name!r} is none that the task gives.{perhaps(name, legal)} Legal "
+            f"{where}: {what} {name!r} is none that a run gives.{perhaps(name, legal)} Legal "
             f"are {shortened(legal, 20)}."
         )
 

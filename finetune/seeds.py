@@ -19,7 +19,7 @@ from typing import Any
 from finetune import launch, report
 from finetune.commands import quiet_libraries
 from finetune.config import TrainConfig, settings
-from finetune.expected import Claim
+from finetune.expected import Claim, claims_of_seeds
 from finetune.progress import clock
 from finetune.recipe import Recipe, changed
 from finetune.run_log import Diverged
@@ -85,9 +85,8 @@ def train_seeds(
     print("\n".join(table(summary(results.metrics))))
     for seed, reasons in results.degenerate.items():
         print(f"seed {seed} is degenerate: {'; '.join(reasons)}")
-    got = f"mean of {_counted(len(results.metrics))}"
     for claim in _claims(results, recipe, config, of_recipe):
-        print(claim.line(got))
+        print(claim.line())
     report.write_or_say(folder)
     print(
         f"{clock(time.monotonic() - start)} in all. Everything is in {folder}, see {FILE} and "
@@ -241,12 +240,12 @@ def _claims(
     config: TrainConfig,
     of_recipe: TrainConfig | None,
 ) -> Sequence[Claim]:
-    """The recipe's scores against the means."""
-    means = {
-        split: {name: each["mean"] for name, each in scores.items()}
-        for split, scores in summary(results.metrics).items()
-    }
-    return claiming(recipe, config, of_recipe)(means)
+    """The recipe's scores against those of the seeds."""
+    if recipe is None or of_recipe is None:
+        return ()
+    differing = changed(settings(config), of_recipe, "seed")
+    found, number = summary(results.metrics), len({*results.metrics, *results.degenerate})
+    return claims_of_seeds(recipe.expected, found, differing, len(results.degenerate), number)
 
 
 def _write(
@@ -257,17 +256,13 @@ def _write(
     of_recipe: TrainConfig | None,
 ) -> None:
     """Write the summary of the seeds so far."""
-    verdicts = [
-        {**{n: v for n, v in claim.record().items() if n != "value"}, "mean": claim.value}
-        for claim in _claims(results, recipe, config, of_recipe)
-    ]  # fmt: skip
     content = {
         "seeds": list(results.metrics),
         "metrics": summary(results.metrics),
         "degenerate": [
             {"seed": seed, "reasons": reasons} for seed, reasons in results.degenerate.items()
         ],
-        "verdicts": verdicts,
+        "verdicts": [claim.record() for claim in _claims(results, recipe, config, of_recipe)],
         "baselines": {split: base._asdict() for split, base in (results.baselines or {}).items()},
     }
     folder.mkdir(parents=True, exist_ok=True)
@@ -281,7 +276,3 @@ def _saved_baselines(folder: Path) -> dict[str, Baseline] | None:
         return None
     content = json.loads(path.read_text(encoding="utf-8"))
     return {split: Baseline(**base) for split, base in content["baselines"].items()}
-
-
-def _counted(number: int) -> str:
-    return f"{number} seed{'s' if number != 1 else ''}"

@@ -71,6 +71,8 @@ def test_claimed_scores_have_a_source(path: Path):
         assert len(entry.source) > 10, entry
         assert math.isfinite(entry.value) and 0 < entry.tolerance < 0.2, entry
         assert -1 <= entry.value <= 1, "metrics are shares, not percents"
+        of_medians = "median" in path.read_text(encoding="utf-8").partition("\ntask:")[0]
+        assert entry.statistic == ("median" if of_medians else "mean")
 
 
 @every_recipe

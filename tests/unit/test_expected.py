@@ -15,8 +15,10 @@ from finetune.expected import (
     PROBLEMS,
     SPLITS,
     UNBOUNDED,
+    Claim,
     Expected,
     claims,
+    claims_of_seeds,
     read_expected,
     verdict,
 )
@@ -26,6 +28,7 @@ from finetune.metrics import (
     regression_scores,
     tagging_scores,
 )
+from finetune.seeds import summary
 from finetune.span_metrics import span_ner_scores
 from finetune.tasks.temperature import errors
 from finetune.types import Span
@@ -88,6 +91,7 @@ def test_a_good_entry():
     ({"source": 3}, "source says in words .*, not 3"),
     ({"source": " "}, "source says in words"),
     ({"source_checked": "no"}, "source_checked is true or false, not 'no'"),
+    ({"statistic": "best"}, "statistic 'best' is none .* Legal are mean, median"),
     ({"tolerence": 1}, "each entry under `expected` has the keys"),
 ])  # fmt: skip
 def test_wrong_entries(changes: dict[str, Any], message: str):
@@ -144,7 +148,39 @@ def test_claims():
         "validation f1: expected 0.9 ± 0.01: not measured",
     ]
     found = claims(expected, metrics, ["lr", "steps"])
-    assert found[0].line("mean of 3 seeds") == (
-        "test accuracy: expected 0.9 ± 0.01, mean of 3 seeds 0.9050: not comparable (lr, steps "
-        "changed)"
+    assert found[0].line() == (
+        "test accuracy: expected 0.9 ± 0.01, got 0.9050: not comparable (lr, steps changed)"
     )
+
+
+SUMMARY = summary({
+    1: {"test": {"accuracy": 0.9}}, 2: {"test": {"accuracy": 0.91}}, 3: {"test": {"accuracy": 0.5}}
+})  # fmt: skip
+"""Mean 0.77, median 0.9."""
+
+
+def of_seeds(num_degenerate: int = 0, num_seeds: int = 3, **changes: Any) -> Claim:
+    (claim,) = claims_of_seeds([read(**changes)], SUMMARY, [], num_degenerate, num_seeds)
+    return claim
+
+
+def test_means_and_medians_of_seeds():
+    said = "test accuracy: expected 0.9 ± 0.01, mean of 3 seeds 0.7700: below (a paper, table 1)"
+    assert of_seeds().line() == said
+    claim = of_seeds(statistic="median")
+    assert claim.line() == (
+        "test accuracy: expected median 0.9 ± 0.01, median of 3 seeds 0.9000: reproduced (a paper, "
+        "table 1)"
+    )
+    assert claim.record()["statistic"] == "median" and claim.record()["value"] == 0.9
+    assert of_seeds(metric="f1").line() == "test f1: expected 0.9 ± 0.01: not measured"
+
+
+def test_degenerate_seeds_are_said_and_reproduce_nothing():
+    claim = of_seeds(1, 4, statistic="median")
+    assert claim.verdict == "reproduced (1 of 4 seeds degenerate)"
+    assert claim.line().endswith("reproduced (1 of 4 seeds degenerate) (a paper, table 1)")
+    for value, said in ((0.9, "not reproduced"), (0.8, "not reproduced"), (0.95, "below")):
+        claim = of_seeds(3, 3, statistic="median", value=value)
+        assert claim.verdict == f"{said} (3 of 3 seeds degenerate)"
+    assert of_seeds(1, 1, metric="f1").verdict == "not measured (1 of 1 seed degenerate)"
