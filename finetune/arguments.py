@@ -31,7 +31,7 @@ class RecipesCommand:
     folder: str = "recipes"
     """Folder to look in, with its subfolders; without such a folder, what came with the package."""
     runs: str = "runs"
-    """Folder of your runs."""
+    """Folder of your runs; a run says which recipe it followed, whatever its folder is called."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -123,17 +123,18 @@ def _overview() -> str:
 def _recipes(arguments: list[str]) -> None:
     command = parse(RecipesCommand, arguments, "recipes")
     from finetune.recipe import find_recipes, load_recipe
-    from finetune.reproduced import reproduced
+    from finetune.reproduced import finished_runs, reproduced
 
     paths = find_recipes(command.folder)
     if not paths:
         raise ValueError(f"{command.folder}: no recipes (*.yaml) there.")
+    runs = finished_runs(Path(command.runs))
     for path in paths:
         recipe = load_recipe(path)
         print(f"{path}\n    {recipe.task}: {recipe.description}")
         for entry in recipe.expected:
             print(f"    {entry.split} {entry.metric} {entry.claimed} ({entry.cited})")
-        for line in reproduced(recipe, Path(command.runs), lambda r=recipe: configured(r)):
+        for line in reproduced(recipe, runs, lambda r=recipe: configured(r)):
             print(f"    {line}")
 
 

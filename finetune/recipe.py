@@ -9,7 +9,7 @@ parser reads both and the command line wins.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -41,6 +41,38 @@ class Recipe:
     def arguments(self) -> list[str]:
         """The settings as command-line arguments."""
         return to_arguments(self.settings)
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """A recipe that a run follows, and the settings in which it does not."""
+
+    recipe: Recipe
+    differing: tuple[str, ...]
+
+    def record(self) -> dict[str, Any]:
+        """Which recipe it is, to be found again."""
+        return {"name": self.recipe.name, "path": str(self.recipe.path.absolute())}
+
+    def check_splits(self, splits: Collection[str]) -> None:
+        """Refuse a score of a split that the recipe's data do not have."""
+        if "data" in self.differing:
+            return
+        for entry in self.recipe.expected:
+            if entry.split not in splits:
+                raise ValueError(
+                    f"{self.recipe.path}: a score is expected on the split {entry.split!r}, but "
+                    f"the data have {shortened(splits)}.{perhaps(entry.split, splits)}"
+                )
+
+
+def follow(
+    recipe: Recipe | None, config: TrainConfig, of_recipe: TrainConfig | None
+) -> Followed | None:
+    """How a configuration follows the recipe that it began with, if there is one."""
+    if recipe is None or of_recipe is None:
+        return None
+    return Followed(recipe, tuple(changed(settings(config), of_recipe, "seed")))
 
 
 def load_recipe(path: str | Path) -> Recipe:

@@ -4,36 +4,80 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from finetune.config import TrainConfig
 from finetune.expected import Claim, claims, claims_of_seeds, counted
 from finetune.recipe import Recipe, changed
 
 
-def reproduced(recipe: Recipe, runs: Path, configured: Callable[[], TrainConfig]) -> Iterator[str]:
-    """A line for each score of each finished run of a recipe in the folder ``runs``, under the
-    names that runs without --out have. ``configured`` gives the recipe's configuration; it is
-    called only where there is a run."""
-    for folder in _folders(recipe, runs):
-        several = _content(folder / "seeds.json")
-        first = min(folder.glob("seed-*"), default=folder) if several else folder
-        saved = _content(first / "config.json")
-        metrics = several["metrics"] if several else _content(folder / "metrics.json")
-        if not (saved and metrics):
+class Finished(NamedTuple):
+    """A finished run in its folder, or several seeds: then ``metrics`` is their summary, and
+    ``seeds`` what seeds.json says. ``recipe`` has name and path of the one it followed; older runs
+    and those without one have None."""
+
+    folder: Path
+    config: Mapping[str, Any]
+    metrics: Mapping[str, Mapping[str, Any]]
+    seeds: Mapping[str, Any]
+    recipe: Mapping[str, str] | None
+
+
+def finished_runs(runs: Path) -> list[Finished]:
+    """All finished runs below a folder, by folder; several seeds are one."""
+    found = []
+    for place, inside, files in os.walk(runs):
+        inside.sort()
+        if "seeds.json" in files or "config.json" in files:
+            inside.clear()  # the folders of seeds and checkpoints are no runs of their own
+            found.append(_read(Path(place)))
+    done = (run for run in found if run.config and run.metrics)
+    return sorted(done, key=lambda run: run.folder)
+
+
+def _read(folder: Path) -> Finished:
+    several = _content(folder / "seeds.json")
+    first = min(folder.glob("seed-*"), default=folder) if several else folder
+    metrics = several.get("metrics") if several else _content(folder / "metrics.json")
+    recipe = several.get("recipe") or _content(folder / "environment.json").get("recipe") or {}
+    named = {"name", "path"} <= recipe.keys()
+    config = _content(first / "config.json")
+    return Finished(folder, config, metrics or {}, several, recipe if named else None)
+
+
+def reproduced(
+    recipe: Recipe, runs: Sequence[Finished], configured: Callable[[], TrainConfig]
+) -> Iterator[str]:
+    """A line for each score of each run of a recipe: those that say they followed it, and older
+    ones under the names that runs without --out have. ``configured`` gives the recipe's
+    configuration; it is called only where there is a run."""
+    for run in runs:
+        if not _is_of(recipe, run):
             continue
-        differing = changed(saved, configured(), "seed")
+        differing = changed(run.config, configured(), "seed")
         lines: Iterator[str] | list[str]
         if not recipe.expected:
-            lines = _plain(metrics, differing, several)
-        elif several:
-            lines = [claim.line() for claim in _of_seeds(recipe, several, differing)]
+            lines = _plain(run, differing)
+        elif run.seeds:
+            lines = [claim.line() for claim in _of_seeds(recipe, run.seeds, differing)]
         else:
-            lines = [claim.line() for claim in claims(recipe.expected, metrics, differing)]
-        yield from (f"{folder}: {line}" for line in lines)
+            lines = [claim.line() for claim in claims(recipe.expected, run.metrics, differing)]
+        yield from (f"{run.folder}: {line}" for line in lines)
+
+
+def _is_of(recipe: Recipe, run: Finished) -> bool:
+    """Whether a run followed a recipe: it names it, and the file it names is this one, a copy of
+    it, or gone."""
+    if run.recipe is None:
+        return bool(re.fullmatch(re.escape(recipe.name) + r"(-\d+|-seeds)?", run.folder.name))
+    path = Path(run.recipe["path"])
+    return run.recipe["name"] == recipe.name and (
+        not path.is_file() or path.read_bytes() == recipe.path.read_bytes()
+    )
 
 
 def _of_seeds(
@@ -44,22 +88,13 @@ def _of_seeds(
     return claims_of_seeds(recipe.expected, content["metrics"], differing, len(failed), number)
 
 
-def _plain(
-    metrics: Mapping[str, Mapping[str, Any]], differing: Sequence[str], several: Mapping[str, Any]
-) -> Iterator[str]:
+def _plain(run: Finished, differing: Sequence[str]) -> Iterator[str]:
     """The first score of each split, for a recipe that expects none."""
     after = f" ({', '.join(differing)} changed)" if differing else ""
-    got = f"mean of {counted(len(several['seeds']))}" if several else "got"
-    for split, values in metrics.items():
+    got = f"mean of {counted(len(run.seeds['seeds']))}" if run.seeds else "got"
+    for split, values in run.metrics.items():
         for name, value in list(values.items())[:1]:
-            yield f"{split} {name}: {got} {value['mean'] if several else value:.4f}{after}"
-
-
-def _folders(recipe: Recipe, runs: Path) -> list[Path]:
-    """Folders of the recipe's runs: its name, and that with a number or of several seeds."""
-    pattern = re.compile(re.escape(recipe.name) + r"(-\d+|-seeds)?")
-    found = runs.glob(f"{recipe.name}*") if runs.is_dir() else ()
-    return sorted(path for path in found if pattern.fullmatch(path.name))
+            yield f"{split} {name}: {got} {value['mean'] if run.seeds else value:.4f}{after}"
 
 
 def _content(path: Path) -> dict[str, Any]:

@@ -21,10 +21,10 @@ from finetune.commands import quiet_libraries
 from finetune.config import TrainConfig, settings
 from finetune.expected import Claim, claims_of_seeds
 from finetune.progress import clock
-from finetune.recipe import Recipe, changed
+from finetune.recipe import Followed, Recipe, changed, follow
 from finetune.run_log import Diverged
 from finetune.tasks import load_task
-from finetune.training import Baseline, Claiming, baselines_of, claiming, train_once
+from finetune.training import Baseline, baselines_of, train_once
 
 FILE = "seeds.json"
 """The summary in the folder that holds the seeds' folders."""
@@ -76,16 +76,17 @@ def train_seeds(
     ]
     kinds: list[str] = launch.agreed(lambda: _kinds(folder, configs))
     results = Results(baselines=_saved_baselines(folder))
+    followed = follow(recipe, config, of_recipe)
     for each, kind in zip(configs, kinds, strict=True):
-        _train_one(task, each, kind, results, claiming(recipe, config, of_recipe))
+        _train_one(task, each, kind, results, followed)
         if launch.is_main():
-            _write(folder, results, recipe, config, of_recipe)
+            _write(folder, results, followed)
     if not launch.is_main():
         return
     print("\n".join(table(summary(results.metrics))))
     for seed, reasons in results.degenerate.items():
         print(f"seed {seed} is degenerate: {'; '.join(reasons)}")
-    for claim in _claims(results, recipe, config, of_recipe):
+    for claim in _claims(results, followed):
         print(claim.line())
     report.write_or_say(folder)
     print(
@@ -117,7 +118,7 @@ def _kind(folder: Path, config: TrainConfig) -> str:
 
 
 def _train_one(
-    task: str, config: TrainConfig, kind: str, results: Results, claimed: Claiming
+    task: str, config: TrainConfig, kind: str, results: Results, followed: Followed | None
 ) -> None:
     """Train a seed, or read what it came to where it is finished."""
     folder = Path(config.out or "")
@@ -126,7 +127,7 @@ def _train_one(
     if kind != "finished":
         resumed = replace(config, resume=kind == "unfinished")
         try:
-            trained = train_once(task, resumed, report.command_line, claimed)
+            trained = train_once(task, resumed, report.command_line, followed)
         except Diverged as error:
             results.degenerate[config.seed] = [str(error)]
             return
@@ -234,27 +235,21 @@ def table(found: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[str]:
     return [f"{row[0]:>{width}}" + "".join(f"{cell:>11}" for cell in row[1:]) for row in rows]
 
 
-def _claims(
-    results: Results,
-    recipe: Recipe | None,
-    config: TrainConfig,
-    of_recipe: TrainConfig | None,
-) -> Sequence[Claim]:
+def _claims(results: Results, followed: Followed | None) -> Sequence[Claim]:
     """The recipe's scores against those of the seeds."""
-    if recipe is None or of_recipe is None:
+    if followed is None:
         return ()
-    differing = changed(settings(config), of_recipe, "seed")
-    found, number = summary(results.metrics), len({*results.metrics, *results.degenerate})
-    return claims_of_seeds(recipe.expected, found, differing, len(results.degenerate), number)
+    number = len({*results.metrics, *results.degenerate})
+    return claims_of_seeds(
+        followed.recipe.expected,
+        summary(results.metrics),
+        followed.differing,
+        len(results.degenerate),
+        number,
+    )
 
 
-def _write(
-    folder: Path,
-    results: Results,
-    recipe: Recipe | None,
-    config: TrainConfig,
-    of_recipe: TrainConfig | None,
-) -> None:
+def _write(folder: Path, results: Results, followed: Followed | None) -> None:
     """Write the summary of the seeds so far."""
     content = {
         "seeds": list(results.metrics),
@@ -262,7 +257,8 @@ def _write(
         "degenerate": [
             {"seed": seed, "reasons": reasons} for seed, reasons in results.degenerate.items()
         ],
-        "verdicts": [claim.record() for claim in _claims(results, recipe, config, of_recipe)],
+        "recipe": followed.record() if followed else None,
+        "verdicts": [claim.record() for claim in _claims(results, followed)],
         "baselines": {split: base._asdict() for split, base in (results.baselines or {}).items()},
     }
     folder.mkdir(parents=True, exist_ok=True)

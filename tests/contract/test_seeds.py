@@ -90,6 +90,44 @@ def test_a_single_run_of_a_recipe_is_listed(place: Path, tmp_path: Path, monkeyp
     assert "not comparable (steps changed)" in out
 
 
+def test_runs_of_a_recipe_are_found_wherever_they_are(place: Path, tmp_path: Path):
+    out = tmp_path / "runs" / "of" / "mine"
+    assert run("run", place / "small.yaml", "--out", out).code == 0
+    assert (
+        run("run", place / "small.yaml", "--seeds", "1", "--out", tmp_path / "runs/two").code == 0
+    )
+    about = json.loads((out / "environment.json").read_text())["recipe"]
+    assert (about["name"], about["path"]) == ("classify-small", str(place / "small.yaml"))
+
+    def listed(folder: Path) -> list[str]:
+        lines = run("recipes", "--folder", folder, "--runs", tmp_path / "runs").out.splitlines()
+        return [line.split(":")[0].strip() for line in lines if "accuracy: expected" in line]
+
+    found = [str(out), str(tmp_path / "runs/two")]
+    assert listed(place) == found, "one line each, and none for a seed by itself"
+    copy = tmp_path / "copies"
+    copy.mkdir()
+    text = (place / "small.yaml").read_text()
+    (copy / "small.yaml").write_text(text)
+    assert listed(copy) == found, "a copy is the same recipe"
+    (copy / "small.yaml").write_text(f"{text}seed: 1\n")
+    assert listed(copy) == [], "another file of that name is not"
+    (out / "environment.json").write_text(json.dumps({"recipe": about | {"path": "gone.yaml"}}))
+    assert listed(copy) == [str(out)], "the file has been moved or edited since"
+    (out / "environment.json").unlink()
+    assert listed(place) == found[1:], "an older run counts by the name of its folder"
+    out.rename(out.with_name("classify-small-2"))
+    assert len(listed(place)) == 2
+
+
+def test_a_split_that_the_data_lack_is_refused_before_training(place: Path, tmp_path: Path):
+    text = (place / "small.yaml").read_text().replace("split: test", "split: test_matched")
+    (tmp_path / "r.yaml").write_text(text)
+    outcome = run("run", tmp_path / "r.yaml", "--out", tmp_path / "out")
+    assert outcome.code == 2 and not (tmp_path / "out").exists()
+    assert "split 'test_matched', but the data have validation, test." in outcome.err
+
+
 @pytest.mark.parametrize(("arguments", "message"), [
     (("--seeds", "0"), "--seeds must be the number of seeds, 1 or more, not '0'"),
     (("--seeds", "x"), "--seeds must be the number of seeds, 1 or more, not 'x'"),
@@ -113,10 +151,10 @@ def test_a_seed_that_diverges_is_flagged_and_the_others_count(
 
     real = seeds.train_once
 
-    def train_once(task, config, again, claimed):
+    def train_once(task, config, again, followed):
         if config.seed == 1:
             raise Diverged("the loss is no longer a number")
-        return real(task, config, again, claimed)
+        return real(task, config, again, followed)
 
     monkeypatch.setattr(seeds, "train_once", train_once)
     outcome = run("run", place / "small.yaml", "--seeds", "2", "--out", tmp_path / "out")
