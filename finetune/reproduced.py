@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from finetune.config import TrainConfig
 from finetune.expected import Claim, claims, claims_of_seeds, counted
-from finetune.recipe import Recipe, changed
+from finetune.recipe import Recipe, changed, load_recipe
 
 
 class Finished(NamedTuple):
@@ -47,6 +47,18 @@ def _read(folder: Path) -> Finished:
     named = {"name", "path"} <= recipe.keys()
     config = _content(first / "config.json")
     return Finished(folder, config, metrics or {}, several, recipe if named else None)
+
+
+def listed(
+    path: Path, runs: Sequence[Finished], configured: Callable[[Recipe], TrainConfig]
+) -> Iterator[str]:
+    """What there is to say about a recipe file: what it is, the scores it expects, and what those
+    of the runs that followed it reached. Raises ValueError where it is no recipe."""
+    recipe = load_recipe(path)
+    yield f"{recipe.task}: {recipe.description}"
+    for entry in recipe.expected:
+        yield f"{entry.split} {entry.metric} {entry.claimed} ({entry.cited})"
+    yield from reproduced(recipe, runs, lambda: configured(recipe))
 
 
 def reproduced(

@@ -10,6 +10,7 @@ from finetune.arguments import parse
 from finetune.config import NliConfig, settings
 from finetune.expected import Expected
 from finetune.recipe import changed, find_recipes, load_recipe, to_arguments
+from tests.command import run
 
 
 def written(folder: Path, text: str) -> Path:
@@ -88,6 +89,19 @@ def test_find_recipes(tmp_path: Path):
         (tmp_path / name).write_text("")
     names = [str(path.relative_to(tmp_path)) for path in find_recipes(tmp_path)]
     assert names == ["3.yaml", "a/1.yaml", "b/2.yaml"]
+
+
+def test_a_wrong_recipe_hides_no_other(tmp_path: Path):
+    (tmp_path / "a.yaml").write_text("task: nli\ndescription: first\n")
+    (tmp_path / "b.yaml").write_text("task: nli\nmodle: x\n")
+    (tmp_path / "c.yaml").write_text("task: tag\ndescription: last\n")
+    outcome = run("recipes", "--folder", tmp_path)
+    assert outcome.code == 2 and outcome.err == "error: 1 of 3 recipes cannot be read: see above.\n"
+    first, second, third = (outcome.out.index(f"{name}.yaml\n    ") for name in "abc")
+    assert "nli: first" in outcome.out[first:second] and "tag: last" in outcome.out[third:]
+    assert f"error: {tmp_path / 'b.yaml'}:2: unknown setting 'modle'" in outcome.out[second:third]
+    (tmp_path / "b.yaml").unlink()
+    assert run("recipes", "--folder", tmp_path).code == 0
 
 
 def test_what_makes_runs_incomparable():
