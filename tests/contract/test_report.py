@@ -296,6 +296,8 @@ def test_several_runs_are_tested_as_compare_does(tmp_path: Path, monkeypatch: py
     assert f"{found['difference']['value']:+.4f}" in page.text
     assert f"{found['p_bootstrap']:.4f} {found['p_randomization']:.4f}" in page.text
     assert found["verdict"] in page.text
+    caveat = "With one run each, this says nothing about other seeds."
+    assert page.text.count(caveat) == 1 and caveat in run("compare", first, second).out
     errors = page.named("li", **{"class": "error"})
     assert {error["data-run"] for error in errors} == {"a", "b2"}
     page = reported(first, second, third)
@@ -303,6 +305,7 @@ def test_several_runs_are_tested_as_compare_does(tmp_path: Path, monkeypatch: py
     other = label_run(tmp_path / "d", [(f"other {text}", *rest) for text, *rest in LABELS])
     page = reported(first, other)
     assert "cannot be compared" in page.text and "was tested on other examples" in page.text
+    assert caveat not in page.text
 
 
 def test_seeds(tmp_path: Path):
