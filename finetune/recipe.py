@@ -31,11 +31,24 @@ class Recipe:
     description: str = ""
     expected: tuple[Expected, ...] = ()
     smoke: Mapping[str, Any] = field(default_factory=dict)
+    quick: bool = False
+    """Whether this is the quick check of a recipe, with its ``smoke`` settings."""
 
     @property
     def name(self) -> str:
         """The name of its runs where none is given: task and file."""
-        return f"{self.task}-{self.path.stem}"
+        return f"{self.task}-{self.path.stem}{'-smoke' if self.quick else ''}"
+
+    def quickly(self) -> Recipe:
+        """The recipe with its settings for a quick check, and runs of another name; raises
+        ValueError where it has none."""
+        if not self.smoke:
+            raise ValueError(
+                f"{self.path} has no `smoke` settings for a quick check: add some, such as "
+                "`smoke: {steps: 3}`, or leave --smoke out."
+            )
+        settings = {**self.settings, **self.smoke}
+        return dataclasses.replace(self, settings=settings, quick=True)
 
     @property
     def arguments(self) -> list[str]:
