@@ -50,6 +50,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_there_are_recipes():
     assert {load_recipe(path).task for path in RECIPES} == set(CONFIGS)
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"`recipes/` holds {len(RECIPES)} files" in readme
 
 
 @every_recipe
