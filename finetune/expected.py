@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -55,6 +56,9 @@ class Expected:
     source_checked: bool = True
     statistic: str = "mean"
     """What ``value`` is of several seeds: of STATISTICS."""
+    fingerprint: str | None = None
+    """That of the data which it was measured on (as in a run's config.json): the same data may then
+    be called something else."""
 
     @property
     def cited(self) -> str:
@@ -112,10 +116,14 @@ def claims(
     expected: Iterable[Expected],
     metrics: Mapping[str, Mapping[str, float]],
     differing: Sequence[str],
+    fingerprint: str | None = None,
 ) -> list[Claim]:
     """Every score that is expected against the metrics of a run, by split; ``differing`` are the
-    settings in which the run was not the recipe's."""
-    return [_claim(e, metrics.get(e.split, {}).get(e.metric), differing) for e in expected]
+    settings in which the run was not the recipe's, ``fingerprint`` is that of its data."""
+    return [
+        _claim(e, metrics.get(e.split, {}).get(e.metric), _differing(e, differing, fingerprint))
+        for e in expected
+    ]
 
 
 def claims_of_seeds(
@@ -124,6 +132,7 @@ def claims_of_seeds(
     differing: Sequence[str],
     num_degenerate: int,
     num_seeds: int,
+    fingerprint: str | None = None,
 ) -> list[Claim]:
     """Every score that is expected against its statistic over seeds: ``summary`` is that of
     `seeds.json`, by split and score. Degenerate seeds are counted in, and said; where there are no
@@ -131,7 +140,8 @@ def claims_of_seeds(
     found = []
     for entry in expected:
         each = summary.get(entry.split, {}).get(entry.metric, {})
-        claim = _claim(entry, each.get(entry.statistic), differing)
+        changed = _differing(entry, differing, fingerprint)
+        claim = _claim(entry, each.get(entry.statistic), changed)
         said = claim.verdict
         if num_degenerate:
             nothing = num_degenerate == num_seeds and said in ("reproduced", "above")
@@ -145,6 +155,13 @@ def claims_of_seeds(
 def counted(number: int) -> str:
     """A number of seeds."""
     return f"{number} seed{'s' if number != 1 else ''}"
+
+
+def _differing(entry: Expected, differing: Sequence[str], fingerprint: str | None) -> Sequence[str]:
+    """What differs for one score: not where its data are, if they are the same."""
+    if entry.fingerprint is None or entry.fingerprint != fingerprint:
+        return differing
+    return [name for name in differing if name not in ("data", "columns")]
 
 
 def _claim(entry: Expected, value: float | None, differing: Sequence[str]) -> Claim:
@@ -166,7 +183,7 @@ def read_expected(where: str, task: str, problem: Any, entry: Any) -> Expected:
         raise ValueError(
             f"{where}: each entry under `expected` has the keys {', '.join(needed)} "
             "(and source_checked, if the source was not looked at; statistic, if the value is no "
-            f"mean), not {entry!r}."
+            f"mean; fingerprint, of the data it was measured on), not {entry!r}."
         )
     _check_name(where, "split", entry["split"], SPLITS)
     of_problem = PROBLEMS.get(problem) if isinstance(problem, str) else None
@@ -176,6 +193,12 @@ def read_expected(where: str, task: str, problem: Any, entry: Any) -> Expected:
                          f"{entry['source']!r}.")  # fmt: skip
     if not isinstance(checked := entry.get("source_checked", True), bool):
         raise ValueError(f"{where}: source_checked is true or false, not {checked!r}.")
+    data = entry.get("fingerprint")
+    if data is not None and not (isinstance(data, str) and re.fullmatch("[0-9a-f]{64}", data)):
+        raise ValueError(
+            f"{where}: fingerprint is 64 hexadecimal digits, as in a run's config.json, not "
+            f"{data!r}."
+        )
     _check_name(where, "statistic", entry.get("statistic", "mean"), STATISTICS)
     numbers = {name: _number(where, name, entry[name]) for name in ("value", "tolerance")}
     _check_range(where, entry["metric"], **numbers)

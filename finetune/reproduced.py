@@ -75,9 +75,10 @@ def reproduced(
         if not recipe.expected:
             lines = _plain(run, differing)
         elif run.seeds:
-            lines = [claim.line() for claim in _of_seeds(recipe, run.seeds, differing)]
+            lines = [claim.line() for claim in _of_seeds(recipe, run, differing)]
         else:
-            lines = [claim.line() for claim in claims(recipe.expected, run.metrics, differing)]
+            found = claims(recipe.expected, run.metrics, differing, run.config.get("fingerprint"))
+            lines = [claim.line() for claim in found]
         yield from (f"{run.folder}: {line}" for line in lines)
 
 
@@ -92,12 +93,11 @@ def _is_of(recipe: Recipe, run: Finished) -> bool:
     )
 
 
-def _of_seeds(
-    recipe: Recipe, content: Mapping[str, Any], differing: Sequence[str]
-) -> Sequence[Claim]:
-    failed = {each["seed"] for each in content.get("degenerate", ())}
-    number = len(failed.union(content["seeds"]))
-    return claims_of_seeds(recipe.expected, content["metrics"], differing, len(failed), number)
+def _of_seeds(recipe: Recipe, run: Finished, differing: Sequence[str]) -> Sequence[Claim]:
+    failed = {each["seed"] for each in run.seeds.get("degenerate", ())}
+    number = len(failed.union(run.seeds["seeds"]))
+    data = run.config.get("fingerprint")
+    return claims_of_seeds(recipe.expected, run.metrics, differing, len(failed), number, data)
 
 
 def _plain(run: Finished, differing: Sequence[str]) -> Iterator[str]:

@@ -246,6 +246,7 @@ def _claims(results: Results, followed: Followed | None) -> Sequence[Claim]:
         followed.differing,
         len(results.degenerate),
         number,
+        results.data,
     )
 
 

@@ -113,7 +113,9 @@ def train_once(
     content |= _facts(task, baselines)
     claimed: Sequence[Claim] = ()
     if followed:
-        claimed = claims(followed.recipe.expected, result.metrics, followed.differing)
+        claimed = claims(
+            followed.recipe.expected, result.metrics, followed.differing, task.fingerprint
+        )
         content["recipe"] = followed.record() | {"verdicts": [each.record() for each in claimed]}
     text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
     (folder / "environment.json").write_text(text, encoding="utf-8")

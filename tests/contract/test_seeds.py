@@ -120,6 +120,19 @@ def test_runs_of_a_recipe_are_found_wherever_they_are(place: Path, tmp_path: Pat
     assert len(listed(place)) == 2
 
 
+def test_the_same_data_elsewhere_are_comparable(place: Path, tmp_path: Path):
+    assert run("run", place / "small.yaml", "--out", tmp_path / "runs" / "one").code == 0
+    known = json.loads((tmp_path / "runs/one/config.json").read_text())["fingerprint"]
+    text = (place / "small.yaml").read_text().replace("data\n", "copy\n")
+    text = text.replace("source: a made-up one", f"source: a made-up one, fingerprint: {known}")
+    (tmp_path / "r.yaml").write_text(text)
+    arguments = ("--data", place / "data", "--out", tmp_path / "runs" / "two")
+    outcome = run("run", tmp_path / "r.yaml", *arguments)
+    assert "reproduced (a made-up one)" in outcome.out and "changed" not in outcome.out
+    outcome = run("recipes", "--folder", tmp_path, "--runs", tmp_path / "runs")
+    assert "reproduced (a made-up one)" in outcome.out and "changed" not in outcome.out
+
+
 def test_a_split_that_the_data_lack_is_refused_before_training(place: Path, tmp_path: Path):
     text = (place / "small.yaml").read_text().replace("split: test", "split: test_matched")
     (tmp_path / "r.yaml").write_text(text)

@@ -91,6 +91,8 @@ def test_a_good_entry():
     ({"source": 3}, "source says in words .*, not 3"),
     ({"source": " "}, "source says in words"),
     ({"source_checked": "no"}, "source_checked is true or false, not 'no'"),
+    ({"fingerprint": "abc"}, "fingerprint is 64 hexadecimal digits"),
+    ({"fingerprint": 3}, "fingerprint is 64 hexadecimal digits"),
     ({"statistic": "best"}, "statistic 'best' is none .* Legal are mean, median"),
     ({"tolerence": 1}, "each entry under `expected` has the keys"),
 ])  # fmt: skip
@@ -174,6 +176,23 @@ def test_means_and_medians_of_seeds():
     )
     assert claim.record()["statistic"] == "median" and claim.record()["value"] == 0.9
     assert of_seeds(metric="f1").line() == "test f1: expected 0.9 ± 0.01: not measured"
+
+
+def test_the_same_data_may_be_elsewhere():
+    known, other = "a" * 64, "b" * 64
+    metrics = {"test": {"accuracy": 0.9}}
+    for entry, data, said in (
+        (read(fingerprint=known), known, "reproduced"),
+        (read(fingerprint=known), other, "not comparable (data, columns changed)"),
+        (read(), known, "not comparable (data, columns changed)"),
+        (read(fingerprint=known), None, "not comparable (data, columns changed)"),
+    ):
+        changed = ["data", "columns"]
+        assert claims([entry], metrics, changed, data)[0].verdict == said
+        found = summary({1: metrics})
+        assert claims_of_seeds([entry], found, changed, 0, 1, data)[0].verdict == said
+    (claim,) = claims([read(fingerprint=known)], metrics, ["data", "lr"], known)
+    assert claim.verdict == "not comparable (lr changed)"
 
 
 def test_degenerate_seeds_are_said_and_reproduce_nothing():
