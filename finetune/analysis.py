@@ -28,11 +28,12 @@ from finetune.breakdown import (
 )
 from finetune.calibration import Bin, error_of, reliability
 from finetune.confidences import chances_of_labels, judged, of_labels, of_spans, of_words
+from finetune.label_errors import why_not_credible
 from finetune.metrics import f1_scores, multilabel_sets, span_scores_by_type
 from finetune.mistakes import (
     Mistake,
+    contradictions,
     counts_of,
-    label_errors,
     label_mistakes,
     most_confident,
     number_mistakes,
@@ -52,7 +53,9 @@ class Analysis:
     """What was analysed, and what was found.
 
     ``confidences`` holds, for each answer whose probability is known, that and whether it is
-    right; ``mistakes`` are all there are, and ``label_errors`` those that are probably gold's.
+    right; ``mistakes`` are all there are, and ``contradictions`` those in which the answer is surer
+    than usual for its class, so that gold may be looked at; ``not_credible`` says why there are
+    none where the system is not good enough for that.
     """
 
     predictions: str
@@ -63,7 +66,8 @@ class Analysis:
     tables: dict[str, Table] = field(default_factory=dict)
     confidences: tuple[list[float], list[bool]] = field(default_factory=lambda: ([], []))
     mistakes: list[Mistake] = field(default_factory=list)
-    label_errors: list[Mistake] = field(default_factory=list)
+    contradictions: list[Mistake] = field(default_factory=list)
+    not_credible: str = ""
 
     @property
     def bins(self) -> list[Bin]:
@@ -106,6 +110,8 @@ def analyse_answers(
 ) -> Analysis:
     """Analyse answers that lie beside their gold; ``train`` is what the system learned from."""
     found = Analysis(predictions, gold, run.form, len(run.gold), score_answers(run))
+    pairs = [pair for each in judged(run) or () for pair in each]
+    found.confidences = [sure for sure, _ in pairs], [right for _, right in pairs]
     if run.form == "label":
         _labels(found, run)
     elif run.form == "labels":
@@ -116,8 +122,6 @@ def analyse_answers(
         _words(found, run, train)
     else:
         _spans(found, run, train)
-    pairs = [pair for each in judged(run) or () for pair in each]
-    found.confidences = [sure for sure, _ in pairs], [right for _, right in pairs]
     return found
 
 
@@ -129,7 +133,10 @@ def _labels(found: Analysis, run: Answers) -> None:
     known = of_labels(run)
     found.mistakes = label_mistakes(run.examples, run.gold, run.answers, known or ())  # type: ignore[arg-type]
     if chances := chances_of_labels(run):
-        found.label_errors = label_errors(run.examples, run.gold, chances)  # type: ignore[arg-type]
+        error = error_of(found.bins) if found.bins else 1.0
+        found.not_credible = why_not_credible(found.scores["accuracy"], error)
+        if not found.not_credible:
+            found.contradictions = contradictions(run.examples, run.gold, chances)  # type: ignore[arg-type]
 
 
 def _sets(found: Analysis, run: Answers) -> None:
@@ -215,8 +222,9 @@ def record(found: Analysis, num_examples: int) -> dict[str, Any]:
             "bins": [each._asdict() for each in found.bins],
         },
         "mistakes": counts_of(found.mistakes),
-        "num_probable_label_errors": len(found.label_errors),
-        "probable_label_errors": [m.record() for m in found.label_errors[:num_examples]],
+        "num_contradictions": len(found.contradictions),
+        "contradictions": [m.record() for m in found.contradictions[:num_examples]],
+        "contradictions_left_out": found.not_credible or None,
         "most_confident": [m.record() for m in most_confident(found.mistakes, num_examples)],
         "examples": {
             name: [mistake.record() for mistake in some]

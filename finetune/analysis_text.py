@@ -25,6 +25,7 @@ MOST_COLUMNS = 20
 """Labels of the widest confusion matrix that is printed; JSON has them all."""
 MOST_ROWS = 15
 """Pairs of confused labels, and categories of mistakes, that are printed."""
+CONTRADICTIONS = "Answers that contradict gold with more confidence than usual for their class"
 PLAIN_WIDTH = 120
 """Letters in a line where the output is no terminal."""
 
@@ -118,8 +119,11 @@ def _show_mistakes(found: Analysis, number: int, console: Console) -> None:
     if not number:
         return
     _list("The surest mistakes", most_confident(found.mistakes, number), console)
-    errors = found.label_errors
-    _list(f"Probable label errors in gold ({len(errors):,})", errors[:number], console)
+    doubts = found.contradictions
+    title = f"{CONTRADICTIONS} ({len(doubts):,}): look at these first"
+    _list(title, doubts[:number], console)
+    if found.not_credible:
+        console.print(found.not_credible, markup=False)
     if found.form == "label" or (found.form == "tags" and "tag" in found.tables):
         return  # one category for each pair of labels: the surest ones say enough
     for name, some in first_of_each(found.mistakes, number).items():

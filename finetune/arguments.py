@@ -14,9 +14,10 @@ from finetune.types import perhaps
 
 ALSO = (
     "Also: --recipe FILE takes the settings of a recipe, over which flags win; --dry-run shows the "
-    "plan (data, labels, lengths, steps, memory) and trains nothing; --seeds N trains N seeds from "
-    "--seed on, each in its folder seed-N of the run folder (finished ones are kept, so the same "
-    "command continues), and sums them up: mean, deviation, runs that learnt nothing, verdict."
+    "plan (data, labels, lengths, steps, memory) and trains nothing; --smoke is a quick check with "
+    "the recipe's `smoke` settings; --seeds N trains N seeds from --seed on, each in its folder "
+    "seed-N of the run folder (finished ones are kept, so the same command continues), and sums "
+    "them up: mean, deviation, median, runs that learnt nothing, verdict."
 )
 """Help of the flags of training that are no settings."""
 
@@ -31,7 +32,7 @@ class RecipesCommand:
     folder: str = "recipes"
     """Folder to look in, with its subfolders; without such a folder, what came with the package."""
     runs: str = "runs"
-    """Folder of your runs."""
+    """Folder of your runs; a run says which recipe it followed, whatever its folder is called."""
 
 
 @dataclass(frozen=True, kw_only=True)

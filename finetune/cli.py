@@ -122,20 +122,22 @@ def _overview() -> str:
 
 def _recipes(arguments: list[str]) -> None:
     command = parse(RecipesCommand, arguments, "recipes")
-    from finetune.recipe import find_recipes, load_recipe
-    from finetune.reproduced import reproduced
+    from finetune.recipe import find_recipes
+    from finetune.reproduced import finished_runs, listed
 
     paths = find_recipes(command.folder)
     if not paths:
         raise ValueError(f"{command.folder}: no recipes (*.yaml) there.")
+    runs = finished_runs(Path(command.runs))
+    wrong = 0
     for path in paths:
-        recipe = load_recipe(path)
-        print(f"{path}\n    {recipe.task}: {recipe.description}")
-        for entry in recipe.expected:
-            score = f"{entry.split} {entry.metric} {entry.value:g} ± {entry.tolerance:g}"
-            print(f"    {score} ({entry.cited})")
-        for line in reproduced(recipe, Path(command.runs), lambda r=recipe: configured(r)):
-            print(f"    {line}")
+        try:
+            lines = list(listed(path, runs, configured))
+        except (ValueError, OSError) as error:
+            wrong, lines = wrong + 1, [f"error: {_line(error)}"]
+        print("\n    ".join([str(path), *lines]))
+    if wrong:
+        raise ValueError(f"{wrong} of {len(paths)} recipes cannot be read: see above.")
 
 
 def _check(arguments: list[str]) -> None:

@@ -173,7 +173,7 @@ def table(report: Report) -> str:
             *lines,
             f"p      {found.p_bootstrap:.4f} (paired bootstrap), {found.p_randomization:.4f} "
             "(approximate randomization)",
-            f"{verdict(report)} {_about_seeds(report)}",
+            f"{verdict(report)} {about_seeds(report)}",
         ]
     )
 
@@ -200,7 +200,8 @@ def verdict(report: Report) -> str:
     return f"The tests disagree at {LEVEL}: the difference is not shown to be significant."
 
 
-def _about_seeds(report: Report) -> str:
+def about_seeds(report: Report) -> str:
+    """What the verdict says of runs with other seeds."""
     found = report.found
     if found.deviation is None:
         return "With one run each, this says nothing about other seeds."

@@ -1,4 +1,5 @@
-"""Labels in the data that are probably wrong, by what a model says that did not learn from them.
+"""Labels that a model contradicts with more confidence than is usual for its answer: where it is
+good and did not learn from them, they are probably wrong.
 
 Confident learning: Northcutt, Jiang & Chuang 2021, "Confident Learning: Estimating Uncertainty in
 Dataset Labels".
@@ -8,9 +9,29 @@ from __future__ import annotations
 
 import numpy as np
 
+CREDIBLE_ACCURACY, CREDIBLE_ERROR = 0.9, 0.05
+"""What a model says against gold is worth a look where its accuracy is at least the one, or its
+expected calibration error at most the other. Short of both its own mistakes are among its surest
+answers: of 56 labels contradicted at accuracy 0.68 and error 0.24 all that were read were right."""
+
+
+def why_not_credible(accuracy: float, error: float) -> str:
+    """Why what a model of this accuracy and expected calibration error says against gold is not
+    worth a look; empty where it is."""
+    if accuracy >= CREDIBLE_ACCURACY or error <= CREDIBLE_ERROR:
+        return ""
+    return (
+        f"Doubts in gold are not listed: that takes an accuracy of {CREDIBLE_ACCURACY:g} or an "
+        f"expected calibration error of at most {CREDIBLE_ERROR:g}, and these answers have "
+        f"{accuracy:.4f} and {error:.4f}."
+    )
+
 
 def probable_label_errors(chances: np.ndarray, given: np.ndarray) -> list[tuple[int, int]]:
-    """Examples whose label is probably wrong, the most probable first, with the better label.
+    """Examples whose label a model contradicts, the surest first, with the label it has for them.
+
+    They are probably wrong as far as the model can be believed: a poor or overconfident one
+    contradicts right labels too.
 
     ``chances`` [N, C] are probabilities of a model that was not trained on these examples,
     ``given`` [N] their labels. A model is confident of a class where the probability reaches the

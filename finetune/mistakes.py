@@ -112,10 +112,11 @@ def label_mistakes(
     ]
 
 
-def label_errors(
+def contradictions(
     examples: Sequence[TextExample], gold: Sequence[str], chances: Sequence[Mapping[str, float]]
 ) -> list[Mistake]:
-    """Texts whose gold label is probably wrong (``probable_label_errors``), the surest first.
+    """Texts whose gold label the answer contradicts with more confidence than is usual for its
+    class (``probable_label_errors``), the surest first.
 
     ``chances`` has the probability of every label for each text; none are found where texts have
     different labels in it, or gold has one that is not.
@@ -126,7 +127,7 @@ def label_errors(
     table = np.array([[each[name] for name in names] for each in chances])
     given = np.array([names.index(name) for name in gold], dtype=int)
     return [
-        _of_text("probable label error", examples[i], gold[i], names[j], float(table[i, j]))
+        _of_text("contradicts gold", examples[i], gold[i], names[j], float(table[i, j]))
         for i, j in probable_label_errors(table, given)
     ]
 

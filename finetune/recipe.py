@@ -9,32 +9,16 @@ parser reads both and the command line wins.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from finetune.config import CONFIGS, RESULT_FREE, TrainConfig, flag, settings
+from finetune.expected import Expected, read_expected
 from finetune.types import perhaps, shortened
 
 OWN_KEYS = ("task", "description", "expected", "smoke")
-
-
-@dataclass(frozen=True, slots=True)
-class Expected:
-    """A score that the recipe is known to reach: ``value`` within ``tolerance``."""
-
-    split: str
-    metric: str
-    value: float
-    tolerance: float
-    source: str
-    source_checked: bool = True
-
-    @property
-    def cited(self) -> str:
-        """The source, with a warning where nobody looked it up."""
-        return self.source if self.source_checked else f"{self.source}; source not checked"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,16 +31,61 @@ class Recipe:
     description: str = ""
     expected: tuple[Expected, ...] = ()
     smoke: Mapping[str, Any] = field(default_factory=dict)
+    quick: bool = False
+    """Whether this is the quick check of a recipe, with its ``smoke`` settings."""
 
     @property
     def name(self) -> str:
         """The name of its runs where none is given: task and file."""
-        return f"{self.task}-{self.path.stem}"
+        return f"{self.task}-{self.path.stem}{'-smoke' if self.quick else ''}"
+
+    def quickly(self) -> Recipe:
+        """The recipe with its settings for a quick check, and runs of another name; raises
+        ValueError where it has none."""
+        if not self.smoke:
+            raise ValueError(
+                f"{self.path} has no `smoke` settings for a quick check: add some, such as "
+                "`smoke: {steps: 3}`, or leave --smoke out."
+            )
+        settings = {**self.settings, **self.smoke}
+        return dataclasses.replace(self, settings=settings, quick=True)
 
     @property
     def arguments(self) -> list[str]:
         """The settings as command-line arguments."""
         return to_arguments(self.settings)
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """A recipe that a run follows, and the settings in which it does not."""
+
+    recipe: Recipe
+    differing: tuple[str, ...]
+
+    def record(self) -> dict[str, Any]:
+        """Which recipe it is, to be found again."""
+        return {"name": self.recipe.name, "path": str(self.recipe.path.absolute())}
+
+    def check_splits(self, splits: Collection[str]) -> None:
+        """Refuse a score of a split that the recipe's data do not have."""
+        if "data" in self.differing:
+            return
+        for entry in self.recipe.expected:
+            if entry.split not in splits:
+                raise ValueError(
+                    f"{self.recipe.path}: a score is expected on the split {entry.split!r}, but "
+                    f"the data have {shortened(splits)}.{perhaps(entry.split, splits)}"
+                )
+
+
+def follow(
+    recipe: Recipe | None, config: TrainConfig, of_recipe: TrainConfig | None
+) -> Followed | None:
+    """How a configuration follows the recipe that it began with, if there is one."""
+    if recipe is None or of_recipe is None:
+        return None
+    return Followed(recipe, tuple(changed(settings(config), of_recipe, "seed")))
 
 
 def load_recipe(path: str | Path) -> Recipe:
@@ -81,7 +110,10 @@ def load_recipe(path: str | Path) -> Recipe:
     expected = content.get("expected") or []
     if not isinstance(expected, list):
         raise ValueError(f"{where('expected')}: `expected` is a list of scores, not {expected!r}.")
-    scores = tuple(_expected(where("expected", n), entry) for n, entry in enumerate(expected))
+    scores = tuple(
+        read_expected(where("expected", n), task, settings.get("problem"), entry)
+        for n, entry in enumerate(expected)
+    )
     description = str(content.get("description", "")).strip()
     return Recipe(path, task, settings, description, scores, smoke)
 
@@ -165,13 +197,6 @@ def to_arguments(settings: Mapping[str, Any]) -> list[str]:
     return arguments
 
 
-def verdict(expected: Expected, value: float) -> str:
-    """``reproduced``, ``below`` or ``above``: a measured score against the recipe's claim."""
-    if value < expected.value - expected.tolerance:
-        return "below"
-    return "above" if value > expected.value + expected.tolerance else "reproduced"
-
-
 def changed(saved: Mapping[str, Any], config: TrainConfig, *free: str) -> list[str]:
     """The settings that make scores incomparable and of which a saved configuration (as in a run's
     config.json) has other values; one it lacks had its default. ``free`` may differ."""
@@ -181,51 +206,6 @@ def changed(saved: Mapping[str, Any], config: TrainConfig, *free: str) -> list[s
     ]  # fmt: skip
     now, unset = settings(config), settings(type(config)())
     return [name for name in names if saved.get(name, unset[name]) != now[name]]
-
-
-class Claim(NamedTuple):
-    """One of a recipe's scores against a run: ``verdict`` is reproduced, below, above, not
-    measured, or not comparable (with what differs)."""
-
-    expected: Expected
-    value: float | None
-    verdict: str
-
-    def line(self, got: str = "got") -> str:
-        """The claim and what came of it, to read."""
-        entry = self.expected
-        claim = f"{entry.split} {entry.metric}: expected {entry.value:g} ± {entry.tolerance:g}"
-        if self.value is None:
-            return f"{claim}: {self.verdict}"
-        source = "" if self.verdict.startswith("not ") else f" ({entry.cited})"
-        return f"{claim}, {got} {self.value:.4f}: {self.verdict}{source}"
-
-    def record(self) -> dict[str, Any]:
-        """The claim and what came of it as JSON values."""
-        entry = self.expected
-        return {
-            "split": entry.split, "metric": entry.metric, "expected": entry.value,
-            "tolerance": entry.tolerance, "source": entry.cited, "value": self.value,
-            "verdict": self.verdict,
-        }  # fmt: skip
-
-
-def claims(
-    recipe: Recipe, metrics: Mapping[str, Mapping[str, float]], differing: Sequence[str]
-) -> list[Claim]:
-    """Every score that a recipe expects against the metrics of a run, by split; ``differing`` are
-    the settings in which the run was not the recipe's."""
-    found = []
-    for entry in recipe.expected:
-        value = metrics.get(entry.split, {}).get(entry.metric)
-        if value is None:
-            said = "not measured"
-        elif differing:
-            said = f"not comparable ({', '.join(differing)} changed)"
-        else:
-            said = verdict(entry, value)
-        found.append(Claim(entry, value, said))
-    return found
 
 
 def _check_settings(where: _Where, task: str, values: Mapping[str, Any], *above: str) -> None:
@@ -243,20 +223,3 @@ def _check_settings(where: _Where, task: str, values: Mapping[str, Any], *above:
 
 
 _SCALARS = (str, int, float, bool, type(None))
-
-
-def _expected(where: str, entry: Any) -> Expected:
-    legal = [f.name for f in dataclasses.fields(Expected)]
-    needed = legal[:-1]
-    if not isinstance(entry, dict) or not set(needed) <= set(entry) or not set(entry) <= set(legal):
-        raise ValueError(
-            f"{where}: each entry under `expected` has the keys {', '.join(needed)} "
-            f"(and source_checked, if the source was not looked at), not {entry!r}."
-        )
-    numbers = {}
-    for name in ("value", "tolerance"):
-        try:
-            numbers[name] = float(entry[name])  # YAML 1.1 reads 1e-2 as a text
-        except (TypeError, ValueError):
-            raise ValueError(f"{where}: {name} {entry[name]!r} is no number.") from None
-    return Expected(**{**entry, **numbers})

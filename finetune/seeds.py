@@ -19,14 +19,21 @@ from typing import Any
 from finetune import launch, report
 from finetune.commands import quiet_libraries
 from finetune.config import TrainConfig, settings
+from finetune.expected import Claim, claims_of_seeds
 from finetune.progress import clock
-from finetune.recipe import Claim, Recipe, changed
+from finetune.recipe import Followed, Recipe, changed, follow
 from finetune.run_log import Diverged
 from finetune.tasks import load_task
-from finetune.training import Baseline, Claiming, baselines_of, claiming, train_once
+from finetune.training import Baseline, baselines_of, train_once
 
 FILE = "seeds.json"
 """The summary in the folder that holds the seeds' folders."""
+
+OWN = ("pearson", "micro_f1", "span_f1_conll", "span_f1_strict")
+"""Metrics that count where none was asked for, of the tasks in which no one label is an answer to
+everything."""
+CHANCE = {"pearson": 0.05, "spearman": 0.05, "matthews": 0.05}
+"""Up to these a correlation is that of a run that learnt nothing; up to 0 every other score."""
 
 Metrics = Mapping[str, Mapping[str, float]]
 """Scores by name, by split."""
@@ -69,18 +76,18 @@ def train_seeds(
     ]
     kinds: list[str] = launch.agreed(lambda: _kinds(folder, configs))
     results = Results(baselines=_saved_baselines(folder))
+    followed = follow(recipe, config, of_recipe)
     for each, kind in zip(configs, kinds, strict=True):
-        _train_one(task, each, kind, results, claiming(recipe, config, of_recipe))
+        _train_one(task, each, kind, results, followed)
         if launch.is_main():
-            _write(folder, results, recipe, config, of_recipe)
+            _write(folder, results, followed)
     if not launch.is_main():
         return
     print("\n".join(table(summary(results.metrics))))
     for seed, reasons in results.degenerate.items():
         print(f"seed {seed} is degenerate: {'; '.join(reasons)}")
-    got = f"mean of {_counted(len(results.metrics))}"
-    for claim in _claims(results, recipe, config, of_recipe):
-        print(claim.line(got))
+    for claim in _claims(results, followed):
+        print(claim.line())
     report.write_or_say(folder)
     print(
         f"{clock(time.monotonic() - start)} in all. Everything is in {folder}, see {FILE} and "
@@ -111,7 +118,7 @@ def _kind(folder: Path, config: TrainConfig) -> str:
 
 
 def _train_one(
-    task: str, config: TrainConfig, kind: str, results: Results, claimed: Claiming
+    task: str, config: TrainConfig, kind: str, results: Results, followed: Followed | None
 ) -> None:
     """Train a seed, or read what it came to where it is finished."""
     folder = Path(config.out or "")
@@ -120,7 +127,7 @@ def _train_one(
     if kind != "finished":
         resumed = replace(config, resume=kind == "unfinished")
         try:
-            trained = train_once(task, resumed, report.command_line, claimed)
+            trained = train_once(task, resumed, report.command_line, followed)
         except Diverged as error:
             results.degenerate[config.seed] = [str(error)]
             return
@@ -133,7 +140,7 @@ def _train_one(
     if results.baselines is None:
         results.baselines = baselines_of(load_task(config, task), metrics)
     results.metrics[config.seed] = metrics
-    if reasons := list(degenerate(folder, metrics, results.baselines)):
+    if reasons := list(degenerate(folder, metrics, results.baselines, config.metric)):
         results.degenerate[config.seed] = reasons
 
 
@@ -148,9 +155,12 @@ def _check_data(folder: Path, results: Results) -> None:
         )
 
 
-def degenerate(folder: Path, metrics: Metrics, baselines: Mapping[str, Baseline]) -> Iterator[str]:
+def degenerate(
+    folder: Path, metrics: Metrics, baselines: Mapping[str, Baseline], metric: str | None = None
+) -> Iterator[str]:
     """Why a run has learnt nothing worth the name: a score that is no number, the same answer to
-    everything, no score above that of the most frequent label."""
+    everything, no score above that of the most frequent label, no correlation, no right span.
+    ``metric`` is the one asked for."""
     for split, values in metrics.items():
         if bad := [name for name, value in values.items() if not math.isfinite(value)]:
             yield f"{split}: {bad[0]} is no number"
@@ -158,6 +168,10 @@ def degenerate(folder: Path, metrics: Metrics, baselines: Mapping[str, Baseline]
             yield f"{split}: {answer}"
         elif (base := baselines.get(split)) and values[base.metric] <= base.share:
             yield f"{split}: {base.metric} {values[base.metric]:.4f}, not above {base}"
+        elif (own := next((name for name in (metric, *OWN) if name in values), None)) and (
+            values[own] <= CHANCE.get(own, 0.0)
+        ):
+            yield f"{split}: {own} {values[own]:.4f} is that of no learning"
 
 
 def _only_answer(path: Path) -> str | None:
@@ -221,39 +235,31 @@ def table(found: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[str]:
     return [f"{row[0]:>{width}}" + "".join(f"{cell:>11}" for cell in row[1:]) for row in rows]
 
 
-def _claims(
-    results: Results,
-    recipe: Recipe | None,
-    config: TrainConfig,
-    of_recipe: TrainConfig | None,
-) -> Sequence[Claim]:
-    """The recipe's scores against the means."""
-    means = {
-        split: {name: each["mean"] for name, each in scores.items()}
-        for split, scores in summary(results.metrics).items()
-    }
-    return claiming(recipe, config, of_recipe)(means)
+def _claims(results: Results, followed: Followed | None) -> Sequence[Claim]:
+    """The recipe's scores against those of the seeds."""
+    if followed is None:
+        return ()
+    number = len({*results.metrics, *results.degenerate})
+    return claims_of_seeds(
+        followed.recipe.expected,
+        summary(results.metrics),
+        followed.differing,
+        len(results.degenerate),
+        number,
+        results.data,
+    )
 
 
-def _write(
-    folder: Path,
-    results: Results,
-    recipe: Recipe | None,
-    config: TrainConfig,
-    of_recipe: TrainConfig | None,
-) -> None:
+def _write(folder: Path, results: Results, followed: Followed | None) -> None:
     """Write the summary of the seeds so far."""
-    verdicts = [
-        {**{n: v for n, v in claim.record().items() if n != "value"}, "mean": claim.value}
-        for claim in _claims(results, recipe, config, of_recipe)
-    ]  # fmt: skip
     content = {
         "seeds": list(results.metrics),
         "metrics": summary(results.metrics),
         "degenerate": [
             {"seed": seed, "reasons": reasons} for seed, reasons in results.degenerate.items()
         ],
-        "verdicts": verdicts,
+        "recipe": followed.record() if followed else None,
+        "verdicts": [claim.record() for claim in _claims(results, followed)],
         "baselines": {split: base._asdict() for split, base in (results.baselines or {}).items()},
     }
     folder.mkdir(parents=True, exist_ok=True)
@@ -267,7 +273,3 @@ def _saved_baselines(folder: Path) -> dict[str, Baseline] | None:
         return None
     content = json.loads(path.read_text(encoding="utf-8"))
     return {split: Baseline(**base) for split, base in content["baselines"].items()}
-
-
-def _counted(number: int) -> str:
-    return f"{number} seed{'s' if number != 1 else ''}"

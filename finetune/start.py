@@ -29,8 +29,8 @@ def run(arguments: list[str]) -> None:
         print(
             "usage: finetune run RECIPE [flags]\n\nTrain what a recipe file says; flags win over "
             "the recipe and are those of its task\n(`finetune nli --help`). `--dry-run` shows "
-            "the plan only, `--seeds 5` trains five seeds and sums them up. `finetune recipes` "
-            "lists recipes."
+            "the plan only, `--smoke` is a quick check with the\nrecipe's `smoke` settings, "
+            "`--seeds 5` trains five seeds and sums them up. `finetune recipes`\nlists recipes."
         )
         if not any(a in ("-h", "--help") for a in arguments):
             raise ValueError("finetune run needs a recipe file.")
@@ -49,10 +49,14 @@ def _start(task: str | None, recipe_path: str | None, arguments: list[str]) -> N
             raise ValueError(f"{recipe_path} is a recipe for {recipe.task}, not {task}.")
         task = recipe.task
     assert task is not None
-    dry = "--dry-run" in arguments
-    arguments = [argument for argument in arguments if argument != "--dry-run"]
+    dry, smoke = "--dry-run" in arguments, "--smoke" in arguments
+    arguments = [argument for argument in arguments if argument not in ("--dry-run", "--smoke")]
     number, arguments = _seeds(arguments)
     of_recipe = configured(recipe) if recipe else None
+    if smoke:
+        if recipe is None:
+            raise ValueError("--smoke goes with a recipe: name one, or leave --smoke out.")
+        recipe = recipe.quickly()
     before = recipe.arguments if recipe else []
     config = parse(CONFIGS[task], before + arguments, task, more=ALSO)
     if config.init_from is not None and _names(before + arguments, "--model"):

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from finetune import report
 from finetune.commands import quiet_libraries
-from finetune.config import TrainConfig, settings
-from finetune.recipe import Claim, Recipe, changed, claims
+from finetune.config import TrainConfig
+from finetune.expected import Claim, claims
+from finetune.recipe import Followed, Recipe, follow
 from finetune.tasks import Task, load_task
 
 if TYPE_CHECKING:
@@ -34,15 +35,13 @@ class Baseline(NamedTuple):
 
 
 class Trained(NamedTuple):
-    """What a run came to: metrics and baselines by split, and whether its model reads pairs."""
+    """What a run came to: metrics and baselines by split, what its recipe claims, and whether its
+    model reads pairs."""
 
     metrics: dict[str, dict[str, float]]
     baselines: dict[str, Baseline]
+    claims: Sequence[Claim]
     pairs: bool | None
-
-
-Claiming = Callable[[Mapping[str, Mapping[str, float]]], Sequence[Claim]]
-"""What a recipe claims against metrics by split."""
 
 
 def train(
@@ -60,11 +59,11 @@ def train(
     config = with_folder(config, name, recipe.name if recipe else None)
     folder = Path(config.out or "")
 
-    claimed = claiming(recipe, config, of_recipe)
-    trained = train_once(name, config, lambda: report.to_continue(str(folder)), claimed)
+    followed = follow(recipe, config, of_recipe)
+    trained = train_once(name, config, lambda: report.to_continue(str(folder)), followed)
     if trained is None:
         return
-    for claim in claimed(trained.metrics):
+    for claim in trained.claims:
         print(claim.line())
     print(
         f"{clock(time.monotonic() - start)} in all. Everything is in {folder}: README.md says what "
@@ -75,25 +74,16 @@ def train(
         print(push(folder, id))
 
 
-def claiming(recipe: Recipe | None, config: TrainConfig, of_recipe: TrainConfig | None) -> Claiming:
-    """How to hold metrics of this configuration against those of its recipe, if it has one."""
-    if recipe is None or of_recipe is None:
-        return lambda _: ()
-    differing = changed(settings(config), of_recipe, "seed")
-    return lambda metrics: claims(recipe, metrics, differing)
-
-
 def train_once(
     name: str,
     config: TrainConfig,
     again: Callable[[], str],
-    claimed: Claiming,
+    followed: Followed | None,
 ) -> Trained | None:
     """Train in the folder that ``config.out`` names, leave there what people want to know, and
     print the scores; None on processes that are not the main one.
 
-    After Ctrl-C the program ends, once the command that ``again`` says has been named. ``claimed``
-    holds metrics against those of a recipe.
+    After Ctrl-C the program ends, once the command that ``again`` says has been named.
     """
     from finetune.interruption import Stopped
     from finetune.launch import make_accelerator
@@ -105,6 +95,8 @@ def train_once(
     main = accelerator.is_main_process
     reporter = Reporter(quiet=not main)
     task = load_task(config, name)
+    if followed:
+        followed.check_splits(task.splits[1:])
     for line in (*described(task), *task.notes):
         reporter.say(line)
     try:
@@ -118,7 +110,13 @@ def train_once(
     device = accelerator.device.type
     baselines = baselines_of(task, result.metrics)
     content = report.environment(device, precision_of(config, accelerator.device))
-    content |= _facts(task, baselines, claimed(result.metrics))
+    content |= _facts(task, baselines)
+    claimed: Sequence[Claim] = ()
+    if followed:
+        claimed = claims(
+            followed.recipe.expected, result.metrics, followed.differing, task.fingerprint
+        )
+        content["recipe"] = followed.record() | {"verdicts": [each.record() for each in claimed]}
     text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
     (folder / "environment.json").write_text(text, encoding="utf-8")
     report.write_readme(
@@ -135,22 +133,17 @@ def train_once(
     )
     print(report.results(result.metrics, lines))
     report.write_or_say(folder, _gold(task))
-    return Trained(result.metrics, baselines, task.pairs)
+    return Trained(result.metrics, baselines, claimed, task.pairs)
 
 
-def _facts(
-    task: Task, baselines: Mapping[str, Baseline], claimed: Sequence[Claim]
-) -> dict[str, Any]:
+def _facts(task: Task, baselines: Mapping[str, Baseline]) -> dict[str, Any]:
     """What is known at the end of training only, for reports made later."""
     data = getattr(task, "data", None)
-    facts: dict[str, Any] = {
+    return {
         "data": data.format if data else None,
         "splits": {split: len(task.read(split)) for split in task.splits},
         "baselines": {split: base._asdict() for split, base in baselines.items()},
     }
-    if claimed:
-        facts["recipe"] = {"verdicts": [claim.record() for claim in claimed]}
-    return facts
 
 
 def _gold(task: Task) -> dict[str, Gold]:

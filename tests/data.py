@@ -86,6 +86,17 @@ def documents(folder: Path, sizes: tuple[int, int, int] = (36, 12, 12)) -> Path:
     return _splits(folder, row, sizes)
 
 
+def speech(folder: Path, sizes: tuple[int, int, int] = (30, 9, 9)) -> Path:
+    """Words with parts of speech: tags that spell no spans."""
+    rng = random.Random(7)
+
+    def row() -> dict:
+        tokens = [rng.choice(_PEOPLE), "saw", "the", rng.choice(_GOOD), "river"]
+        return {"tokens": tokens, "tags": ["PROPN", "VERB", "DET", "ADJ", "NOUN"]}
+
+    return _splits(folder, row, sizes)
+
+
 def _splits(folder: Path, row, sizes: tuple[int, int, int]) -> Path:
     for split, size in zip(("train", "validation", "test"), sizes, strict=True):
         write_jsonl(folder / f"{split}.jsonl", [row() for _ in range(size)])

@@ -271,11 +271,6 @@ def _limits(run: Run, saved: Mapping[str, Any]) -> Iterator[str]:
             yield f"On {what} unseen in training: {name} {row[name]:.4f}."
     if found.bins:
         yield f"Expected calibration error of its probabilities: {error_of(found.bins):.4f}."
-    if found.form == "label" and found.confidences[0]:
-        yield (
-            f"{len(found.label_errors):,} of {found.num_examples:,} gold labels of {split} are "
-            "probably wrong (confident learning), which bounds how well scores can be known."
-        )
 
 
 def _training(run: Run) -> str:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import combinations
 from pathlib import Path
 
-from finetune.comparing import Report, compare_systems, verdict
+from finetune.comparing import Report, about_seeds, compare_systems, verdict
 from finetune.report.gathering import System
 from finetune.report.markup import Html, element, joined
 from finetune.report.tables import table
@@ -14,35 +14,46 @@ from finetune.report.tables import table
 
 def comparison(systems: Sequence[System]) -> Html:
     """The paired tests of ``finetune compare`` for every two systems."""
-    rows, refused = [], []
+    found, refused = [], []
     for first, second in combinations(systems, 2):
         try:
-            rows.append(_row(first, second))
+            found.append((first.name, second.name, _compared(first, second)))
         except (ValueError, OSError) as error:
             refused.append(f"{first.name} and {second.name} cannot be compared: {error}")
     parts = [element("p", line, class_="verdict bad") for line in refused]
-    if rows:
+    if found:
         columns = ["A", "B", "A - B", "95 % interval", "p (bootstrap)", "p (randomization)",
                    "verdict"]  # fmt: skip
+        rows = [[first, second, *_cells(report)] for first, second, report in found]
         parts.append(table("Differences, by the paired tests of finetune compare", columns, rows))
         many = " With several pairs, one in twenty is significant by chance alone." if (
             len(rows) > 1) else ""  # fmt: skip
         parts.append(
             element("p", "Significant at 0.05 is what both tests find so." + many, class_="note")
         )
+        parts += [element("p", line, class_="note") for line in _about_seeds(found)]
     return joined(parts)
 
 
-def _row(first: System, second: System) -> list[object]:
+def _about_seeds(found: Sequence[tuple[str, str, Report]]) -> Iterator[str]:
+    """What the verdicts say of other seeds: a line for each pair, or for all where it is one."""
+    said = [about_seeds(report) for _, _, report in found]
+    if len(set(said)) == 1:
+        yield said[0]
+        return
+    for (first, second, _), line in zip(found, said, strict=True):
+        yield f"{first} and {second}: {line}"
+
+
+def _compared(first: System, second: System) -> Report:
     one, other = first.headline, second.headline
     if one is None or other is None:
         raise ValueError("one of them has no score.")
     if (one.metric, one.split) != (other.metric, other.split):
         raise ValueError(f"{one.metric} on {one.split} is no {other.metric} on {other.split}.")
-    report = compare_systems(
+    return compare_systems(
         _files(one.folders), _files(other.folders), gold=None, metric=one.metric, split=one.split,
     )  # fmt: skip
-    return [first.name, second.name, *_cells(report)]
 
 
 def _files(folders: Sequence[Path]) -> str:

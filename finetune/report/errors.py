@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +26,7 @@ MOST_WORDS = 120
 """Words shown of a sentence."""
 MOST_LISTED = 20
 """Mistakes that are listed of one example, and labels of one text."""
-SUREST, LABEL_ERROR = "surest mistakes", "probable label errors"
+SUREST, CONTRADICTION = "surest mistakes", "contradict gold: look at these first"
 
 
 @dataclass(frozen=True)
@@ -67,10 +67,20 @@ def error_browser(runs: Sequence[tuple[str, Run]], most: int = MOST_EXAMPLES) ->
     return joined(
         [
             element("p", note, class_="note"),
+            *_not_credible(evaluated),
             _filters(shown_cards, several),
             element("ol", *(card.item() for card in shown_cards), id="errors", class_="errors"),
         ]
     )
+
+
+def _not_credible(evaluated: Sequence[tuple[str, Evaluated]]) -> Iterator[Html]:
+    """Why there are no doubts in gold, of each run where that is so."""
+    several = len(evaluated) > 1
+    for name, each in evaluated:
+        if each.analysis.not_credible:
+            said = each.analysis.not_credible
+            yield element("p", own_text(f"{name}: {said}" if several else said), class_="note")
 
 
 def _filters(found: Sequence[Card], several: bool) -> Html:
@@ -118,7 +128,7 @@ def cards(name: str, evaluated: Evaluated, most: int) -> tuple[list[Card], int]:
     by_id: defaultdict[int, list[Mistake]] = defaultdict(list)
     for mistake in analysis.mistakes:
         by_id[mistake.id].append(mistake)
-    doubtful = {mistake.id: mistake for mistake in analysis.label_errors}
+    doubtful = {mistake.id: mistake for mistake in analysis.contradictions}
     for number, mistake in doubtful.items():
         by_id.setdefault(number, [mistake])
     surest = {m.id for m in most_confident(analysis.mistakes, MOST_SURE)}
@@ -128,7 +138,8 @@ def cards(name: str, evaluated: Evaluated, most: int) -> tuple[list[Card], int]:
     made = []
     for number in order[:most]:
         place, some = places[number], by_id[number]
-        views = [view for view, ids in ((SUREST, surest), (LABEL_ERROR, doubtful)) if number in ids]
+        groups = ((SUREST, surest), (CONTRADICTION, doubtful))
+        views = [view for view, ids in groups if number in ids]
         body = _body(run, place, sides, some, doubtful.get(number))
         kinds = dict.fromkeys(m.category for m in some if analysis.form != "number")
         labels = dict.fromkeys(
@@ -247,7 +258,7 @@ def _text_verdict(
     if run.form == "number":
         parts.append(element("p", f"error {abs(gold - answer):.4f}", class_="note"))
     if doubtful:
-        said = f"Gold may be wrong: perhaps {doubtful.predicted}, not {doubtful.gold}"
+        said = f"Contradicts gold with more confidence than usual for {doubtful.predicted}"
         parts.append(element("p", said, _sure(doubtful.confidence), class_="doubt"))
     return joined(parts)
 

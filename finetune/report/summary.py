@@ -62,12 +62,14 @@ def verdicts(system: System) -> list[Html]:
         value = claim.get("mean", claim.get("value"))
         said = str(claim.get("verdict"))
         claimed = f"{claim.get('expected'):g} ± {claim.get('tolerance'):g}"
+        if (statistic := claim.get("statistic", "mean")) != "mean":
+            claimed = f"{statistic} {claimed}"
         source = f" ({claim['source']})" if claim.get("source") else ""
         made.append(
             element(
                 "p", element("b", said), f" Published: {claim.get('split')} {claim.get('metric')} "
                 f"{claimed}{source}; measured: {shown(value) or 'nothing'}.",
-                class_="verdict " + ("good" if said in ("reproduced", "above") else "bad"),
+                class_="verdict " + ("good" if said.startswith(("reproduced", "above")) else "bad"),
             )
         )  # fmt: skip
     return made

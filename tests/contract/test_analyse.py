@@ -128,8 +128,9 @@ def test_labels_against_scikit_learn(place: Path):
     assert found["mistakes"] == wrong
 
 
-def test_probable_label_errors(place: Path):
-    """One of ten labels is turned round, and found."""
+def test_answers_that_contradict_gold(place: Path):
+    """One of ten labels is turned round, and found; of a system that is wrong in three and sure of
+    it nothing is said about gold."""
     right = ["a", "b"] * 5
     gold = [*right[:3], "a", *right[4:]]
     write_jsonl(place / "gold.jsonl", [{"text": f"t{i}", "label": x} for i, x in enumerate(gold)])
@@ -137,10 +138,23 @@ def test_probable_label_errors(place: Path):
             for x in right]  # fmt: skip
     write_jsonl(place / "pred.jsonl", rows)
     found = analysed("pred.jsonl", "gold.jsonl")
-    (error,) = found["probable_label_errors"]
+    (error,) = found["contradictions"]
     assert (error["id"], error["gold"], error["predicted"], error["confidence"]) == (
         3, "a", "b", 0.8)  # fmt: skip
-    assert "Probable label errors in gold (1)" in run("analyse", "pred.jsonl", "gold.jsonl").out
+    assert (found["num_contradictions"], found["contradictions_left_out"]) == (1, None)
+    shown = " ".join(run("analyse", "pred.jsonl", "gold.jsonl").out.split())
+    assert "than usual for their class (1): look at these first" in shown
+    assert "wrong" not in shown
+
+    rows[0], rows[1] = rows[1], rows[0]
+    write_jsonl(place / "pred.jsonl", rows)
+    found = analysed("pred.jsonl", "gold.jsonl")
+    error = found["calibration"]["expected_calibration_error"]
+    assert found["contradictions"] == [] and error > 0.05
+    shown = " ".join(run("analyse", "pred.jsonl", "gold.jsonl").out.split())
+    assert "Doubts in gold are not listed: that takes an accuracy of 0.9 or an" in shown
+    assert f"these answers have 0.7000 and {error:.4f}" in found["contradictions_left_out"]
+    assert "look at these first" not in shown
 
 
 def test_sets_numbers_and_spans(place: Path):

@@ -84,6 +84,7 @@ def test_the_example_runs(kind: str, place: Path, capsys: pytest.CaptureFixture[
 def test_nothing_of_this_machine_is_in_it(kind: str, place: Path):
     text = card_of(place / kind)
     assert str(place) not in text and "/tmp" not in text
+    assert "wrong" not in text, "nothing is asserted about gold"
     config = json.loads((place / kind / "config.json").read_text())
     assert config["fingerprint"] in text and "| `batch_size` | `8` |" in text
 

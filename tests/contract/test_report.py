@@ -107,7 +107,7 @@ def test_every_kind_of_answers(kind: str, tmp_path: Path):
         assert f"ECE {error:.4f}" in page.text
     every = json.loads(run("analyse", folder, "--json", "--examples", "99").out)["examples"]
     wrong = {mistake["id"] for some in every.values() for mistake in some}
-    wrong |= {e["id"] for e in found["probable_label_errors"]}
+    wrong |= {e["id"] for e in found["contradictions"]}
     assert len(page.named("li", **{"class": "error"})) == len(wrong) > 0
     assert "lacks" not in page.text
 
@@ -296,6 +296,8 @@ def test_several_runs_are_tested_as_compare_does(tmp_path: Path, monkeypatch: py
     assert f"{found['difference']['value']:+.4f}" in page.text
     assert f"{found['p_bootstrap']:.4f} {found['p_randomization']:.4f}" in page.text
     assert found["verdict"] in page.text
+    caveat = "With one run each, this says nothing about other seeds."
+    assert page.text.count(caveat) == 1 and caveat in run("compare", first, second).out
     errors = page.named("li", **{"class": "error"})
     assert {error["data-run"] for error in errors} == {"a", "b2"}
     page = reported(first, second, third)
@@ -303,6 +305,7 @@ def test_several_runs_are_tested_as_compare_does(tmp_path: Path, monkeypatch: py
     other = label_run(tmp_path / "d", [(f"other {text}", *rest) for text, *rest in LABELS])
     page = reported(first, other)
     assert "cannot be compared" in page.text and "was tested on other examples" in page.text
+    assert caveat not in page.text
 
 
 def test_seeds(tmp_path: Path):
@@ -372,3 +375,17 @@ def test_a_report_that_fails_leaves_the_run_finished(
     assert outcome.code == 0 and (tmp_path / "run" / "metrics.json").is_file()
     said = [line for line in outcome.err.splitlines() if "ZeroDivisionError" in line]
     assert len(said) == 1 and f"finetune report {tmp_path / 'run'}" in said[0]
+
+
+def test_doubts_in_gold_need_a_model_to_believe(tmp_path: Path):
+    """Eight of ten right at 0.8: calibrated, and what contradicts gold is offered, in no stronger
+    words. The same answers at 0.99: nothing about gold but why there is nothing."""
+    rows = [(f"text {n}", gold, gold if n > 1 else "bad", 0.8)
+            for n, gold in enumerate(["good", "good", *["good", "bad"] * 4])]  # fmt: skip
+    page = reported(label_run(tmp_path / "calm", rows))
+    assert "contradict gold: look at these first (2)" in page.text
+    assert "Contradicts gold with more confidence than usual for bad" in page.text
+    page = reported(label_run(tmp_path / "sure", [(*row[:3], 0.99) for row in rows]))
+    assert "look at these first" not in page.text and "Contradicts" not in page.text
+    assert "Doubts in gold are not listed" in page.text
+    assert "these answers have 0.8000 and 0.1900" in page.text

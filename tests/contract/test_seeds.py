@@ -26,7 +26,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         f"task: classify\nmodel: {folder / 'model'}\ndata: {folder / 'data'}\nsteps: 3\n"
         "batch_size: 8\nexpected:\n"
         "  - {split: test, metric: accuracy, value: 0.5, tolerance: 0.5, source: a made-up one}\n"
-        "  - {split: test, metric: f9, value: 0.5, tolerance: 0.5, source: a made-up one}\n"
+        "  - {split: test, metric: mse, value: 0.5, tolerance: 0.5, source: a made-up one}\n"
     )
     return folder
 
@@ -47,8 +47,12 @@ def test_seeds_are_trained_kept_and_resumed(place: Path, tmp_path: Path, monkeyp
     assert accuracy["mean"] == statistics.fmean(values)
     assert accuracy["standard_deviation"] == statistics.stdev(values)
     assert accuracy["seeds"] == {"1": values[0], "2": values[1]}
-    assert [each["verdict"] for each in found["verdicts"]] == ["reproduced", "not measured"]
-    assert "mean of 2 seeds" in outcome.out and "reproduced (a made-up one)" in outcome.out
+    number = len(found["degenerate"])  # three steps may teach nothing
+    said = "not reproduced" if number == 2 else "reproduced"
+    after = f" ({number} of 2 seeds degenerate)" if number else ""
+    verdicts = [each["verdict"] for each in found["verdicts"]]
+    assert verdicts == [f"{said}{after}", f"not measured{after}"]
+    assert "mean of 2 seeds" in outcome.out and f"{said}{after} (a made-up one)" in outcome.out
     configs = [json.loads((folder / f"seed-{n}/config.json").read_text()) for n in (1, 2)]
     assert [each["seed"] for each in configs] == [1, 2]
 
@@ -86,6 +90,57 @@ def test_a_single_run_of_a_recipe_is_listed(place: Path, tmp_path: Path, monkeyp
     assert "not comparable (steps changed)" in out
 
 
+def test_runs_of_a_recipe_are_found_wherever_they_are(place: Path, tmp_path: Path):
+    out = tmp_path / "runs" / "of" / "mine"
+    assert run("run", place / "small.yaml", "--out", out).code == 0
+    assert (
+        run("run", place / "small.yaml", "--seeds", "1", "--out", tmp_path / "runs/two").code == 0
+    )
+    about = json.loads((out / "environment.json").read_text())["recipe"]
+    assert (about["name"], about["path"]) == ("classify-small", str(place / "small.yaml"))
+
+    def listed(folder: Path) -> list[str]:
+        lines = run("recipes", "--folder", folder, "--runs", tmp_path / "runs").out.splitlines()
+        return [line.split(":")[0].strip() for line in lines if "accuracy: expected" in line]
+
+    found = [str(out), str(tmp_path / "runs/two")]
+    assert listed(place) == found, "one line each, and none for a seed by itself"
+    copy = tmp_path / "copies"
+    copy.mkdir()
+    text = (place / "small.yaml").read_text()
+    (copy / "small.yaml").write_text(text)
+    assert listed(copy) == found, "a copy is the same recipe"
+    (copy / "small.yaml").write_text(f"{text}seed: 1\n")
+    assert listed(copy) == [], "another file of that name is not"
+    (out / "environment.json").write_text(json.dumps({"recipe": about | {"path": "gone.yaml"}}))
+    assert listed(copy) == [str(out)], "the file has been moved or edited since"
+    (out / "environment.json").unlink()
+    assert listed(place) == found[1:], "an older run counts by the name of its folder"
+    out.rename(out.with_name("classify-small-2"))
+    assert len(listed(place)) == 2
+
+
+def test_the_same_data_elsewhere_are_comparable(place: Path, tmp_path: Path):
+    assert run("run", place / "small.yaml", "--out", tmp_path / "runs" / "one").code == 0
+    known = json.loads((tmp_path / "runs/one/config.json").read_text())["fingerprint"]
+    text = (place / "small.yaml").read_text().replace("data\n", "copy\n")
+    text = text.replace("source: a made-up one", f"source: a made-up one, fingerprint: {known}")
+    (tmp_path / "r.yaml").write_text(text)
+    arguments = ("--data", place / "data", "--out", tmp_path / "runs" / "two")
+    outcome = run("run", tmp_path / "r.yaml", *arguments)
+    assert "reproduced (a made-up one)" in outcome.out and "changed" not in outcome.out
+    outcome = run("recipes", "--folder", tmp_path, "--runs", tmp_path / "runs")
+    assert "reproduced (a made-up one)" in outcome.out and "changed" not in outcome.out
+
+
+def test_a_split_that_the_data_lack_is_refused_before_training(place: Path, tmp_path: Path):
+    text = (place / "small.yaml").read_text().replace("split: test", "split: test_matched")
+    (tmp_path / "r.yaml").write_text(text)
+    outcome = run("run", tmp_path / "r.yaml", "--out", tmp_path / "out")
+    assert outcome.code == 2 and not (tmp_path / "out").exists()
+    assert "split 'test_matched', but the data have validation, test." in outcome.err
+
+
 @pytest.mark.parametrize(("arguments", "message"), [
     (("--seeds", "0"), "--seeds must be the number of seeds, 1 or more, not '0'"),
     (("--seeds", "x"), "--seeds must be the number of seeds, 1 or more, not 'x'"),
@@ -109,16 +164,19 @@ def test_a_seed_that_diverges_is_flagged_and_the_others_count(
 
     real = seeds.train_once
 
-    def train_once(task, config, again, claimed):
+    def train_once(task, config, again, followed):
         if config.seed == 1:
             raise Diverged("the loss is no longer a number")
-        return real(task, config, again, claimed)
+        return real(task, config, again, followed)
 
     monkeypatch.setattr(seeds, "train_once", train_once)
     outcome = run("run", place / "small.yaml", "--seeds", "2", "--out", tmp_path / "out")
     assert outcome.code == 0, outcome.err
     assert "seed 1 is degenerate: the loss is no longer a number" in outcome.out
-    assert content(tmp_path / "out")["seeds"] == [2]
+    found = content(tmp_path / "out")
+    assert found["seeds"] == [2]
+    number = len(found["degenerate"])  # three steps may teach the other nothing either
+    assert found["verdicts"][0]["verdict"].endswith(f"({number} of 2 seeds degenerate)")
 
 
 def test_summary_by_hand():
@@ -150,9 +208,28 @@ BASE = {"test": Baseline("pos", "accuracy", 0.6)}
     ([{"label": "a"}, {"label": "b"}], {"accuracy": 0.61}, None),
     ([{"spans": [{"start": 0}]}, {"spans": []}], {"f": 0.1}, None),
     ([{"tags": ["O"], "spans": []}, {"tags": ["B-X"]}], {"f": 0.1}, None),
+    ([{"label": 1.5}, {"label": 1.6}], {"pearson": -0.03, "mse": 2.0},
+     "test: pearson -0.0300 is that of no learning"),
+    ([{"label": 1.5}, {"label": 1.6}], {"pearson": 0.06, "mse": 0.0}, None),
+    ([{"label": ["a"]}, {"label": []}], {"micro_f1": 0.0, "hamming_loss": 0.5},
+     "test: micro_f1 0.0000 is that of no learning"),
+    ([{"tags": ["O"]}, {"tags": ["B-X"]}], {"span_f1_conll": 0.0, "tag_accuracy": 0.7},
+     "test: span_f1_conll 0.0000 is that of no learning"),
+    ([{"spans": [{"start": 0}]}, {"spans": []}], {"span_f1_strict": 0.0},
+     "test: span_f1_strict 0.0000 is that of no learning"),
+    ([{"spans": [{"start": 0}]}, {"spans": []}], {"span_f1_strict": 0.01}, None),
+    ([{"label": "a"}, {"label": "b"}], {"accuracy": 0.61, "matthews": 0.0}, None),
 ])  # fmt: skip
 def test_degenerate(tmp_path: Path, records: list, metrics: dict, reason: str | None):
     data.write_jsonl(tmp_path / "predictions.test.jsonl", records)
     base = BASE if "accuracy" in metrics else {}
     found = list(degenerate(tmp_path, {"test": metrics}, base))
     assert found == ([reason] if reason else [])
+
+
+def test_the_metric_asked_for_counts(tmp_path: Path):
+    data.write_jsonl(tmp_path / "predictions.test.jsonl", [{"label": "a"}, {"label": "b"}])
+    metrics = {"test": {"accuracy": 0.61, "matthews": 0.05}}
+    assert list(degenerate(tmp_path, metrics, BASE)) == []
+    found = list(degenerate(tmp_path, metrics, BASE, "matthews"))
+    assert found == ["test: matthews 0.0500 is that of no learning"]

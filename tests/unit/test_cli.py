@@ -81,6 +81,17 @@ def test_flags_win_over_recipes_and_recipes_over_defaults(
     assert of_recipe == TagConfig(steps=5, lr=1e-3, overlap=8)
 
 
+def test_a_quick_check_of_a_recipe(calls: list[tuple], recipe: Path):
+    assert "r.yaml has no `smoke` settings" in run("run", recipe, "--smoke").err
+    recipe.write_text(f"{recipe.read_text()}smoke: {{steps: 2, limit: 60}}\n")
+    run("run", recipe, "--smoke", "--limit", "9")
+    ((_, task, config, read, of_recipe),) = calls
+    assert (task, read.name) == ("tag", "tag-r-smoke"), "its runs are not taken for the recipe's"
+    assert config == TagConfig(steps=2, limit=9, lr=1e-3, overlap=8)
+    assert of_recipe == TagConfig(steps=5, lr=1e-3, overlap=8)
+    assert "--smoke goes with a recipe" in run("tag", "--smoke").err
+
+
 def test_other_commands(calls: list[tuple], recipe: Path):
     run("check", "folder", "--task", "nli")
     run("check", recipe)

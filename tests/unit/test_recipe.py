@@ -8,15 +8,9 @@ import pytest
 
 from finetune.arguments import parse
 from finetune.config import NliConfig, settings
-from finetune.recipe import (
-    Expected,
-    changed,
-    claims,
-    find_recipes,
-    load_recipe,
-    to_arguments,
-    verdict,
-)
+from finetune.expected import Expected
+from finetune.recipe import changed, find_recipes, load_recipe, to_arguments
+from tests.command import run
 
 
 def written(folder: Path, text: str) -> Path:
@@ -35,9 +29,10 @@ resume: no
 columns: [text=a, pair=b]
 expected:
   - {split: test, metric: accuracy, value: 0.9, tolerance: 1e-2, source: "a paper, table 1"}
-  - {split: test, metric: f1, value: 1, tolerance: 0, source: "b", source_checked: false}
+  - {split: test, metric: f1, value: 1, tolerance: 0.1, source: "b", source_checked: false}
 smoke: {steps: 2}
 """))  # fmt: skip
+    assert recipe.name == "nli-r"
     assert recipe.task == "nli" and recipe.description == "a test" and recipe.smoke == {"steps": 2}
     assert recipe.expected[0] == Expected("test", "accuracy", 0.9, 0.01, "a paper, table 1")
     assert not recipe.expected[1].source_checked
@@ -68,7 +63,7 @@ def test_arguments():
     ("task: nli\nlr: {a: 1}\n", "r.yaml:2: .*lr.*"),
     ("task: nli\nexpected: 0.9\n", "r.yaml:2: `expected` is a list"),
     ("task: nli\nexpected:\n  - {split: test, metric: f1}\n", "r.yaml:3: each entry .* keys"),
-    ("task: nli\nexpected:\n  - {split: t, metric: f1, value: x, tolerance: 0, source: s}\n",
+    ("task: nli\nexpected:\n  - {split: test, metric: f1, value: x, tolerance: 0, source: s}\n",
      "r.yaml:3: .*'x' is no number"),
     ("task: nli\ntask: tag\n", "r.yaml:2: 'task' stands twice"),
 ])  # fmt: skip
@@ -96,12 +91,17 @@ def test_find_recipes(tmp_path: Path):
     assert names == ["3.yaml", "a/1.yaml", "b/2.yaml"]
 
 
-@pytest.mark.parametrize(("value", "said"), [
-    (0.85, "reproduced"), (0.95, "reproduced"), (0.9, "reproduced"), (0.84, "below"),
-    (0.96, "above"),
-])  # fmt: skip
-def test_verdict(value: float, said: str):
-    assert verdict(Expected("test", "f1", 0.9, 0.05, "s"), value) == said
+def test_a_wrong_recipe_hides_no_other(tmp_path: Path):
+    (tmp_path / "a.yaml").write_text("task: nli\ndescription: first\n")
+    (tmp_path / "b.yaml").write_text("task: nli\nmodle: x\n")
+    (tmp_path / "c.yaml").write_text("task: tag\ndescription: last\n")
+    outcome = run("recipes", "--folder", tmp_path)
+    assert outcome.code == 2 and outcome.err == "error: 1 of 3 recipes cannot be read: see above.\n"
+    first, second, third = (outcome.out.index(f"{name}.yaml\n    ") for name in "abc")
+    assert "nli: first" in outcome.out[first:second] and "tag: last" in outcome.out[third:]
+    assert f"error: {tmp_path / 'b.yaml'}:2: unknown setting 'modle'" in outcome.out[second:third]
+    (tmp_path / "b.yaml").unlink()
+    assert run("recipes", "--folder", tmp_path).code == 0
 
 
 def test_what_makes_runs_incomparable():
@@ -116,27 +116,3 @@ def test_what_makes_runs_incomparable():
     assert changed(before, NliConfig(lr=1e-5, columns=("text=a",), adam_beta2=0.9)) == [
         "adam_beta2"
     ]
-
-
-def test_claims(tmp_path: Path):
-    recipe = load_recipe(written(tmp_path, """\
-task: nli
-expected:
-  - {split: test, metric: accuracy, value: 0.9, tolerance: 0.01, source: a paper}
-  - {split: test, metric: f1, value: 0.9, tolerance: 0.01, source: b, source_checked: false}
-  - {split: dev, metric: f1, value: 0.9, tolerance: 0.01, source: c}
-"""))  # fmt: skip
-    metrics = {"test": {"accuracy": 0.905, "f1": 0.8}}
-    found = claims(recipe, metrics, [])
-    assert [claim.verdict for claim in found] == ["reproduced", "below", "not measured"]
-    assert [claim.line() for claim in found] == [
-        "test accuracy: expected 0.9 ± 0.01, got 0.9050: reproduced (a paper)",
-        "test f1: expected 0.9 ± 0.01, got 0.8000: below (b; source not checked)",
-        "dev f1: expected 0.9 ± 0.01: not measured",
-    ]
-    found = claims(recipe, metrics, ["lr", "steps"])
-    assert found[0].line("mean of 3 seeds") == (
-        "test accuracy: expected 0.9 ± 0.01, mean of 3 seeds 0.9050: not comparable (lr, steps "
-        "changed)"
-    )
-    assert recipe.name == "nli-r"

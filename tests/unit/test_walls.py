@@ -32,8 +32,9 @@ WALLS = {
     "span_matching": "types",
     "breakdown": "align types",
     "calibration": "",
-    "recipe": "config types",
-    "reproduced": "config recipe",
+    "expected": "types",
+    "recipe": "config expected types",
+    "reproduced": "config expected recipe",
     "data": "align hub nesting types widths",
     "models": "hub types",
     "tokenization": "hub models types",
@@ -74,8 +75,8 @@ WALLS = {
     "trainer_metrics": "align metrics types",
     "label_errors": "",
     "mistakes": "breakdown label_errors span_matching types",
-    "analysis": "align analysis_tables answers breakdown calibration confidences metrics mistakes "
-    "prediction_rows scoring span_matching systems types",
+    "analysis": "align analysis_tables answers breakdown calibration confidences label_errors "
+    "metrics mistakes prediction_rows scoring span_matching systems types",
     "analysis_text": "analysis analysis_tables calibration mistakes types",
     "report": "align analysis analysis_tables answers arguments breakdown calibration comparing "
     "config data mistakes models prediction_rows significance sufficient_statistics systems tasks "
@@ -108,9 +109,9 @@ WALLS = {
     "label_check": "config cross_fitting interruption launch suspects types",
     "commands": "analysis_text comparing data export label_check models prediction "
     "predictor scoring submission tasks tokenization types",
-    "training": "answers commands config interruption launch optimization progress publishing "
-    "recipe report tasks train types",
-    "seeds": "commands config launch progress recipe report run_log tasks training",
+    "training": "answers commands config expected interruption launch optimization progress "
+    "publishing recipe report tasks train types",
+    "seeds": "commands config expected launch progress recipe report run_log tasks training",
     "arguments": "config field_docs types",
     "field_docs": "",
     "start": "arguments config initial recipe seeds training",
@@ -146,8 +147,8 @@ PARTS = {
 ACCELERATE = {"train", "prediction", "launch", "bench.trainer"}
 HEAVY = {"torch", "transformers", "accelerate", "datasets", "scipy", "sklearn", "pandas", "tyro"}
 LIGHT = ("types", "config", "align", "metrics", "span_metrics", "data", "families", "models", "hub",
-         "recipe", "reproduced", "report", "progress", "tokenization", "tasks", "scoring",
-         "comparing", "start", "cli", "")  # fmt: skip
+         "expected", "recipe", "reproduced", "report", "progress", "tokenization", "tasks",
+         "scoring", "comparing", "start", "cli", "")  # fmt: skip
 """Modules whose import loads nothing of HEAVY (of `tasks`, the package itself)."""
 STANDARD_ONLY = ("types", "config", "align", "positive", "nesting", "widths", "families", "")
 

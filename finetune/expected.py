@@ -1,0 +1,246 @@
+"""The scores that a recipe expects: what may stand in one, and what a run makes of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from finetune.types import perhaps, shortened
+
+_CALIBRATION = ("ece", "ece_uncalibrated")
+PROBLEMS: Mapping[str, tuple[str, ...]] = {
+    "single": ("accuracy", "macro_f1", "weighted_f1", "matthews", "f1", *_CALIBRATION),
+    "multi": (
+        "micro_f1", "macro_f1", "weighted_f1", "subset_accuracy", "hamming_loss", *_CALIBRATION,
+    ),
+    "regression": ("pearson", "spearman", "mse"),
+}  # fmt: skip
+"""The metrics of each problem of `classify`."""
+METRICS: Mapping[str, tuple[str, ...]] = {
+    "classify": tuple(dict.fromkeys(name for names in PROBLEMS.values() for name in names)),
+    "nli": PROBLEMS["single"],
+    "tag": (
+        "span_precision_conll", "span_recall_conll", "span_f1_conll", "span_f1_strict",
+        "tag_accuracy", "accuracy", "macro_f1", "weighted_f1", "matthews", *_CALIBRATION,
+    ),
+    "ner": (
+        "span_precision_strict", "span_recall_strict", "span_f1_strict", "span_f1_outermost",
+        "span_f1_inner", "inner_gold", "inner_predicted", "inner_found", "span_f1_uncalibrated",
+    ),
+}  # fmt: skip
+"""The metrics that each task can give; `ner` also ``span_f1_strict:TYPE``."""
+UNBOUNDED = ("mse", "inner_gold", "inner_predicted", "inner_found")
+"""Metrics that may be above 1: all others are shares or correlations."""
+CORRELATIONS = ("matthews", "pearson", "spearman")
+"""Metrics that may be below 0."""
+SPLITS = tuple(
+    f"{split}{suffix}" for split in ("validation", "test")
+    for suffix in ("", "_matched", "_mismatched")
+)  # fmt: skip
+"""The splits that are scored, by the names that all data get."""
+STATISTICS = ("mean", "median")
+"""What a score may be of several seeds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """A score that the recipe is known to reach: ``value`` within ``tolerance``."""
+
+    split: str
+    metric: str
+    value: float
+    tolerance: float
+    source: str
+    source_checked: bool = True
+    statistic: str = "mean"
+    """What ``value`` is of several seeds: of STATISTICS."""
+    fingerprint: str | None = None
+    """That of the data which it was measured on (as in a run's config.json): the same data may then
+    be called something else."""
+
+    @property
+    def cited(self) -> str:
+        """The source, with a warning where nobody looked it up."""
+        return self.source if self.source_checked else f"{self.source}; source not checked"
+
+    @property
+    def claimed(self) -> str:
+        """Value and tolerance, to read; that it is no mean is said."""
+        named = "" if self.statistic == "mean" else f"{self.statistic} "
+        return f"{named}{self.value:g} ± {self.tolerance:g}"
+
+
+class Claim(NamedTuple):
+    """One of a recipe's scores against a run, or against several seeds: ``verdict`` is reproduced,
+    below, above, not measured, not reproduced (with why) or not comparable (with what differs);
+    ``got`` says what ``value`` is."""
+
+    expected: Expected
+    value: float | None
+    verdict: str
+    got: str = "got"
+
+    def line(self) -> str:
+        """The claim and what came of it, to read."""
+        entry = self.expected
+        claim = f"{entry.split} {entry.metric}: expected {entry.claimed}"
+        if self.value is None:
+            return f"{claim}: {self.verdict}"
+        judged = not self.verdict.startswith(("not measured", "not comparable"))
+        source = f" ({entry.cited})" if judged else ""
+        return f"{claim}, {self.got} {self.value:.4f}: {self.verdict}{source}"
+
+    def record(self) -> dict[str, Any]:
+        """The claim and what came of it as JSON values."""
+        entry = self.expected
+        return {
+            "split": entry.split, "metric": entry.metric, "expected": entry.value,
+            "tolerance": entry.tolerance, "statistic": entry.statistic, "source": entry.cited,
+            "value": self.value, "verdict": self.verdict,
+        }  # fmt: skip
+
+
+def verdict(expected: Expected, value: float) -> str:
+    """``reproduced``, ``below`` or ``above``: a measured score against the recipe's claim. Raises
+    ValueError where a number is none."""
+    if not all(map(math.isfinite, (value, expected.value, expected.tolerance))):
+        raise ValueError(f"{value} against {expected.claimed}: only finite numbers compare.")
+    if value < expected.value - expected.tolerance:
+        return "below"
+    return "above" if value > expected.value + expected.tolerance else "reproduced"
+
+
+def claims(
+    expected: Iterable[Expected],
+    metrics: Mapping[str, Mapping[str, float]],
+    differing: Sequence[str],
+    fingerprint: str | None = None,
+) -> list[Claim]:
+    """Every score that is expected against the metrics of a run, by split; ``differing`` are the
+    settings in which the run was not the recipe's, ``fingerprint`` is that of its data."""
+    return [
+        _claim(e, metrics.get(e.split, {}).get(e.metric), _differing(e, differing, fingerprint))
+        for e in expected
+    ]
+
+
+def claims_of_seeds(
+    expected: Iterable[Expected],
+    summary: Mapping[str, Mapping[str, Mapping[str, Any]]],
+    differing: Sequence[str],
+    num_degenerate: int,
+    num_seeds: int,
+    fingerprint: str | None = None,
+) -> list[Claim]:
+    """Every score that is expected against its statistic over seeds: ``summary`` is that of
+    `seeds.json`, by split and score. Degenerate seeds are counted in, and said; where there are no
+    others, nothing is reproduced."""
+    found = []
+    for entry in expected:
+        each = summary.get(entry.split, {}).get(entry.metric, {})
+        changed = _differing(entry, differing, fingerprint)
+        claim = _claim(entry, each.get(entry.statistic), changed)
+        said = claim.verdict
+        if num_degenerate:
+            nothing = num_degenerate == num_seeds and said in ("reproduced", "above")
+            said = "not reproduced" if nothing else said
+            said += f" ({num_degenerate} of {counted(num_seeds)} degenerate)"
+        got = f"{entry.statistic} of {counted(len(each.get('seeds', ())))}"
+        found.append(claim._replace(verdict=said, got=got))
+    return found
+
+
+def counted(number: int) -> str:
+    """A number of seeds."""
+    return f"{number} seed{'s' if number != 1 else ''}"
+
+
+def _differing(entry: Expected, differing: Sequence[str], fingerprint: str | None) -> Sequence[str]:
+    """What differs for one score: not where its data are, if they are the same."""
+    if entry.fingerprint is None or entry.fingerprint != fingerprint:
+        return differing
+    return [name for name in differing if name not in ("data", "columns")]
+
+
+def _claim(entry: Expected, value: float | None, differing: Sequence[str]) -> Claim:
+    if value is None:
+        return Claim(entry, value, "not measured")
+    if differing:
+        return Claim(entry, value, f"not comparable ({', '.join(differing)} changed)")
+    if not math.isfinite(value):
+        return Claim(entry, value, "not reproduced (no number)")
+    return Claim(entry, value, verdict(entry, value))
+
+
+def read_expected(where: str, task: str, problem: Any, entry: Any) -> Expected:
+    """A score of a recipe for ``task`` (and ``problem``, where its settings name one); raises
+    ValueError that begins with ``where`` it stands."""
+    legal = [f.name for f in dataclasses.fields(Expected)]
+    needed = [f.name for f in dataclasses.fields(Expected) if f.default is dataclasses.MISSING]
+    if not isinstance(entry, dict) or not set(needed) <= set(entry) or not set(entry) <= set(legal):
+        raise ValueError(
+            f"{where}: each entry under `expected` has the keys {', '.join(needed)} "
+            "(and source_checked, if the source was not looked at; statistic, if the value is no "
+            f"mean; fingerprint, of the data it was measured on), not {entry!r}."
+        )
+    _check_name(where, "split", entry["split"], SPLITS)
+    of_problem = PROBLEMS.get(problem) if isinstance(problem, str) else None
+    _check_name(where, "metric", entry["metric"], of_problem or METRICS[task])
+    if not isinstance(entry["source"], str) or not entry["source"].strip():
+        raise ValueError(f"{where}: source says in words where the score is from, not "
+                         f"{entry['source']!r}.")  # fmt: skip
+    if not isinstance(checked := entry.get("source_checked", True), bool):
+        raise ValueError(f"{where}: source_checked is true or false, not {checked!r}.")
+    data = entry.get("fingerprint")
+    if data is not None and not (isinstance(data, str) and re.fullmatch("[0-9a-f]{64}", data)):
+        raise ValueError(
+            f"{where}: fingerprint is 64 hexadecimal digits, as in a run's config.json, not "
+            f"{data!r}."
+        )
+    _check_name(where, "statistic", entry.get("statistic", "mean"), STATISTICS)
+    numbers = {name: _number(where, name, entry[name]) for name in ("value", "tolerance")}
+    _check_range(where, entry["metric"], **numbers)
+    return Expected(**{**entry, **numbers})
+
+
+def _check_name(where: str, what: str, name: Any, legal: Collection[str]) -> None:
+    """Refuse a name that no run can give; a metric may be that of one type of spans."""
+    if not isinstance(name, str):
+        raise ValueError(f"{where}: {what} is a name, not {name!r}.")
+    kind, colon, part = name.partition(":")
+    of_type = bool(colon and part) and kind == "span_f1_strict" and kind in legal
+    if name not in legal and not of_type:
+        raise ValueError(
+            f"{where}: {what} {name!r} is none that a run gives.{perhaps(name, legal)} Legal "
+            f"are {shortened(legal, 20)}."
+        )
+
+
+def _number(where: str, name: str, value: Any) -> float:
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        number = float(value)  # YAML 1.1 reads 1e-2 as a text
+    except (TypeError, ValueError):
+        raise ValueError(f"{where}: {name} {value!r} is no number.") from None
+    if not math.isfinite(number):
+        raise ValueError(f"{where}: {name} {value!r} is no finite number.")
+    return number
+
+
+def _check_range(where: str, metric: str, value: float, tolerance: float) -> None:
+    if tolerance <= 0:
+        raise ValueError(f"{where}: tolerance must be above 0, not {tolerance:g}.")
+    if metric in UNBOUNDED:
+        return
+    lowest = -1 if metric in CORRELATIONS else 0
+    if not lowest <= value <= 1:
+        raise ValueError(
+            f"{where}: {metric} is from {lowest} to 1, not {value:g}: write percents as shares."
+        )
+    if tolerance > 1:
+        raise ValueError(f"{where}: tolerance {tolerance:g} of {metric} is above 1: write a share.")
