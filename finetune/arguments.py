@@ -97,8 +97,9 @@ class PredictCommand:
     flat, nested or overlapping for `ner`."""
     batching: Literal["auto", "packed", "padded"] = "auto"
     """As in training: speed only."""
-    max_tokens: int = 4096
-    """Tokens per forward pass: memory and speed only."""
+    max_tokens: int | None = None
+    """Tokens per forward pass: memory and speed only. Unset is as in training; on a CPU it is never
+    more than 1024."""
 
 
 @dataclass(frozen=True, kw_only=True)

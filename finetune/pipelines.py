@@ -65,7 +65,7 @@ class SpanNerPipeline(Pipeline):
         task = self.task_of_model
         sequences = inputs["encoded"].sequences
         partials: dict[int, list[Any]] = {example.id: [] for example in inputs["examples"]}
-        for group in micro_batches(sequences, task.config.max_tokens):
+        for group in micro_batches(sequences, task.config.tokens_on(self.device.type)):
             batch = pack(group).to(self.device)
             logits = self.model(batch)
             exact = logits.to(torch.promote_types(logits.dtype, torch.float32))

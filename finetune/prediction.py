@@ -51,7 +51,7 @@ def predict(
     first, copies = distinct(sequences)
     device = accelerator.device
     precision = precision or precision_of(task.config, device)
-    budget = task.config.max_tokens
+    budget = task.config.tokens_on(device.type)
     if device.type == "cpu":
         budget = min(budget, PREDICT_TOKENS)
     groups = grouped(sequences.lengths[first], budget)

@@ -103,6 +103,7 @@ class _Run:
             self._note,
             rank=self.rank,
             world_size=self.world,
+            device=self.device.type,
             in_turn=accelerator.main_process_first,
         )
         self.plan, self.validation = self.data.plan, self.data.validation

@@ -92,5 +92,5 @@ def seconds(
 def take(step: Step, examples: Sequence[Sequence[Encoding]]) -> None:
     """One optimizer step, from the sequences of the batch's examples."""
     encodings = [encoding for windows in examples for encoding in windows]
-    groups = micro_batches(encodings, step.config.max_tokens)
+    groups = micro_batches(encodings, step.config.tokens_on(step.device.type))
     step([pack(group, step.task.collate(group)) for group in groups], weight=1.0, rate=1.0)
