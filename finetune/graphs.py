@@ -23,7 +23,8 @@ from torch import Tensor
 
 from finetune.optimization import set_rate
 from finetune.recording import Action, CudaRecorder, Recorder
-from finetune.static_batch import Buffers, Shape, padded, staged
+from finetune.staging import staged
+from finetune.static_batch import Buffers, Shape, padded
 from finetune.step import Step
 from finetune.types import Batch
 

@@ -18,6 +18,7 @@ from finetune.launch import make_accelerator
 from finetune.optimization import autocast, precision_of
 from finetune.prefetch import ahead
 from finetune.progress import Reporter
+from finetune.staging import on_device
 from finetune.tasks import Task
 from finetune.types import Example, Partial, Prediction
 
@@ -64,10 +65,10 @@ def predict(
     with torch.no_grad(), casting, contextlib.closing(ahead(batches)) as ready:
         for done, (group, batch) in enumerate(zip(groups, ready, strict=True)):
             head.encoder.check(batch)  # on the CPU, where looking at ids costs no wait
-            on_device = batch.to(device)
-            logits = full_precision(head(on_device))
+            batch = on_device(batch, device)
+            logits = full_precision(head(batch))
             with torch.autocast(device.type, enabled=False):
-                partials = task.decode(logits, on_device)
+                partials = task.decode(logits, batch)
             for number, partial in zip(group, partials, strict=True):
                 for row in copies[number]:
                     example, word = sequences.example[row], sequences.first_word[row]

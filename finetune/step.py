@@ -12,6 +12,7 @@ from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 from finetune.config import TrainConfig
 from finetune.optimization import autocast, set_rate
 from finetune.prediction import full_precision
+from finetune.staging import on_device
 from finetune.tasks import Task
 from finetune.types import Batch
 
@@ -41,7 +42,7 @@ class Step:
         self, batches: Sequence[Batch], *, weight: float, rate: float
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Update the weights; returns the mean loss and the gradient norm before clipping, both
-        on the device, which is not waited for.
+        on the device. This waits for nothing there, unless model or loss do (``why_no_graph``).
 
         ``batches`` with their targets, on the CPU or the device, are this process's share of the
         optimizer batch, cut into forward passes. A process without a share gives any sequence with
@@ -51,7 +52,7 @@ class Step:
         set_rate(self.optimizer, rate)
         for batch in batches:
             self.head.encoder.check(batch)  # on the CPU, where looking at ids costs no wait
-        return self.compute((batch.to(self.device) for batch in batches), weight)
+        return self.compute((on_device(batch, self.device) for batch in batches), weight)
 
     def compute(
         self, batches: Iterable[Batch], weight: float = 1.0
