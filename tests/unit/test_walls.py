@@ -80,7 +80,7 @@ WALLS = {
     "interruption": "",
     "launch": "config",
     "vocabulary": "encodings families",
-    "step": "config optimization prediction staging tasks types",
+    "step": "config interruption optimization prediction staging tasks types",
     "static_batch": "staging types",
     "recording": "",
     "graphs": "optimization recording staging static_batch step types",
