@@ -23,6 +23,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from finetune.dropout import dropout as cheap_dropout
+from finetune.staging import moved
 
 NAME = "finetune_packed"
 """The name under which transformers knows this implementation. It never reaches a saved file."""
@@ -89,7 +90,7 @@ class PackedLayout:
             offset += valid.numel()
             groups.append(_group(rows, valid, self.cu_seqlens.device))
         unmoved = offset == len(back) and bool((back == torch.arange(offset)).all())
-        return tuple(groups), None if unmoved else back.to(self.cu_seqlens.device)
+        return tuple(groups), None if unmoved else moved(back, self.cu_seqlens.device)
 
     @cached_property
     def rows(self) -> Tensor:
@@ -119,11 +120,12 @@ def _group(rows: Tensor, valid: Tensor, device: torch.device) -> Group:
     """The group of these rows of the packed row and their validity, both [size, L]."""
     size, longest = rows.shape
     if not valid.all():
-        return Group(size, longest, rows.flatten().to(device), valid[:, None, None].to(device))
+        keys = moved(valid[:, None, None], device)
+        return Group(size, longest, moved(rows.flatten(), device), keys)
     first = int(rows[0, 0])
     if torch.equal(rows.flatten(), torch.arange(first, first + rows.numel())):
         return Group(size, longest, slice(first, first + rows.numel()), None)
-    return Group(size, longest, rows.flatten().to(device), None)
+    return Group(size, longest, moved(rows.flatten(), device), None)
 
 
 def attend(
