@@ -204,6 +204,8 @@ class BenchCommand:
     size: Literal["small", "default", "large"] | None = None
     """How much is measured: `default` is for two processor cores, `large` for a GPU (and all cases
     of the span head), `small` only shows that all works; unset looks at the device."""
+    batch_size: int | None = None
+    """Examples of a training step; unset is 32 (4 where the size is `small`)."""
     rounds: int | None = None
     """Turns of each arm, of which the median counts; unset goes with the size."""
     threads: int | None = None
@@ -213,9 +215,9 @@ class BenchCommand:
 
     def require_legal(self) -> None:
         """Raise ValueError for a number out of range, and what is no phase."""
-        for name in ("rounds", "threads"):
+        for name in ("batch_size", "rounds", "threads"):
             if (number := getattr(self, name)) is not None and number < 1:
-                raise ValueError(f"--{name} must be 1 or more, not {number}.")
+                raise ValueError(f"{flag(name)} must be 1 or more, not {number}.")
         for name in self.chosen_phases:
             if name not in PHASES:
                 raise ValueError(

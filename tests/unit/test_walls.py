@@ -50,8 +50,8 @@ WALLS = {
     "encoder": "attention deberta dropout families models padding types",
     "heads": "align encoder families models padding staging types",
     "initial": "config heads models types",
-    "bench": "arguments batching config data encoder encodings heads launch models optimization "
-    "prediction spans step tasks tokenization types vocabulary",
+    "bench": "arguments batching config data encoder encodings graphs heads launch models "
+    "optimization prediction prefetch spans step tasks tokenization types vocabulary",
     "tasks": "align calibration config context data decoding encodings families heads initial "
     "metrics models nesting span_decoding span_metrics spans tokenization types widths",
     "prediction_rows": "data",
