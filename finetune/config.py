@@ -87,7 +87,8 @@ class TrainConfig:
     cuda_graphs: Literal["off", "auto", "on"] = "off"
     """Whether whole optimizer steps are captured as CUDA graphs and replayed, which spares the
     launches that small batches wait for: `auto` does where it can and says why where it cannot,
-    `on` refuses then. Off, as it has not been measured on a GPU yet. Never changes results."""
+    `on` refuses then. Steps over --max-tokens run without. Off, as it has not been measured on a
+    GPU yet. Never changes results."""
     freeze: str = "none"
     """Weights that stay as they are: `none`, `embeddings`, `all` (the whole encoder), or N (the
     embeddings and the N lowest layers)."""
