@@ -98,8 +98,9 @@ class PredictCommand:
     flat, nested or overlapping for `ner`."""
     batching: Literal["auto", "packed", "padded"] = "auto"
     """As in training: speed only."""
-    max_tokens: int = 4096
-    """Tokens per forward pass: memory and speed only."""
+    max_tokens: int | None = None
+    """Tokens per forward pass: memory and speed only. Unset is as in training; on a CPU it is never
+    more than 1024."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,6 +209,8 @@ class BenchCommand:
     size: Literal["small", "default", "large"] | None = None
     """How much is measured: `default` is for two processor cores, `large` for a GPU (and all cases
     of the span head), `small` only shows that all works; unset looks at the device."""
+    batch_size: int | None = None
+    """Examples of a training step; unset is 32 (4 where the size is `small`)."""
     rounds: int | None = None
     """Turns of each arm, of which the median counts; unset goes with the size."""
     threads: int | None = None
@@ -217,9 +220,9 @@ class BenchCommand:
 
     def require_legal(self) -> None:
         """Raise ValueError for a number out of range, and what is no phase."""
-        for name in ("rounds", "threads"):
+        for name in ("batch_size", "rounds", "threads"):
             if (number := getattr(self, name)) is not None and number < 1:
-                raise ValueError(f"--{name} must be 1 or more, not {number}.")
+                raise ValueError(f"{flag(name)} must be 1 or more, not {number}.")
         for name in self.chosen_phases:
             if name not in PHASES:
                 raise ValueError(

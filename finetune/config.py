@@ -13,6 +13,10 @@ from typing import Any, Literal, get_args, get_type_hints
 
 from finetune.context import ContextSetting
 
+MAX_TOKENS, MAX_TOKENS_ON_CUDA = 4096, 32_768
+"""Tokens per forward pass where none are said; on a GPU large enough for most optimizer batches, as
+launches cost more there than rows."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
@@ -44,8 +48,9 @@ class TrainConfig:
     """Optimizer steps; set, it takes the place of --epochs."""
     batch_size: int = 32
     """Examples per optimizer step, over all devices together."""
-    max_tokens: int = 4096
-    """Tokens per forward pass on each device: memory and speed only, never results."""
+    max_tokens: int | None = None
+    """Tokens per forward pass on each device: memory and speed only, never results. Unset is 4096,
+    and 32768 on a CUDA device. Steps of more tokens take several passes, without CUDA graphs."""
     max_length: int | None = None
     """Longest sequence in tokens; unset takes the model's limit, at most 512."""
     overlap: int | None = None
@@ -82,7 +87,8 @@ class TrainConfig:
     cuda_graphs: Literal["off", "auto", "on"] = "off"
     """Whether whole optimizer steps are captured as CUDA graphs and replayed, which spares the
     launches that small batches wait for: `auto` does where it can and says why where it cannot,
-    `on` refuses then. Off, as it has not been measured on a GPU yet. Never changes results."""
+    `on` refuses then. Steps over --max-tokens run without. Off, as it has not been measured on a
+    GPU yet. Never changes results."""
     freeze: str = "none"
     """Weights that stay as they are: `none`, `embeddings`, `all` (the whole encoder), or N (the
     embeddings and the N lowest layers)."""
@@ -107,10 +113,10 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         """Check ranges; every error names the flag and what to write."""
-        positive = ("batch_size", "max_tokens", "layer_decay", "adam_epsilon")
+        positive = ("batch_size", "layer_decay", "adam_epsilon")
         optional = (
-            "epochs", "lr", "limit", "steps", "max_length", "head_lr", "eval_every", "save_every",
-            "patience",
+            "epochs", "lr", "limit", "steps", "max_tokens", "max_length", "head_lr", "eval_every",
+            "save_every", "patience",
         )  # fmt: skip
         for name in positive + tuple(n for n in optional if getattr(self, n) is not None):
             self._require(getattr(self, name) > 0, name, "above 0")
@@ -123,7 +129,8 @@ class TrainConfig:
         self._require(legal, "freeze", "none, embeddings, all, or a number of layers")
         for item in self.columns:
             self._require("=" in item, "columns", "role=column, for instance text=sentence", item)
-        if self.max_length is not None and self.max_length > self.max_tokens:
+        limits = self.max_length, self.max_tokens
+        if None not in limits and limits[0] > limits[1]:  # type: ignore[operator]
             raise ValueError(
                 f"--max-length {self.max_length} exceeds --max-tokens {self.max_tokens} (one "
                 "sequence must fit into a forward pass): raise --max-tokens."
@@ -133,6 +140,10 @@ class TrainConfig:
         if not legal:
             value = getattr(self, name) if value is None else value
             raise ValueError(f"{flag(name)} must be {what}, not {value!r}.")
+
+    def tokens_on(self, device: str) -> int:
+        """Tokens per forward pass on a kind of device (``cpu``, ``cuda``, …)."""
+        return self.max_tokens or (MAX_TOKENS_ON_CUDA if device == "cuda" else MAX_TOKENS)
 
     @property
     def column_map(self) -> dict[str, str]:

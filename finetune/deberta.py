@@ -22,8 +22,9 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput
 
-from finetune.attention import Group, PackedLayout
 from finetune.dropout import dropout as cheap_dropout
+from finetune.layout import Group, PackedLayout
+from finetune.staging import moved
 
 ACCELERATOR_WASTE = 1.0
 """Padding in attention off the CPU, as a share of the tokens: a call there costs more than rows."""
@@ -89,7 +90,7 @@ def _reach(encoder: Any, longest: int, second: bool) -> Reach | None:
     rows = rows_of_distances(longest, len(embeddings) // 2, buckets, encoder.max_relative_positions)
     first, last = int(rows[0]), int(rows[-1])
     own = bool((rows.diff() == 1).all())
-    inner = None if own else (rows - first).to(embeddings.device)
+    inner = None if own else moved(rows - first, embeddings.device)
     return Reach(embeddings[first : last + 1], inner)
 
 

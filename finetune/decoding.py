@@ -56,7 +56,8 @@ def word_scores(
     starts = torch.cumsum(word_lengths, 0) - word_lengths  # [W]
     if how == "first":
         return logs[starts]
-    word = torch.repeat_interleave(torch.arange(len(starts), device=logs.device), word_lengths)
+    word = torch.arange(len(starts), device=logs.device)
+    word = torch.repeat_interleave(word, word_lengths, output_size=len(logs))  # [P]
     index = torch.tensor(continuations, device=logs.device)
     pieces = logs[:, index]  # [P, C]
     if how == "max":  # a later piece sure of I- would else make B- and I- equal

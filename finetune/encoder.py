@@ -20,6 +20,7 @@ from transformers import AutoModel, PreTrainedModel
 from finetune import attention, deberta
 from finetune.dropout import make_cheap
 from finetune.families import FAMILIES, UNPACKABLE, Family, depth_in_family, family_of
+from finetune.layout import PackedLayout
 from finetune.models import load_config, load_weights
 from finetune.padding import flat, flat_places, in_order, in_rows, length_groups
 from finetune.rounding import pays, rounded
@@ -97,7 +98,7 @@ class Encoder(nn.Module):
 
     def packed_inputs(self, batch: Batch) -> dict[str, Any]:
         """The keywords of the model's forward for one packed row [1, T]."""
-        layout = attention.PackedLayout(batch.cu_seqlens, batch.lengths, longest=batch.longest)
+        layout = PackedLayout(batch.cu_seqlens, batch.lengths, longest=batch.longest)
         inputs: dict[str, Any] = {
             "input_ids": batch.input_ids[None],
             "position_ids": (batch.position_ids + self._first_position)[None],

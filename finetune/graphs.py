@@ -23,7 +23,8 @@ from torch import Tensor
 
 from finetune.optimization import set_rate
 from finetune.recording import Action, CudaRecorder, Recorder
-from finetune.static_batch import Buffers, Shape, padded, staged
+from finetune.staging import staged
+from finetune.static_batch import Buffers, Shape, padded
 from finetune.step import Step
 from finetune.types import Batch
 
@@ -84,7 +85,7 @@ class GraphStep:
         if not self.reason and len(batches) > 1:
             self._say_once(
                 "CUDA graphs: steps of more than --max-tokens "
-                f"{self.step.config.max_tokens} tokens run without"
+                f"{self.step.config.tokens_on(self.device.type)} tokens run without"
             )
         if self.reason or len(batches) > 1 or weight != 1:
             return self.step(batches, weight=weight, rate=rate)

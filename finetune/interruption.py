@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections import deque
 from typing import Any
 
 import torch
+from torch import Tensor
 
 
 class Stopped(Exception):
@@ -14,11 +16,16 @@ class Stopped(Exception):
 
 
 class Interruption:
-    """Ctrl-C and SIGTERM end training after the step in progress; a second Ctrl-C at once."""
+    """Ctrl-C and SIGTERM end training after the step in progress; a second Ctrl-C at once.
+
+    Several processes tell each other of theirs with the gradients of a step, and end after the same
+    one: that step, or on GPUs the one behind it.
+    """
 
     def __init__(self, accelerator: Any) -> None:
         self.accelerator = accelerator
         self.caught = 0
+        self.heard: deque[tuple[Tensor, Any]] = deque(maxlen=2)
         self.previous: dict[int, Any] = {}
 
     def __enter__(self) -> Interruption:
@@ -36,9 +43,24 @@ class Interruption:
             raise KeyboardInterrupt
         self.caught = number
 
+    def hear(self, number: Tensor) -> None:
+        """Take note of how many processes were asked to stop, a number [] on the device, which
+        is not waited for."""
+        copied = None
+        if number.is_cuda:
+            stream = torch.cuda.current_stream(number.device)
+            number = number.to("cpu", non_blocking=True)
+            copied = stream.record_event()
+        self.heard.append((number.clone() if copied is None else number, copied))
+
     def asked(self) -> bool:
-        """Whether any process was asked to stop; the same answer on all of them."""
+        """Whether any process was asked to stop; the same answer on all of them. To be called once
+        after each step."""
         if self.accelerator.num_processes == 1:
             return bool(self.caught)
-        flag = torch.tensor([float(self.caught > 0)], device=self.accelerator.device)
-        return bool(self.accelerator.reduce(flag, "sum").item())
+        if len(self.heard) == (1 if self.accelerator.device.type == "cuda" else 0):
+            return False  # a GPU is still at this step: nobody waits for what is said in it
+        number, copied = self.heard.popleft()
+        if copied is not None:
+            copied.synchronize()
+        return bool(number)

@@ -14,7 +14,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from finetune.attention import near_equal
+from finetune.layout import near_equal
+from finetune.staging import moved
 from finetune.types import Batch
 
 MAX_WASTE = 0.15
@@ -39,8 +40,8 @@ def length_groups(batch: Batch) -> Iterator[LengthGroup]:
     waste = MAX_WASTE if device.type == "cpu" else MAX_WASTE_ON_DEVICE
     groups = list(near_equal(batch.lengths, waste))
     if len(groups) == 1:
-        sequences, tokens = (torch.arange(n) for n in (len(batch.lengths), len(batch.input_ids)))
-        yield LengthGroup(batch, sequences.to(device), tokens.to(device))
+        sizes = len(batch.lengths), len(batch.input_ids)
+        yield LengthGroup(batch, *(torch.arange(size, device=device) for size in sizes))
         return
     starts = [0]
     for length in batch.lengths:
@@ -48,7 +49,7 @@ def length_groups(batch: Batch) -> Iterator[LengthGroup]:
     for members in groups:
         lengths = tuple(batch.lengths[member] for member in members)
         rows = torch.cat([torch.arange(starts[m], starts[m] + batch.lengths[m]) for m in members])
-        places = rows.to(device)
+        places = moved(rows, device)
         segments = batch.segment_ids
         bounds = torch.tensor([0, *lengths]).cumsum(0)
         part = replace(
@@ -56,11 +57,11 @@ def length_groups(batch: Batch) -> Iterator[LengthGroup]:
             input_ids=batch.input_ids[places],
             position_ids=batch.position_ids[places],
             segment_ids=None if segments is None else segments[places],
-            cu_seqlens=bounds.int().to(device),
+            cu_seqlens=moved(bounds.int(), device),
             lengths=lengths,
             targets={},
         )
-        yield LengthGroup(part, torch.tensor(members, device=device), places)
+        yield LengthGroup(part, moved(torch.tensor(members), device), places)
 
 
 def in_order(parts: Sequence[Tensor], places: Sequence[Tensor]) -> Tensor:

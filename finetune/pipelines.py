@@ -20,6 +20,7 @@ from transformers.pipelines import PIPELINE_REGISTRY
 from finetune.batching import micro_batches, pack
 from finetune.heads.span import SpanNer
 from finetune.predictor import to_example
+from finetune.staging import on_device
 from finetune.tasks import saved_task
 from finetune.types import SpanPrediction
 
@@ -65,8 +66,8 @@ class SpanNerPipeline(Pipeline):
         task = self.task_of_model
         sequences = inputs["encoded"].sequences
         partials: dict[int, list[Any]] = {example.id: [] for example in inputs["examples"]}
-        for group in micro_batches(sequences, task.config.max_tokens):
-            batch = pack(group).to(self.device)
+        for group in micro_batches(sequences, task.config.tokens_on(self.device.type)):
+            batch = on_device(pack(group), self.device)
             logits = self.model(batch)
             exact = logits.to(torch.promote_types(logits.dtype, torch.float32))
             for partial in task.decode(exact, batch):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+import functools
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -18,8 +20,11 @@ from finetune.launch import make_accelerator
 from finetune.optimization import autocast, precision_of
 from finetune.prefetch import ahead
 from finetune.progress import Reporter
+from finetune.staging import on_device
 from finetune.tasks import Task
-from finetune.types import Example, Partial, Prediction
+from finetune.types import Batch, Example, Partial, Prediction
+
+T = TypeVar("T")
 
 PREDICT_TOKENS = 1024
 """Tokens per forward pass in prediction on a CPU: more no longer fits its caches."""
@@ -51,7 +56,7 @@ def predict(
     first, copies = distinct(sequences)
     device = accelerator.device
     precision = precision or precision_of(task.config, device)
-    budget = task.config.max_tokens
+    budget = task.config.tokens_on(device.type)
     if device.type == "cpu":
         budget = min(budget, PREDICT_TOKENS)
     groups = grouped(sequences.lengths[first], budget)
@@ -62,12 +67,8 @@ def predict(
     # autocast casts the weights once where one context holds all batches; in inference mode never
     casting = autocast(precision, device)
     with torch.no_grad(), casting, contextlib.closing(ahead(batches)) as ready:
-        for done, (group, batch) in enumerate(zip(groups, ready, strict=True)):
-            head.encoder.check(batch)  # on the CPU, where looking at ids costs no wait
-            on_device = batch.to(device)
-            logits = full_precision(head(on_device))
-            with torch.autocast(device.type, enabled=False):
-                partials = task.decode(logits, on_device)
+        answered = _answered(task, head, ready, device)
+        for done, (group, partials) in enumerate(zip(groups, answered, strict=True)):
             for number, partial in zip(group, partials, strict=True):
                 for row in copies[number]:
                     example, word = sequences.example[row], sequences.first_word[row]
@@ -80,6 +81,60 @@ def predict(
     if len(by_id) != len(examples):
         raise RuntimeError(f"{len(by_id)} predictions for {len(examples)} examples")
     return [by_id[example.id] for example in examples]
+
+
+def _answered(
+    task: Task, head: Any, batches: Iterable[Batch], device: torch.device
+) -> Iterator[list[Partial]]:
+    """What the sequences of each batch say. Of a GPU the answers to a batch are read while it
+    computes the next."""
+    aside = _aside(device)
+    waiting: deque[tuple[Any, Batch, Any]] = deque()
+    for batch in batches:
+        head.encoder.check(batch)  # on the CPU, where looking at ids costs no wait
+        batch = on_device(batch, device)
+        logits = full_precision(head(batch))
+        waiting.append((logits, batch, aside and aside.mark()))
+        if len(waiting) > (aside is not None):
+            yield _decoded(task, *waiting.popleft(), aside)
+    while waiting:
+        yield _decoded(task, *waiting.popleft(), aside)
+
+
+def _decoded(
+    task: Task, logits: Any, batch: Batch, mark: Any, aside: _Aside | None
+) -> list[Partial]:
+    with torch.autocast(batch.input_ids.device.type, enabled=False):
+        if aside is None:
+            return task.decode(logits, batch)
+        return aside.run(lambda: task.decode(logits, batch), mark)
+
+
+class _Aside:
+    """A stream of a GPU beside the current one: to read a tensor is to wait for all that its stream
+    was told to do, and the current one has the next batch already."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device, self.stream = device, torch.cuda.Stream(device)
+
+    def mark(self) -> Any:
+        """A point that the current stream has yet to reach."""
+        return torch.cuda.current_stream(self.device).record_event()
+
+    def run(self, action: Callable[[], T], mark: Any) -> T:
+        """What an action returns that begins at a mark, when it is done."""
+        self.stream.wait_event(mark)
+        with torch.cuda.stream(self.stream):
+            result = action()
+        self.stream.synchronize()  # memory that it read may go to the next batch from now on
+        return result
+
+
+@functools.cache
+def _aside(device: torch.device) -> _Aside | None:
+    """A stream for answers, where computing does not wait for them; one for all, as each keeps
+    memory of its own."""
+    return _Aside(device) if device.type == "cuda" else None
 
 
 class _Answers:

@@ -31,13 +31,13 @@ class Predictor:
         *,
         decoding: str | None = None,
         batching: str = "auto",
-        max_tokens: int = 4096,
+        max_tokens: int | None = None,
     ) -> None:
         """Load a model from a run folder or from the folder of the model itself.
 
-        ``decoding`` takes the place of the one it was trained with. ``max_tokens`` and
-        ``batching`` change memory and speed only. Raises ValueError where the folder holds no
-        model of ours.
+        ``decoding`` takes the place of the one it was trained with. ``max_tokens`` (None is what
+        the device bears) and ``batching`` change memory and speed only. Raises ValueError where
+        the folder holds no model of ours.
         """
         self.task, self.model = load_model(
             folder, decoding=decoding, batching=batching, max_tokens=max_tokens
@@ -74,14 +74,14 @@ def load(
     *,
     decoding: str | None = None,
     batching: str = "auto",
-    max_tokens: int = 4096,
+    max_tokens: int | None = None,
 ) -> Predictor:
     """The trained model of a run folder (its best one) or model folder, ready to be asked."""
     return Predictor(folder, decoding=decoding, batching=batching, max_tokens=max_tokens)
 
 
 def load_model(
-    folder: str | Path, *, decoding: str | None, batching: str, max_tokens: int
+    folder: str | Path, *, decoding: str | None, batching: str, max_tokens: int | None
 ) -> tuple[Task, Any]:
     """The task and the head that a folder holds."""
     place = model_folder(folder)

@@ -17,15 +17,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from finetune.types import Batch
+from finetune.staging import staged
+from finetune.types import TENSORS, Batch
 
 FEWEST, MOST = 64, 256
 """Bounds of what T is rounded up to a multiple of; between them it is about a sixteenth of T."""
 LONGEST = 128
 """The least bound on the length of sequences: shorter ones take the kernel no less."""
-
-_TENSORS = ("input_ids", "position_ids", "segment_ids", "cu_seqlens", "words", "word_lengths",
-            "words_cu")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,12 +112,7 @@ class Buffers:
 
     def __init__(self, first: Batch, device: torch.device) -> None:
         """Make room for batches like the first, and put it in."""
-        empty = {
-            name: None if value is None else torch.empty_like(value, device=device)
-            for name, value in ((name, getattr(first, name)) for name in _TENSORS)
-        }
-        targets = {n: torch.empty_like(v, device=device) for n, v in first.targets.items()}
-        self.batch: Batch = dataclasses.replace(first, targets=targets, **empty)
+        self.batch: Batch = first.each(lambda value: torch.empty_like(value, device=device))
         self.load(first)
 
     def load(self, batch: Batch) -> None:
@@ -136,13 +129,5 @@ class Buffers:
 
 def _tensors(batch: Batch) -> Iterator[Tensor]:
     """All tensors of a batch, in a fixed order."""
-    yield from (value for name in _TENSORS if (value := getattr(batch, name)) is not None)
+    yield from (value for name in TENSORS if (value := getattr(batch, name)) is not None)
     yield from (value for _, value in sorted(batch.targets.items()))
-
-
-def staged(value: Tensor, device: torch.device) -> Tensor:
-    """A CPU tensor in memory that a GPU copies from by itself.
-
-    That memory is fresh each time: torch gives it out again only after the copy is done.
-    """
-    return value.pin_memory() if device.type == "cuda" and value.numel() else value

@@ -103,6 +103,7 @@ class _Run:
             self._note,
             rank=self.rank,
             world_size=self.world,
+            device=self.device.type,
             in_turn=accelerator.main_process_first,
         )
         self.plan, self.validation = self.data.plan, self.data.validation
@@ -129,9 +130,11 @@ class _Run:
         if self.vocabulary.note:
             self.reporter.say(self.vocabulary.note)
         self.optimizer = self.vocabulary.follow(make_optimizer(self.head, self.config))
+        self.interruption = Interruption(self.accelerator)
         step = Step(
-            self.task, self.head, self.optimizer, self.config, self.accelerator, self.precision
-        )
+            self.task, self.head, self.optimizer, self.config, self.accelerator, self.precision,
+            self.interruption,
+        )  # fmt: skip
         self.step = choose_step(
             step, self.config.cuda_graphs, self.vocabulary.stepped, self.reporter.say
         )
@@ -150,13 +153,13 @@ class _Run:
             answers = self._predict(self.head, examples, encoded, self.validation)
             chosen(self.task.score(examples, answers), self.config.metric)
         if not self.state.finished:
-            with self.vocabulary, Interruption(self.accelerator) as interruption:
-                self._train(interruption)
+            with self.vocabulary, self.interruption:
+                self._train()
         result = self._finish()
         self.accelerator.wait_for_everyone()
         return result
 
-    def _train(self, interruption: Interruption) -> None:
+    def _train(self) -> None:
         state, plan = self.state, self.plan
         log = RunLog(self.folder.path / "log.jsonl", self.accelerator, state.step)
         every = max(1, plan.num_steps // LOG_POINTS)
@@ -167,7 +170,7 @@ class _Run:
                 log.add(*self.step(batches, weight=weight, rate=rate), num_examples)
                 state.step += 1
                 at_end = state.step == plan.num_steps
-                stop = interruption.asked()
+                stop = self.interruption.asked()
                 evaluating = state.step % plan.eval_every == 0 or at_end
                 saving = state.step % plan.save_every == 0 or at_end or stop
                 if state.step % every == 0 or evaluating or saving:

@@ -221,7 +221,8 @@ def _memory(task: Task, mean_length: float) -> str:
     config, model = task.config, task.encoder_config()
     with torch.device("meta"):
         number = sum(weight.numel() for weight in AutoModel.from_config(model).parameters())
-    tokens = min(config.max_tokens, config.batch_size * mean_length)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    tokens = min(config.tokens_on(device), config.batch_size * mean_length)
     # Kept for the backward pass, per token and layer: about 34 values of the model's width
     # (Korthikanti et al., 2022, without the attention matrix), 4 bytes each.
     activations = tokens * model.num_hidden_layers * model.hidden_size * 34 * 4

@@ -25,8 +25,8 @@ class TrainingData:
     """What a task's splits come to for one process of a run.
 
     ``train`` are the training examples and ``encoded`` their sequences; ``say`` is told what a
-    person should know about them; ``in_turn`` lets one process go first, so that the others find
-    in the cache what it has made.
+    person should know about them; ``device`` is the kind that the parts are for; ``in_turn`` lets
+    one process go first, so that the others find in the cache what it has made.
     """
 
     def __init__(
@@ -37,10 +37,11 @@ class TrainingData:
         *,
         rank: int = 0,
         world_size: int = 1,
+        device: str = "cpu",
         in_turn: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext,
     ) -> None:
         self.in_turn = in_turn
-        self.task, self.max_tokens, self.say = task, config.max_tokens, say
+        self.task, self.max_tokens, self.say = task, config.tokens_on(device), say
         self.rank, self.world_size = rank, world_size
         self.train = task.read("train")
         self.plan = Plan.of(config, len(self.train))

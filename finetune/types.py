@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -138,6 +138,11 @@ class Encoding:
         return max(0, len(self.word_starts) - 1)
 
 
+TENSORS = ("input_ids", "position_ids", "segment_ids", "cu_seqlens", "words", "word_lengths",
+           "words_cu")  # fmt: skip
+"""The tensors of a ``Batch``, but for its targets."""
+
+
 @dataclass(frozen=True, slots=True)
 class Batch:
     """A micro-batch: N sequences laid end to end in one row of T tokens, without padding.
@@ -148,7 +153,8 @@ class Batch:
     boundaries of the sequences' words. Python values, so that nothing waits for a device:
     ``lengths`` [N], ``example`` [N], ``first_word`` [N], ``num_words`` [N]. ``targets`` is the
     task's own. ``longest`` is set where shapes are fixed beforehand and only the tensors say where
-    sequences end: no sequence is longer (``finetune.static_batch``).
+    sequences end: no sequence is longer (``finetune.static_batch``). ``num_pieces`` is the sum of
+    ``word_lengths``, where it was taken before they went to a device.
     """
 
     input_ids: torch.Tensor
@@ -164,6 +170,7 @@ class Batch:
     num_words: tuple[int, ...]
     targets: Mapping[str, torch.Tensor] = field(default_factory=dict)
     longest: int | None = None
+    num_pieces: int | None = None
 
     @property
     def max_seqlen(self) -> int:
@@ -171,21 +178,17 @@ class Batch:
         return max(self.lengths)
 
     def to(self, device: Any) -> Batch:
-        """The same batch with its tensors on a device."""
-        moved: dict[str, Any] = {
-            name: None if (value := getattr(self, name)) is None else value.to(device)
-            for name in (
-                "input_ids",
-                "position_ids",
-                "segment_ids",
-                "cu_seqlens",
-                "words",
-                "word_lengths",
-                "words_cu",
-            )
+        """The same batch with its tensors on a device (``finetune.staging`` waits for no copy)."""
+        return self.each(lambda value: value.to(device))
+
+    def each(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Batch:
+        """The same batch with a function applied to each of its tensors."""
+        changed: dict[str, Any] = {
+            name: None if (value := getattr(self, name)) is None else change(value)
+            for name in TENSORS
         }
-        moved["targets"] = {name: value.to(device) for name, value in self.targets.items()}
-        return dataclasses.replace(self, **moved)
+        changed["targets"] = {name: change(value) for name, value in self.targets.items()}
+        return dataclasses.replace(self, **changed)
 
 
 class Partial(NamedTuple):

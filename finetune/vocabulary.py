@@ -103,7 +103,8 @@ class ActiveEmbedding(nn.Module):
         self.pending: list[float] = []
 
     def forward(self, ids: Tensor) -> Tensor:
-        """The rows of ids of any shape [...]: [..., H]. IndexError for one that does not occur."""
+        """The rows of ids of any shape [...]: [..., H]. IndexError for one that does not occur; on
+        a CUDA device an assertion there fails, which is heard of later."""
         return _looked_up(self.place[ids], self)
 
     @property

@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 
 import torch
 
@@ -24,6 +25,7 @@ def run(command: BenchCommand) -> None:
         device = make_accelerator().device
         which = command.size or ("large" if device.type == "cuda" else "default")
         size = SIZES[which]
+        size = replace(size, batch_size=command.batch_size or size.batch_size)
         rounds = command.rounds or size.rounds
         peaks = {
             precision: matmul_peak(precision, device, size.matrix) for precision in ("fp32", "bf16")

@@ -31,7 +31,7 @@ def case_of(subject: Subject) -> Case:
     task, best, work = subject.task, subject.precision, subject.work
     texts = [subject.texts[place] for batch in subject.mixed for place in batch]  # in random order
     head = task.head(subject.folder).to(subject.device)
-    pipe = _pipeline(subject, texts)
+    pipe = _pipeline(subject, texts, torch.float32)
 
     def ours(precision: str) -> list[Answer]:
         found = predict(task, head, texts, subject.accelerator, precision=precision)
@@ -39,19 +39,19 @@ def case_of(subject: Subject) -> Case:
             return [pair for p in found for pair in zip(p.tags, p.scores, strict=True)]
         return [(p.label, p.score) for p in found]
 
-    def theirs(batch_size: int) -> list[Answer]:
-        return pipe(batch_size)
-
-    expected = theirs(1)
+    expected = pipe(1)
     for precision in {"fp32", best}:
         compare(expected, ours(precision), TOLERANCE[precision], 0.1 * task.words)
 
     runs: list[tuple[str, str, Callable[[], object]]] = [
         ("finetune", best, lambda: ours(best)),
         ("finetune-fp32", "fp32", lambda: ours("fp32")),
-        ("pipeline-default", "fp32", lambda: theirs(1)),
-        ("pipeline-batch32", "fp32", lambda: theirs(32)),
+        ("pipeline-default", "fp32", lambda: pipe(1)),
+        ("pipeline-batch32", "fp32", lambda: pipe(32)),
     ]
+    if subject.device.type == "cuda" and best == "bf16":
+        half = _pipeline(subject, texts, torch.bfloat16)
+        runs.append(("pipeline-batch32-bf16", "bf16", lambda: half(32)))
     arms = [
         Arm(name, precision, work, functools.partial(seconds, run, subject.device), run)
         for name, precision, run in runs
@@ -59,11 +59,15 @@ def case_of(subject: Subject) -> Case:
     return Case("predict", subject.case, tuple(arms))
 
 
-def _pipeline(subject: Subject, texts: Sequence[Any]) -> Callable[[int], list[Answer]]:
+def _pipeline(
+    subject: Subject, texts: Sequence[Any], kind_of_weights: torch.dtype
+) -> Callable[[int], list[Answer]]:
     """transformers' pipeline over all texts, by batch size."""
     kind = "token-classification" if subject.task.words else "text-classification"
     with quiet():
-        pipe = pipeline(kind, model=str(subject.folder), device=subject.device, dtype=torch.float32)
+        pipe = pipeline(
+            kind, model=str(subject.folder), device=subject.device, dtype=kind_of_weights
+        )
     inputs = [_input(example) for example in texts]
     settings: dict[str, Any] = {"ignore_labels": []} if subject.task.words else {}
     if not subject.task.words:

@@ -1,13 +1,18 @@
 """Training steps of this toolkit and of Trainer, on the same texts and from the same weights.
 
 A turn of an arm makes an optimizer, takes one step that does not count, and then steps over all
-texts. Texts are encoded before. ``trainer-pad128-fp32`` takes some batches only: they are alike.
+texts; with CUDA graphs, those that do not count are as many as record all shapes. Texts are encoded
+before, and packed by a thread as in training. ``trainer-pad128-fp32`` takes some batches only: they
+are alike.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+import sys
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from finetune.batching import micro_batches, pack
 from finetune.bench.clock import now
@@ -15,9 +20,11 @@ from finetune.bench.rows import Arm, Case, Work
 from finetune.bench.subject import Subject
 from finetune.bench.trainer import Peer
 from finetune.encodings import Encoded
+from finetune.graphs import WARM_UP, choose_step
 from finetune.optimization import make_optimizer
+from finetune.prefetch import ahead
 from finetune.step import Step
-from finetune.types import Encoding
+from finetune.types import Batch
 from finetune.vocabulary import Vocabulary
 
 FORWARD_AND_BACKWARD = 3
@@ -32,10 +39,10 @@ def case_of(subject: Subject) -> Case:
     work = replace(work, operations=FORWARD_AND_BACKWARD * work.operations)
     mixed, grouped = subject.mixed, subject.grouped
 
-    def ours(name: str, precision: str, active_vocabulary: str) -> Arm:
+    def ours(name: str, precision: str, active_vocabulary: str, cuda_graphs: str = "off") -> Arm:
         return _arm(
             name, precision, work, mixed, subject,
-            lambda batches: seconds(subject, batches, precision, active_vocabulary),
+            lambda batches: seconds(subject, batches, precision, active_vocabulary, cuda_graphs),
         )  # fmt: skip
 
     def theirs(name: str, precision: str, batches: Sequence[Sequence[int]], padded: bool) -> Arm:
@@ -54,7 +61,25 @@ def case_of(subject: Subject) -> Case:
     ]
     if not subject.head.encoder.model.config.model_type.startswith("deberta"):
         arms.append(theirs("trainer-pad128-fp32", "fp32", mixed[: subject.size.num_padded], True))
-    return Case("train", subject.case, tuple(arms))
+    if _captured(subject):
+        arms.insert(1, ours("finetune-graphs", best, "auto", "on"))
+    return Case("train", f"{subject.case}, batches of {subject.size.batch_size}", tuple(arms))
+
+
+def _captured(subject: Subject) -> bool:
+    """Whether steps can be captured on this device; if not on a GPU, the reason is printed."""
+    if subject.device.type != "cuda":
+        return False
+    try:
+        seconds(subject, subject.mixed[:1], subject.precision, "auto", "on")
+    except ValueError as error:
+        _say(f"train: no arm with CUDA graphs: {error}")
+        return False
+    return True
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 def _arm(
@@ -71,26 +96,47 @@ def _arm(
 
 
 def seconds(
-    subject: Subject, batches: Sequence[Sequence[int]], precision: str, active_vocabulary: str
+    subject: Subject,
+    batches: Sequence[Sequence[int]],
+    precision: str,
+    active_vocabulary: str,
+    cuda_graphs: str = "off",
 ) -> float:
-    """How long our steps over the batches take, after a first one that does not count."""
+    """How long our steps over the batches take, after some that do not count.
+
+    ``cuda_graphs`` is ``on`` or ``off``; ValueError where it is on and steps cannot be captured.
+    """
     task, head = subject.task, subject.head
     config = replace(task.config, active_vocabulary=active_vocabulary)
     vocabulary = Vocabulary(
         head, config.active_vocabulary, [Encoded.of(part) for part in subject.occurring]
     )
     optimizer = vocabulary.follow(make_optimizer(head, config))
-    step = Step(task, head, optimizer, config, subject.accelerator, precision)
+    plain = Step(task, head, optimizer, config, subject.accelerator, precision)
     with vocabulary:
-        take(step, [subject.encoded[place] for place in batches[0]])
+        step = choose_step(plain, cuda_graphs, vocabulary.stepped, _say)
+        parts = Parts(plain, Encoded.of(subject.encoded))
+        parts.take(step, batches[:1] if step is plain else [*batches] * (WARM_UP + 1))
         begin = now(subject.device)
-        for batch in batches:
-            take(step, [subject.encoded[place] for place in batch])
+        parts.take(step, batches)
         return now(subject.device) - begin
 
 
-def take(step: Step, examples: Sequence[Sequence[Encoding]]) -> None:
-    """One optimizer step, from the sequences of the batch's examples."""
-    encodings = [encoding for windows in examples for encoding in windows]
-    groups = micro_batches(encodings, step.config.max_tokens)
-    step([pack(group, step.task.collate(group)) for group in groups], weight=1.0, rate=1.0)
+class Parts:
+    """The encoded examples of a task, in micro-batches as they are asked for."""
+
+    def __init__(self, step: Step, encoded: Encoded) -> None:
+        self.task, self.encoded = step.task, encoded
+        self.max_tokens = step.config.tokens_on(step.device.type)
+
+    def of(self, examples: Sequence[int]) -> list[Batch]:
+        """The micro-batches of one step."""
+        sequences = self.encoded.sequences.take(self.encoded.rows(examples))
+        groups = micro_batches(sequences, self.max_tokens)
+        return [pack(group, self.task.collate(group)) for group in groups]
+
+    def take(self, step: Any, batches: Iterable[Sequence[int]]) -> None:
+        """A step for each batch of examples."""
+        with contextlib.closing(ahead(map(self.of, batches))) as parts:
+            for part in parts:
+                step(part, weight=1.0, rate=1.0)

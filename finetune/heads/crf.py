@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from finetune.align import legal_transitions
+from finetune.staging import moved
 
 
 class CrfScores(NamedTuple):
@@ -174,12 +175,12 @@ class _Places:
         self.sizes: list[int] = sizes.tolist()
         self.num_first = self.sizes[0]
         first = torch.arange(self.num_first)
-        self.words = (begins[order][owner] + place).to(device)
-        self.owner = owner.to(device)
-        self.before = (offsets[place - 1] + owner)[self.num_first :].to(device)
-        self.last = (offsets[lengths[: self.num_first] - 1] + first).to(device)
-        self.mirror = (offsets[lengths[owner] - 1 - place] + owner).to(device)
-        self.sequences = order[: self.num_first].to(device)
+        self.words = moved(begins[order][owner] + place, device)
+        self.owner = moved(owner, device)
+        self.before = moved((offsets[place - 1] + owner)[self.num_first :], device)
+        self.last = moved(offsets[lengths[: self.num_first] - 1] + first, device)
+        self.mirror = moved(offsets[lengths[owner] - 1 - place] + owner, device)
+        self.sequences = moved(order[: self.num_first], device)
 
     def at_edges(self, scores: Tensor, counted: Tensor | None) -> Tensor:
         """Scores [C] of an edge for each sequence with words, 0 where it is not counted."""

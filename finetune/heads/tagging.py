@@ -66,7 +66,8 @@ def piece_rows(batch: Batch) -> Tensor:
     """The row of every piece of every word, in order: [P]."""
     lengths = batch.word_lengths
     begins = lengths.cumsum(0) - lengths  # [W], among all pieces
-    shifts = torch.repeat_interleave(batch.words - begins, lengths)  # [P]
+    shifts = batch.words - begins
+    shifts = torch.repeat_interleave(shifts, lengths, output_size=batch.num_pieces)  # [P]
     return shifts + torch.arange(len(shifts), device=shifts.device)
 
 

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from finetune import attention
-from finetune.attention import PackedLayout, attend, near_equal
+from finetune.attention import attend
+from finetune.layout import MAX_WASTE, PackedLayout, near_equal
 
 LAYER = nn.Module()
 
@@ -89,7 +90,7 @@ def test_groups_waste_little_and_cover_all() -> None:
     groups = list(near_equal(lengths))
     assert sorted(chain.from_iterable(groups)) == list(range(200))
     padded = sum(max(lengths[m] for m in group) * len(group) for group in groups)
-    assert padded <= (1 + attention.MAX_WASTE) * sum(lengths)
+    assert padded <= (1 + MAX_WASTE) * sum(lengths)
     assert len(groups) < 25
 
 

@@ -373,6 +373,14 @@ def step_of(config: TrainConfig, name: str | None = None) -> Step:
     return Step(task, head, make_optimizer(head, config), config, Accelerator(cpu=True), "fp32")
 
 
+def test_every_module_trains_whatever_came_before(place: Path) -> None:
+    step = step_of(config_of("single", place))
+    assert all(module.training for module in step.head.modules()), "a loaded model does not"
+    step.head.eval()  # as prediction leaves it
+    step(batches_of(step.task, (7,)), weight=1.0, rate=1.0)
+    assert all(module.training for module in step.head.modules())
+
+
 def test_between_steps_rates_are_numbers(place: Path) -> None:
     step = step_of(config_of("single", place))
     stepped: list[list[float]] = []

@@ -26,6 +26,7 @@ from finetune.batching import pack
 from finetune.config import TrainConfig
 from finetune.graphs import WARM_UP, GraphStep
 from finetune.heads.sequence import SequenceClassifier
+from finetune.layout import PackedLayout
 from finetune.optimization import make_optimizer
 from finetune.recording import CudaRecorder
 from finetune.step import Step
@@ -88,7 +89,7 @@ def varlen(size: Size) -> Iterator[Row]:
     lengths, heads, each = size.lengths(), size.heads, size.width // size.heads
     kind = torch.bfloat16 if size.large else torch.float32
     bounds = torch.tensor([0, *lengths], device=size.device).cumsum(0).int()
-    layout = attention.PackedLayout(bounds, tuple(lengths))
+    layout = PackedLayout(bounds, tuple(lengths))
     rows = torch.randn(3, sum(lengths), heads, each, device=size.device, dtype=kind)
     padded = torch.randn(3, len(lengths), heads, 128, each, device=size.device, dtype=kind)
 
@@ -112,7 +113,7 @@ def capture(size: Size) -> Iterator[Row]:
     recorder = CudaRecorder(size.device)
     rows = torch.randn(3, 256, 12, 64, device=size.device, dtype=torch.bfloat16)
     bounds = torch.tensor([0, 100, 256], device=size.device, dtype=torch.int32)
-    layout = attention.PackedLayout(bounds, (100, 156), longest=256)
+    layout = PackedLayout(bounds, (100, 156), longest=256)
     alike = {}
     for dropout in (0.0, 0.1):
         out = torch.empty_like(rows[0])

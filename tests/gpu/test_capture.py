@@ -111,7 +111,8 @@ def test_the_trajectory_is_that_of_plain_steps(
 def test_masks_of_dropout_differ_from_replay_to_replay(
     place: Path, tmp_path: Path, engines: list[GraphStep]
 ) -> None:
-    config = config_of("single", place, "dropout", **LONG)
+    """Replays after the run, when a compact embedding would be gone: so it is left whole."""
+    config = config_of("single", place, "dropout", active_vocabulary="off", **LONG)
     run(config, tmp_path / "run", cuda_graphs="on")
     engine = engines[0]
     recording = next(r for r in engine.recordings.values() if r.replay is not None)
@@ -128,15 +129,17 @@ def test_a_loss_that_is_no_number_is_found_at_log_steps(
     place: Path, tmp_path: Path, engines: list[GraphStep], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = config_of("single", place, **LONG)
-    step = train._Run._step
+    step, calls = GraphStep.__call__, 0
 
-    def poisoned(run: Any, examples: list[int]) -> Any:
-        if run.state.step == 30:
+    def poisoned(self: GraphStep, *batches: Any, **settings: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 31:
             with torch.no_grad():
-                next(run.head.parameters()).fill_(float("nan"))
-        return step(run, examples)
+                self.weights[0].fill_(float("nan"))
+        return step(self, *batches, **settings)
 
-    monkeypatch.setattr(train._Run, "_step", poisoned)
+    monkeypatch.setattr(GraphStep, "__call__", poisoned)
     with pytest.raises(ValueError, match="the loss is no longer a number"):
         run(config, tmp_path / "run", cuda_graphs="on")
     assert engines[0].recorder.replays > 0 and not engines[0].reason  # type: ignore[attr-defined]

@@ -113,24 +113,20 @@ def command(config: TrainConfig, kind: str, *more: str) -> list[str]:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", ["tag", "context"])
-def test_number_of_processes_does_not_matter(kind: str, place: Path, tmp_path: Path):
-    one = config_of(kind, place, tmp_path / "one")
-    fit(load_task(one, "tag"), one)
-    two = config_of(kind, place, tmp_path / "two", batch_size=8)
-    port = str(20_000 + os.getpid() % 20_000)
+def in_two_processes(words: list[str]) -> list[subprocess.Popen]:
+    """Start a command as an accelerate launcher does."""
     shared = {
         **os.environ,
         "WORLD_SIZE": "2",
         "LOCAL_WORLD_SIZE": "2",
         "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": port,
+        "MASTER_PORT": str(20_000 + os.getpid() % 20_000),
         "ACCELERATE_USE_CPU": "true",
         "OMP_NUM_THREADS": "1",
     }
-    processes = [
+    return [
         subprocess.Popen(
-            command(two, kind),
+            words,
             env={**shared, "RANK": str(r), "LOCAL_RANK": str(r)},
             stderr=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -138,6 +134,14 @@ def test_number_of_processes_does_not_matter(kind: str, place: Path, tmp_path: P
         )
         for r in range(2)
     ]
+
+
+@pytest.mark.parametrize("kind", ["tag", "context"])
+def test_number_of_processes_does_not_matter(kind: str, place: Path, tmp_path: Path):
+    one = config_of(kind, place, tmp_path / "one")
+    fit(load_task(one, "tag"), one)
+    two = config_of(kind, place, tmp_path / "two", batch_size=8)
+    processes = in_two_processes(command(two, kind))
     outputs = [process.communicate(timeout=120) for process in processes]
     assert [process.returncode for process in processes] == [0, 0], outputs
     first, second = (
@@ -150,6 +154,20 @@ def test_number_of_processes_does_not_matter(kind: str, place: Path, tmp_path: P
         (tmp_path / n / "predictions.test.jsonl").read_text().splitlines() for n in ("one", "two")
     ]
     assert [json.loads(x)["tags"] for x in lines[0]] == [json.loads(x)["tags"] for x in lines[1]]
+
+
+def test_a_signal_to_one_of_two_processes_stops_both(place: Path, tmp_path: Path):
+    config = config_of("classify", place, tmp_path / "run", epochs=1000.0)
+    processes = in_two_processes(command(config, "classify", "--eval-every", "100000"))
+    log, deadline = tmp_path / "run" / "log.jsonl", time.monotonic() + 120
+    while time.monotonic() < deadline and not (log.exists() and log.read_text()):
+        assert [process.poll() for process in processes] == [None, None], "ended too early"
+        time.sleep(0.05)
+    processes[1].send_signal(signal.SIGINT)  # not the one that writes
+    outputs = [process.communicate(timeout=120) for process in processes]
+    assert [process.returncode for process in processes] == [130, 130], outputs
+    step = _step(tmp_path / "run" / "last" / "trainer_state.json")
+    assert step > 0 and f"stopped at step {step} of" in outputs[0][1]
 
 
 def same_files(one: Path, other: Path) -> None:

@@ -6,18 +6,22 @@ import json
 import random
 import statistics
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from torch.nn import functional as F
 
-from finetune.bench import lengths, memory, nested, prediction, shapes, spans, subject
+from finetune import graphs
+from finetune.arguments import BenchCommand
+from finetune.bench import lengths, memory, nested, prediction, shapes, spans, subject, training
 from finetune.bench.rows import Arm, Case, Work, measured
 from finetune.heads import span_scoring
 from finetune.tokenization import PieceTokenizer
 from tests import tiny
 from tests.command import run
+from tests.contract.test_graphs import Plain, made
 
 ARMS = {
     "boundary": ["naive", "finetune", "finetune-recomputed", "gliner"],
@@ -89,9 +93,30 @@ def test_other_tasks_and_families(family: str, task: str, tmp_path: Path) -> Non
 
 
 def test_data_of_ones_own(checkpoint: Path) -> None:
-    found = measure(checkpoint, "--data", "examples/data/sentiment", "--phases", "train")["rows"]
+    found = measure(
+        checkpoint, "--data", "examples/data/sentiment", "--phases", "train", "--batch-size", "6"
+    )["rows"]
     assert [row["arm"] for row in found] == TRAIN
-    assert "8 texts of examples/data/sentiment" in found[0]["case"]
+    case = found[0]["case"]
+    assert "12 texts of examples/data/sentiment" in case and case.endswith("batches of 6")
+
+
+def test_what_a_gpu_has_beyond(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps by replays, all of which are recorded before the clock runs; pipelines in bf16."""
+    monkeypatch.setattr(graphs, "why_no_graph", lambda step: "")
+    monkeypatch.setattr(graphs, "CudaRecorder", Plain)
+    made.clear()
+    command = BenchCommand(model=str(checkpoint))
+    size = replace(subject.SIZES["small"], num_batches=4)
+    with subject.subject_of(command, str(checkpoint), size) as found:
+        weights = {name: value.clone() for name, value in found.head.state_dict().items()}
+        clock = []
+        monkeypatch.setattr(training, "now", lambda device: clock.append(made[0].replays) or 0.0)
+        training.seconds(found, found.mixed, "fp32", "auto", "on")
+        assert clock[1] - clock[0] == len(found.mixed) == 4
+        assert weights.keys() == found.head.state_dict().keys()
+        half = prediction._pipeline(found, found.texts[:3], torch.bfloat16)(32)
+        assert [type(score) for _, score in half] == [float] * 3
 
 
 def test_table_without_memory(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,6 +134,7 @@ def test_table_without_memory(checkpoint: Path, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize(("flags", "said"), [
     (("--rounds", "0"), "--rounds must be 1 or more, not 0"),
+    (("--batch-size", "0"), "--batch-size must be 1 or more, not 0"),
     (("--threads", "-2"), "--threads must be 1 or more, not -2"),
     (("--phases", "trian"), "Perhaps you meant 'train'?"),
     (("--columns", "text=a"), "--columns goes with --data"),

@@ -43,6 +43,15 @@ def test_settings_and_back(task: str):
     assert from_settings(CONFIGS[task], settings(CONFIGS[task]())) == CONFIGS[task]()
 
 
+def test_tokens_of_a_pass_follow_the_device_unless_said():
+    assert [TrainConfig().tokens_on(device) for device in ("cpu", "cuda", "mps")] == [
+        4096, 32768, 4096
+    ]  # fmt: skip
+    assert TrainConfig(max_length=6000).max_tokens is None, "a sequence may be a pass of its own"
+    before = {**settings(NliConfig()), "max_tokens": 4096}  # as older runs have it
+    assert from_settings(NliConfig, before).tokens_on("cuda") == 4096
+
+
 def test_names():
     assert flag("batch_size") == "--batch-size"
     assert ClassifyConfig(columns=("text=a", "label=b=c")).column_map == {

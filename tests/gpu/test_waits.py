@@ -1,0 +1,81 @@
+"""Plain steps of packed models wait for nothing on a GPU, and prediction only for the answers that
+it reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from accelerate import Accelerator
+
+from finetune import prediction
+from finetune.optimization import make_optimizer
+from finetune.prediction import predict
+from finetune.step import Step
+from tests import data
+from tests.contract.test_graphs import TINY, batches_of, config_of, task_of
+from tests.tiny import save_tiny_checkpoint
+
+pytestmark = pytest.mark.gpu
+
+CASES: list[tuple[str, str, dict[str, Any]]] = [
+    ("single", "bert", {}),
+    ("single", "deberta-v2", {}),
+    ("tag", "roberta", {}),
+    ("tag", "bert", {"label_pieces": "all"}),
+]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("waits")
+    for family in ("bert", "roberta", "deberta-v2"):
+        save_tiny_checkpoint(folder / family, family, **TINY)
+    data.sentiment(folder / "single", (60, 12, 12))
+    data.entities(folder / "tag")
+    return folder
+
+
+@contextmanager
+def no_waits() -> Iterator[None]:
+    """Within, to wait for the device is an error."""
+    before = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
+
+
+@pytest.mark.parametrize(("kind", "family", "changes"), CASES)
+def test_a_plain_step_waits_for_nothing(
+    kind: str, family: str, changes: dict[str, Any], place: Path
+) -> None:
+    task, accelerator = task_of(config_of(kind, place, family, **changes)), Accelerator()
+    head = task.head().to(accelerator.device)
+    optimizer = make_optimizer(head, task.config)
+    step = Step(task, head, optimizer, task.config, accelerator, "bf16")
+    batches = batches_of(task)
+    for batch in batches:  # kernels are loaded, which may wait
+        step([batch], weight=1.0, rate=1.0)
+    with no_waits():
+        results = [step([batch], weight=1.0, rate=1.0) for batch in batches]
+    assert all(float(loss) > 0 and float(norm) > 0 for loss, norm in results)
+
+
+@pytest.mark.parametrize(("kind", "changes"), [("single", {}), ("tag", {}), ("tag", {"crf": True})])
+def test_answers_are_the_same_beside_the_next_batch(
+    kind: str, changes: dict[str, Any], place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = replace(config_of(kind, place), max_tokens=60, **changes)
+    task, accelerator = task_of(config), Accelerator()
+    head, examples = task.head().to(accelerator.device), task.read("train")
+    found = [predict(task, head, examples, accelerator) for _ in range(3)]
+    monkeypatch.setattr(prediction, "_aside", lambda device: None)
+    expected = predict(task, head, examples, accelerator)
+    assert found == [expected] * 3
