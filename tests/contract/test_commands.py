@@ -238,7 +238,7 @@ def test_recipes_check_and_run(place: Path, tmp_path: Path):
         f"task: classify\ndescription: for a test\nmodel: {place / 'bert'}\n"
         f"data: {place / 'sentiment'}\nmax_length: 40\nsteps: 3\nlr: 1e-3\nprecision: fp32\n"
         "expected:\n  - {split: test, metric: accuracy, value: 0.5, tolerance: 0.5, source: here}\n"
-        "  - {split: test, metric: nothing, value: 0.5, tolerance: 0.5, source: here}\n"
+        "  - {split: test, metric: pearson, value: 0.5, tolerance: 0.5, source: here}\n"
     )
     listed = run("recipes", "--folder", tmp_path)
     assert "mine.yaml" in listed.out and "test accuracy 0.5 ± 0.5 (here)" in listed.out
@@ -248,7 +248,7 @@ def test_recipes_check_and_run(place: Path, tmp_path: Path):
     outcome = run("run", recipe, "--out", tmp_path / "as it is")
     assert outcome.code == 0
     assert "test accuracy: expected 0.5 ± 0.5, got" in outcome.out
-    assert ": reproduced (here)" in outcome.out and "nothing: expected" in outcome.out
+    assert ": reproduced (here)" in outcome.out and "pearson: expected" in outcome.out
     assert "not measured" in outcome.out
     other = run("classify", "--recipe", recipe, "--steps", "2", "--out", tmp_path / "changed")
     config = json.loads((tmp_path / "changed" / "config.json").read_text())
