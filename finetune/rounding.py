@@ -1,8 +1,9 @@
 """Flat batches of fewer different sizes, for bfloat16 on the CPU.
 
-There torch compiles a kernel for each size of a matrix product, about half a megabyte of code that
-stays for good, and random batches hardly ever have the same number of tokens: memory grew by
-several megabytes in each step of training.
+There torch compiles a kernel for each size of a matrix product, about half a megabyte each, and
+keeps a thousand of them among the tensors, whose memory they split; random batches hardly ever have
+the same number of tokens. 200 training steps of MiniLM on batches of 16 to 64 texts ended at
+1.98 GB, and at 2.13 GB without rounding.
 """
 
 from __future__ import annotations
