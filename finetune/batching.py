@@ -36,6 +36,8 @@ def share(
     """
     if not 0 <= rank < world_size:
         raise ValueError(f"rank {rank} is not in 0..{world_size - 1}")
+    if world_size == 1:
+        return list(examples)
     tokens = [0] * world_size
     mine = []
     for place in sorted(range(len(examples)), key=lambda i: (-lengths[examples[i]], i)):
@@ -46,15 +48,19 @@ def share(
     return [examples[place] for place in sorted(mine)]
 
 
-def micro_batches(encodings: Iterable[Encoding], max_tokens: int) -> list[Encodings]:
-    """Sequences sorted by length (ties keep their order) and cut so that a group's lengths sum
-    to at most ``max_tokens``.
+def micro_batches(
+    encodings: Iterable[Encoding], max_tokens: int, rows: np.ndarray | None = None
+) -> list[Encodings]:
+    """Sequences (all, or those at ``rows``) sorted by length (ties keep their order) and cut so
+    that a group's lengths sum to at most ``max_tokens``.
 
     A sequence that is longer by itself makes a group of its own. Serves training and prediction
     alike: sorted sequences share attention calls, and pad little where a model must be padded.
     """
     encodings = Encodings.of(encodings)
-    return [encodings.take(rows) for rows in grouped(encodings.lengths, max_tokens)]
+    rows = np.arange(len(encodings)) if rows is None else rows
+    lengths = encodings.ids.counts_of(rows)
+    return [encodings.take(rows[group]) for group in grouped(lengths, max_tokens)]
 
 
 def grouped(lengths: np.ndarray, max_tokens: int) -> list[np.ndarray]:

@@ -46,6 +46,10 @@ class Ragged(NamedTuple):
         """The length of each row."""
         return self.offsets[1:] - self.offsets[:-1]
 
+    def counts_of(self, rows: np.ndarray) -> np.ndarray:
+        """The length of some of the rows."""
+        return self.offsets[rows + 1] - self.offsets[rows]
+
     def take(self, rows: np.ndarray) -> Ragged:
         """Some of the rows, in the order asked for."""
         if self.width is not None:

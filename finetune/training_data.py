@@ -74,10 +74,10 @@ class TrainingData:
         """This process's part of a step. A process without examples gets one of weight 0."""
         examples = self.plan.batch(step)
         mine = share(examples, self.rank, self.world_size, self.lengths)
-        sequences = self.encoded.sequences.take(self.encoded.rows(mine or examples[:1]))
+        rows = self.encoded.rows(mine or examples[:1])
         batches = [
             pack(group, self.task.collate(group))
-            for group in micro_batches(sequences, self.max_tokens)
+            for group in micro_batches(self.encoded.sequences, self.max_tokens, rows)
         ]
         return batches, 1.0 if mine else 0.0, len(examples)
 

@@ -131,8 +131,8 @@ class Parts:
 
     def of(self, examples: Sequence[int]) -> list[Batch]:
         """The micro-batches of one step."""
-        sequences = self.encoded.sequences.take(self.encoded.rows(examples))
-        groups = micro_batches(sequences, self.max_tokens)
+        rows = self.encoded.rows(examples)
+        groups = micro_batches(self.encoded.sequences, self.max_tokens, rows)
         return [pack(group, self.task.collate(group)) for group in groups]
 
     def take(self, step: Any, batches: Iterable[Sequence[int]]) -> None:
