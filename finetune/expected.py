@@ -84,6 +84,13 @@ class Claim(NamedTuple):
     verdict: str
     got: str = "got"
 
+    def failed(self, why: str, wholly: bool) -> Claim:
+        """The claim against runs that learnt nothing: some of them, or ``wholly``, and then nothing
+        is reproduced."""
+        good = self.verdict in ("reproduced", "above")
+        said = "not reproduced" if wholly and good else self.verdict
+        return self._replace(verdict=f"{said} ({why})")
+
     def line(self) -> str:
         """The claim and what came of it, to read."""
         entry = self.expected
@@ -119,13 +126,17 @@ def claims(
     metrics: Mapping[str, Mapping[str, float]],
     differing: Sequence[str],
     fingerprint: str | None = None,
+    *,
+    degenerate: bool = False,
 ) -> list[Claim]:
     """Every score that is expected against the metrics of a run, by split; ``differing`` are the
-    settings in which the run was not the recipe's, ``fingerprint`` is that of its data."""
-    return [
+    settings in which the run was not the recipe's, ``fingerprint`` is that of its data. A
+    degenerate run reproduces nothing."""
+    made = [
         _claim(e, metrics.get(e.split, {}).get(e.metric), _differing(e, differing, fingerprint))
         for e in expected
     ]
+    return [claim.failed("degenerate", True) for claim in made] if degenerate else made
 
 
 def claims_of_seeds(
@@ -144,13 +155,11 @@ def claims_of_seeds(
         each = summary.get(entry.split, {}).get(entry.metric, {})
         changed = _differing(entry, differing, fingerprint)
         claim = _claim(entry, each.get(entry.statistic), changed)
-        said = claim.verdict
         if num_degenerate:
-            nothing = num_degenerate == num_seeds and said in ("reproduced", "above")
-            said = "not reproduced" if nothing else said
-            said += f" ({num_degenerate} of {counted(num_seeds)} degenerate)"
+            failed = f"{num_degenerate} of {counted(num_seeds)} degenerate"
+            claim = claim.failed(failed, num_degenerate == num_seeds)
         got = f"{entry.statistic} of {counted(len(each.get('seeds', ())))}"
-        found.append(claim._replace(verdict=said, got=got))
+        found.append(claim._replace(got=got))
     return found
 
 

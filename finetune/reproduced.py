@@ -18,13 +18,14 @@ from finetune.recipe import Recipe, changed, load_recipe
 class Finished(NamedTuple):
     """A finished run in its folder, or several seeds: then ``metrics`` is their summary, and
     ``seeds`` what seeds.json says. ``recipe`` has name and path of the one it followed; older runs
-    and those without one have None."""
+    and those without one have None. ``degenerate`` says why a single run is."""
 
     folder: Path
     config: Mapping[str, Any]
     metrics: Mapping[str, Mapping[str, Any]]
     seeds: Mapping[str, Any]
     recipe: Mapping[str, str] | None
+    degenerate: Sequence[str] = ()
 
 
 def finished_runs(runs: Path) -> list[Finished]:
@@ -43,10 +44,12 @@ def _read(folder: Path) -> Finished:
     several = _content(folder / "seeds.json")
     first = min(folder.glob("seed-*"), default=folder) if several else folder
     metrics = several.get("metrics") if several else _content(folder / "metrics.json")
-    recipe = several.get("recipe") or _content(folder / "environment.json").get("recipe") or {}
+    about = _content(folder / "environment.json")
+    recipe = several.get("recipe") or about.get("recipe") or {}
     named = {"name", "path"} <= recipe.keys()
     config = _content(first / "config.json")
-    return Finished(folder, config, metrics or {}, several, recipe if named else None)
+    failed = about.get("degenerate", ())
+    return Finished(folder, config, metrics or {}, several, recipe if named else None, failed)
 
 
 def listed(
@@ -77,7 +80,8 @@ def reproduced(
         elif run.seeds:
             lines = [claim.line() for claim in _of_seeds(recipe, run, differing)]
         else:
-            found = claims(recipe.expected, run.metrics, differing, run.config.get("fingerprint"))
+            data, failed = run.config.get("fingerprint"), bool(run.degenerate)
+            found = claims(recipe.expected, run.metrics, differing, data, degenerate=failed)
             lines = [claim.line() for claim in found]
         yield from (f"{run.folder}: {line}" for line in lines)
 

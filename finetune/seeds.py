@@ -11,12 +11,13 @@ import json
 import math
 import statistics
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from finetune import launch, report
+from finetune.baseline import Baseline, baselines_of, degenerate
 from finetune.commands import quiet_libraries
 from finetune.config import TrainConfig, settings
 from finetune.expected import Claim, claims_of_seeds
@@ -24,16 +25,10 @@ from finetune.progress import clock
 from finetune.recipe import Followed, Recipe, changed, follow
 from finetune.run_log import Diverged
 from finetune.tasks import load_task
-from finetune.training import Baseline, baselines_of, train_once
+from finetune.training import train_once
 
 FILE = "seeds.json"
 """The summary in the folder that holds the seeds' folders."""
-
-OWN = ("pearson", "micro_f1", "span_f1_conll", "span_f1_strict")
-"""Metrics that count where none was asked for, of the tasks in which no one label is an answer to
-everything."""
-CHANCE = {"pearson": 0.05, "spearman": 0.05, "matthews": 0.05}
-"""Up to these a correlation is that of a run that learnt nothing; up to 0 every other score."""
 
 Metrics = Mapping[str, Mapping[str, float]]
 """Scores by name, by split."""
@@ -153,44 +148,6 @@ def _check_data(folder: Path, results: Results) -> None:
             f"{folder}: was trained on other data than the other seeds: choose another --out, or "
             "delete the folder to train it anew."
         )
-
-
-def degenerate(
-    folder: Path, metrics: Metrics, baselines: Mapping[str, Baseline], metric: str | None = None
-) -> Iterator[str]:
-    """Why a run has learnt nothing worth the name: a score that is no number, the same answer to
-    everything, no score above that of the most frequent label, no correlation, no right span.
-    ``metric`` is the one asked for."""
-    for split, values in metrics.items():
-        if bad := [name for name, value in values.items() if not math.isfinite(value)]:
-            yield f"{split}: {bad[0]} is no number"
-        if (answer := _only_answer(folder / f"predictions.{split}.jsonl")) is not None:
-            yield f"{split}: {answer}"
-        elif (base := baselines.get(split)) and values[base.metric] <= base.share:
-            yield f"{split}: {base.metric} {values[base.metric]:.4f}, not above {base}"
-        elif (own := next((name for name in (metric, *OWN) if name in values), None)) and (
-            values[own] <= CHANCE.get(own, 0.0)
-        ):
-            yield f"{split}: {own} {values[own]:.4f} is that of no learning"
-
-
-def _only_answer(path: Path) -> str | None:
-    """What all answers of a file of predictions are, where there are several and all are alike."""
-    answers = set()
-    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-    for line in lines:
-        record = json.loads(line)
-        if "tags" in record:
-            answers |= set(record["tags"])
-        elif "label" in record:
-            answers.add(json.dumps(record["label"], ensure_ascii=False))
-        else:
-            answers |= {"span" for _ in record["spans"]}
-        if len(answers) > 1 or "span" in answers:
-            return None
-    if not answers:
-        return "no spans at all" if lines else None
-    return f"every answer is {answers.pop()}" if len(lines) > 1 else None
 
 
 def summary(metrics: Mapping[int, Metrics]) -> dict[str, dict[str, dict[str, Any]]]:

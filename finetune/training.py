@@ -6,12 +6,12 @@ import json
 import statistics
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from finetune import report
+from finetune.baseline import Baseline, baselines_of, degenerate
 from finetune.commands import quiet_libraries
 from finetune.config import TrainConfig
 from finetune.expected import Claim, claims
@@ -20,26 +20,15 @@ from finetune.tasks import Task, load_task
 
 if TYPE_CHECKING:
     from finetune.answers import Gold
-    from finetune.types import Example
-
-
-class Baseline(NamedTuple):
-    """What always answering the most frequent training label scores."""
-
-    label: str
-    metric: str
-    share: float
-
-    def __str__(self) -> str:
-        return f"always answering {self.label!r}: {self.metric} {self.share:.4f}"
 
 
 class Trained(NamedTuple):
-    """What a run came to: metrics and baselines by split, what its recipe claims, and whether its
-    model reads pairs."""
+    """What a run came to: metrics and baselines by split, why it counts as degenerate (if it does),
+    what its recipe claims, and whether its model reads pairs."""
 
     metrics: dict[str, dict[str, float]]
     baselines: dict[str, Baseline]
+    degenerate: Sequence[str]
     claims: Sequence[Claim]
     pairs: bool | None
 
@@ -63,6 +52,8 @@ def train(
     trained = train_once(name, config, lambda: report.to_continue(str(folder)), followed)
     if trained is None:
         return
+    if trained.degenerate:
+        print(f"this run is degenerate: {'; '.join(trained.degenerate)}")
     for claim in trained.claims:
         print(claim.line())
     print(
@@ -107,18 +98,9 @@ def train_once(
     if not main:
         return None
     folder = Path(config.out or "")
-    device = accelerator.device.type
-    baselines = baselines_of(task, result.metrics)
-    content = report.environment(device, precision_of(config, accelerator.device))
-    content |= _facts(task, baselines)
-    claimed: Sequence[Claim] = ()
-    if followed:
-        claimed = claims(
-            followed.recipe.expected, result.metrics, followed.differing, task.fingerprint
-        )
-        content["recipe"] = followed.record() | {"verdicts": [each.record() for each in claimed]}
-    text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
-    (folder / "environment.json").write_text(text, encoding="utf-8")
+    precision = precision_of(config, accelerator.device)
+    about = report.environment(accelerator.device.type, precision)
+    trained = _judged(task, config, result.metrics, about, followed)
     report.write_readme(
         folder,
         task=name,
@@ -126,14 +108,42 @@ def train_once(
         labels=list(task.labels),
         pairs=task.pairs,
         metrics=result.metrics,
-        baselines=(lines := {split: str(line) for split, line in baselines.items()}),
+        baselines=(lines := {split: str(line) for split, line in trained.baselines.items()}),
         notes=result.notes,
         best_step=result.best_step,
         num_steps=result.num_steps,
     )
     print(report.results(result.metrics, lines))
     report.write_or_say(folder, _gold(task))
-    return Trained(result.metrics, baselines, claimed, task.pairs)
+    return trained
+
+
+def _judged(
+    task: Task,
+    config: TrainConfig,
+    metrics: dict[str, dict[str, float]],
+    about: dict[str, Any],
+    followed: Followed | None,
+) -> Trained:
+    """What the scores of a run come to; written to its folder, after what there is ``about`` its
+    environment."""
+    folder = Path(config.out or "")
+    baselines = baselines_of(task, metrics)
+    failed = list(degenerate(folder, metrics, baselines, config.metric))
+    about = about | _facts(task, baselines) | {"degenerate": failed}
+    claimed: Sequence[Claim] = ()
+    if followed:
+        claimed = claims(
+            followed.recipe.expected,
+            metrics,
+            followed.differing,
+            task.fingerprint,
+            degenerate=bool(failed),
+        )
+        about["recipe"] = followed.record() | {"verdicts": [each.record() for each in claimed]}
+    text = json.dumps(about, indent=2, ensure_ascii=False) + "\n"
+    (folder / "environment.json").write_text(text, encoding="utf-8")
+    return Trained(metrics, baselines, failed, claimed, task.pairs)
 
 
 def _facts(task: Task, baselines: Mapping[str, Baseline]) -> dict[str, Any]:
@@ -155,32 +165,6 @@ def _gold(task: Task) -> dict[str, Gold]:
         split: Gold(task.config.data, examples=task.read(split), train=train_examples)
         for split in task.splits[1:]
     }
-
-
-def baselines_of(task: Task, metrics: Mapping[str, Mapping[str, float]]) -> dict[str, Baseline]:
-    """By split: the accuracy of always answering the most frequent training label."""
-    counts = Counter(name for example in task.read("train") for name in _gold_names(example))
-    if not counts:
-        return {}
-    label = counts.most_common(1)[0][0]
-    found = {}
-    for split, values in metrics.items():
-        name = next((name for name in ("accuracy", "tag_accuracy") if name in values), None)
-        if name is None:  # spans have no such answer
-            continue
-        gold = [name for example in task.read(split) for name in _gold_names(example)]
-        share = gold.count(label) / max(1, len(gold))
-        found[split] = Baseline(label, name, share)
-    return found
-
-
-def _gold_names(example: Example) -> Sequence[str]:
-    """The tags of words, the one label of a text; nothing where there are several, or a number."""
-    from finetune.types import TokenExample
-
-    if isinstance(example, TokenExample):
-        return example.tags or ()
-    return [example.label] if isinstance(example.label, str) else []
 
 
 def dry_run(name: str, config: TrainConfig) -> None:

@@ -81,6 +81,8 @@ def missing(system: System) -> Html:
     lines = [*system.missing]
     for run in system.runs:
         lines += [f"{run.folder.name}: {line}" if several else line for line in run.missing]
+        if not system.seeds and (failed := run.environment.get("degenerate")):
+            lines.append(f"{run.folder.name} is degenerate: {'; '.join(failed)}")
     for each in system.seeds.get("degenerate", ()):
         lines.append(f"seed {each.get('seed')} is degenerate: {'; '.join(each.get('reasons', ()))}")
     if not lines:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import statistics
 from pathlib import Path
 
 import pytest
 
+from finetune.baseline import Baseline, degenerate
 from finetune.run_log import Diverged
-from finetune.seeds import degenerate, summary, table
-from finetune.training import Baseline
+from finetune.seeds import summary, table
 from tests import data
 from tests.command import run
 from tests.tiny import save_tiny_checkpoint
@@ -29,6 +30,10 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "  - {split: test, metric: mse, value: 0.5, tolerance: 0.5, source: a made-up one}\n"
     )
     return folder
+
+
+JUDGED = re.compile(r"reproduced (\(degenerate\) )?\(a made-up one\)")
+"""How a run of three steps is judged, whether it has learnt anything or not."""
 
 
 def content(folder: Path) -> dict:
@@ -128,9 +133,28 @@ def test_the_same_data_elsewhere_are_comparable(place: Path, tmp_path: Path):
     (tmp_path / "r.yaml").write_text(text)
     arguments = ("--data", place / "data", "--out", tmp_path / "runs" / "two")
     outcome = run("run", tmp_path / "r.yaml", *arguments)
-    assert "reproduced (a made-up one)" in outcome.out and "changed" not in outcome.out
+    assert "not comparable" not in outcome.out and JUDGED.search(outcome.out)
     outcome = run("recipes", "--folder", tmp_path, "--runs", tmp_path / "runs")
-    assert "reproduced (a made-up one)" in outcome.out and "changed" not in outcome.out
+    assert "not comparable" not in outcome.out and JUDGED.search(outcome.out)
+
+
+def test_a_single_run_that_learnt_nothing_reproduces_nothing(place: Path, tmp_path: Path):
+    data.sentiment(tmp_path / "data")
+    same = [{"text": "all the same", "label": label} for label in ("pos", "neg")]
+    data.write_jsonl(tmp_path / "data" / "test.jsonl", same)
+    folder = tmp_path / "runs" / "one"
+    arguments = ("--data", tmp_path / "data", "--out", folder)
+    text = (place / "small.yaml").read_text()
+    (tmp_path / "r.yaml").write_text(text.replace(f"{place / 'data'}", f"{tmp_path / 'data'}"))
+    outcome = run("run", tmp_path / "r.yaml", *arguments)
+    assert outcome.code == 0 and "this run is degenerate: " in outcome.out
+    said = "not reproduced (degenerate) (a made-up one)"
+    assert 'test: every answer is "' in outcome.out and said in outcome.out
+    about = json.loads((folder / "environment.json").read_text())
+    assert about["recipe"]["verdicts"][0]["verdict"] == "not reproduced (degenerate)"
+    assert "one is degenerate: " in (folder / "report.html").read_text("utf-8")
+    outcome = run("recipes", "--folder", tmp_path, "--runs", tmp_path / "runs")
+    assert said in outcome.out
 
 
 def test_a_split_that_the_data_lack_is_refused_before_training(place: Path, tmp_path: Path):

@@ -149,6 +149,9 @@ def test_claims():
         "test f1: expected 0.9 ± 0.01, got 0.8000: below (b; source not checked)",
         "validation f1: expected 0.9 ± 0.01: not measured",
     ]
+    found = claims(expected, metrics, [], degenerate=True)
+    said = ["not reproduced (degenerate)", "below (degenerate)", "not measured (degenerate)"]
+    assert [claim.verdict for claim in found] == said
     found = claims(expected, metrics, ["lr", "steps"])
     assert found[0].line() == (
         "test accuracy: expected 0.9 ± 0.01, got 0.9050: not comparable (lr, steps changed)"

@@ -111,9 +111,11 @@ WALLS = {
     "label_check": "config cross_fitting interruption launch suspects types",
     "commands": "analysis_text comparing data export label_check models prediction "
     "predictor scoring submission tasks tokenization types",
-    "training": "answers commands config expected interruption launch optimization progress "
-    "publishing recipe report tasks train types",
-    "seeds": "commands config expected launch progress recipe report run_log tasks training",
+    "baseline": "tasks types",
+    "training": "answers baseline commands config expected interruption launch optimization "
+    "progress publishing recipe report tasks train types",
+    "seeds": "baseline commands config expected launch progress recipe report run_log tasks "
+    "training",
     "arguments": "config field_docs types",
     "field_docs": "",
     "start": "arguments config initial recipe seeds training",
