@@ -90,16 +90,18 @@ def read_text_file(
     columns: Mapping[str, str] | None = None,
     pair: bool | None = None,
     format: str | None = None,
+    labels: bool = True,
 ) -> Iterator[TextExample]:
     """Stream the texts of one file for prediction, in order, without keeping them.
 
     ``source`` is a path, ``-`` for standard input, or a file object; the latter two hold JSON
     Lines or, by their first line, one text per line. Labels are optional, and kept where they
-    are. ``id`` is the row, from 0; in a plain text file each line is a row, even a blank one.
+    are; without ``labels`` they are not looked at, so that any column may have their name. ``id``
+    is the row, from 0; in a plain text file each line is a row, even a blank one.
     """
     columns = check_columns(columns, ("text", "pair", "label"))
     table = _table(open_data(source, format), columns, plain=True)
-    for example, _ in _streamed(table, columns, pair):
+    for example, _ in _streamed(table, columns, pair, labels):
         yield example
 
 
@@ -132,14 +134,14 @@ NUMBERS = ("index", "idx", "id")
 def _numbered(
     table: Table, columns: Mapping[str, str], pair: bool | None
 ) -> Iterator[tuple[TextExample, str]]:
-    for example, record in _streamed(table, columns, pair):
+    for example, record in _streamed(table, columns, pair, labels=False):
         by_name = {str(name).lower(): value for name, value in record.values.items()}
         named = [str(by_name[name]).strip() for name in NUMBERS if name in by_name]
         yield example, next((number for number in named if number.isdecimal()), str(example.id))
 
 
 def _streamed(
-    table: Table, columns: Mapping[str, str], pair: bool | None
+    table: Table, columns: Mapping[str, str], pair: bool | None, labels: bool
 ) -> Iterator[tuple[TextExample, Record]]:
     """Each row as an example, as it is read."""
     if table.first() is None:
@@ -147,6 +149,7 @@ def _streamed(
     if table.headless is not None and len(table.header) == 1:
         columns = {"text": "0", **columns}
     roles = choose_roles(table, columns, pair)
+    roles = roles if labels else roles._replace(label=None)
     names = table.names.get(roles.label or "")
     for index, record in enumerate(table.records):
         text, second = _texts(record, roles)

@@ -389,6 +389,13 @@ def test_standard_input_and_file_objects(monkeypatch, content, texts):
     assert [e.text for e in read_text_file(io.BytesIO(content.encode()))] == texts
 
 
+def test_streaming_without_labels_takes_any_column_of_that_name(tmp_path):
+    rows = '{"text": "a", "label": {"x": 1}}\n{"text": "b", "label": [0, 0]}\n'
+    (tmp_path / "a.jsonl").write_text(rows)
+    found = list(read_text_file(tmp_path / "a.jsonl", labels=False))
+    assert [(e.text, e.label) for e in found] == [("a", None), ("b", None)]
+
+
 @pytest.mark.parametrize("line", [b'{"text": "x"}\n', b"plain text\n"])
 @pytest.mark.parametrize("reader", [read_text_file, read_token_file])
 def test_streaming_takes_a_line_when_it_needs_one(reader, line):
