@@ -255,5 +255,5 @@ def _missing_notes(labels: Mapping[str, Sequence[Any]]) -> list[str]:
         missing = sum(value is None for value in values)
         if missing:
             counted = f"{missing:,} of {len(values):,} rows"
-            notes.append(f"{split}: {counted} have no label (empty, '-' or -1)")
+            notes.append(f"{split}: {counted} have no label (empty, '-', NaN or -1)")
     return notes

@@ -89,7 +89,7 @@ def test_parquet_with_class_names(tmp_path):
 def test_plain_text_has_no_labels(read):
     dataset = read("a.txt", "one text\nanother\n")
     assert train(dataset) == [("one text", None, None), ("another", None, None)]
-    assert dataset.notes == ["train: 2 of 2 rows have no label (empty, '-' or -1)"]
+    assert dataset.notes == ["train: 2 of 2 rows have no label (empty, '-', NaN or -1)"]
 
 
 def test_csv_quotes_newlines_and_line_numbers(read):
@@ -229,7 +229,13 @@ def test_wrong_columns(error):
     [
         (["a", "b"], ["a", "b"]),
         ([" a ", "-", "", None], ["a", None, None, None]),
-        ([0, 1, -1], ["0", "1", None]),
+        ([*([0, 1] * 10), -1], [*(["0", "1"] * 10), None]),
+        ([0, 1, -1], ["0", "1", "-1"]),
+        ([-1, 1], ["-1", "1"]),
+        ([*([0, 1] * 20), -2, -1], [*(["0", "1"] * 20), "-2", "-1"]),
+        ([-1, -1], [None, None]),
+        (["good", "-1"], ["good", None]),
+        ([-1, 0.5], [-1.0, 0.5]),
         ([1, 2.5], [1.0, 2.5]),
         ([-1.0, 2.5], [-1.0, 2.5]),
         ([-1.0, -1.0], [None, None]),
@@ -248,15 +254,27 @@ def test_labels_in_json(read, values, labels):
 @pytest.mark.parametrize(
     ("values", "labels"),
     [
-        (["1", "0", "-1"], ["1", "0", None]),
+        ([*(["1", "0"] * 10), "-1"], [*(["1", "0"] * 10), None]),
+        (["1", "0", "-1"], ["1", "0", "-1"]),
+        (["1", "0.5", "-1"], [1.0, 0.5, -1.0]),
         (["1", "2.5", ""], [1.0, 2.5, None]),
         (["1", "2.5", "x"], ["1", "2.5", "x"]),
-        (["1.0", "nan"], ["1.0", "nan"]),
+        (["1.0", "NaN"], [1.0, None]),
     ],
 )
 def test_labels_in_tables(read, values, labels):
     content = "text\tlabel\n" + "".join(f"x\t{value}\n" for value in values)
     assert [e.label for e in read("a.tsv", content).splits["train"]] == labels
+
+
+def test_minus_one_is_a_class_where_it_is_common_and_said_so(tmp_path):
+    (tmp_path / "train.csv").write_text("text,label\n" + "a,-1\nb,0\nc,1\n" * 3)
+    (tmp_path / "test.csv").write_text("text,label\na,-1\nb,-1\n")  # as GLUE: no labels
+    dataset = read_text(str(tmp_path))
+    assert [e.label for e in dataset.splits["train"]] == ["-1", "0", "1"] * 3
+    assert [e.label for e in dataset.splits["test"]] == [None, None]
+    assert dataset.notes[0].startswith("-1 is read as a class")
+    assert [note[:4] for note in dataset.notes[1:]] == ["test"]
 
 
 def test_missing_labels_are_counted_by_split(tmp_path):
