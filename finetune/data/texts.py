@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -12,7 +12,7 @@ from finetune.data.labels import Raw, raw_label, settle
 from finetune.data.loading import check_columns, find_column, no_column, tables_of
 from finetune.data.sources import resolve
 from finetune.data.tables import Record, Table, open_table
-from finetune.types import Example, TextExample
+from finetune.types import Example, TextExample, shortened
 
 COUPLES = (
     ("text", "text_pair"), ("premise", "hypothesis"), ("sentence1", "sentence2"),
@@ -67,7 +67,7 @@ def read_text(
         names = table.names.get(roles.label or "")
         rows[split] = [(*_texts(record, roles), record.where) for record in records]
         labels[split] = [(_label(record, roles, names), record.where) for record in records]
-        notes += _spare_note(roles, notes)
+        notes += [note for note in _column_notes(table, roles, columns) if note not in notes]
     typed = all(table.typed for table in loaded.tables.values())
     settled, note = settle(labels, typed)
     notes += [note] if note else []
@@ -239,14 +239,20 @@ def _label(record: Record, roles: Roles, names: Sequence[str] | None) -> Raw:
     return raw_label(record.values.get(roles.label), names, record.where)
 
 
-def _spare_note(roles: Roles, notes: Iterable[str]) -> list[str]:
-    if not roles.spare:
-        return []
-    note = (
-        f"labels are from column {roles.label!r}; for {roles.spare[0]!r} write "
-        f"--columns label={roles.spare[0]}"
-    )
-    return [] if note in notes else [note]
+def _column_notes(table: Table, roles: Roles, columns: Mapping[str, str]) -> Iterator[str]:
+    """What was chosen among columns: another that could be the label, and those that nobody reads
+    where the column of the text was guessed."""
+    if roles.spare:
+        yield (
+            f"labels are from column {roles.label!r}; for {roles.spare[0]!r} write "
+            f"--columns label={roles.spare[0]}"
+        )
+    read = {roles.text, roles.pair, roles.label}
+    known = (*LABELS, *NUMBERS, "")
+    left = [n for n in table.header if n not in read and n.lower() not in known]
+    left = [name for name in left if not name.lower().endswith("id")]
+    if left and "text" not in columns:
+        yield f"texts are from column {roles.text!r}; not read: {shortened(left)}"
 
 
 def _missing_notes(labels: Mapping[str, Sequence[Any]]) -> list[str]:

@@ -167,6 +167,13 @@ def test_sick_has_two_labels(read):
     assert "numbers" in scores.notes[0]
 
 
+def test_columns_that_nobody_reads_are_named(read):
+    content = "id,title,body,category\n1,x,y,p\n"
+    note = "texts are from column 'title'; not read: body"
+    assert read("a.csv", content).notes == [note]
+    assert read("a.csv", content, columns={"text": "body"}).notes == []
+
+
 def test_cola_without_header(read):
     content = "gj04\t1\t\tOne fell.\ngj04\t0\t*\tFell one.\n"
     expected = [("One fell.", None, "1"), ("Fell one.", None, "0")]
@@ -218,7 +225,9 @@ def test_wrong_columns(error):
     assert "no column is known to hold a text; columns found: foo, bar. Name it:" in message
     message = error("a.tsv", "good\tnot known\nbad\tstill not\n")
     assert "no header with known names; its first row: 0: 'good', 1: 'not known'" in message
-    assert "--columns text=0 (its number from 0)" in message
+    assert (
+        "--columns text=0 (its number from 0; if that row is a header, its name: text=N" in message
+    )
 
 
 # --- labels ----------------------------------------------------------------------------------
