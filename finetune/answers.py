@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from finetune.align import detect_scheme, spans_to_tags, tags_to_spans
 from finetune.data import DataError, read_gold, read_text_file, read_token_file
+from finetune.data.labels import settle_gold
 from finetune.data.span_rows import read_spans
 from finetune.prediction_rows import Rows, file_of, form_of
 from finetune.tasks.labels import canonical_names
@@ -59,7 +60,7 @@ class Gold:
     def texts(self) -> list[TextExample]:
         """Texts with labels."""
         if self._examples is None:
-            return list(read_text_file(self.name, columns=self._columns))
+            return settle_gold(list(read_text_file(self.name, columns=self._columns)))
         return [example for example in self._examples if isinstance(example, TextExample)]
 
     @cached_property
@@ -116,9 +117,19 @@ def _labels(rows: Rows, gold: Gold, numbers: bool = False) -> Answers:
     elif all(map(_is_number, answers)) and (numbers or _measured(right, answers)):
         form, sides = "number", [_numbers(right, gold.name), [float(x) for x in answers]]
     else:
+        _refuse_names_for_measures(right, answers, gold.name)
         form, sides = "label", [canonical_names(map(_name, side)) for side in (right, answers)]
     kept_rows, kept = zip(*pairs, strict=True) if pairs else ((), ())
     return Answers(form, *sides, examples=kept, rows=kept_rows)
+
+
+def _refuse_names_for_measures(right: Sequence[Any], answers: Sequence[Any], gold: str) -> None:
+    decimal = any(isinstance(x, float) and not x.is_integer() for x in right)
+    if decimal and not any(_spells_number(str(answer)) for answer in answers):
+        raise DataError(
+            f"{gold}: its labels are numbers, but the predictions are names such as "
+            f"{answers[0]!r}: the files do not belong together."
+        )
 
 
 def has_numbers(rows: Rows) -> bool:

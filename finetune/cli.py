@@ -172,9 +172,9 @@ def _check(arguments: list[str]) -> None:
 
 def _predict(arguments: list[str]) -> None:
     run, rest = _first(arguments)
-    rest = _valued(rest, "--glue-submission", "auto")
+    rest = joined(_valued(rest, "--glue-submission", "auto"), "--text", "--pair")
     command = parse(
-        PredictCommand, joined(rest, "--text", "--pair"), "predict",
+        PredictCommand, rest, "predict",
         more="finetune predict RUN --text TEXT, or --file FILE. RUN is the folder of a run or of a "
         "model in it.",
     )  # fmt: skip
@@ -186,7 +186,9 @@ def _predict(arguments: list[str]) -> None:
         if command.text is not None:
             raise ValueError("--glue-submission answers a whole test file: leave --text out.")
     elif (command.text is None) == (command.file is None):
-        raise ValueError("predict needs either --text or --file.")
+        raise ValueError("predict needs either --text or --file (`--file -` reads a pipe).")
+    if sum(argument.startswith("--text=") for argument in rest) > 1:
+        raise ValueError("--text is given twice: several texts are lines of a file, --file FILE.")
     from finetune import commands
 
     commands.predict_texts(Path(run), command)

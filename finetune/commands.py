@@ -153,7 +153,10 @@ def _inputs(task: Task, command: PredictCommand) -> Iterator[Example]:
     elif task.words:
         yield from task.in_context(data.read_token_file(command.file or "", columns=columns))
     else:
-        for example in data.read_text_file(command.file or "", columns=columns, pair=task.pairs):
+        rows = data.read_text_file(
+            command.file or "", columns=columns, pair=task.pairs, labels=False
+        )
+        for example in rows:
             yield fitting(task, example)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -80,8 +81,9 @@ def hold_out(dataset: Dataset) -> Dataset:
 
     The rule is fixed and knows no seed, so that runs with different seeds are measured on the
     same examples. Where the data tell documents apart and there are at least 20 of them, every
-    tenth document is held out whole. Raises DataError without training data, or with just one
-    example.
+    tenth document is held out whole; where a label of twenty examples or more would have none among
+    the held-out ones (labels that take turns: yes, no, yes, no), every tenth example of each
+    label. Raises DataError without training data, or with just one example.
     """
     if any(name.split("_")[0] == "validation" for name in dataset.splits):
         return dataset
@@ -116,4 +118,13 @@ def _held_out(train: Sequence[Example]) -> tuple[set[int], str]:
         return held, "every tenth document"
     if len(train) < HELD_OUT_EVERY:
         return {len(train) - 1}, "the last example"
-    return set(range(last, len(train), HELD_OUT_EVERY)), "every tenth example"
+    held = set(range(last, len(train), HELD_OUT_EVERY))
+    names = [e.label if isinstance(e, TextExample) else None for e in train]
+    often = {n for n, c in Counter(names).items() if isinstance(n, str) and c >= 2 * HELD_OUT_EVERY}
+    if often <= {names[index] for index in held}:
+        return held, "every tenth example"
+    seen: Counter[object] = Counter()
+    for index, name in enumerate(names):
+        seen[name] += 1
+        held = held - {index} if seen[name] % HELD_OUT_EVERY else held | {index}
+    return held, "every tenth example of each label"

@@ -84,7 +84,7 @@ def _labels(dataset: Dataset) -> Iterator[Finding]:
             level = "info" if split.startswith("test") else "warning"
             message = f"{split}: {len(without):,} of {len(rows):,} examples have no label"
             if split == "train" and not gold:
-                level, message = "error", "train: no example has a label"
+                level, message = "error", "train: no example has a label (--columns label=NAME?)"
             yield Finding(level, "labels", message, first_places(without))
         numbers = [row.label for row in rows
                    if isinstance(row, TextExample) and isinstance(row.label, float)]  # fmt: skip

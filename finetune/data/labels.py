@@ -10,8 +10,13 @@ from typing import Any
 from finetune.data.dataset import DataError
 from finetune.types import TextExample, shortened
 
-MISSING = ("", "-", "-1")
-"""Texts that mean *no label*: empty, ``-`` (SNLI, no majority) and ``-1`` (GLUE test)."""
+MISSING = ("", "-", "nan")
+"""Texts, in lower case, that mean *no label*: empty, ``-`` (SNLI, no majority), pandas' ``NaN``."""
+MARK = -1
+"""A number that means *no label* (GLUE test), unless it is one of the classes."""
+SHARE_OF_MARKS = 0.05
+"""From this share of the labels on -1 is a class, as in -1, 0, 1 for negative, neutral, positive;
+SNLI without a majority is 0.1 % of train and 1.6 % of test."""
 
 Raw = str | int | float | tuple[str, ...] | None
 """A label before the whole column is known: JSON integers are not yet names or numbers."""
@@ -35,9 +40,9 @@ def raw_label(value: Any, names: Sequence[str] | None, where: str) -> Raw:
     if isinstance(value, float):
         return value
     if isinstance(value, int):
-        return None if value == -1 else value if names is None else _name(value, names, where)
+        return value if names is None else None if value == MARK else _name(value, names, where)
     if isinstance(value, str):
-        return None if value.strip() in MISSING else value.strip()
+        return None if value.strip().lower() in MISSING else value.strip()
     raise DataError(
         f"{where}: a label must be a text, a number or a list of texts, not {value!r}: name "
         "another column, for instance --columns label=NAME."
@@ -67,6 +72,7 @@ def settle(
     ``columns`` has the raw labels of each split with their ``file:line``. All are numbers where
     every label is one and at least one has a decimal point; otherwise integers become names.
     """
+    columns = {split: _without_only_marks(rows) for split, rows in columns.items()}
     flat = [pair for rows in columns.values() for pair in rows if pair[0] is not None]
     if any(isinstance(label, tuple) for label, _ in flat):
         return {split: [_tuple(*row) for row in rows] for split, rows in columns.items()}, None
@@ -74,16 +80,63 @@ def settle(
         _check_numbers(flat)
         note = "labels have decimal points: read as numbers (regression)"
         return {split: _numbers(rows) for split, rows in columns.items()}, note
-    return {
-        split: [None if label is None else str(label) for label, _ in rows]
+    is_class = _mark_is_class([label for label, _ in flat])
+    names = {
+        split: [
+            None if label is None or (_is_mark(label) and not is_class) else str(label)
+            for label, _ in rows
+        ]
         for split, rows in columns.items()
-    }, None
+    }
+    note = "-1 is read as a class, not as no label: leave the label empty where there is none"
+    return names, note if is_class else None
+
+
+def settle_gold(examples: Sequence[TextExample]) -> list[TextExample]:
+    """Examples of one file, read one by one, with -1 as no label where that is what it means."""
+    labels = [example.label for example in examples]
+    only = all(label is None or _is_mark(label) for label in labels)
+    if not only and (
+        _mark_is_class(labels) or _numeric([x for x in labels if x is not None], False)
+    ):
+        return list(examples)
+    return [
+        dataclasses.replace(example, label=None) if _is_mark(example.label) else example
+        for example in examples
+    ]
+
+
+def _without_only_marks(rows: Sequence[tuple[Raw, str]]) -> Sequence[tuple[Raw, str]]:
+    """A split whose every label is -1 has none (the test sets of GLUE)."""
+    only = all(label is None or _is_mark(label) for label, _ in rows)
+    return [(None, where) for _, where in rows] if only else rows
+
+
+def _mark_is_class(labels: Sequence[Raw]) -> bool:
+    """Whether -1 is one of the classes of a column: all its labels are whole numbers, and it is
+    not rare, or not the only one below 0."""
+    given = [label for label in labels if label is not None]
+    if not all(_is_whole(label) for label in given):
+        return False
+    num_marks = sum(map(_is_mark, given))
+    others = any(int(label) < 0 for label in given if not _is_mark(label))  # type: ignore[arg-type]
+    return 0 < num_marks and (others or num_marks >= SHARE_OF_MARKS * len(given))
+
+
+def _is_mark(label: Raw) -> bool:
+    return isinstance(label, int | str) and str(label) == str(MARK)
+
+
+def _is_whole(label: Raw) -> bool:
+    return isinstance(label, int) or (isinstance(label, str) and label.lstrip("-").isdecimal())
 
 
 def _tuple(label: Raw, where: str) -> tuple[str, ...] | None:
     if isinstance(label, float):
         raise DataError(f"{where}: label {label} is a number where other rows have lists of names.")
-    return label if label is None or isinstance(label, tuple) else (str(label),)
+    if label is None or _is_mark(label):
+        return None
+    return label if isinstance(label, tuple) else (str(label),)
 
 
 def _numeric(labels: Sequence[Raw], typed: bool) -> bool:

@@ -87,11 +87,12 @@ def find_column(table: Table, role: str, name: str) -> str:
 
 def no_column(table: Table, role: str, what: str, usual: str) -> DataError:
     """The error for a role that no column has the usual name of."""
-    number = "its number from 0" if table.headless is not None else "its name"
-    example = "0" if table.headless is not None else "NAME"
+    example = "NAME (its name)"
+    if table.headless is not None:
+        example = f"0 (its number from 0; if that row is a header, its name: {role}=NAME)"
     return DataError(
         f"{table.name}: no column is known to hold {what}; {columns_found(table)}. Name it: "
-        f"--columns {role}={example} ({number}), or call it {usual!r} in the file."
+        f"--columns {role}={example}, or call it {usual!r} in the file."
     )
 
 

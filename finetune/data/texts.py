@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -12,7 +12,7 @@ from finetune.data.labels import Raw, raw_label, settle
 from finetune.data.loading import check_columns, find_column, no_column, tables_of
 from finetune.data.sources import resolve
 from finetune.data.tables import Record, Table, open_table
-from finetune.types import Example, TextExample
+from finetune.types import Example, TextExample, shortened
 
 COUPLES = (
     ("text", "text_pair"), ("premise", "hypothesis"), ("sentence1", "sentence2"),
@@ -67,7 +67,7 @@ def read_text(
         names = table.names.get(roles.label or "")
         rows[split] = [(*_texts(record, roles), record.where) for record in records]
         labels[split] = [(_label(record, roles, names), record.where) for record in records]
-        notes += _spare_note(roles, notes)
+        notes += [note for note in _column_notes(table, roles, columns) if note not in notes]
     typed = all(table.typed for table in loaded.tables.values())
     settled, note = settle(labels, typed)
     notes += [note] if note else []
@@ -90,16 +90,18 @@ def read_text_file(
     columns: Mapping[str, str] | None = None,
     pair: bool | None = None,
     format: str | None = None,
+    labels: bool = True,
 ) -> Iterator[TextExample]:
     """Stream the texts of one file for prediction, in order, without keeping them.
 
     ``source`` is a path, ``-`` for standard input, or a file object; the latter two hold JSON
     Lines or, by their first line, one text per line. Labels are optional, and kept where they
-    are. ``id`` is the row, from 0; in a plain text file each line is a row, even a blank one.
+    are; without ``labels`` they are not looked at, so that any column may have their name. ``id``
+    is the row, from 0; in a plain text file each line is a row, even a blank one.
     """
     columns = check_columns(columns, ("text", "pair", "label"))
     table = _table(open_data(source, format), columns, plain=True)
-    for example, _ in _streamed(table, columns, pair):
+    for example, _ in _streamed(table, columns, pair, labels):
         yield example
 
 
@@ -132,14 +134,14 @@ NUMBERS = ("index", "idx", "id")
 def _numbered(
     table: Table, columns: Mapping[str, str], pair: bool | None
 ) -> Iterator[tuple[TextExample, str]]:
-    for example, record in _streamed(table, columns, pair):
+    for example, record in _streamed(table, columns, pair, labels=False):
         by_name = {str(name).lower(): value for name, value in record.values.items()}
         named = [str(by_name[name]).strip() for name in NUMBERS if name in by_name]
         yield example, next((number for number in named if number.isdecimal()), str(example.id))
 
 
 def _streamed(
-    table: Table, columns: Mapping[str, str], pair: bool | None
+    table: Table, columns: Mapping[str, str], pair: bool | None, labels: bool
 ) -> Iterator[tuple[TextExample, Record]]:
     """Each row as an example, as it is read."""
     if table.first() is None:
@@ -147,6 +149,7 @@ def _streamed(
     if table.headless is not None and len(table.header) == 1:
         columns = {"text": "0", **columns}
     roles = choose_roles(table, columns, pair)
+    roles = roles if labels else roles._replace(label=None)
     names = table.names.get(roles.label or "")
     for index, record in enumerate(table.records):
         text, second = _texts(record, roles)
@@ -236,14 +239,20 @@ def _label(record: Record, roles: Roles, names: Sequence[str] | None) -> Raw:
     return raw_label(record.values.get(roles.label), names, record.where)
 
 
-def _spare_note(roles: Roles, notes: Iterable[str]) -> list[str]:
-    if not roles.spare:
-        return []
-    note = (
-        f"labels are from column {roles.label!r}; for {roles.spare[0]!r} write "
-        f"--columns label={roles.spare[0]}"
-    )
-    return [] if note in notes else [note]
+def _column_notes(table: Table, roles: Roles, columns: Mapping[str, str]) -> Iterator[str]:
+    """What was chosen among columns: another that could be the label, and those that nobody reads
+    where the column of the text was guessed."""
+    if roles.spare:
+        yield (
+            f"labels are from column {roles.label!r}; for {roles.spare[0]!r} write "
+            f"--columns label={roles.spare[0]}"
+        )
+    read = {roles.text, roles.pair, roles.label}
+    known = (*LABELS, *NUMBERS, "")
+    left = [n for n in table.header if n not in read and n.lower() not in known]
+    left = [name for name in left if not name.lower().endswith("id")]
+    if left and "text" not in columns:
+        yield f"texts are from column {roles.text!r}; not read: {shortened(left)}"
 
 
 def _missing_notes(labels: Mapping[str, Sequence[Any]]) -> list[str]:
@@ -252,5 +261,5 @@ def _missing_notes(labels: Mapping[str, Sequence[Any]]) -> list[str]:
         missing = sum(value is None for value in values)
         if missing:
             counted = f"{missing:,} of {len(values):,} rows"
-            notes.append(f"{split}: {counted} have no label (empty, '-' or -1)")
+            notes.append(f"{split}: {counted} have no label (empty, '-', NaN or -1)")
     return notes

@@ -77,7 +77,7 @@ class Classify(BaseTask):
                 )
             kept = labelled or (examples if split.startswith("test") else [])
             if not kept:
-                raise ValueError(f"{data.name}: no row of {split} has a label.")
+                raise ValueError(f"{data.name}: no row of {split} has a label: --columns label=?")
             splits[split] = [with_problem(example, problem) for example in kept]
         return replace(data, splits=splits, notes=notes)
 

@@ -175,6 +175,20 @@ def test_standard_input(place: Path, outcomes: dict[str, Outcome]):
     assert run("predict", place / "classify", "--file", "-", stdin=b"").out == ""
 
 
+def test_labels_of_texts_to_predict_are_not_looked_at(
+    place: Path, outcomes: dict[str, Outcome], tmp_path: Path
+):
+    (path := tmp_path / "in.csv").write_text("text,score\na warm room,7\ncold,nobody knows\n")
+    outcome = run("predict", place / "classify", "--file", path)
+    assert outcome.code == 0, outcome.err
+    assert len(records(outcome.out)) == 2
+
+
+def test_one_text_at_a_time(place: Path):
+    outcome = run("predict", place / "classify", "--text", "one", "--text", "two")
+    assert outcome.code == 2 and "--text is given twice" in outcome.err
+
+
 def test_from_python(place: Path, outcomes: dict[str, Outcome]):
     import finetune
 

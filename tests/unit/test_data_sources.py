@@ -273,6 +273,16 @@ def test_hold_out_every_tenth_example(tmp_path):
     assert hold_out(dataset) is dataset
 
 
+def test_hold_out_of_labels_that_take_turns():
+    turns = [TextExample(i, f"{i}", label="no" if i % 2 else "yes") for i in range(60)]
+    dataset = hold_out(Dataset("turns", {"train": turns}))
+    held = [(e.text, e.label) for e in dataset.splits["validation"]]
+    assert held == [(str(i + n), ("yes", "no")[n]) for i in (18, 38, 58) for n in (0, 1)]
+    assert "every tenth example of each label of train (6 of 60" in dataset.notes[-1]
+    order = [*turns[::2], *turns[1::2]]  # sorted by label: the simple rule is fair
+    assert "every tenth example of train" in hold_out(Dataset("s", {"train": order})).notes[-1]
+
+
 def test_hold_out_small_sets_and_whole_documents():
     few = Dataset("few", {"train": [TextExample(i, str(i)) for i in range(3)]})
     assert [e.text for e in hold_out(few).splits["validation"]] == ["2"]

@@ -89,7 +89,7 @@ def test_parquet_with_class_names(tmp_path):
 def test_plain_text_has_no_labels(read):
     dataset = read("a.txt", "one text\nanother\n")
     assert train(dataset) == [("one text", None, None), ("another", None, None)]
-    assert dataset.notes == ["train: 2 of 2 rows have no label (empty, '-' or -1)"]
+    assert dataset.notes == ["train: 2 of 2 rows have no label (empty, '-', NaN or -1)"]
 
 
 def test_csv_quotes_newlines_and_line_numbers(read):
@@ -167,6 +167,13 @@ def test_sick_has_two_labels(read):
     assert "numbers" in scores.notes[0]
 
 
+def test_columns_that_nobody_reads_are_named(read):
+    content = "id,title,body,category\n1,x,y,p\n"
+    note = "texts are from column 'title'; not read: body"
+    assert read("a.csv", content).notes == [note]
+    assert read("a.csv", content, columns={"text": "body"}).notes == []
+
+
 def test_cola_without_header(read):
     content = "gj04\t1\t\tOne fell.\ngj04\t0\t*\tFell one.\n"
     expected = [("One fell.", None, "1"), ("Fell one.", None, "0")]
@@ -218,7 +225,9 @@ def test_wrong_columns(error):
     assert "no column is known to hold a text; columns found: foo, bar. Name it:" in message
     message = error("a.tsv", "good\tnot known\nbad\tstill not\n")
     assert "no header with known names; its first row: 0: 'good', 1: 'not known'" in message
-    assert "--columns text=0 (its number from 0)" in message
+    assert (
+        "--columns text=0 (its number from 0; if that row is a header, its name: text=N" in message
+    )
 
 
 # --- labels ----------------------------------------------------------------------------------
@@ -229,7 +238,13 @@ def test_wrong_columns(error):
     [
         (["a", "b"], ["a", "b"]),
         ([" a ", "-", "", None], ["a", None, None, None]),
-        ([0, 1, -1], ["0", "1", None]),
+        ([*([0, 1] * 10), -1], [*(["0", "1"] * 10), None]),
+        ([0, 1, -1], ["0", "1", "-1"]),
+        ([-1, 1], ["-1", "1"]),
+        ([*([0, 1] * 20), -2, -1], [*(["0", "1"] * 20), "-2", "-1"]),
+        ([-1, -1], [None, None]),
+        (["good", "-1"], ["good", None]),
+        ([-1, 0.5], [-1.0, 0.5]),
         ([1, 2.5], [1.0, 2.5]),
         ([-1.0, 2.5], [-1.0, 2.5]),
         ([-1.0, -1.0], [None, None]),
@@ -248,15 +263,27 @@ def test_labels_in_json(read, values, labels):
 @pytest.mark.parametrize(
     ("values", "labels"),
     [
-        (["1", "0", "-1"], ["1", "0", None]),
+        ([*(["1", "0"] * 10), "-1"], [*(["1", "0"] * 10), None]),
+        (["1", "0", "-1"], ["1", "0", "-1"]),
+        (["1", "0.5", "-1"], [1.0, 0.5, -1.0]),
         (["1", "2.5", ""], [1.0, 2.5, None]),
         (["1", "2.5", "x"], ["1", "2.5", "x"]),
-        (["1.0", "nan"], ["1.0", "nan"]),
+        (["1.0", "NaN"], [1.0, None]),
     ],
 )
 def test_labels_in_tables(read, values, labels):
     content = "text\tlabel\n" + "".join(f"x\t{value}\n" for value in values)
     assert [e.label for e in read("a.tsv", content).splits["train"]] == labels
+
+
+def test_minus_one_is_a_class_where_it_is_common_and_said_so(tmp_path):
+    (tmp_path / "train.csv").write_text("text,label\n" + "a,-1\nb,0\nc,1\n" * 3)
+    (tmp_path / "test.csv").write_text("text,label\na,-1\nb,-1\n")  # as GLUE: no labels
+    dataset = read_text(str(tmp_path))
+    assert [e.label for e in dataset.splits["train"]] == ["-1", "0", "1"] * 3
+    assert [e.label for e in dataset.splits["test"]] == [None, None]
+    assert dataset.notes[0].startswith("-1 is read as a class")
+    assert [note[:4] for note in dataset.notes[1:]] == ["test"]
 
 
 def test_missing_labels_are_counted_by_split(tmp_path):
@@ -387,6 +414,13 @@ def test_standard_input_and_file_objects(monkeypatch, content, texts):
     assert [e.text for e in read_text_file("-")] == texts
     assert [e.text for e in read_text_file(io.StringIO(content))] == texts
     assert [e.text for e in read_text_file(io.BytesIO(content.encode()))] == texts
+
+
+def test_streaming_without_labels_takes_any_column_of_that_name(tmp_path):
+    rows = '{"text": "a", "label": {"x": 1}}\n{"text": "b", "label": [0, 0]}\n'
+    (tmp_path / "a.jsonl").write_text(rows)
+    found = list(read_text_file(tmp_path / "a.jsonl", labels=False))
+    assert [(e.text, e.label) for e in found] == [("a", None), ("b", None)]
 
 
 @pytest.mark.parametrize("line", [b'{"text": "x"}\n', b"plain text\n"])

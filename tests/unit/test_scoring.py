@@ -38,6 +38,16 @@ def test_classes_that_are_numbers_by_name(tmp_path: Path):
     assert scored(tmp_path, labels("1", "0"), texts(1, 0))["accuracy"] == 1.0
 
 
+def test_minus_one_among_classes_is_scored(tmp_path: Path):
+    answers, gold = labels("-1", "0", "1", "0"), texts(-1, 0, 1, -1)
+    assert scored(tmp_path, answers, gold)["accuracy"] == 0.75
+
+
+def test_names_beside_measures_are_refused(tmp_path: Path):
+    with pytest.raises(ValueError, match="its labels are numbers, but the predictions are names"):
+        scored(tmp_path, labels("a", "b"), texts(4.5, 1.0))
+
+
 @pytest.mark.parametrize("answers", [(1, 0, 1, 1), ("1", "0", "1", "1"), (1.0, 0.0, 1.0, 1.0)])
 @pytest.mark.parametrize("gold", [(1, 0, 0, 1), ("1", "0", "0", "1")])
 def test_whole_numbers_are_classes_as_in_training(tmp_path: Path, answers: tuple, gold: tuple):
