@@ -242,6 +242,19 @@ def test_bare_types_are_spans_but_parts_of_speech_are_not(read):
     assert train(twitter)[0].tags == ("O", "V", "O", "N", "V")
 
 
+@pytest.mark.parametrize(("stray", "line"), [("ner", 1), ("0", 5), ("B_X", 5)])
+def test_one_stray_tag_does_not_make_plain_tags_of_all(error, stray, line):
+    """A header, a misprint: without this the whole set would be learnt without spans."""
+    tags = [stray if number == line else tag for number, tag in enumerate(["O", "B-X"] * 3, 1)]
+    message = error("a.conll", "".join(f"w{n} x {tag}\n\n" for n, tag in enumerate(tags, 1)))
+    assert f"a.conll:{2 * line - 1}: the word 'w{line}' has the tag {stray!r}" in message
+
+
+def test_prefixes_of_no_scheme(error):
+    message = error("a.conll", "a B-X\nb L-X\nc B-X\nd E-X\n")
+    assert "prefixes of the tags (B-, E-, L-) fit no one scheme" in message
+
+
 # --- JSON ------------------------------------------------------------------------------------
 
 
