@@ -131,6 +131,19 @@ def test_comments(read):
     assert train(read("a.conll", spaced))[0].words == ("Ann", "#")
 
 
+def test_remarks_before_a_sentence_of_blank_separated_columns(read, error):
+    content = "# Document 5, a letter\nAnn N B-PER\n# SYM O\n\n# x\n# N O\nLee N B-PER\n"
+    assert [e.words for e in train(read("a.conll", content))] == [("Ann", "#"), ("#", "Lee")]
+    assert "a.conll:2: 2 columns where 3" in error("a.conll", "Ann N B-PER\n# remark\n")
+
+
+def test_empty_tags(read, error):
+    """An empty last column of every line is none; a tag that is missing here and there is."""
+    examples = train(read("a.conll", "Ann\tN\tB-PER\t\nran\tV\tO\t\n"))
+    assert examples[0].tags == ("B-PER", "O")
+    assert "a.conll:2: the word 'ran' has no tag" in error("a.conll", "Ann\tB-PER\nran\t\n")
+
+
 def test_germeval_has_outer_and_inner_spans(read):
     content = (
         "#\thttp://source\t[2010-07-04]\t\n"
