@@ -181,8 +181,7 @@ def _numbers(labels: Sequence[Any], gold: str) -> list[float]:
 
 def _tags(rows: Rows, gold: Gold) -> Answers:
     examples = gold.tagged
-    tagged = [example for example in examples if example.tags is not None]
-    examples = tagged if len(rows) == len(tagged) else examples
+    examples = _asked(examples, [example.tags is not None for example in examples], len(rows))
     _same_number(rows, examples, gold)
     for (where, row), example in zip(rows, examples, strict=True):
         if example.tags is None:
@@ -199,6 +198,20 @@ def _tags(rows: Rows, gold: Gold) -> Answers:
     source = detect_scheme(right)
     schemes = source, source and (_answered_scheme(predicted, source) or source)
     return Answers("tags", right, predicted, schemes, examples, [row for _, row in rows])
+
+
+def _asked(
+    examples: Sequence[TokenExample], has_gold: Sequence[bool], number: int
+) -> Sequence[TokenExample]:
+    """Those examples that so many predictions are about.
+
+    A run leaves rows without words, and some systems those without gold, out of its predictions.
+    """
+    worded = [example for example in examples if example.words]
+    gold = [example for example, has in zip(examples, has_gold, strict=True) if has]
+    both = [example for example in gold if example.words]
+    fitting = (kept for kept in (examples, worded, both, gold) if len(kept) == number)
+    return next(fitting, examples)
 
 
 def _answered_scheme(predicted: Sequence[Sequence[str]], source: str | None) -> str | None:
@@ -223,11 +236,7 @@ def _spans(rows: Rows, gold: Gold) -> Answers:
             f"{gold.name}: no spans to score against: give spans, or tags that spell spans "
             "(B-TYPE, I-TYPE, O)."
         )
-    for kept in (  # a run leaves rows without words, and without gold, out of its predictions
-        [example for example in examples if example.words],
-        [example for example in examples if example.words and example.spans is not None],
-    ):
-        examples = kept if len(rows) == len(kept) else examples
+    examples = _asked(examples, [example.spans is not None for example in examples], len(rows))
     _same_number(rows, examples, gold)
     rows = _spelled(rows)
     kept = [

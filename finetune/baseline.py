@@ -79,7 +79,7 @@ def degenerate(
 def _only_answer(path: Path) -> str | None:
     """What all answers of a file of predictions are, where there are several and all are alike."""
     answers = set()
-    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    lines = path.read_text(encoding="utf-8").split("\n")[:-1] if path.is_file() else []
     for line in lines:
         record = json.loads(line)
         if "tags" in record:

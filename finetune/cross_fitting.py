@@ -169,6 +169,7 @@ def _write(file: Path, rows: Iterator[tuple[int, Any]]) -> None:
 
 
 def _read(file: Path) -> Iterator[tuple[int, Any]]:
-    for line in file.read_text(encoding="utf-8").splitlines():
-        index, evidence = json.loads(line)
-        yield index, evidence
+    with file.open(encoding="utf-8") as lines:
+        for line in lines:
+            index, evidence = json.loads(line)
+            yield index, evidence

@@ -98,8 +98,8 @@ class RunFolder:
         """
         if not self.accelerator.is_main_process:
             return
-        lines = self._predictions(split).read_text(encoding="utf-8").splitlines()
-        before = [json.loads(line) for line in lines]
+        with self._predictions(split).open(encoding="utf-8") as lines:
+            before = [json.loads(line) for line in lines]
         differing = _differing(before, predicted)
         if fitted is not None:
             differing = min(differing, _differing(before, fitted), key=len)

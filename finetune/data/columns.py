@@ -98,7 +98,7 @@ def layout_of(file: Opened, columns: Mapping[str, str]) -> Layout:
     rows = [row for row in rows if not _is_boundary(row)]
     if not rows:
         return Layout(1, 0, (), tabs)
-    width = len(rows[0])
+    width, rows = _without_empty_end(rows)
     numbered = re.fullmatch(r"\d+([-.]\d+)?", rows[0][0]) is not None
     conllu = file.format == "conllu" or (width == 10 and tabs and numbered)
     if conllu:
@@ -106,6 +106,14 @@ def layout_of(file: Opened, columns: Mapping[str, str]) -> Layout:
     else:
         layout = _plain_layout(rows, width, tabs)
     return _chosen(file, layout, columns)
+
+
+def _without_empty_end(rows: Sequence[list[str]]) -> tuple[int, list[list[str]]]:
+    """The number of columns, and the rows, without last columns that are empty everywhere."""
+    whole = width = len(rows[0])
+    while width > 1 and not any(cell for row in rows for cell in row[width - 1 :]):
+        width -= 1
+    return width, [row[:width] if len(row) == whole else row for row in rows]
 
 
 def _plain_layout(rows: Sequence[Sequence[str]], width: int, tabs: bool) -> Layout:
@@ -163,12 +171,15 @@ def _is_boundary(row: Sequence[str]) -> bool:
     return any(cell.startswith("-DOCSTART") for cell in row[:2])
 
 
-def _is_comment(text: str, layout: Layout) -> bool:
+def _is_comment(text: str, cells: Sequence[str], layout: Layout, first: bool) -> bool:
+    """Whether a line is no word; before the ``first`` word also any remark of other columns."""
     if not text.startswith("#"):
         return False
-    if layout.indexed:
+    if layout.indexed or _COMMENT.match(text):
         return True
-    return bool(_COMMENT.match(text)) or (layout.tabs and text[1:2] == " " and "\t" not in text)
+    if layout.tabs:
+        return text[1:2] == " " and "\t" not in text
+    return first and len(cells) not in (1, layout.num_columns)
 
 
 def _sentences(file: Opened, layout: Layout, ragged: bool) -> Iterator[Sentence]:
@@ -176,9 +187,9 @@ def _sentences(file: Opened, layout: Layout, ragged: bool) -> Iterator[Sentence]
     rows: list[list[str]] = []
     begin, document, count = 0, None, itertools.count(1)
     for line in itertools.chain(file, [Line(0, "")]):
-        comment = _is_comment(line.text, layout)
-        cells = [] if comment else _cells(line.text, layout.tabs)
-        boundary = _is_boundary(cells)
+        cells = _cells(line.text, layout.tabs)
+        comment = _is_comment(line.text, cells, layout, first=not rows)
+        boundary = not comment and _is_boundary(cells)
         if rows and (boundary or not line.text.strip()):
             yield _sentence(rows, layout, file.where(begin), document)
             rows = []
@@ -214,6 +225,12 @@ def _row(
         )
     if layout.conllu and not cells[0].isdecimal():
         return None
+    if any(cells[column] == "" for column in layout.tags if column < len(cells)) and not ragged:
+        raise DataError(
+            f"{file.where(line.number)}: the word {cells[layout.word]!r:.60} has no tag in column "
+            f"{layout.tags[-1]}: write one for every word, or name another column, for instance "
+            "--columns tags=1."
+        )
     return cells
 
 

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from finetune.align import (
+    SCHEMES,
     convert_tags,
     detect_scheme,
     illegal_transitions,
@@ -14,8 +15,12 @@ from finetune.align import (
     tags_to_spans,
 )
 from finetune.data.dataset import DataError
+from finetune.data.files import TAG
 from finetune.data.units import Unit
 from finetune.nesting import overlapping
+
+FITTING = ("BIO", "BIOES", "BILOU", "BMES")
+"""The schemes that an error names: IO and IOB1 have the prefixes of BIO."""
 
 
 def in_bio(units: Mapping[str, list[Unit]]) -> tuple[dict[str, list[Unit]], list[str]]:
@@ -33,6 +38,8 @@ def in_bio(units: Mapping[str, list[Unit]]) -> tuple[dict[str, list[Unit]], list
     if layers and all(tag.isdecimal() for layer in layers for tag in layer):
         return dict(units), ["tags are numbers without names: put names in their place"]
     notes = _scheme_notes(scheme, prefixed) + _repair_notes(scheme, units)
+    if scheme is None:
+        _refuse_strays(everything)
     if scheme is None and any(len(unit.layers) > 1 for unit in everything):
         unit = next(unit for unit in everything if len(unit.layers) > 1)
         raise DataError(
@@ -45,6 +52,38 @@ def in_bio(units: Mapping[str, list[Unit]]) -> tuple[dict[str, list[Unit]], list
     if nested:
         notes.append("nested spans: examples have spans, no tags")
     return {split: [tagged(u, nested) for u in rows] for split, rows in units.items()}, notes
+
+
+def _refuse_strays(units: Sequence[Unit]) -> None:
+    """DataError where most tags spell spans but a few do not: a header, a misprint, a comment.
+
+    Left alone, one such tag would make plain tags of all, without spans and their scores.
+    """
+    counts = Counter(tag for unit in units for layer in unit.layers for tag in layer)
+    spelled = Counter({tag: count for tag, count in counts.items() if TAG.fullmatch(tag)})
+    strays = counts - spelled
+    inside = spelled.total() - spelled["O"]
+    if counts and not strays:
+        found = ", ".join(sorted({f"{tag[0]}-" for tag in counts if tag != "O"}))
+        raise DataError(
+            f"{units[0].where}: the prefixes of the tags ({found}) fit no one scheme: legal are "
+            f"{'; '.join(', '.join(f'{p}-' for p in SCHEMES[name]) for name in FITTING)}."
+        )
+    if not strays or strays.total() * 2 > inside:
+        return
+    unit, word, tag = next(
+        (unit, word, tag)
+        for unit in units
+        for layer in unit.layers
+        for word, tag in zip(unit.words, layer, strict=True)
+        if tag in strays
+    )
+    others = ", ".join(repr(stray) for stray, _ in strays.most_common(6) if stray != tag)
+    raise DataError(
+        f"{unit.where}: the word {word!r:.60} has the tag {tag!r:.60}, but {inside:,} tags are of "
+        f"spans (B-TYPE, I-TYPE, …) and the rest O: correct it, or take the line out if it is a "
+        f"header or a comment{f' (also: {others})' if others else ''}."
+    )
 
 
 def tagged(unit: Unit, nested: bool) -> Unit:

@@ -371,3 +371,18 @@ def test_other_libraries_stay_quiet(place: Path, tmp_path: Path):
     assert "step 2: " in done.stderr
     assert all(OURS.match(line) for line in done.stderr.splitlines()), done.stderr
     assert "\x1b" not in done.stderr + done.stdout and "\r" not in done.stderr
+
+
+def test_words_and_labels_with_other_line_ends(place: Path, tmp_path: Path):
+    """U+2028 and U+0085 end no line: the run is scored, and its seeds are summed up."""
+    words = ["paris\u2028", "\u2028", "dog\u0085"]
+    rows = [{"tokens": words, "tags": ["B-a\u2028b", "O", "O"]}] * 8
+    for split in ("train", "validation", "test"):
+        data.write_jsonl(tmp_path / "data" / f"{split}.jsonl", rows)
+    outcome = run(
+        "tag", "--model", place / "bert", "--data", tmp_path / "data", "--out", tmp_path / "runs",
+        *SMALL, "--steps", "2", "--seeds", "2",
+    )  # fmt: skip
+    assert outcome.code == 0, outcome.err
+    with (tmp_path / "runs/seed-2/predictions.test.jsonl").open(encoding="utf-8") as lines:
+        assert [json.loads(line)["words"] for line in lines] == [words] * 8

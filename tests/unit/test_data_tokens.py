@@ -131,6 +131,19 @@ def test_comments(read):
     assert train(read("a.conll", spaced))[0].words == ("Ann", "#")
 
 
+def test_remarks_before_a_sentence_of_blank_separated_columns(read, error):
+    content = "# Document 5, a letter\nAnn N B-PER\n# SYM O\n\n# x\n# N O\nLee N B-PER\n"
+    assert [e.words for e in train(read("a.conll", content))] == [("Ann", "#"), ("#", "Lee")]
+    assert "a.conll:2: 2 columns where 3" in error("a.conll", "Ann N B-PER\n# remark\n")
+
+
+def test_empty_tags(read, error):
+    """An empty last column of every line is none; a tag that is missing here and there is."""
+    examples = train(read("a.conll", "Ann\tN\tB-PER\t\nran\tV\tO\t\n"))
+    assert examples[0].tags == ("B-PER", "O")
+    assert "a.conll:2: the word 'ran' has no tag" in error("a.conll", "Ann\tB-PER\nran\t\n")
+
+
 def test_germeval_has_outer_and_inner_spans(read):
     content = (
         "#\thttp://source\t[2010-07-04]\t\n"
@@ -240,6 +253,19 @@ def test_bare_types_are_spans_but_parts_of_speech_are_not(read):
     assert "no B- or I-" in dataset.notes[0]
     twitter = read("pos.txt", "i\tO\nsee\tV\nyou\tO\nLee\tN\nrun\tV\n")
     assert train(twitter)[0].tags == ("O", "V", "O", "N", "V")
+
+
+@pytest.mark.parametrize(("stray", "line"), [("ner", 1), ("0", 5), ("B_X", 5)])
+def test_one_stray_tag_does_not_make_plain_tags_of_all(error, stray, line):
+    """A header, a misprint: without this the whole set would be learnt without spans."""
+    tags = [stray if number == line else tag for number, tag in enumerate(["O", "B-X"] * 3, 1)]
+    message = error("a.conll", "".join(f"w{n} x {tag}\n\n" for n, tag in enumerate(tags, 1)))
+    assert f"a.conll:{2 * line - 1}: the word 'w{line}' has the tag {stray!r}" in message
+
+
+def test_prefixes_of_no_scheme(error):
+    message = error("a.conll", "a B-X\nb L-X\nc B-X\nd E-X\n")
+    assert "prefixes of the tags (B-, E-, L-) fit no one scheme" in message
 
 
 # --- JSON ------------------------------------------------------------------------------------

@@ -260,3 +260,16 @@ def test_spans_need_gold_spans(tmp_path: Path):
 def test_refused(tmp_path: Path, predictions: list[dict], gold: list[dict], message: str):
     with pytest.raises(ValueError, match=message):
         scored(tmp_path, predictions, gold)
+
+
+def test_gold_without_words_needs_no_answer(tmp_path: Path):
+    """A run leaves such rows out of its predictions, and its score is that of all others."""
+    gold = [
+        {"tokens": ["Ann", "ran"], "tags": ["B-PER", "O"]},
+        {"tokens": [], "tags": []},
+        {"tokens": ["Lee"], "tags": ["B-PER"]},
+    ]
+    answers = [{"tags": ["B-PER", "O"]}, {"tags": ["O"]}]
+    assert scored(tmp_path, answers, gold)["span_recall_conll"] == 0.5
+    answers.insert(1, {"tags": []})
+    assert scored(tmp_path, answers, gold)["span_recall_conll"] == 0.5
