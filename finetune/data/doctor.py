@@ -128,8 +128,10 @@ def _unseen(dataset: Dataset) -> Iterator[Finding]:
         missing = {name: count for name, count in counts.items() if name not in train}
         if missing:
             listed = ", ".join(f"{name} ({count:,})" for name, count in missing.items())
-            message = f"{split}: labels that train never has, and no model can predict: {listed}"
-            yield Finding("warning", "labels", message)
+            refused = isinstance(dataset.splits[split][0], TextExample)
+            what = "training refuses them" if refused else "no model can predict them"
+            message = f"{split}: labels that train never has, and {what}: {listed}"
+            yield Finding("error" if refused else "warning", "labels", message)
         absent = [name for name in train if name not in counts]
         if absent and counts:
             message = f"{split}: never has {', '.join(absent[:_MOST_LABELS])}, which train has"

@@ -78,7 +78,7 @@ def settle(
         return {split: [_tuple(*row) for row in rows] for split, rows in columns.items()}, None
     if _numeric([label for label, _ in flat], typed):
         _check_numbers(flat)
-        note = "labels have decimal points: read as numbers (regression)"
+        note = "labels have decimal points: read as numbers"
         return {split: _numbers(rows) for split, rows in columns.items()}, note
     is_class = _mark_is_class([label for label, _ in flat])
     names = {

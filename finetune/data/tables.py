@@ -114,9 +114,9 @@ def _parse(text: str, where: str) -> Any:
             json.dumps(value, ensure_ascii=False).encode("utf-8")
         return value
     except json.JSONDecodeError as error:
-        place = f"line {error.lineno} column {error.colno}"
+        place = f"{error.msg.removesuffix(' at')} at line {error.lineno} column {error.colno}"
         raise DataError(
-            f"{where}: not valid JSON ({error.msg} at {place}): JSON Lines has one "
+            f"{where}: not valid JSON ({place}): JSON Lines has one "
             'object per line, for instance {"text": "Fine film", "label": "positive"}.'
         ) from error
     except UnicodeEncodeError as error:

@@ -156,6 +156,13 @@ def model_folder(folder: str | Path) -> Path:
             return candidate
     if not folder.exists():
         raise ValueError(f"{folder}: no such folder. Give a run folder or the model inside it.")
+    inner = next(
+        (run for run in sorted(folder.glob("*/")) if (run / "best" / TASK_FILE).is_file()), None
+    )
+    if inner is not None:
+        raise ValueError(
+            f"{folder} is a folder of runs, not one of them: write for instance {inner}."
+        )
     raise ValueError(
         f"{folder}: no {TASK_FILE} in it or in {folder / 'best'}, so this is no model saved by "
         "finetune (or its training has not reached the first evaluation)."

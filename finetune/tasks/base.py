@@ -21,7 +21,7 @@ from finetune.initial import Initial, find_initial
 from finetune.models import load_config
 from finetune.tasks import TASK_FILE
 from finetune.tokenization import PieceTokenizer
-from finetune.types import Encoding, Example, LabelSet
+from finetune.types import Encoding, Example, LabelSet, TextExample
 
 if TYPE_CHECKING:
     import torch
@@ -293,6 +293,11 @@ def _limited(data: Dataset, limit: int) -> Dataset:
     if limit >= len(train):
         return data
     note = f"the first {limit:,} of {len(train):,} training examples are used (--limit)"
+    kept, given = (
+        {e.label for e in rows if isinstance(e, TextExample)} for rows in (train[:limit], train)
+    )
+    if len(kept) == 1 < len(given):
+        note += f"; all of them are {next(iter(kept))!r}: the data are sorted, shuffle them"
     return dataclasses.replace(
         data, splits={**data.splits, "train": train[:limit]}, notes=[*data.notes, note]
     )

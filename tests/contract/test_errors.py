@@ -301,6 +301,9 @@ def test_interrupt_keeps_a_checkpoint_and_says_how_to_go_on(
 def test_predict(place: Path, tmp_path: Path):
     (tmp_path / "empty").mkdir()
     one_line(run("predict", tmp_path / "empty", "--text", "a"), "no finetune.json")
+    (inner := tmp_path / "seeds" / "seed-1" / "best").mkdir(parents=True)
+    (inner / "finetune.json").write_text("{}")
+    one_line(run("predict", tmp_path / "seeds", "--text", "a"), "is a folder of runs", "seed-1")
     one_line(run("predict", tmp_path / "gone", "--text", "a"), "no such folder")
     one_line(run("predict", place / "tag", "--text", "a", "--pair", "b"), "--pair", "tags words")
     one_line(run("predict", place / "classify", "--text", "a", "--pair", "b"), "single texts")

@@ -675,6 +675,14 @@ def test_limit_is_noted_and_keeps_the_labels(runs: Runs) -> None:
     assert any("the first 3 of 8 training examples are used (--limit)" in n for n in task.notes)
 
 
+def test_limit_that_leaves_one_label_is_noted(runs: Runs, tmp_path: Path) -> None:
+    rows = [{"text": f"a man number {i}", "label": "ba"[i // 15]} for i in range(30)]
+    task = runs.task("single", data=splits(tmp_path, train=rows, validation=rows), limit=10)
+    assert any("all of them are 'b': the data are sorted" in note for note in task.notes)
+    more = runs.task("single", data=splits(tmp_path / "b", train=rows, validation=rows), limit=20)
+    assert not any("sorted" in note for note in more.notes)
+
+
 def test_both_validation_sets_of_mnli_are_scored(runs: Runs, tmp_path: Path) -> None:
     rows = CASES["nli 3"].rows
     data = splits(tmp_path, train=rows, validation_matched=rows, validation_mismatched=rows[:5])

@@ -364,6 +364,11 @@ def test_errors_say_where_and_what_to_do(error, name, content, words):
     assert all(word in message for word in words), message
 
 
+def test_a_string_without_end_is_said_in_good_english(error):
+    message = error("a.jsonl", '{"text": "a\n')
+    assert "(Unterminated string starting at line 1 column 10)" in message
+
+
 def test_numbers_as_texts_are_texts(read):
     assert train(read("a.jsonl", jsonl({"text": 5, "label": "p"}))) == [("5", None, "p")]
 

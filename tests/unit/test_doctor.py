@@ -69,7 +69,9 @@ def test_one_label_is_nothing_to_learn():
 def test_labels_that_only_one_split_has():
     dataset = texts(train=[text(0, "x"), text(1, "y", "b")], test=[text(0, "z", "c", split="test")])
     messages = [f.message for f in found(dataset, "labels")]
-    assert "test: labels that train never has, and no model can predict: c (1)" in messages
+    refused = "test: labels that train never has, and training refuses them: c (1)"
+    assert refused in messages
+    assert [f.message for f in found(dataset, "labels", "error")] == [refused]
     assert "test: never has a, b, which train has" in messages
 
 
