@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Any, Literal
+from typing import Literal
 
 from finetune.config import CONFIGS, flag
 from finetune.field_docs import field_docs
@@ -236,40 +234,6 @@ class BenchCommand:
     def chosen_phases(self) -> list[str]:
         """The phases by name, in the order asked for, each once."""
         return list(dict.fromkeys(name.strip() for name in self.phases.split(",")))
-
-
-def parse(kind: type[Any], arguments: Sequence[str], command: str, *, more: str = "") -> Any:
-    """Read arguments into a dataclass; wrong ones end the program with what is legal.
-
-    ``more`` is help for what tyro does not see: positional arguments and flags taken before.
-    """
-    import tyro
-
-    docs = field_docs(kind)
-    for entry in dataclasses.fields(kind):
-        entry.metadata = MappingProxyType({"help": docs[entry.name]})
-    return tyro.cli(
-        kind,
-        args=list(arguments),
-        prog=f"finetune {command}",
-        description=f"{kind.__doc__}{chr(10) * 2 if more else ''}{more}",
-        config=(tyro.conf.OmitArgPrefixes,),
-    )
-
-
-def joined(arguments: Sequence[str], *flags: str) -> list[str]:
-    """The arguments, these flags and their values as one: a value may then begin with a dash.
-
-    >>> joined(["--text", "-1", "--file", "x"], "--text")
-    ['--text=-1', '--file', 'x']
-    """
-    result: list[str] = []
-    for argument in arguments:
-        if result and result[-1] in flags:
-            result[-1] += f"={argument}"
-        else:
-            result.append(argument)
-    return result
 
 
 def options_table(task: str) -> str:

@@ -19,10 +19,9 @@ from finetune.arguments import (
     RecipesCommand,
     ReportCommand,
     ScoreCommand,
-    joined,
-    parse,
 )
 from finetune.config import CONFIGS
+from finetune.parsing import joined, parse
 from finetune.start import configured, run, train
 from finetune.types import perhaps
 

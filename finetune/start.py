@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from finetune.arguments import ALSO, joined, parse
+from finetune.arguments import ALSO
 from finetune.config import CONFIGS, TrainConfig
+from finetune.parsing import joined, parse
 
 if TYPE_CHECKING:
     from finetune.recipe import Recipe
@@ -98,5 +99,5 @@ def configured(recipe: Recipe) -> TrainConfig:
     """The configuration that a recipe describes."""
     try:
         return parse(CONFIGS[recipe.task], recipe.arguments, recipe.task)
-    except SystemExit:
-        raise ValueError(f"{recipe.path}: a setting has a wrong value (see above).") from None
+    except ValueError as error:
+        raise ValueError(f"{recipe.path}: {error}") from None

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from finetune.arguments import BenchCommand, parse
+from finetune.arguments import BenchCommand
+from finetune.parsing import parse
 
 if __name__ == "__main__":
     try:

@@ -164,9 +164,12 @@ def test_model_folders_that_are_no_encoders(place: Path, tmp_path: Path):
 
 
 @pytest.mark.parametrize(("flags", "parts"), [
-    (("--bacth-size", "3"), ("Unrecognized options", "--bacth-size", "Perhaps you meant",
-                             "--batch-size")),
-    (("--epochs", "many"), ("--epochs", "many")),
+    (("--bacth-size", "3"), ("--bacth-size is no option. Perhaps you meant '--batch-size'?",)),
+    (("--epochs", "many"), ("--epochs must be a number, not 'many'.",)),
+    (("--limit=x",), ("--limit must be a whole number, not 'x'.",)),
+    (("--batch-size", "3.5"), ("--batch-size must be a whole number, not '3.5'.",)),
+    (("--lr",), ("missing value for argument '--lr'",)),
+    (("stray",), ("stray is no option.", "`finetune classify --help` lists all options.")),
     (("--precision", "fp8"), ("fp8", "'auto'", "'bf16'", "'fp32'")),
     (("--lr", "-1"), ("--lr must be above 0, not -1.0",)),
     (("--freeze", "some"), ("--freeze must be none, embeddings, all, or a number of layers",)),
@@ -174,11 +177,7 @@ def test_model_folders_that_are_no_encoders(place: Path, tmp_path: Path):
     (("--columns", "text"), ("--columns must be role=column",)),
 ])  # fmt: skip
 def test_flags(flags: tuple[str, ...], parts: tuple[str, ...]):
-    outcome = run("classify", *flags)
-    assert outcome.code == 2
-    said = " ".join(outcome.err.split())
-    for part in parts:
-        assert part in said
+    one_line(run("classify", *flags), *parts)
 
 
 def test_settings_that_do_not_fit_the_model_or_data(place: Path, tmp_path: Path):
@@ -211,9 +210,7 @@ def test_recipes(place: Path, tmp_path: Path):
     (path := tmp_path / "r.yaml").write_text("task: nli\nbatch_siz: 3\n")
     one_line(run("run", path), "r.yaml:2: unknown setting 'batch_siz'", "'batch_size'?")
     path.write_text("task: nli\nbatch_size: many\n")
-    outcome = run("run", path)
-    one_line(outcome, "r.yaml: a setting has a wrong value")
-    assert "--batch-size" in outcome.err and "many" in outcome.err
+    one_line(run("run", path), "r.yaml: --batch-size must be a whole number, not 'many'.")
     path.write_text("task: nli\nlr: -1\n")
     assert "--lr must be above 0" in " ".join(run("check", path).err.split())
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from finetune.arguments import parse
 from finetune.config import CONFIGS, RESULT_FREE
 from finetune.data.hub import ALIASES, TO_FETCH
 from finetune.heads.sequence import SequenceClassifier
 from finetune.launch import RUNS
+from finetune.parsing import parse
 from finetune.recipe import find_recipes, load_recipe, packaged, to_arguments
 from finetune.tasks.labels import NLI_LABELS
 from finetune.tokenization import PieceTokenizer

@@ -15,11 +15,10 @@ from finetune.arguments import (
     CompareCommand,
     PredictCommand,
     ScoreCommand,
-    joined,
-    parse,
 )
 from finetune.cli import COMMANDS, main
 from finetune.config import CONFIGS, TagConfig, TrainConfig
+from finetune.parsing import joined, parse
 from finetune.recipe import Recipe
 from tests.command import run
 

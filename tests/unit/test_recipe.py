@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from finetune.arguments import parse
 from finetune.config import NliConfig, settings
 from finetune.expected import Expected
+from finetune.parsing import parse
 from finetune.recipe import changed, find_recipes, load_recipe, to_arguments
 from tests.command import run
 
