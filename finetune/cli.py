@@ -186,7 +186,7 @@ def _predict(arguments: list[str]) -> None:
         if command.text is not None:
             raise ValueError("--glue-submission answers a whole test file: leave --text out.")
     elif (command.text is None) == (command.file is None):
-        raise ValueError("predict needs either --text or --file.")
+        raise ValueError("predict needs either --text or --file (- reads standard input).")
     from finetune import commands
 
     commands.predict_texts(Path(run), command)
