@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from finetune.align import detect_scheme, spans_to_tags, tags_to_spans
+from finetune.align import convert_tags, detect_scheme, spans_to_tags, tags_to_spans
 from finetune.data import DataError, read_gold, read_text_file, read_token_file
 from finetune.data.labels import settle_gold
 from finetune.data.span_rows import read_spans
@@ -196,7 +196,10 @@ def _tags(rows: Rows, gold: Gold) -> Answers:
     right = [list(example.tags or ()) for example in examples]
     predicted = [list(row["tags"]) for _, row in rows]
     source = detect_scheme(right)
-    schemes = source, source and (_answered_scheme(predicted, source) or source)
+    answered = source and (_answered_scheme(predicted, source) or source)
+    if source not in (None, "BIO", answered):  # as training reads gold, so that scores agree
+        right, source = [convert_tags(tags, source, "BIO") for tags in right], "BIO"
+    schemes = source, answered
     return Answers("tags", right, predicted, schemes, examples, [row for _, row in rows])
 
 

@@ -47,7 +47,7 @@ class CheckCommand:
     model: str | None = None
     """Also look through this model's tokenizer: vanishing words, windows, truncation."""
     max_length: int | None = None
-    """Longest sequence in tokens, for the forecast; unset is 512."""
+    """Longest sequence in tokens, for the forecast; unset is the model's limit, at most 512."""
     label_errors: bool = False
     """Also find training labels that are probably wrong: --model is trained on all folds of the
     data but one and asked about that one, in turn (confident learning)."""

@@ -185,7 +185,7 @@ def _predict(arguments: list[str]) -> None:
         if command.text is not None:
             raise ValueError("--glue-submission answers a whole test file: leave --text out.")
     elif (command.text is None) == (command.file is None):
-        raise ValueError("predict needs either --text or --file (`--file -` reads a pipe).")
+        raise ValueError("predict needs either --text or --file (`--file -` reads standard input).")
     if sum(argument.startswith("--text=") for argument in rest) > 1:
         raise ValueError("--text is given twice: several texts are lines of a file, --file FILE.")
     from finetune import commands

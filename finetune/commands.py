@@ -40,18 +40,22 @@ def check(command: CheckCommand, of_recipe: TrainConfig | None = None) -> None:
         data = read_text(
             command.data, columns=columns, pair=True if command.task == "nli" else None
         )
-    counter = None
+    counter, max_length = None, command.max_length or 512
     if command.model is not None:
+        from finetune.models import load_config
+        from finetune.tasks.base import model_limit
         from finetune.tokenization import PieceTokenizer
 
         tokenizer = PieceTokenizer.from_pretrained(command.model, words=words)
+        limit = model_limit(load_config(command.model))
+        max_length = tokenizer.max_length(limit, command.max_length)
 
         def counter(items: Sequence[Any]) -> list[Any]:
             if words:
                 return [[len(p) for p in s] for s in tokenizer.raw_word_pieces(items)]
             return [len(pieces) for pieces in tokenizer.text_pieces(items)]
 
-    findings = check_data(data, piece_counts=counter, max_length=command.max_length or 512)
+    findings = check_data(data, piece_counts=counter, max_length=max_length)
     print(render(findings))
     if any(finding.level == "error" for finding in findings):
         sys.exit(1)

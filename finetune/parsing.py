@@ -14,7 +14,6 @@ from finetune.config import flag
 from finetune.field_docs import field_docs
 from finetune.types import perhaps
 
-
 FRAME = str.maketrans("╭╮╰╯│", " " * 5)
 """What tyro's box is drawn with; where only ASCII can be printed, with blanks and dashes."""
 
@@ -53,7 +52,7 @@ def parse(kind: type[Any], arguments: Sequence[str], command: str, *, more: str 
 def _in_one_line(box: str, kind: type[Any], arguments: Sequence[str]) -> str:
     """What tyro's box of several lines says, without the help that it repeats."""
     text = " ".join(box.translate(FRAME).split())
-    title, said, *_ = re.split(r" ?[─-]{4,} ?", text)
+    said = re.split(r" ?[─-]{4,} ?", text)[1]  # behind the title
     options = [flag(entry.name) for entry in dataclasses.fields(kind)]
     if said.startswith("Unrecognized options: "):
         unknown = [argument for argument in arguments if argument.partition("=")[0] not in options]

@@ -87,7 +87,7 @@ class BaseTask(ABC):
         if config.init_from is not None:
             initial = find_initial(config, cls.name, labels, extra.get("problem"))
         tokenizer = _tokenizer(config, initial, cls.words)
-        limit = _model_limit(_encoder_config(config, initial))
+        limit = model_limit(_encoder_config(config, initial))
         max_length = tokenizer.max_length(limit, config.max_length)
         if config.limit is not None:
             data = _limited(data, config.limit)
@@ -280,7 +280,7 @@ def _encoder_config(config: TrainConfig, initial: Initial | None) -> Any:
     )
 
 
-def _model_limit(model: Any) -> int | None:
+def model_limit(model: Any) -> int | None:
     """How many tokens a model has positions for, by its configuration."""
     limit = getattr(model, "max_position_embeddings", None)
     family = FAMILIES.get(model.model_type)

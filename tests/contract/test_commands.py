@@ -15,6 +15,7 @@ import pytest
 from finetune.cli import COMMANDS
 from finetune.config import CONFIGS, flag
 from finetune.field_docs import field_docs
+from finetune.report import results
 from tests import data
 from tests.command import Outcome, run
 from tests.tiny import save_tiny_checkpoint
@@ -280,6 +281,30 @@ def test_check(place: Path):
     assert words.code == 0 and "tag scheme BIO" in words.out
     both = run("check", place / "pairs", "--task", "nli")
     assert both.code == 0 and "entailment" in both.out
+
+
+def test_check_knows_the_limit_of_the_model(place: Path, tmp_path: Path):
+    rows = [{"tokens": ["dog"] * 70, "tags": ["B-X", *["O"] * 69]}] * 3
+    file = data.write_jsonl(tmp_path / "train.jsonl", rows)
+    outcome = run("check", "--data", f"train={file}", "--model", place / "bert")
+    assert "3 examples exceed 64 tokens" in outcome.out, outcome
+    outcome = run(
+        "check", "--data", f"train={file}", "--model", place / "bert", "--max-length", "99"
+    )
+    assert outcome.code == 2 and "exceeds the 64 tokens" in outcome.err
+
+
+def test_counts_are_whole_numbers():
+    said = results({"test": {"inner_gold": 1.0, "inner_found": 0.0, "span_f1_inner": 1.0}})
+    assert said.split() == [
+        "test:",
+        "inner_gold",
+        "1",
+        "inner_found",
+        "0",
+        "span_f1_inner",
+        "1.0000",
+    ]
 
 
 def test_check_ends_with_1_where_data_cannot_be_trained_on(tmp_path: Path):

@@ -273,3 +273,16 @@ def test_gold_without_words_needs_no_answer(tmp_path: Path):
     assert scored(tmp_path, answers, gold)["span_recall_conll"] == 0.5
     answers.insert(1, {"tags": []})
     assert scored(tmp_path, answers, gold)["span_recall_conll"] == 0.5
+
+
+@pytest.mark.parametrize(("first", "second"), [("I-PER", "I-PER"), ("B-PER", "E-PER")])
+def test_gold_in_another_scheme_is_read_as_in_training(tmp_path: Path, first: str, second: str):
+    """IO and BMES gold: B B is one tag right of two, as a run that read the gold as BIO says."""
+    gold = [{"tokens": ["Ann", "Lee", "ran", "M"], "tags": [first, second, "O", "O"]}]
+    if second == "E-PER":
+        gold[0] |= {"tags": ["B-PER", "M-PER", "E-PER", "S-PER"]}
+        answers, right = [["B-PER", "B-PER", "I-PER", "O"]], 2
+    else:
+        answers, right = [["B-PER", "B-PER", "O", "O"]], 3
+    scores = scored(tmp_path, [{"tags": tags} for tags in answers], gold)
+    assert scores["tag_accuracy"] == right / 4
