@@ -83,6 +83,7 @@ class _Run:
         reporter: Reporter,
         head: Any,
     ) -> None:
+        task.forget()
         self.task, self.config = task, config
         self.accelerator, self.reporter = accelerator, reporter
         self.folder = RunFolder(Path(config.out or ""), accelerator)
@@ -148,16 +149,25 @@ class _Run:
     def run(self) -> FitResult:
         """Train to the end, then score the best model."""
         self._write_start()
-        if self.config.metric and self.validation:  # a wrong one is refused before it costs time
-            examples, encoded = (part[:1] for part in self.data.split(self.validation))
-            answers = self._predict(self.head, examples, encoded, self.validation)
-            chosen(self.task.score(examples, answers), self.config.metric)
+        if self.config.metric and self.validation:
+            self._check_metric(self.config.metric, self.validation)
         if not self.state.finished:
             with self.vocabulary, self.interruption:
                 self._train()
         result = self._finish()
         self.accelerator.wait_for_everyone()
         return result
+
+    def _check_metric(self, name: str, split: str) -> None:
+        """Refuse a wrong metric before it costs time: by the first example, and where examples
+        are words by all of them, as types and nesting have metrics that the first may lack."""
+        examples, encoded = self.data.split(split)
+        metrics: dict[str, float] = {}
+        for number in (1, len(examples)) if self.task.words else (1,):
+            if name not in metrics:
+                answers = self._predict(self.head, examples[:number], encoded[:number], split)
+                metrics = self.task.score(examples[:number], answers)
+        chosen(metrics, name)
 
     def _train(self) -> None:
         state, plan = self.state, self.plan
@@ -237,7 +247,7 @@ class _Run:
             metrics,
             self.state.best_step,
             self.plan.num_steps,
-            self.task.notes,
+            list(self.task.notes),
             self.state.step < self.plan.num_steps,
         )
 

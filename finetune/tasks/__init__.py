@@ -68,6 +68,9 @@ class Task(Protocol):
     def on(self, data: Dataset) -> Task:
         """The same task, with its labels and all, on other data in the task's form."""
 
+    def forget(self) -> None:
+        """Drop what an earlier training fitted on validation (``calibrate``)."""
+
     def read(self, split: str) -> Sequence[Example]:
         """The examples of a split."""
 

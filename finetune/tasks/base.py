@@ -178,6 +178,12 @@ class BaseTask(ABC):
         """Whether an example has two texts; None where the data had both kinds."""
         return self.extra.get("pairs")
 
+    def forget(self) -> None:
+        """Drop what an earlier training fitted on validation, so that the next begins as it did."""
+        self.extra.pop("temperature", None)
+        if "thresholds" in self.extra:
+            self.extra["thresholds"] = {}
+
     @property
     def splits(self) -> list[str]:
         """Names of the splits there are."""

@@ -253,8 +253,6 @@ class Classify(BaseTask):
         if self.config.calibrate == "none":
             return None
         chances = self._chances(predicted)
-        if "temperature" in self.extra:  # of an earlier training
-            chances = scaled(chances, 1 / self.extra["temperature"], self.problem == "multi")
         kept = [index for index, example in enumerate(gold) if self.has_gold(example)]
         right = self._right([gold[index] for index in kept])
         self.extra["temperature"], note = fitted_on_chances(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -204,6 +205,28 @@ def test_learns_keeps_its_threshold_and_answers_in_characters(place: Path, tmp_p
     again = fit(load_task(config.__class__(**{**vars_of(config), "resume": True}), "ner"),
                 config.__class__(**{**vars_of(config), "resume": True}))  # fmt: skip
     assert again.metrics == result.metrics, "a finished run is not calibrated twice"
+
+
+def test_a_task_is_trained_again_as_the_first_time(place: Path, tmp_path: Path):
+    task = task_of(place, steps=20, lr=5e-3, eval_every=5, calibrate="types")
+    runs = []
+    for name, left in (("fresh", {}), ("again", dict.fromkeys(task.labels, 0.95))):
+        task.extra["thresholds"] = left  # as an earlier training leaves them
+        result = fit(task, replace(task.config, out=str(tmp_path / name)))
+        lines = (result.folder / "log.jsonl").read_text().splitlines()
+        runs.append(([line for line in lines if '"split"' in line], result.metrics))
+    assert runs[0] == runs[1]
+
+
+@pytest.mark.parametrize("metric", ["span_f1_strict:PER", "span_f1_inner"])
+def test_a_metric_may_be_missing_in_the_first_example(place: Path, tmp_path: Path, metric: str):
+    sentences = [NESTED[3], *NESTED[:3]]  # the first has no span at all
+    data = tmp_path / "data"
+    for split in ("train", "validation"):
+        write_jsonl(data / f"{split}.jsonl", rows(sentences))
+    task = task_of(place, str(data), metric=metric, steps=1)
+    result = fit(task, replace(task.config, out=str(tmp_path / "run")))
+    assert metric in result.metrics["validation"]
 
 
 def vars_of(config: NerConfig) -> dict[str, Any]:
