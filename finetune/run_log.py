@@ -29,9 +29,10 @@ class RunLog:
             self._cut(step)
 
     def _cut(self, step: int) -> None:
-        """Drop lines from after the checkpoint that the run continues from."""
+        """Drop lines from after the checkpoint that the run continues from, and one that was cut
+        when the run was killed."""
         lines = self.path.read_text(encoding="utf-8").splitlines() if self.path.exists() else []
-        kept = [line for line in lines if json.loads(line)["step"] <= step] if step else []
+        kept = [line for line in lines if line.endswith("}") and json.loads(line)["step"] <= step]
         checkpoint.write_text(self.path, "".join(line + "\n" for line in kept))
 
     def add(self, loss: torch.Tensor, norm: torch.Tensor, examples: int) -> None:

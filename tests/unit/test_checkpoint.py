@@ -6,6 +6,7 @@ import errno
 import shutil
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -23,6 +24,7 @@ from finetune.checkpoint import (
     save_training,
     write_text,
 )
+from finetune.run_log import RunLog
 
 
 def fill(folder: Path, content: str) -> None:
@@ -265,3 +267,13 @@ def test_random_state_continues_exactly(tmp_path: Path) -> None:
     assert torch.equal(torch.rand(5), expected)
     with pytest.raises(ValueError, match="no random state for process 1"):
         load_random(tmp_path, 1)
+
+
+def test_a_log_with_a_line_that_was_cut_is_continued(tmp_path: Path):
+    path = tmp_path / "log.jsonl"
+    path.write_text('{"step": 1, "loss": 2.0}\n{"step": 2, "loss": 1.5}\n{"step": 3, "lo')
+    main = SimpleNamespace(is_main_process=True, log_with=[])
+    RunLog(path, main, 1)
+    assert path.read_text() == '{"step": 1, "loss": 2.0}\n'
+    RunLog(path, main, 0)
+    assert path.read_text() == ""
