@@ -76,7 +76,8 @@ def word_scores(
 
 def _given_continuation(logs: torch.Tensor, continuations: torch.Tensor) -> torch.Tensor:
     """Log-probabilities [W, C] of each tag among those that continue as it does."""
-    chances = logs.double().exp()
+    exact = torch.float32 if logs.device.type == "mps" else torch.float64  # as it has
+    chances = logs.to(exact).exp()
     together = torch.zeros_like(chances).index_add(1, continuations, chances)  # [W, C]
-    together = together[:, continuations].clamp_min(torch.finfo(torch.double).tiny)
+    together = together[:, continuations].clamp_min(torch.finfo(exact).tiny)
     return (logs - together.log()).to(logs.dtype)

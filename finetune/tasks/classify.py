@@ -216,12 +216,12 @@ class Classify(BaseTask):
 
     def decode(self, logits: torch.Tensor, batch: Batch) -> list[Partial]:
         """Probabilities [C] (regression: the number) of each sequence."""
-        logits = logits.double()
+        logits = logits.cpu().double()  # some devices have no double precision
         if self.problem == "single":
             logits = logits.softmax(-1)
         elif self.problem == "multi":
             logits = logits.sigmoid()
-        rows = logits.cpu().numpy()
+        rows = logits.numpy()
         return [Partial(*item) for item in zip(batch.example, batch.first_word, rows, strict=True)]
 
     def finish(self, example: TextExample, partials: Sequence[Partial]) -> TextPrediction:

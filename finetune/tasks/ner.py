@@ -200,7 +200,7 @@ class Ner(WordTask):
             score = (highest - logits[:, 0]).sigmoid()
             (rows,) = (score >= LOWEST).nonzero(as_tuple=True)
             labels, best = kind[rows], score[rows]
-        parts = [array.cpu().numpy() for array in (rows, labels, best.double())]
+        parts = [array.cpu().numpy() for array in (rows, labels, best.cpu().double())]
         sizes = [num_candidates(number, self.max_width) for number in batch.num_words]
         ends = np.cumsum(sizes)
         cuts = np.searchsorted(parts[0], ends[:-1])

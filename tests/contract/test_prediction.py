@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch.overrides import TorchFunctionMode
 
 from finetune import prediction
 from finetune.config import ClassifyConfig, NerConfig, TagConfig, TrainConfig
@@ -123,6 +125,30 @@ def test_a_stream_is_answered_piece_by_piece(
     first = next(answers)
     assert taken <= 3 * chunk, "what is computed, what is encoded, and what is read for the next"
     assert_alike([first, *answers], alone(task, head, examples))
+
+
+class _Brought(TorchFunctionMode):
+    """Refuses double precision for all tensors but those that were brought to the CPU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.brought: list[torch.Tensor] = []
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), named: Any = None
+    ) -> Any:
+        if function is torch.Tensor.double:
+            assert any(args[0] is tensor for tensor in self.brought), "double precision on a device"
+        found = function(*args, **(named or {}))
+        if function is torch.Tensor.cpu:
+            self.brought.append(found)
+        return found
+
+
+def test_devices_without_double_precision_answer(asked: tuple[Task, Any, list[Any]]) -> None:
+    task, head, examples = asked
+    with _Brought():
+        assert len(predict(task, head, examples)) == len(examples)
 
 
 def test_nothing_is_nothing(asked: tuple[Task, Any, list[Any]]) -> None:
