@@ -9,7 +9,6 @@ from finetune.data.documents import document_notes
 from finetune.data.findings import Finding, render
 from finetune.data.folds import assign_folds
 from finetune.data.hub import ALIASES, hub_set
-from finetune.data.labels import as_numbers
 from finetune.data.texts import (
     read_numbered_split,
     read_numbered_texts,
@@ -23,7 +22,6 @@ __all__ = [
     "DataError",
     "Dataset",
     "Finding",
-    "as_numbers",
     "assign_folds",
     "check_data",
     "document_notes",

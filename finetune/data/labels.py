@@ -165,22 +165,3 @@ def _numbers(rows: Sequence[tuple[Raw, str]]) -> list[str | tuple[str, ...] | fl
     """Numbers; a split in which all are -1.0 has no labels (the test sets of GLUE)."""
     numbers = [None if label is None else float(label) for label, _ in rows]  # type: ignore[arg-type]
     return [None] * len(numbers) if set(numbers) <= {-1.0, None} else list(numbers)
-
-
-def as_numbers(examples: Iterable[TextExample]) -> list[TextExample]:
-    """The same examples with labels as numbers, for regression on labels such as ``3``.
-
-    Raises DataError, with file and line, for a label that is no number.
-    """
-    converted = []
-    for example in examples:
-        label = example.label
-        if label is not None and not isinstance(label, float):
-            if isinstance(label, tuple) or not _is_number(label):
-                raise DataError(
-                    f"{example.where}: label {label!r} is not a number, which regression needs: "
-                    "name the column of the scores, for instance --columns label=score."
-                )
-            example = dataclasses.replace(example, label=float(label))
-        converted.append(example)
-    return converted

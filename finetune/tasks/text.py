@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -47,13 +48,13 @@ def _name(label: object) -> str:
 
 
 def _number(example: TextExample) -> float:
-    try:
-        return float(example.label)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        raise ValueError(
-            f"{example.where}: label {example.label!r} is not a number, as regression needs: "
-            "correct the row, or write --problem single."
-        ) from None
+    with contextlib.suppress(TypeError, ValueError):
+        if math.isfinite(number := float(example.label)):  # type: ignore[arg-type]
+            return number
+    raise ValueError(
+        f"{example.where}: label {example.label!r} is not a number, as regression needs: "
+        "correct the row, or write --problem single."
+    )
 
 
 def class_weights(

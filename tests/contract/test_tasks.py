@@ -23,6 +23,7 @@ from finetune.config import CONFIGS, ClassifyConfig, TrainConfig
 from finetune.heads.crf import LinearChainCrf
 from finetune.prediction import predict
 from finetune.tasks import load_task, saved_task
+from finetune.tasks.text import with_problem
 from finetune.train import fit
 from finetune.types import IGNORED, TextExample, TokenExample
 from tests.data import sentiment, write_jsonl
@@ -641,6 +642,14 @@ def test_labels_unseen_in_training_are_refused(runs: Runs, tmp_path: Path) -> No
     again = {"train": CASES["multi"].rows, "validation": [{"text": "x", "label": ["joy", "rage"]}]}
     with pytest.raises(ValueError, match=r"validation\.jsonl:1: label 'rage'"):
         runs.task("multi", data=splits(tmp_path / "multi", **again))
+
+
+@pytest.mark.parametrize("label", ["good", "nan", "inf", float("inf"), ("3",)])
+def test_regression_takes_finite_numbers_only(label: Any) -> None:
+    example = TextExample(0, "a", label=label, where="a.csv:7")
+    with pytest.raises(ValueError, match=r"a.csv:7: label .* is not a number, as regression needs"):
+        with_problem(example, "regression")
+    assert with_problem(replace(example, label="-3"), "regression").label == -3.0
 
 
 def test_one_label_only_is_refused(runs: Runs, tmp_path: Path) -> None:

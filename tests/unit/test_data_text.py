@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from finetune.data import DataError, as_numbers, read_text, read_text_file, read_token_file
-from finetune.types import TextExample
+from finetune.data import DataError, read_text, read_text_file, read_token_file
 
 
 @pytest.fixture
@@ -310,13 +309,6 @@ def test_missing_labels_are_counted_by_split(tmp_path):
 def test_bad_labels(error, labels, words):
     message = error("a.jsonl", jsonl(*({"text": "x", "label": label} for label in labels)))
     assert all(word in message for word in words), message
-
-
-def test_as_numbers():
-    examples = [TextExample(0, "a", label="3"), TextExample(1, "b"), TextExample(2, "c", label=0.5)]
-    assert [e.label for e in as_numbers(examples)] == [3.0, None, 0.5]
-    with pytest.raises(DataError, match=r"a.csv:7: label 'good' is not a number"):
-        as_numbers([TextExample(0, "a", label="good", where="a.csv:7")])
 
 
 # --- errors ----------------------------------------------------------------------------------
