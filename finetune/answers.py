@@ -118,7 +118,8 @@ def _labels(rows: Rows, gold: Gold, numbers: bool = False) -> Answers:
         form, sides = "number", [_numbers(right, gold.name), [float(x) for x in answers]]
     else:
         _refuse_names_for_measures(right, answers, gold.name)
-        form, sides = "label", [canonical_names(map(_name, side)) for side in (right, answers)]
+        both = canonical_names(map(_name, (*right, *answers)))  # of both sides or of neither
+        form, sides = "label", [both[: len(right)], both[len(right) :]]
     kept_rows, kept = zip(*pairs, strict=True) if pairs else ((), ())
     return Answers(form, *sides, examples=kept, rows=kept_rows)
 

@@ -34,6 +34,11 @@ def test_nli_names_of_other_systems(tmp_path: Path):
     assert scored(tmp_path, answers, gold)["accuracy"] == 1.0
 
 
+def test_names_are_those_of_nli_on_both_sides_or_on_neither(tmp_path: Path):
+    scores = scored(tmp_path, labels("n", "e", "s", "n"), texts("n", "e", "e", "n"))  # compass
+    assert scores["accuracy"] == 0.75
+
+
 def test_classes_that_are_numbers_by_name(tmp_path: Path):
     assert scored(tmp_path, labels("1", "0"), texts(1, 0))["accuracy"] == 1.0
 
