@@ -148,12 +148,13 @@ class _Run:
 
     def run(self) -> FitResult:
         """Train to the end, then score the best model."""
-        self._write_start()
-        if self.config.metric and self.validation:
-            self._check_metric(self.config.metric, self.validation)
-        if not self.state.finished:
-            with self.vocabulary, self.interruption:
-                self._train()
+        with self.vocabulary:
+            self._write_start()
+            if self.config.metric and self.validation:
+                self._check_metric(self.config.metric, self.validation)
+            if not self.state.finished:
+                with self.interruption:
+                    self._train()
         result = self._finish()
         self.accelerator.wait_for_everyone()
         return result

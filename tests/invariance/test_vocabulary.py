@@ -236,6 +236,21 @@ def interrupted(kind: str, config: TrainConfig, patch: pytest.MonkeyPatch) -> Tr
     return replace(config, resume=True)
 
 
+@pytest.mark.parametrize("setting", ["on", "off"])
+def test_a_run_that_is_refused_gives_the_model_back(
+    setting: str, place: Path, tmp_path: Path
+) -> None:
+    settings = {"active_vocabulary": setting, "metric": "loss"}
+    config = config_of("classify", place, tmp_path / "run", **settings)
+    task = load_task(config, "classify")
+    head = task.head()
+    plain = head.encoder.model.get_input_embeddings()
+    with pytest.raises(ValueError, match="--metric 'loss' cannot select a model"):
+        fit(task, config, head=head)
+    assert head.encoder.model.get_input_embeddings() is plain and type(plain) is torch.nn.Embedding
+    assert len(plain.weight) == plain.num_embeddings
+
+
 @pytest.mark.parametrize(("before", "after"), [("on", "off"), ("off", "on")])
 def test_a_run_continues_with_the_other_setting(
     before: str, after: str, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
