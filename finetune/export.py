@@ -24,10 +24,10 @@ import torch
 from torch import Tensor
 
 from finetune.batching import pack
-from finetune.encoder import flat
-from finetune.graph import Graph, blaming, trace
 from finetune.heads.base import PretrainedHead
 from finetune.heads.tagging import TokenTagger, piece_rows
+from finetune.onnx_graph import Graph, blaming, trace
+from finetune.padding import flat
 from finetune.predictor import Input, to_example
 from finetune.tasks import Task, model_folder, saved_task
 from finetune.types import Batch, Encoding

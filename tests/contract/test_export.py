@@ -31,7 +31,7 @@ from tests.command import Outcome, run
 pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
 
-from finetune import export, graph  # noqa: E402
+from finetune import export, onnx_graph  # noqa: E402
 
 FILES = {"model.onnx", "tokenizer.json", "tokenizer_config.json", "config.json", "finetune.json"}
 FIRSTS = ["the train was late", "anna", "a man is playing a guitar while a woman is singing a song"]
@@ -199,11 +199,11 @@ def test_a_graph_that_answers_otherwise_is_not_kept(
 ) -> None:
     place = saved(tmp_path, "classify")
 
-    class Wrong(graph.Logits):
+    class Wrong(onnx_graph.Logits):
         def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
             return super().forward(*inputs) + wrong
 
-    monkeypatch.setattr(graph, "Logits", Wrong)
+    monkeypatch.setattr(onnx_graph, "Logits", Wrong)
     outcome = run("export", place, "--output", tmp_path / "graph")
     one_line(outcome, "bert models cannot be exported", "are off by", "finetune predict")
     assert not list(tmp_path.glob("graph*"))
