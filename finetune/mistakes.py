@@ -11,11 +11,9 @@ import numpy as np
 
 from finetune.breakdown import surface
 from finetune.label_errors import probable_label_errors
-from finetune.span_matching import KINDS, match_sentences
+from finetune.span_matching import match_sentences
 from finetune.types import Span, TextExample, TokenExample
 
-SPAN_MISTAKES = KINDS[1:]
-"""Categories of spans: those of ``span_matching`` but the right ones."""
 AROUND = 12
 """Words shown on each side of a mistake."""
 MOST_LETTERS = 200
