@@ -18,7 +18,7 @@ from finetune.analysis_tables import (
     span_confusion_table,
     span_parts_table,
 )
-from finetune.answers import Answers, beside, training_examples
+from finetune.answers import Answers, beside
 from finetune.breakdown import (
     KNOWN,
     forms_of,
@@ -28,6 +28,7 @@ from finetune.breakdown import (
 )
 from finetune.calibration import Bin, error_of, reliability
 from finetune.confidences import chances_of_labels, judged, of_labels, of_spans, of_words
+from finetune.gold import training_examples
 from finetune.label_errors import why_not_credible
 from finetune.metrics import f1_scores, multilabel_sets, span_scores_by_type
 from finetune.mistakes import (

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from typing import Any, NamedTuple
 
 from finetune.align import convert_tags, detect_scheme, spans_to_tags, tags_to_spans
-from finetune.data import DataError, read_gold, read_text_file, read_token_file
-from finetune.data.labels import settle_gold
+from finetune.data import DataError
 from finetune.data.span_rows import read_spans
+from finetune.gold import Gold
 from finetune.prediction_rows import Rows, file_of, form_of
 from finetune.tasks.labels import canonical_names
-from finetune.types import Example, Span, TextExample, TokenExample
+from finetune.types import Example, Span, TokenExample
 
 
 class Answers(NamedTuple):
@@ -30,58 +29,6 @@ class Answers(NamedTuple):
     schemes: tuple[str | None, str | None] = (None, None)
     examples: Sequence[Example] = ()
     rows: Sequence[Mapping[str, Any]] = ()
-
-
-class Gold:
-    """Gold of a file, or examples that are in memory, each form read once.
-
-    ``name`` is for messages, and the file unless there are ``examples``. ``columns`` names columns
-    by role where they cannot be guessed, ``format`` is that of the file if its name lies. ``train``
-    are the examples that the system was trained on, where they are known.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        columns: Mapping[str, str] | None = None,
-        examples: Sequence[Example] | None = None,
-        format: str | None = None,
-        train: Sequence[Example] | None = None,
-    ) -> None:
-        self.name, self.train = name, train
-        self._columns, self._examples, self._format = columns or {}, examples, format
-
-    @property
-    def from_column(self) -> bool:
-        """Whether it is a column of a file of predictions."""
-        return self._format == "conll" and self._examples is None
-
-    @cached_property
-    def texts(self) -> list[TextExample]:
-        """Texts with labels."""
-        if self._examples is None:
-            return settle_gold(list(read_text_file(self.name, columns=self._columns)))
-        return [example for example in self._examples if isinstance(example, TextExample)]
-
-    @cached_property
-    def tagged(self) -> list[TokenExample]:
-        """Sentences with tags in the scheme of the file."""
-        if self._examples is None:
-            return list(read_token_file(self.name, columns=self._columns, format=self._format))
-        return [example for example in self._examples if isinstance(example, TokenExample)]
-
-    @cached_property
-    def marked(self) -> list[TokenExample]:
-        """Sentences with spans."""
-        if self._examples is None:
-            return read_gold(self.name, columns=self._columns)
-        return self.tagged
-
-
-def training_examples(file: str, columns: Mapping[str, str] | None, form: str) -> Sequence[Example]:
-    """The examples of a file that a system was trained on, whose answers have a form."""
-    data = Gold(file, columns)
-    return data.tagged if form == "tags" else data.marked if form == "spans" else data.texts
 
 
 def beside(rows: Rows, gold: Gold, form: str | None = None) -> Answers:

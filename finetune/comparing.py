@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from finetune.answers import Answers, Gold, beside, has_numbers, training_examples
+from finetune.answers import Answers, beside, has_numbers
 from finetune.data import DataError
+from finetune.gold import Gold, training_examples
 from finetune.prediction_rows import Rows, file_of, form_of, read_rows
 from finetune.significance import LEVEL, Comparison, Estimate, compare
 from finetune.sufficient_statistics import LOWER_IS_BETTER, count, default_metric

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from finetune.answers import Answers, Gold, beside
+from finetune.answers import Answers, beside
+from finetune.gold import Gold
 from finetune.metrics import (
     classification_scores,
     multilabel_scores,

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from finetune.answers import Gold
 from finetune.config import CONFIGS, TrainConfig, from_settings
 from finetune.data import Dataset, hold_out
+from finetune.gold import Gold
 from finetune.prediction_rows import has_gold_column
 from finetune.tasks import task_class
 from finetune.types import Example, TextExample, shortened

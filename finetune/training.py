@@ -19,7 +19,7 @@ from finetune.recipe import Followed, Recipe, follow
 from finetune.tasks import Task, load_task
 
 if TYPE_CHECKING:
-    from finetune.answers import Gold
+    from finetune.gold import Gold
 
 
 class Trained(NamedTuple):
@@ -158,7 +158,7 @@ def _facts(task: Task, baselines: Mapping[str, Baseline]) -> dict[str, Any]:
 
 def _gold(task: Task) -> dict[str, Gold]:
     """The gold of each split but training, as it is in memory."""
-    from finetune.answers import Gold
+    from finetune.gold import Gold
 
     train_examples = task.read("train")
     return {

@@ -192,7 +192,7 @@ def _results(system: System) -> str:
     names = dict.fromkeys(n for values in run.metrics.values() for n in values if ":" not in n)
     lines = [f"| metric | {' | '.join(run.metrics)} |", "| --- |" + " ---: |" * len(run.metrics)]
     for name in names:
-        cells = [number(v[name]) if name in v else "" for v in run.metrics.values()]
+        cells = [number(v[name], name) if name in v else "" for v in run.metrics.values()]
         lines.append(f"| `{name}` | {' | '.join(cells)} |")
     text = "\n".join(lines)
     if found is not None:

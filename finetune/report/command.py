@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from finetune.answers import Gold
 from finetune.config import CONFIGS, settings
+from finetune.gold import Gold
 from finetune.report.card import write_card
 from finetune.report.errors import MOST_EXAMPLES
 from finetune.report.gathering import System, gather

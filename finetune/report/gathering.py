@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from finetune.analysis import Analysis, analyse_answers
-from finetune.answers import Answers, Gold, beside
+from finetune.answers import Answers, beside
 from finetune.config import RESULT_FREE
+from finetune.gold import Gold
 from finetune.prediction_rows import read_rows
 from finetune.significance import Estimate, estimate
 from finetune.sufficient_statistics import count, default_metric

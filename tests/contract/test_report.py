@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from finetune.answers import Gold, beside
+from finetune.answers import beside
+from finetune.gold import Gold
 from finetune.prediction_rows import read_rows
 from finetune.report.tables import shown
 from finetune.significance import estimate
