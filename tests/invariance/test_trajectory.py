@@ -170,6 +170,16 @@ def test_a_signal_to_one_of_two_processes_stops_both(place: Path, tmp_path: Path
     assert step > 0 and f"stopped at step {step} of" in outputs[0][1]
 
 
+def test_what_cannot_be_saved_ends_both_of_two_processes(place: Path, tmp_path: Path):
+    config = config_of("classify", place, tmp_path / "run")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "best.new").write_text("a file where the new model's folder belongs")
+    processes = in_two_processes(command(config, "classify"))
+    outputs = [process.communicate(timeout=120) for process in processes]
+    assert [process.returncode for process in processes] == [2, 2], outputs
+    assert all("best: could not be saved (File exists)" in said for _, said in outputs), outputs
+
+
 def same_files(one: Path, other: Path) -> None:
     for name in (
         "last/model.safetensors",

@@ -97,7 +97,7 @@ WALLS = {
     "graphs": "optimization recording staging static_batch step types",
     "run_log": "checkpoint",
     "state": "checkpoint",
-    "run_folder": "checkpoint config tasks types",
+    "run_folder": "checkpoint config launch tasks types",
     "prediction": "batching encodings launch optimization prefetch progress staging tasks types",
     "encoding_cache": "encodings tasks types",
     "training_data": "batching config encoding_cache encodings optimization prefetch tasks types",
