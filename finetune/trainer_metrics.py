@@ -44,10 +44,10 @@ def compute_metrics(
         tagging_scores([names], [names], scheme)  # refuses tags that are not in the scheme
 
     def compute(evaluated: Any) -> dict[str, float]:
-        predictions, gold = evaluated.predictions, np.asarray(evaluated.label_ids)
+        predictions, gold, *_ = evaluated  # an EvalPrediction, or a pair of arrays
         if isinstance(predictions, tuple):  # logits first, then what else the model answers
             predictions = predictions[0]
-        return _scores(np.asarray(predictions), gold, names, scheme)
+        return _scores(np.asarray(predictions), np.asarray(gold), names, scheme)
 
     return compute
 

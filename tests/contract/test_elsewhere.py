@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import evaluate
@@ -12,7 +11,12 @@ import pytest
 import torch
 from seqeval.metrics import f1_score
 from sklearn.metrics import f1_score as class_f1
-from transformers import AutoModelForTokenClassification, Trainer, TrainingArguments
+from transformers import (
+    AutoModelForTokenClassification,
+    EvalPrediction,
+    Trainer,
+    TrainingArguments,
+)
 
 import finetune
 from finetune.evaluate_modules import SPAN_F1
@@ -61,7 +65,7 @@ def test_evaluate_refuses(cache: str):
 
 
 def evaluated(predictions: Any, label_ids: Any) -> Any:
-    return SimpleNamespace(predictions=predictions, label_ids=np.array(label_ids))
+    return EvalPrediction(predictions=predictions, label_ids=np.array(label_ids))
 
 
 def test_tags_of_arrays():
@@ -77,6 +81,7 @@ def test_tags_of_arrays():
     assert scores["span_f1_conll"] == pytest.approx(f1_score(GOLD, ANSWERS))
     assert compute(evaluated((logits, "hidden"), ids)) == scores
     assert compute(evaluated(logits.argmax(-1), ids)) == scores
+    assert compute((logits, ids)) == compute(evaluated(logits, ids))
     plain = finetune.compute_metrics(LABELS, scheme=None)(evaluated(logits, ids))
     assert plain["accuracy"] == scores["tag_accuracy"]
     assert "accuracy" in finetune.compute_metrics(["DET", "NOUN"])(
