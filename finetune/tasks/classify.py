@@ -24,7 +24,7 @@ from finetune.heads.sequence import SequenceClassifier
 from finetune.metrics import classification_scores, multilabel_scores, regression_scores
 from finetune.tasks.base import BaseTask
 from finetune.tasks.temperature import errors, fitted_on_chances, scaled
-from finetune.tasks.text import class_weights, encode_texts, problem_of, with_problem
+from finetune.tasks.text import class_weights, encode_texts, in_one_form, problem_of
 from finetune.types import Batch, Encoding, LabelSet, Partial, TextExample, TextPrediction
 
 METRICS = {"single": "accuracy", "multi": "micro_f1", "regression": "pearson"}
@@ -67,19 +67,7 @@ class Classify(BaseTask):
     @classmethod
     def prepare(cls, config: TextConfig, data: Dataset) -> Dataset:
         """Drop training and validation rows without a label, and bring labels into one form."""
-        problem = problem_of(config, data)
-        splits, notes = {}, list(data.notes)
-        for split, examples in data.splits.items():
-            labelled = [example for example in examples if example.label is not None]
-            if labelled and len(labelled) < len(examples):
-                notes.append(
-                    f"{len(examples) - len(labelled):,} rows of {split} without label dropped"
-                )
-            kept = labelled or (examples if split.startswith("test") else [])
-            if not kept:
-                raise ValueError(f"{data.name}: no row of {split} has a label: --columns label=?")
-            splits[split] = [with_problem(example, problem) for example in kept]
-        return replace(data, splits=splits, notes=notes)
+        return in_one_form(data, problem_of(config, data))
 
     @classmethod
     def derive(cls, config: TextConfig, data: Dataset) -> tuple[list[str], dict[str, Any]]:

@@ -26,6 +26,27 @@ def problem_of(config: TextConfig, data: Dataset) -> str:
     return "regression" if labels and all(isinstance(x, float) for x in labels) else "single"
 
 
+def in_one_form(data: Dataset, problem: str) -> Dataset:
+    """The data without training and validation rows that have no label, with labels in the form
+    the problem needs; ValueError where they can't be."""
+    splits, notes = {}, list(data.notes)
+    for split, examples in data.splits.items():
+        labelled = [example for example in examples if example.label is not None]
+        if labelled and len(labelled) < len(examples):
+            notes.append(f"{len(examples) - len(labelled):,} rows of {split} without label dropped")
+        kept = labelled or (examples if split.startswith("test") else [])
+        if not kept:
+            raise ValueError(f"{data.name}: no row of {split} has a label: --columns label=?")
+        splits[split] = [with_problem(example, problem) for example in kept]
+    given = [example.label for example in data.splits.get("train", ())]
+    if problem == "multi" and not any(isinstance(label, tuple) for label in given):
+        notes.append(
+            "each row has one label, read whole: several are lists in JSON Lines or Parquet, as in "
+            '"label": ["a", "b"]'
+        )
+    return replace(data, splits=splits, notes=notes)
+
+
 def with_problem(example: TextExample, problem: str) -> TextExample:
     """The example with its label in the form the problem needs; ValueError where it can't be."""
     label = example.label

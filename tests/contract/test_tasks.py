@@ -596,6 +596,14 @@ def test_class_weights_of_several_labels(runs: Runs) -> None:
     torch.testing.assert_close(total / count, expected)
 
 
+def test_several_labels_in_one_cell_are_one_and_said(runs: Runs, tmp_path: Path) -> None:
+    rows = [{"text": "x", "label": label} for label in ("joy,hope", "joy", "hope", "joy,hope")]
+    task = runs.task("multi", problem="multi", data=splits(tmp_path / "cells", train=rows))
+    assert list(task.labels) == ["hope", "joy", "joy,hope"]
+    assert sum("several are lists in JSON Lines" in note for note in task.notes) == 1
+    assert not any("several are lists" in note for note in runs.task("multi").notes)
+
+
 @pytest.mark.parametrize(
     ("name", "asked", "message"),
     [
