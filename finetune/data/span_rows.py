@@ -40,7 +40,8 @@ def read_spans(
     else words. A span is ``[start, end, label]`` or an object with ``label`` or ``type`` (a list
     gives several spans) and ``start`` and ``end``, or ``start_char``/``end_char``,
     ``start_offset``/``end_offset``, ``token_start``/``token_end`` (words, the last included), or
-    ``offsets``/``fragments``, a list of pairs that is enveloped. Raises DataError for others.
+    ``offsets``/``fragments``, a list of pairs that is enveloped. Raises DataError for others, and
+    for a span in characters whose own ``text`` is not what stands there.
     """
     if not isinstance(value, list | tuple):
         raise DataError(
@@ -54,6 +55,8 @@ def read_spans(
         for start, end in fragments:
             _check_range(start, end, labels[0], where, num_words if text is None else len(text),
                          "words" if text is None else "characters")  # fmt: skip
+        if text is not None and len(fragments) == 1:
+            _check_said(item, text, *fragments[0], where)
         start, end, gaps = envelope(fragments, text)
         num_enveloped += gaps
         spans += [Span(start, end, label) for label in labels]
@@ -138,6 +141,20 @@ def _check_range(start: int, end: int, label: str, where: str, limit: int, unit:
             f"{where}: span {start} to {end} ({label}) is empty or outside the {limit} {unit} of "
             f"the row: 0 <= start < end <= {limit}, end exclusive."
         )
+
+
+def _check_said(item: Any, text: str, start: int, end: int, where: str) -> None:
+    """Refuse a span whose own ``text`` is not that at its place; blanks and case may differ."""
+    said = item.get("text") if isinstance(item, Mapping) else None
+    if isinstance(said, str) and _bare(said) not in ("", _bare(text[start:end])):
+        raise DataError(
+            f"{where}: a span says {said!r:.60}, but characters {start} to {end} of the text are "
+            f"{text[start:end]!r:.60}: count characters, not bytes, from 0 and end exclusive."
+        )
+
+
+def _bare(text: str) -> str:
+    return "".join(text.split()).casefold()
 
 
 def _whole(item: Mapping[str, Any], key: str, where: str) -> int:

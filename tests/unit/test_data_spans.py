@@ -154,6 +154,14 @@ def test_gold_is_read_as_in_training(tmp_path):
     assert read_gold(path)[0].spans == (Span(0, 1, "PER"), Span(1, 2, "PER"))
 
 
+def test_a_span_may_say_its_text_in_other_blanks_and_case(read):
+    row = {
+        "text": "Ann  Lee ran",
+        "spans": [{"start": 0, "end": 8, "label": "X", "text": "ANN Lee"}],
+    }
+    assert train(read(row))[0].spans == (Span(0, 2, "X"),)
+
+
 # --- errors ----------------------------------------------------------------------------------
 
 
@@ -184,6 +192,10 @@ def test_gold_is_read_as_in_training(tmp_path):
             {"text": "ab c", "tokens": [{"start": 3, "end": 4}, {"start": 0, "end": 2}],
              "spans": []},
             ["the token at character 0 overlaps the one before it"],
+        ),
+        (
+            {"text": "Zoë Lee ran", "spans": [{"start": 5, "end": 8, "label": "X", "text": "Lee"}]},
+            ["a.jsonl:1", "a span says 'Lee', but characters 5 to 8 of the text are 'ee '"],
         ),
         (
             {"passages": [{"text": "ab", "offsets": [0, 2]}], "entities": []},
