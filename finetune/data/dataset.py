@@ -123,8 +123,9 @@ def _held_out(train: Sequence[Example]) -> tuple[set[int], str]:
     often = {n for n, c in Counter(names).items() if isinstance(n, str) and c >= 2 * HELD_OUT_EVERY}
     if often <= {names[index] for index in held}:
         return held, "every tenth example"
-    seen: Counter[object] = Counter()
+    held, seen = set(), Counter[object]()
     for index, name in enumerate(names):
         seen[name] += 1
-        held = held - {index} if seen[name] % HELD_OUT_EVERY else held | {index}
+        if seen[name] % HELD_OUT_EVERY == 0:
+            held.add(index)
     return held, "every tenth example of each label"
