@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
 def check(command: CheckCommand, of_recipe: TrainConfig | None = None) -> None:
     """The data doctor, and where that is asked for the search for wrong labels."""
     quiet_libraries()
-    from finetune.data import check_data, kind_of, read_text, read_tokens, render
+    from finetune.data import Finding, check_data, kind_of, read_text, read_tokens, render
 
     columns = _columns(command.columns)
     words = command.task in ("tag", "ner") or (
@@ -41,6 +43,7 @@ def check(command: CheckCommand, of_recipe: TrainConfig | None = None) -> None:
             command.data, columns=columns, pair=True if command.task == "nli" else None
         )
     counter, max_length = None, command.max_length or 512
+    seen: Counter[int | None] = Counter()  # piece ids
     if command.model is not None:
         from finetune.models import load_config
         from finetune.tasks.base import model_limit
@@ -51,11 +54,18 @@ def check(command: CheckCommand, of_recipe: TrainConfig | None = None) -> None:
         max_length = tokenizer.max_length(limit, command.max_length)
 
         def counter(items: Sequence[Any]) -> list[Any]:
-            if words:
-                return [[len(p) for p in s] for s in tokenizer.raw_word_pieces(items)]
-            return [len(pieces) for pieces in tokenizer.text_pieces(items)]
+            if not words:
+                made = tokenizer.text_pieces(items)
+                seen.update(chain.from_iterable(made))
+                return list(map(len, made))
+            sentences = tokenizer.raw_word_pieces(items)
+            seen.update(piece for s in sentences for pieces in s for piece in pieces)
+            return [list(map(len, pieces)) for pieces in sentences]
 
     findings = check_data(data, piece_counts=counter, max_length=max_length)
+    if command.model is not None:
+        for line in tokenizer.unreadable(seen[tokenizer.unknown], seen.total()):
+            findings.append(Finding("warning", "pieces", line))
     print(render(findings))
     if any(finding.level == "error" for finding in findings):
         sys.exit(1)

@@ -14,6 +14,8 @@ from typing import Any
 from finetune.hub import cache_without_network
 from finetune.models import load_config, quiet, resolve_model
 
+SHARE_UNKNOWN = 0.05
+"""From this share of unknown pieces on a vocabulary does not fit a text."""
 LONGEST = 512
 """Default limit in tokens for models that could take more."""
 
@@ -79,6 +81,18 @@ class PieceTokenizer:
             if token is not None
         )
         """Stands for a word that has no pieces of its own."""
+        around = (*self.single.prefix, *self.single.suffix)
+        self.unknown = None if tokenizer.unk_token_id in around else tokenizer.unk_token_id
+        """Stands for what the vocabulary has no pieces for; None where there is no such piece."""
+
+    def unreadable(self, num_unknown: int, num_pieces: int) -> list[str]:
+        """A line to read, if much of a text is unknown to the vocabulary."""
+        if num_unknown < SHARE_UNKNOWN * num_pieces or not num_unknown:
+            return []
+        return [
+            f"{num_unknown / num_pieces:.0%} of the pieces are unknown to the model, which reads "
+            "them all alike: choose one for this language or script"
+        ]
 
     @classmethod
     def from_pretrained(

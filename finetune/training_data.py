@@ -93,7 +93,7 @@ class TrainingData:
         ):
             if number:
                 self.say(f"{number:,} of {split} {what}")
-        for line in self.task.lost(examples, encoded):
+        for line in (*self.task.unreadable(encoded), *self.task.lost(examples, encoded)):
             self.say(f"{split}: {line}")
         return encoded
 

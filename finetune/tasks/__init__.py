@@ -83,6 +83,9 @@ class Task(Protocol):
     def encoding_key(self, examples: Sequence[Example]) -> str:
         """A hash of all that ``encode(examples)`` follows from."""
 
+    def unreadable(self, encoded: Encoded) -> list[str]:
+        """What the tokenizer has no pieces for, if it is much, in lines to read."""
+
     def lost(self, examples: Sequence[Example], encoded: Encoded) -> list[str]:
         """What gold of these examples no answer can contain, in lines to read."""
 

@@ -230,6 +230,11 @@ class BaseTask(ABC):
     def targets_of(self, rows: Mapping[str, Ragged]) -> dict[str, torch.Tensor]:
         """The targets of a batch from those of its sequences."""
 
+    def unreadable(self, encoded: Encoded) -> list[str]:
+        """A line to read, if the tokenizer has no pieces for much of these sequences."""
+        ids = encoded.sequences.ids.values
+        return self.tokenizer.unreadable(int((ids == self.tokenizer.unknown).sum()), len(ids))
+
     def lost(self, examples: Any, encoded: Any) -> list[str]:
         """Every gold label can be answered, unless a task says otherwise."""
         return []

@@ -307,6 +307,20 @@ def test_counts_are_whole_numbers():
     ]
 
 
+def test_text_that_the_vocabulary_does_not_know_is_said(place: Path, tmp_path: Path):
+    """WordPiece reads every word of another script as one and the same piece."""
+    rows = [{"tokens": ["አበበ", "በአዲስ"], "tags": ["B-PER", tag]} for tag in ("O", "B-LOC")] * 4
+    for split in ("train", "validation", "test"):
+        data.write_jsonl(tmp_path / "data" / f"{split}.jsonl", rows)
+    said = "of the pieces are unknown to the model"
+    checked = run("check", "--data", tmp_path / "data", "--model", place / "bert")
+    assert f"100% {said}" in checked.out
+    flags = ("--model", place / "bert", "--data", tmp_path / "data", "--steps", "1")
+    trained = run("tag", *flags, "--out", tmp_path / "run")
+    assert trained.code == 0 and f"train: 50% {said}" in trained.err, trained.err
+    assert said not in run("check", place / "sentiment", "--model", place / "bert").out
+
+
 def test_check_ends_with_1_where_data_cannot_be_trained_on(tmp_path: Path):
     data.write_jsonl(tmp_path / "train.jsonl", [{"text": "a", "label": "b"}] * 3)
     outcome = run("check", "--data", tmp_path)
