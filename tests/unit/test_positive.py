@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from sklearn.metrics import f1_score
+from transformers import EvalPrediction
 
 from finetune.positive import positive_label
 from finetune.tasks.classify import Classify
@@ -58,8 +59,7 @@ def in_training(task: type[Classify], gold: list[str], answers: list[str]) -> fl
 
 def in_the_trainer(labels: list[str], gold: list[str], answers: list[str]) -> float:
     sides = [np.array([labels.index(name) for name in side]) for side in (answers, gold)]
-    given = SimpleNamespace(predictions=sides[0], label_ids=sides[1])
-    return compute_metrics(labels)(given)["f1"]
+    return compute_metrics(labels)(EvalPrediction(*sides))["f1"]
 
 
 @pytest.mark.parametrize("positive, negative", GLUE.values(), ids=GLUE)
