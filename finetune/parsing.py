@@ -63,6 +63,8 @@ def _in_one_line(box: str, kind: type[Any], arguments: Sequence[str]) -> str:
         value = next((_value(arguments, at) for at, a in enumerate(arguments)
                       if a.partition("=")[0] == name), "")  # fmt: skip
         return f"{name} must be {_wanted(kind, name)}, not {value!r}."
+    if said.startswith("Missing value") and (missing := re.search(r"--[\w-]+", said)):
+        return f"{missing[0]} needs a value."
     return said[0].lower() + said[1:].rstrip(".") + "."
 
 

@@ -168,7 +168,7 @@ def test_model_folders_that_are_no_encoders(place: Path, tmp_path: Path):
     (("--epochs", "many"), ("--epochs must be a number, not 'many'.",)),
     (("--limit=x",), ("--limit must be a whole number, not 'x'.",)),
     (("--batch-size", "3.5"), ("--batch-size must be a whole number, not '3.5'.",)),
-    (("--lr",), ("missing value for argument '--lr'",)),
+    (("--lr",), ("--lr needs a value.",)),
     (("stray",), ("stray is no option.", "`finetune classify --help` lists all options.")),
     (("--precision", "fp8"), ("fp8", "'auto'", "'bf16'", "'fp32'")),
     (("--lr", "-1"), ("--lr must be above 0, not -1.0",)),
