@@ -19,7 +19,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from finetune.dropout import dropout as cheap_dropout
+from finetune.dense_attention import attended
 from finetune.layout import Group, PackedLayout
 
 NAME = "finetune_packed"
@@ -65,8 +65,8 @@ def attend(
         raise ValueError("a packed row takes no attention mask: its layout says who sees whom")
     if getattr(module, "is_causal", False):
         raise ValueError(f"{type(module).__name__} attends causally; packing is for encoders")
-    path = _kernel if _kernel_takes(query, key, value) else _grouped
-    if layout.longest is not None and query.is_cuda and path is _grouped:
+    path = _path(query, key, value, layout, dropout)
+    if layout.longest is not None and query.is_cuda and path is not _kernel:
         raise ValueError(
             f"the variable-length kernel, which fixed shapes need, takes no {query.dtype} heads of "
             f"{query.shape[-1]} values on this device"
@@ -96,31 +96,33 @@ def _refuse_unmarked_packing(
         raise ValueError("a layer with a local window got neither a mask nor a packed layout")
 
 
+def _path(query: Tensor, key: Tensor, value: Tensor, layout: PackedLayout, dropout: float) -> Any:
+    """What computes the attention of these."""
+    if _kernel_takes(query, key, value):
+        return _kernel
+    if query.device.type == "cpu" and (dropout > 0 or layout.max_seqlen <= SHORT):
+        return attended
+    return _grouped
+
+
 def _grouped(
     query: Tensor, key: Tensor, value: Tensor, layout: PackedLayout,
     dropout: float, scaling: float | None, sliding_window: int | None,
 ) -> Tensor:  # fmt: skip
-    """One dense call per group of sequences: [T, A, D] three times -> [T, A, D]."""
-    groups, back = layout.groups
-    dense = [query, key, value]
-    if back is not None:
-        dense = [_Gather.apply(tensor, layout.rows, back) for tensor in dense]
-    sizes = [group.size * group.longest for group in groups]
-    parts = zip(groups, *(tensor.split(sizes) for tensor in dense), strict=True)
+    """One call of torch's own attention per group: [T, A, D] three times -> [T, A, D]."""
+    dense = [_Gather.apply(tensor, layout.rows, layout.back) for tensor in (query, key, value)]
+    sizes = [group.size * group.longest for group in layout.groups]
+    parts = zip(layout.groups, *(tensor.split(sizes) for tensor in dense), strict=True)
     results = []
     for group, *rows in parts:
         shape = (group.size, group.longest)
         own = [tensor.unflatten(0, shape).transpose(1, 2) for tensor in rows]  # [size, A, L, D]
         mask = _group_mask(group, sliding_window, query.device)
-        if query.device.type == "cpu" and (dropout > 0 or group.longest <= SHORT):
-            attended = _written_out(*own, mask, dropout, scaling)
-        else:
-            attended = F.scaled_dot_product_attention(
-                *own, attn_mask=mask, dropout_p=dropout, scale=scaling
-            )
-        results.append(attended.transpose(1, 2).flatten(0, 1))  # [size * L, A, D]
-    joined = results[0] if len(results) == 1 else torch.cat(results)
-    return joined if back is None else _Return.apply(joined, back)
+        result = F.scaled_dot_product_attention(
+            *own, attn_mask=mask, dropout_p=dropout, scale=scaling
+        )
+        results.append(result.transpose(1, 2).flatten(0, 1))  # [size * L, A, D]
+    return _Return.apply(torch.cat(results), layout.back)
 
 
 class _Gather(torch.autograd.Function):
@@ -155,27 +157,6 @@ class _Return(torch.autograd.Function):
         (back,) = context.saved_tensors
         whole = gradients[0].new_zeros(context.num_rows, *gradients[0].shape[1:])
         return whole.index_copy_(0, back, gradients[0]), None
-
-
-def _written_out(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None,
-    dropout: float, scaling: float | None,
-) -> Tensor:  # fmt: skip
-    """Attention written out: [size, A, L, D] three times -> [size, A, L, D].
-
-    Torch's own on the CPU takes mostly 1.2 to 3 times as long for up to 96 tokens (around 32
-    tokens in bfloat16 it can be the faster one). With dropout torch writes it out, too, but
-    computes bfloat16 in float32, and draws a mask at eight times the cost.
-    """
-    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    shape = query.shape
-    rows = [tensor.reshape(-1, *shape[2:]) for tensor in (query * scale, key, value)]
-    with torch.autocast("cpu", enabled=False):
-        scores = torch.bmm(rows[0], rows[1].transpose(1, 2))  # [size * A, L, L]
-        if mask is not None:
-            scores = scores.view(*shape[:3], -1).masked_fill(~mask, -torch.inf).view_as(scores)
-        weights = cheap_dropout(scores.softmax(-1), dropout)
-        return torch.bmm(weights, rows[2]).view(shape)
 
 
 def _group_mask(group: Group, sliding_window: int | None, device: torch.device) -> Tensor | None:

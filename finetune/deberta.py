@@ -69,7 +69,8 @@ def run(
         input_ids=input_ids, position_ids=position_ids, token_type_ids=token_type_ids
     )[0]  # [T, H]
     second = model.config.model_type == "deberta-v2"
-    states, reach = [hidden], _reach(model.encoder, layout.max_seqlen, second)
+    longest = max(group.longest for group in layout.groups)
+    states, reach = [hidden], _reach(model.encoder, longest, second)
     for number, layer in enumerate(model.encoder.layer):
         attended = _attend(layer.attention.self, hidden, reach, layout, second)
         mixed = layer.attention.output(attended, hidden)
@@ -118,13 +119,11 @@ def _attend(
     query = query / scale
     to_queries = None if to_queries is None else to_queries / scale
     dropout = module.dropout.p if module.training else 0.0
-    groups, back = layout.groups
     results = []
-    for group in groups:
+    for group in layout.groups:
         dense = [_heads_first(tensor, group) for tensor in (query, key, value)]
         results.append(_attend_group(dense, to_keys, to_queries, group, dropout))
-    joined = results[0] if len(results) == 1 else torch.cat(results)  # [size * L …, H]
-    return joined if back is None else joined.index_select(0, back)
+    return torch.cat(results).index_select(0, layout.back)  # of [size * L …, H]
 
 
 def _contents_v1(module: Any, hidden: Tensor) -> tuple[Tensor, ...]:

@@ -10,7 +10,7 @@ MiniLM, batches of 32 short sentences, bf16: 1.1 times the training speed.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -35,9 +35,7 @@ def dropout(input: Tensor, p: float) -> Tensor:
     drop = round(p * LEVELS)
     if input.device.type != "cpu" or drop >= LEVELS:
         return F.dropout(input, p)
-    if drop == 0:
-        return input
-    return _Masked.apply(input, kept(input.shape, drop, input.dtype), LEVELS / (LEVELS - drop))
+    return _Masked.apply(input, Mask.drawn(input, p)) if drop else input
 
 
 def kept(shape: torch.Size | tuple[int, ...], drop: int, dtype: torch.dtype) -> Tensor:
@@ -49,26 +47,42 @@ def kept(shape: torch.Size | tuple[int, ...], drop: int, dtype: torch.dtype) -> 
     return bits.to(INTEGERS[dtype.itemsize]).view(shape)
 
 
+class Mask(NamedTuple):
+    """What is dropped of values on the CPU: ``bits`` as of ``kept``, None where nothing is, and the
+    ``scale`` of the others."""
+
+    bits: Tensor | None
+    scale: float
+
+    @classmethod
+    def drawn(cls, values: Tensor, p: float) -> Mask:
+        """A mask of the values' shape; ``p`` is the probability that a value is dropped."""
+        drop = round(p * LEVELS)
+        bits = kept(values.shape, drop, values.dtype) if drop else None
+        return cls(bits, LEVELS / max(1, LEVELS - drop))
+
+    def __call__(self, values: Tensor) -> Tensor:
+        """Scaled values whose bits are cleared: without branches, a fifth of the time of a fill."""
+        if self.bits is None:
+            return values
+        scaled = (values * self.scale).contiguous()
+        scaled.view(self.bits.dtype).bitwise_and_(self.bits)
+        return scaled
+
+
 class _Masked(torch.autograd.Function):
-    """The input scaled, with zeros where the integers are 0."""
+    """The input behind a mask, and its gradient behind the same."""
 
     @staticmethod
-    def forward(context: Any, input: Tensor, bits: Tensor, scale: float) -> Tensor:
-        context.save_for_backward(bits)
-        context.scale = scale
-        return _masked(input, bits, scale)
+    def forward(context: Any, input: Tensor, mask: Mask) -> Tensor:
+        context.save_for_backward(mask.bits)
+        context.scale = mask.scale
+        return mask(input)
 
     @staticmethod
-    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         (bits,) = context.saved_tensors
-        return _masked(gradients[0], bits, context.scale), None, None
-
-
-def _masked(values: Tensor, bits: Tensor, scale: float) -> Tensor:
-    """Scaled values whose bits are cleared: without branches, a fifth of the time of a fill."""
-    scaled = (values * scale).contiguous()
-    scaled.view(bits.dtype).bitwise_and_(bits)
-    return scaled
+        return Mask(bits, context.scale)(gradients[0]), None
 
 
 def make_cheap(model: nn.Module) -> None:

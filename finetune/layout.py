@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,20 +14,22 @@ from finetune.staging import moved
 
 MAX_WASTE = 0.5
 """Padding that a group may add to its sequences, as a share of their tokens. It costs attention
-alone, which is little in short sequences, and many small groups cost calls: 0.5 was 1.03 times as
-fast as 0.15 in training with MiniLM on sentences of 20 tokens."""
+alone, which is little in short sequences, and many small groups cost calls."""
+MULTIPLE = 16
+"""What lengths of groups are rounded up to a multiple of: a row of a softmax is then whole vector
+registers on a CPU, and there are few shapes of products for which torch compiles a kernel each."""
 
 
 class Group(NamedTuple):
-    """Sequences that share one dense attention call: ``size`` of them, the longest with L tokens.
+    """Sequences that share one dense attention call: ``size`` of them, of up to L tokens.
 
-    ``rows`` are their places in the packed row: [size * L], or a slice where they lie there in
-    one piece. ``keys`` [size, 1, 1, L] is False at padding, None where lengths are equal.
+    ``rows`` are their places in the packed row: [size * L]. ``keys`` [size, 1, 1, L] is False at
+    padding, None where there is none.
     """
 
     size: int
     longest: int
-    rows: Tensor | slice
+    rows: Tensor
     keys: Tensor | None
 
 
@@ -38,13 +40,14 @@ class PackedLayout:
     ``max_waste`` is the padding that groups of them may add, as a share of their tokens.
     ``longest`` is an upper bound of the lengths, for shapes that are fixed beforehand: on a GPU
     the boundaries alone then say where sequences end, and ``lengths`` are those of one batch among
-    many. Sequences may be empty.
+    many. Sequences may be empty. ``plans`` are of who computes attention, made once for all layers.
     """
 
     cu_seqlens: Tensor
     lengths: tuple[int, ...]
     max_waste: float = MAX_WASTE
     longest: int | None = None
+    plans: dict[Any, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     @property
     def max_seqlen(self) -> int:
@@ -52,58 +55,69 @@ class PackedLayout:
         return self.longest or max(self.lengths)
 
     @cached_property
-    def groups(self) -> tuple[tuple[Group, ...], Tensor | None]:
-        """Groups that cover all sequences, and the way back.
-
-        The way back [T] finds each token of the packed row among the groups' rows, one group
-        after the other; None where both orders are the same.
-        """
-        starts = [0]
-        for length in self.lengths:
-            starts.append(starts[-1] + length)
-        groups, back, offset = [], torch.empty(starts[-1], dtype=torch.long), 0
-        for members in near_equal(self.lengths, self.max_waste):
-            begin = torch.tensor([starts[m] for m in members])[:, None]
-            place = torch.arange(self.lengths[members[-1]])
-            valid = place < torch.tensor([self.lengths[m] for m in members])[:, None]  # [size, L]
-            rows = torch.where(valid, begin + place, begin)  # [size, L]
-            back[rows[valid]] = offset + valid.flatten().nonzero()[:, 0]
-            offset += valid.numel()
-            groups.append(_group(rows, valid, self.cu_seqlens.device))
-        unmoved = offset == len(back) and bool((back == torch.arange(offset)).all())
-        return tuple(groups), None if unmoved else moved(back, self.cu_seqlens.device)
+    def groups(self) -> tuple[Group, ...]:
+        """Groups that cover all sequences."""
+        device = self.cu_seqlens.device
+        return tuple(
+            Group(len(rows), rows.shape[1], moved(rows.flatten(), device), _keys(valid, device))
+            for rows, valid in self.places
+        )
 
     @cached_property
     def rows(self) -> Tensor:
         """The rows of all groups, one group after the other, as places in the packed row: [G]."""
-        places = torch.arange(sum(self.lengths), device=self.cu_seqlens.device)
-        return torch.cat([places[group.rows] for group in self.groups[0]])
+        return torch.cat([group.rows for group in self.groups])
+
+    @cached_property
+    def back(self) -> Tensor:
+        """Where each token of the packed row is among the rows of the groups: [T]."""
+        inside = torch.cat([valid.flatten() for _, valid in self.places]).nonzero()[:, 0]
+        tokens = torch.cat([rows.flatten() for rows, _ in self.places])[inside]
+        back = torch.empty_like(tokens)
+        back[tokens] = inside
+        return moved(back, self.cu_seqlens.device)
+
+    @cached_property
+    def places(self) -> list[tuple[Tensor, Tensor]]:
+        """The places of each group's rows in the packed row, and which of them are tokens of it:
+        [size, L] each, on the CPU. What is none is at the place of its sequence's first."""
+        ends = torch.tensor(self.lengths).cumsum(0)
+        places = []
+        for members in near_equal(self.lengths, self.max_waste, MULTIPLE):
+            lengths = torch.tensor([self.lengths[member] for member in members])[:, None]
+            begin = ends[members][:, None] - lengths
+            offsets = torch.arange(round_up(int(lengths[-1]), MULTIPLE))
+            valid = offsets < lengths
+            places.append((torch.where(valid, begin + offsets, begin), valid))
+        return places
 
 
-def near_equal(lengths: Sequence[int], max_waste: float = MAX_WASTE) -> Iterator[list[int]]:
+def round_up(number: int, multiple: int) -> int:
+    """The least multiple that is not below a number."""
+    return -(-number // multiple) * multiple
+
+
+def near_equal(
+    lengths: Sequence[int], max_waste: float = MAX_WASTE, multiple: int = 1
+) -> Iterator[list[int]]:
     """Numbers of sequences in groups of ascending length that padding widens by ``max_waste``.
 
-    Empty sequences are in no group.
+    Lengths that round up to the same ``multiple`` stay together. Empty sequences are in no group.
     """
     members: list[int] = []
-    tokens = 0
+    tokens = longest = 0
     filled = (number for number, length in enumerate(lengths) if length)
     for number in sorted(filled, key=lambda n: (lengths[n], n)):
+        rounded = round_up(lengths[number], multiple)
         tokens += lengths[number]
-        if members and lengths[number] * (len(members) + 1) > (1 + max_waste) * tokens:
-            yield members
+        if rounded > longest and rounded * (len(members) + 1) > (1 + max_waste) * tokens:
+            if members:
+                yield members
             members, tokens = [], lengths[number]
         members.append(number)
+        longest = rounded
     yield members
 
 
-def _group(rows: Tensor, valid: Tensor, device: torch.device) -> Group:
-    """The group of these rows of the packed row and their validity, both [size, L]."""
-    size, longest = rows.shape
-    if not valid.all():
-        keys = moved(valid[:, None, None], device)
-        return Group(size, longest, moved(rows.flatten(), device), keys)
-    first = int(rows[0, 0])
-    if torch.equal(rows.flatten(), torch.arange(first, first + rows.numel())):
-        return Group(size, longest, slice(first, first + rows.numel()), None)
-    return Group(size, longest, moved(rows.flatten(), device), None)
+def _keys(valid: Tensor, device: torch.device) -> Tensor | None:
+    return None if bool(valid.all()) else moved(valid[:, None, None], device)

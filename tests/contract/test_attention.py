@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from finetune import attention
 from finetune.attention import attend
-from finetune.layout import MAX_WASTE, PackedLayout, near_equal
+from finetune.layout import MAX_WASTE, MULTIPLE, PackedLayout, near_equal, round_up
 
 LAYER = nn.Module()
 
@@ -84,14 +84,31 @@ def test_queries_and_keys_of_a_wider_type_than_values() -> None:
     assert mixed.dtype == torch.bfloat16
 
 
-def test_groups_waste_little_and_cover_all() -> None:
+@pytest.mark.parametrize("multiple", [1, 16])
+def test_groups_waste_little_and_cover_all(multiple: int) -> None:
     chance = random.Random(1)
     lengths = [chance.randint(1, 120) for _ in range(200)]
-    groups = list(near_equal(lengths))
+    groups = list(near_equal(lengths, MAX_WASTE, multiple))
     assert sorted(chain.from_iterable(groups)) == list(range(200))
-    padded = sum(max(lengths[m] for m in group) * len(group) for group in groups)
-    assert padded <= (1 + MAX_WASTE) * sum(lengths)
+    padded = tokens = 0
+    for group in groups:
+        sizes = {round_up(lengths[member], multiple) for member in group}
+        if len(sizes) > 1 or multiple == 1:  # else there is no smaller shape for them
+            padded += max(sizes) * len(group)
+            tokens += sum(lengths[member] for member in group)
+    assert padded <= (1 + MAX_WASTE) * tokens
     assert len(groups) < 25
+
+
+def test_layout_leads_there_and_back() -> None:
+    lengths = [5, 0, 17, 16, 40, 1]
+    layout = layout_of(lengths)
+    tokens = torch.arange(sum(lengths))
+    assert torch.equal(tokens[layout.rows][layout.back], tokens)
+    for group in layout.groups:
+        assert group.longest % MULTIPLE == 0
+        assert len(group.rows) == group.size * group.longest
+    assert sum(group.size for group in layout.groups) == 5
 
 
 def test_attention_dropout_acts() -> None:
@@ -155,21 +172,51 @@ def test_kernel_equals_groups(window: int | None) -> None:
         torch.testing.assert_close(mine, other, rtol=0, atol=6e-2)
 
 
-@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("window", [None, 3])
 @pytest.mark.parametrize("scaling", [None, 0.3])
-def test_attention_written_out_for_dropout(masked: bool, scaling: float | None) -> None:
-    """Without a mask drawn it is torch's own; with one its mean is."""
-    query, key, value = (torch.randn(3, 2, 7, 8, dtype=torch.double) for _ in range(3))
-    keys = torch.rand(3, 1, 1, 7) < 0.7
-    keys[..., 0] = True
-    mask = keys if masked else None
-    plain = torch.nn.functional.scaled_dot_product_attention(
-        query, key, value, attn_mask=mask, scale=scaling
-    )
-    written = attention._written_out(query, key, value, mask, 0.0, scaling)
-    torch.testing.assert_close(written, plain, rtol=0, atol=1e-12)
-    many = torch.stack(
-        [attention._written_out(query, key, value, mask, 0.2, scaling) for _ in range(2000)]
-    )
+def test_dropout_of_weights(window: int | None, scaling: float | None) -> None:
+    """Of 2,000 draws the mean is the attention without dropout."""
+    rows = [torch.randn(1, 2, 27, 8, dtype=torch.double) for _ in range(3)]
+    layout = layout_of([7, 20])
+    settings = {"scaling": scaling, "sliding_window": window, "layout": layout}
+    plain, _ = attend(LAYER, *rows, None, **settings)
+    many = torch.stack([attend(LAYER, *rows, None, 0.2, **settings)[0] for _ in range(2000)])
     error = many.std(0) / 2000**0.5
     assert ((many.mean(0) - plain).abs() < 6 * error + 1e-12).all()
+
+
+@pytest.mark.parametrize("window", [None, 2])
+def test_gradient_behind_dropout(window: int | None) -> None:
+    """Against finite differences, with the same draws each time."""
+
+    def attended(*rows: Tensor) -> Tensor:
+        torch.manual_seed(0)
+        settings = {"sliding_window": window, "layout": layout_of([3, 1, 5])}
+        return attend(LAYER, *rows, None, 0.4, **settings)[0]
+
+    rows = [torch.randn(1, 2, 9, 3, dtype=torch.double, requires_grad=True) for _ in range(3)]
+    assert torch.autograd.gradcheck(attended, rows)
+
+
+@pytest.mark.parametrize("longest", [attention.SHORT, attention.SHORT + 8])
+def test_both_ways_to_compute_on_a_cpu(longest: int) -> None:
+    """What is written out and torch's own call of each group."""
+    lengths = [longest, 9, 33]
+    rows = [torch.randn(1, 2, sum(lengths), 8, dtype=torch.double) for _ in range(3)]
+    expected = dense(rows, lengths, None, 8**-0.5)
+    out, _ = attend(LAYER, *rows, None, layout=layout_of(lengths))
+    torch.testing.assert_close(out, expected, rtol=0, atol=1e-13)
+    ordered = [row[0].transpose(0, 1) for row in rows]
+    for path in (attention._grouped, attention.attended):
+        found = path(*ordered, layout_of(lengths), 0.0, None, None)
+        torch.testing.assert_close(found, expected[0], rtol=0, atol=1e-13)
+
+
+def test_half_precision_is_as_near_as_its_products() -> None:
+    """Softmax in single precision: the error is that of bfloat16 scores, weights and values."""
+    lengths = [20, 11, 64, 3]
+    rows = [torch.randn(1, 2, sum(lengths), 32) for _ in range(3)]
+    rounded = [row.bfloat16() for row in rows]
+    expected = dense([row.float() for row in rounded], lengths, None, 32**-0.5)
+    out, _ = attend(LAYER, *rounded, None, 1e-9, layout=layout_of(lengths))
+    torch.testing.assert_close(out.float(), expected, rtol=0, atol=2e-2)

@@ -16,6 +16,7 @@ from finetune import deberta
 from finetune.batching import pack
 from finetune.deberta import rows_of_distances
 from finetune.encoder import Encoder
+from finetune.layout import MULTIPLE
 from tests import tiny
 from tests.contract.parity import CLOSE, LENGTHS, assert_same_gradients, encodings, plain_inputs
 
@@ -137,7 +138,7 @@ def test_only_reachable_positions_are_projected() -> None:
     project.register_forward_hook(lambda module, given, out: seen.append(len(given[0])))
     encoder = Encoder(model)
     encoder(pack(encodings(model, (5, 9, 3))))
-    assert seen == [17, 2 * 9 - 1]
+    assert seen == [17, 2 * MULTIPLE - 1]
     encoder(pack(encodings(model, (64,))))
     assert seen[2:] == [64, 2 * 32 - 1]
 
