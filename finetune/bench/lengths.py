@@ -135,8 +135,8 @@ def strata(lengths: Sequence[int], num_batches: int, batch_size: int) -> list[li
     """Batches of texts of like lengths: as many as asked for, or as there are, at even distances
     among all batches of texts sorted by length. Raises ValueError for less than one batch.
 
-    They stand for the whole: together they have its distribution of lengths, and each is what
-    sorting the whole by length makes.
+    Each is what sorting the whole by length makes. The longest texts of the whole are in none, so
+    random batches are not to be made of these: see ``sample``.
     """
     order = sorted(range(len(lengths)), key=lengths.__getitem__)
     whole = len(order) // batch_size
@@ -144,6 +144,12 @@ def strata(lengths: Sequence[int], num_batches: int, batch_size: int) -> list[li
         raise ValueError(
             f"--data: {len(order)} training examples are less than a batch of {batch_size}."
         )
-    count = min(num_batches, whole)
-    middles = [int((2 * number + 1) * whole / (2 * count)) for number in range(count)]
-    return [order[place * batch_size : (place + 1) * batch_size] for place in middles]
+    chosen = sample(range(whole), min(num_batches, whole))
+    return [order[place * batch_size : (place + 1) * batch_size] for place in chosen]
+
+
+def sample(lengths: Sequence[int], number: int) -> list[int]:
+    """So many texts that have the distribution of lengths of the whole, its longest included, in
+    ascending order: the middle ones of parts of equal size."""
+    order = sorted(range(len(lengths)), key=lengths.__getitem__)
+    return [order[(2 * part + 1) * len(order) // (2 * number)] for part in range(number)]

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +22,7 @@ from torch.nn import functional as F
 from transformers import AutoModel
 
 from finetune.bench.clock import now
-from finetune.bench.lengths import LIKE
+from finetune.bench.lengths import LIKE, sample
 from finetune.bench.rows import Arm, Case, Work
 from finetune.bench.subject import (
     MEGABATCH,
@@ -105,13 +106,14 @@ class Markers:
         self.weights = [*self.model.parameters(), *self.head.parameters()]
         rate = default_rate(encoder.width)
         self.optimizer = torch.optim.AdamW(self.weights, lr=rate, fused=True)
-        number = min(self.size.marked_sentences, len(subject.encoded))
-        middles = [(2 * n + 1) * len(subject.encoded) // (2 * number) for n in range(number)]
-        encodings = [subject.encoded[place][0] for place in middles]  # they are sorted by length
+        places = list(chain.from_iterable(subject.mixed))
+        number = min(self.size.marked_sentences, len(places))
+        chosen = sample([subject.length(place) for place in places], number)
+        encodings = [subject.encoded[places[place]][0] for place in chosen]
         self.marked = self._marked(encodings)
         lengths = [len(encoding.input_ids) for encoding in encodings]
         per_step = FORWARD_AND_BACKWARD * operations(encoder, lengths)
-        self.work = Work(number, sum(lengths), per_step)
+        self.work = Work(len(lengths), sum(lengths), per_step)
 
     def turn(self) -> float:
         """One step over all rows; the seconds it took."""

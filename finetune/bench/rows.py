@@ -45,12 +45,13 @@ class Row:
     """The measurement of one arm, over all rounds.
 
     ``examples_per_second`` is the median, ``lowest`` and ``highest`` are the spread.
-    ``tokens_per_second`` are real tokens (of the span head: words). ``ratio`` is how many times
-    faster ``finetune`` is than this arm: the median over the rounds. ``peak_share`` is the rate of
-    the encoder's operations on real tokens over the measured rate of matrix products in the arm's
-    precision; None where there is no encoder. ``peak_memory_bytes`` is the highest that memory
-    grows to in a turn beyond what is there before (training: the weights): on a GPU what torch
-    allocates, else the resident set; None where that cannot be taken. ``spans`` are candidates.
+    ``tokens_per_second`` are real tokens (of the span head: words). ``ratio`` is how many times as
+    many of them as this arm ``finetune`` does in a second: the median over the rounds.
+    ``peak_share`` is the rate of the encoder's operations on real tokens over the measured rate of
+    matrix products in the arm's precision; None where there is no encoder. ``peak_memory_bytes`` is
+    the highest that memory grows to in a turn beyond what is there before (training: the weights):
+    on a GPU what torch allocates, else the resident set; None where that cannot be taken. ``spans``
+    are candidates.
     """
 
     phase: str
@@ -88,7 +89,7 @@ def measured(
     precision, ``memory`` the peak of each arm."""
     turns = [[arm.turn() for arm in case.arms] for _ in range(rounds)]
     rates = [
-        [arm.work.examples / seconds for seconds in column]
+        [arm.work.tokens / seconds for seconds in column]
         for arm, column in zip(case.arms, zip(*turns, strict=True), strict=True)
     ]
     ours = next((r for a, r in zip(case.arms, rates, strict=True) if a.name == "finetune"), None)
@@ -101,30 +102,31 @@ def measured(
 def _row(
     case: Case,
     arm: Arm,
-    rates: Sequence[float],
+    rates: Sequence[float],  # tokens per second
     ours: Sequence[float] | None,
     memory: int | None,
     peaks: Mapping[str, float],
 ) -> Row:
     rate, work = statistics.median(rates), arm.work
+    examples = work.examples / work.tokens
     ratio = share = None
     if ours is not None:
         ratio = statistics.median(a / b for a, b in zip(ours, rates, strict=True))
     if work.operations is not None:
-        share = rate / work.examples * work.operations / peaks[arm.precision]
+        share = rate / work.tokens * work.operations / peaks[arm.precision]
     return Row(
         phase=case.phase,
         arm=arm.name,
         case=case.name,
         precision=arm.precision,
-        examples_per_second=rate,
-        lowest=min(rates),
-        highest=max(rates),
-        tokens_per_second=rate / work.examples * work.tokens,
+        examples_per_second=rate * examples,
+        lowest=min(rates) * examples,
+        highest=max(rates) * examples,
+        tokens_per_second=rate,
         ratio=ratio,
         peak_share=share,
         peak_memory_bytes=memory,
-        milliseconds=1e3 * work.examples / rate,
+        milliseconds=1e3 * work.tokens / rate,
         representation=case.representation,
         spans=case.spans,
     )

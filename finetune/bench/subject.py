@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from finetune.arguments import BenchCommand
-from finetune.bench.lengths import LIKE, Words, drawn, strata
+from finetune.bench.lengths import LIKE, Words, drawn, sample, strata
 from finetune.bench.rows import Work
 from finetune.bench.shapes import write_shape
 from finetune.config import CONFIGS, TrainConfig
@@ -65,8 +65,9 @@ SIZES = {
 class Subject:
     """A task with its model, and the texts of a turn.
 
-    ``texts`` are examples with their sequences ``encoded``. ``grouped`` are the places of the texts
-    in batches of like lengths, ``mixed`` the same texts in random batches. ``occurring`` are
+    ``texts`` are examples with their sequences ``encoded``. ``mixed`` are the places of those that
+    stand for the whole data, in random batches; ``grouped`` those of batches of like lengths, out
+    of the whole data sorted by length, which are other texts. ``occurring`` are
     sequences with all pieces of the whole data. ``folder`` has the model as it is saved, for
     others to load. ``precision`` is the best of the hardware.
     """
@@ -98,13 +99,17 @@ class Subject:
         """The texts in words."""
         work = self.work
         mean = work.tokens / work.examples
-        return f"{self.task.name}, {len(self.texts)} texts {self.source}, {mean:.1f} tokens each"
+        return f"{self.task.name}, {work.examples} texts {self.source}, {mean:.1f} tokens each"
 
     @property
     def work(self) -> Work:
-        """What one forward pass over the texts is."""
-        lengths = [len(e.input_ids) for windows in self.encoded for e in windows]
-        return Work(len(self.texts), sum(lengths), operations(self.head.encoder, lengths))
+        """What one forward pass over the random batches is."""
+        return self.work_of(self.mixed)
+
+    def work_of(self, batches: Sequence[Sequence[int]]) -> Work:
+        """What one forward pass over batches is."""
+        lengths = [self.length(place) for batch in batches for place in batch]
+        return Work(len(lengths), sum(lengths), operations(self.head.encoder, lengths))
 
 
 def operations(encoder: Any, lengths: Sequence[int]) -> float:
@@ -159,8 +164,9 @@ def subject_on(
     examples, encoded = _in_one_window(task)
     count = size.num_batches if _small(head) else max(1, size.num_batches // 2)
     lengths = [len(encoding.input_ids) for (encoding,) in encoded]
-    places = list(chain.from_iterable(strata(lengths, count, size.batch_size)))
-    grouped, mixed = _in_batches(len(places), size.batch_size)
+    like = list(chain.from_iterable(strata(lengths, count, size.batch_size)))
+    places = [*sample(lengths, len(like)), *like]
+    mixed, grouped = _in_batches(len(like), size.batch_size)
     with TemporaryDirectory() as folder:
         head.save_pretrained(folder)
         task.save(Path(folder))
@@ -194,13 +200,16 @@ def _small(head: Any) -> bool:
 
 
 def _in_batches(number: int, batch_size: int) -> tuple[list[list[int]], list[list[int]]]:
-    """The places of texts that are sorted by length: in batches in random order, and in random
-    batches."""
-    order, random_ = list(range(number)), random.Random(0)
-    grouped = [order[start : start + batch_size] for start in range(0, number, batch_size)]
+    """The places of so many texts in random batches; and those of as many behind them, which are
+    batches already, in random order."""
+    random_, texts = random.Random(0), list(range(number))
+    grouped = [
+        [number + place for place in texts[start : start + batch_size]]
+        for start in range(0, number, batch_size)
+    ]
     random_.shuffle(grouped)
-    random_.shuffle(order)
-    return grouped, [order[start : start + batch_size] for start in range(0, number, batch_size)]
+    random_.shuffle(texts)
+    return [texts[start : start + batch_size] for start in range(0, number, batch_size)], grouped
 
 
 def _task(

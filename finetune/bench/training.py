@@ -1,9 +1,11 @@
-"""Training steps of this toolkit and of Trainer, on the same texts and from the same weights.
+"""Training steps of this toolkit and of Trainer, on texts of the same lengths and from the same
+weights.
 
-A turn of an arm makes an optimizer, takes one step that does not count, and then steps over all
-texts; with CUDA graphs, those that do not count are as many as record all shapes. Texts are encoded
-before, and packed by a thread as in training. ``trainer-pad128-fp32`` takes some batches only: they
-are alike.
+Ours and most of Trainer's are on the same random batches, Trainer at its best on batches of like
+lengths. A turn of an arm makes an optimizer, takes one step that does not count, and then steps
+over all of its batches; with CUDA graphs, those that do not count are as many as record all shapes.
+Texts are encoded before, and packed by a thread as in training. ``trainer-pad128-fp32`` takes some
+batches only: they are alike.
 """
 
 from __future__ import annotations
@@ -34,10 +36,9 @@ inputs and through the weights."""
 
 def case_of(subject: Subject) -> Case:
     """Ours and Trainer's arms; DeBERTa has none that pads to 128, which takes minutes."""
-    peer, best, work = Peer(subject), subject.precision, subject.work
-    assert work.operations is not None
-    work = replace(work, operations=FORWARD_AND_BACKWARD * work.operations)
+    peer, best = Peer(subject), subject.precision
     mixed, grouped = subject.mixed, subject.grouped
+    work = _work(subject, mixed)
 
     def ours(name: str, precision: str, active_vocabulary: str, cuda_graphs: str = "off") -> Arm:
         return _arm(
@@ -45,10 +46,12 @@ def case_of(subject: Subject) -> Case:
             lambda batches: seconds(subject, batches, precision, active_vocabulary, cuda_graphs),
         )  # fmt: skip
 
-    def theirs(name: str, precision: str, batches: Sequence[Sequence[int]], padded: bool) -> Arm:
-        bf16, part = precision == "bf16", work.times(len(batches) / len(mixed))
+    def theirs(
+        name: str, precision: str, batches: Sequence[Sequence[int]], work: Work, padded: bool
+    ) -> Arm:
+        bf16 = precision == "bf16"
         return _arm(
-            name, precision, part, batches, subject,
+            name, precision, work, batches, subject,
             lambda batches: peer.seconds(batches, bf16=bf16, padded=padded),
         )  # fmt: skip
 
@@ -56,14 +59,23 @@ def case_of(subject: Subject) -> Case:
         ours("finetune", best, "auto"),
         ours("finetune-whole-vocabulary", best, "off"),
         ours("finetune-fp32", "fp32", "auto"),
-        theirs("trainer-best", best, grouped, False),
-        theirs("trainer-dynamic-fp32", "fp32", mixed, False),
+        theirs("trainer-best", best, grouped, _work(subject, grouped), False),
+        theirs("trainer-dynamic-fp32", "fp32", mixed, work, False),
     ]
     if not subject.head.encoder.model.config.model_type.startswith("deberta"):
-        arms.append(theirs("trainer-pad128-fp32", "fp32", mixed[: subject.size.num_padded], True))
+        part = mixed[: subject.size.num_padded]  # which take as long as any others
+        mean = work.times(len(part) / len(mixed))
+        arms.append(theirs("trainer-pad128-fp32", "fp32", part, mean, True))
     if _captured(subject):
         arms.insert(1, ours("finetune-graphs", best, "auto", "on"))
     return Case("train", f"{subject.case}, batches of {subject.size.batch_size}", tuple(arms))
+
+
+def _work(subject: Subject, batches: Sequence[Sequence[int]]) -> Work:
+    """What training steps over batches are."""
+    work = subject.work_of(batches)
+    assert work.operations is not None
+    return replace(work, operations=FORWARD_AND_BACKWARD * work.operations)
 
 
 def _captured(subject: Subject) -> bool:

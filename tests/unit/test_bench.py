@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -188,7 +188,30 @@ def test_words_are_one_piece_each(family: str) -> None:
     assert words.words[0] in words.draw(200) and set(words.draw(200)) <= set(words.words)
 
 
-def test_strata_have_the_lengths_of_the_whole() -> None:
+def test_a_sample_has_the_lengths_of_the_whole() -> None:
+    """As random batches of all texts are padded, so are those of the sample; not those of strata,
+    in which the longest texts are missing."""
+    random_ = random.Random(0)
+    sizes = [lengths.LIKE["classify"].draw(random_) for _ in range(1600)]
+    chosen = lengths.sample(sizes, 256)
+    assert len(set(chosen)) == 256
+    assert [sizes[place] for place in chosen] == sorted(sizes[place] for place in chosen)
+    layered = [place for batch in lengths.strata(sizes, 8, 32) for place in batch]
+
+    def longest(places: Sequence[int]) -> float:
+        return statistics.mean(
+            max(sizes[p] for p in random_.sample(places, 32)) for _ in range(400)
+        )
+
+    whole = longest(range(1600))
+    assert longest(chosen) == pytest.approx(whole, rel=0.05)
+    assert longest(layered) < 0.8 * whole
+    assert statistics.mean(sizes[p] for p in chosen) == pytest.approx(
+        statistics.mean(sizes), rel=0.01
+    )
+
+
+def test_strata_are_what_sorting_makes() -> None:
     sizes = random.Random(0).choices(range(4, 60), k=1600)
     batches = lengths.strata(sizes, 8, 32)
     flat = [place for batch in batches for place in batch]
