@@ -20,6 +20,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from finetune.dense_attention import attended
+from finetune.grouping import order_of
 from finetune.layout import Group, PackedLayout
 
 NAME = "finetune_packed"
@@ -110,53 +111,18 @@ def _grouped(
     dropout: float, scaling: float | None, sliding_window: int | None,
 ) -> Tensor:  # fmt: skip
     """One call of torch's own attention per group: [T, A, D] three times -> [T, A, D]."""
-    dense = [_Gather.apply(tensor, layout.rows, layout.back) for tensor in (query, key, value)]
-    sizes = [group.size * group.longest for group in layout.groups]
-    parts = zip(layout.groups, *(tensor.split(sizes) for tensor in dense), strict=True)
+    order = order_of(layout, query.shape[1])
+    columns = [order.there(tensor).split(order.sizes) for tensor in (query, key, value)]
     results = []
-    for group, *rows in parts:
-        shape = (group.size, group.longest)
-        own = [tensor.unflatten(0, shape).transpose(1, 2) for tensor in rows]  # [size, A, L, D]
+    for group, *rows in zip(layout.groups, *columns, strict=True):
+        shape = (group.size, query.shape[1], group.longest)
         mask = _group_mask(group, sliding_window, query.device)
         result = F.scaled_dot_product_attention(
-            *own, attn_mask=mask, dropout_p=dropout, scale=scaling
-        )
-        results.append(result.transpose(1, 2).flatten(0, 1))  # [size * L, A, D]
-    return _Return.apply(torch.cat(results), layout.back)
-
-
-class _Gather(torch.autograd.Function):
-    """Rows of groups [G, A, D] from those of tokens [T, A, D], and back for the gradient.
-
-    Each token is in one place; what stands at padding has no gradient, as nobody sees it. So the
-    gradient is gathered, too, where indexing would add it up row by row.
-    """
-
-    @staticmethod
-    def forward(context: Any, tensor: Tensor, rows: Tensor, back: Tensor) -> Tensor:
-        context.save_for_backward(back)
-        return tensor.index_select(0, rows)
-
-    @staticmethod
-    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        (back,) = context.saved_tensors
-        return gradients[0].index_select(0, back), None, None
-
-
-class _Return(torch.autograd.Function):
-    """Rows of tokens [T, A, D] from those of groups [G, A, D]; padding gets no gradient."""
-
-    @staticmethod
-    def forward(context: Any, tensor: Tensor, back: Tensor) -> Tensor:
-        context.save_for_backward(back)
-        context.num_rows = len(tensor)
-        return tensor.index_select(0, back)
-
-    @staticmethod
-    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        (back,) = context.saved_tensors
-        whole = gradients[0].new_zeros(context.num_rows, *gradients[0].shape[1:])
-        return whole.index_copy_(0, back, gradients[0]), None
+            *(own.unflatten(0, shape) for own in rows),
+            attn_mask=mask, dropout_p=dropout, scale=scaling,
+        )  # fmt: skip
+        results.append(result.flatten(0, 2))  # [size * A * L, D]
+    return order.again(torch.cat(results)).view(query.shape)
 
 
 def _group_mask(group: Group, sliding_window: int | None, device: torch.device) -> Tensor | None:

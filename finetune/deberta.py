@@ -23,6 +23,7 @@ from transformers import PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput
 
 from finetune.dropout import dropout as cheap_dropout
+from finetune.grouping import order_of
 from finetune.layout import Group, PackedLayout
 from finetune.staging import moved
 
@@ -119,11 +120,14 @@ def _attend(
     query = query / scale
     to_queries = None if to_queries is None else to_queries / scale
     dropout = module.dropout.p if module.training else 0.0
+    num_heads = query.shape[1]
+    order = order_of(layout, num_heads, heads_first=True)
+    columns = [order.there(tensor).split(order.sizes) for tensor in (query, key, value)]
     results = []
-    for group in layout.groups:
-        dense = [_heads_first(tensor, group) for tensor in (query, key, value)]
+    for group, *rows in zip(layout.groups, *columns, strict=True):
+        dense = [own.unflatten(0, (num_heads, -1)) for own in rows]  # [A, size * L, D]
         results.append(_attend_group(dense, to_keys, to_queries, group, dropout))
-    return torch.cat(results).index_select(0, layout.back)  # of [size * L …, H]
+    return order.again(torch.cat(results)).view(len(hidden), -1)
 
 
 def _contents_v1(module: Any, hidden: Tensor) -> tuple[Tensor, ...]:
@@ -171,16 +175,11 @@ def _position_projection(module: Any, kind: str, second: bool) -> nn.Module:
     return module.pos_key_proj if kind == "c2p" else module.pos_query_proj
 
 
-def _heads_first(tensor: Tensor, group: Group) -> Tensor:
-    """A group's rows of [T, A, D], padded: [A, size * L, D]."""
-    return tensor[group.rows].transpose(0, 1).contiguous()
-
-
 def _attend_group(
     dense: list[Tensor], to_keys: Tensor | None, to_queries: Tensor | None,
     group: Group, dropout: float,
 ) -> Tensor:  # fmt: skip
-    """Attention among the sequences of a group: [A, size * L, D] three times -> [size * L, A * D].
+    """Attention among the sequences of a group: [A, size * L, D] three times -> [A * size * L, D].
 
     ``to_keys`` and ``to_queries`` reach at least as far as the group's L; the middle is used.
     """
@@ -196,7 +195,7 @@ def _attend_group(
     if group.keys is not None:
         scores.masked_fill_(~group.keys[:, 0], float("-inf"))
     weights = cheap_dropout(scores.softmax(-1), dropout)
-    return (weights.to(value.dtype) @ value).permute(1, 2, 0, 3).flatten(0, 1).flatten(1)
+    return (weights.to(value.dtype) @ value).flatten(0, 2)
 
 
 def _middle(table: Tensor, longest: int) -> Tensor:

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from finetune.dropout import Mask
+from finetune.grouping import Order, order_of
 from finetune.layout import PackedLayout
 
 
@@ -33,17 +34,15 @@ class _Part(NamedTuple):
 
 
 class _Plan(NamedTuple):
-    """Which row of tokens [T * A] each row of groups [G * A] is, and where those are there;
-    ``sizes`` are the numbers of rows of the groups."""
+    """The groups of a layout, and the order of their rows."""
 
-    places: Tensor
-    back: Tensor
-    sizes: list[int]
+    order: Order
     parts: list[_Part]
 
     def of_parts(self, *tensors: Tensor) -> Iterator[tuple[_Part, list[Tensor]]]:
         """Each group with its own rows of tensors [G * A, D], as matrices [size * A, L, D]."""
-        for part, *rows in zip(self.parts, *(t.split(self.sizes) for t in tensors), strict=True):
+        columns = (tensor.split(self.order.sizes) for tensor in tensors)
+        for part, *rows in zip(self.parts, *columns, strict=True):
             yield part, [own.view(part.matrices, part.longest, -1) for own in rows]
 
 
@@ -53,7 +52,7 @@ def attended(
 ) -> Tensor:  # fmt: skip
     """Each sequence's attention to itself: [T, A, D] three times -> [T, A, D], on the CPU."""
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    plan = _plan_of(layout, query, sliding_window)
+    plan = _plan_of(layout, query.shape[1], sliding_window)
     return _Attention.apply(query, key, value, plan, dropout, scale)
 
 
@@ -68,7 +67,8 @@ class _Attention(torch.autograd.Function):
         context: Any, query: Tensor, key: Tensor, value: Tensor,
         plan: _Plan, dropout: float, scale: float,
     ) -> Tensor:  # fmt: skip
-        rows = [_rows(tensor, plan.places) for tensor in (query, key, value)]
+        there, back, _ = plan.order
+        rows = [t.flatten(0, 1).index_select(0, there) for t in (query, key, value)]
         joined, kept = torch.empty_like(rows[2]), []
         with torch.autocast("cpu", enabled=False):
             for part, (queries, keys, values, out) in plan.of_parts(*rows, joined):
@@ -79,16 +79,17 @@ class _Attention(torch.autograd.Function):
                 kept += [weights, mask.bits]
         context.save_for_backward(*rows, *kept)
         context.plan, context.scale, context.mask_scale = plan, scale, mask.scale
-        return joined.index_select(0, plan.back).view(query.shape)
+        return joined.index_select(0, back).view(query.shape)
 
     @staticmethod
     @once_differentiable
     def backward(context: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         plan: _Plan = context.plan
+        back = plan.order.back
         saved = context.saved_tensors
         rows, kept = saved[:3], zip(saved[3::2], saved[4::2], strict=True)
         given = gradients[0].reshape(-1, rows[0].shape[1])
-        given = torch.zeros_like(rows[2]).index_copy_(0, plan.back, given)  # nobody sees padding
+        given = torch.zeros_like(rows[2]).index_copy_(0, back, given)  # nobody sees padding
         made = [torch.empty_like(row) for row in rows]
         with torch.autocast("cpu", enabled=False):
             for _, own in plan.of_parts(*rows, given, *made):
@@ -101,31 +102,21 @@ class _Attention(torch.autograd.Function):
                 torch.bmm(moved, keys, out=for_queries)
                 torch.bmm(moved.transpose(1, 2), queries, out=for_keys)
         shape = gradients[0].shape
-        return (*(row.index_select(0, plan.back).view(shape) for row in made), None, None, None)
+        return (*(row.index_select(0, back).view(shape) for row in made), None, None, None)
 
 
-def _plan_of(layout: PackedLayout, rows: Tensor, sliding_window: int | None) -> _Plan:
-    """How the rows [T, A, D] of a layout are put in order; the same for all layers."""
-    num_heads = rows.shape[1]
-    window = None if (sliding_window or layout.max_seqlen) >= layout.max_seqlen else sliding_window
-    if (num_heads, window) not in layout.plans:
-        layout.plans[num_heads, window] = _plan(layout, num_heads, window)
-    return layout.plans[num_heads, window]
-
-
-def _plan(layout: PackedLayout, num_heads: int, window: int | None) -> _Plan:
-    heads = torch.arange(num_heads)[:, None]
-    places, inside, parts = [], [], []
-    for rows, valid in layout.places:
-        size, longest = rows.shape
-        places.append((rows[:, None] * num_heads + heads).flatten())  # of [size, A, L]
-        inside.append(valid[:, None].expand(size, num_heads, longest).flatten())
-        parts.append(_Part(size, size * num_heads, longest, _bias(valid, window)))
-    joined = torch.cat(places)
-    tokens = torch.cat(inside).nonzero()[:, 0]
-    back = torch.empty(len(tokens), dtype=torch.long)
-    back[joined[tokens]] = tokens
-    return _Plan(joined, back, [len(rows) for rows in places], parts)
+def _plan_of(layout: PackedLayout, num_heads: int, sliding_window: int | None) -> _Plan:
+    """How attention of a layout is computed, the same for all layers of the same window."""
+    longest = layout.max_seqlen
+    window = None if sliding_window is None or sliding_window >= longest else sliding_window
+    key = ("attention", num_heads, window)
+    if key not in layout.plans:
+        parts = []
+        for _, valid in layout.places:
+            size, length = valid.shape
+            parts.append(_Part(size, size * num_heads, length, _bias(valid, window)))
+        layout.plans[key] = _Plan(order_of(layout, num_heads), parts)
+    return layout.plans[key]
 
 
 def _bias(valid: Tensor, window: int | None) -> Tensor | None:
@@ -141,11 +132,6 @@ def _bias(valid: Tensor, window: int | None) -> Tensor | None:
         if keys is not None:
             seen = seen & keys | torch.eye(len(place), dtype=torch.bool)
     return None if seen is None else torch.zeros(seen.shape).masked_fill_(~seen, -torch.inf)
-
-
-def _rows(tensor: Tensor, places: Tensor) -> Tensor:
-    """The rows of groups [G * A, D] of those of tokens [T, A, D]."""
-    return tensor.reshape(-1, tensor.shape[-1]).index_select(0, places)
 
 
 def _wide(tensor: Tensor) -> torch.dtype:

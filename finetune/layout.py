@@ -23,13 +23,11 @@ registers on a CPU, and there are few shapes of products for which torch compile
 class Group(NamedTuple):
     """Sequences that share one dense attention call: ``size`` of them, of up to L tokens.
 
-    ``rows`` are their places in the packed row: [size * L]. ``keys`` [size, 1, 1, L] is False at
-    padding, None where there is none.
+    ``keys`` [size, 1, 1, L] is False at padding, None where there is none.
     """
 
     size: int
     longest: int
-    rows: Tensor
     keys: Tensor | None
 
 
@@ -58,24 +56,7 @@ class PackedLayout:
     def groups(self) -> tuple[Group, ...]:
         """Groups that cover all sequences."""
         device = self.cu_seqlens.device
-        return tuple(
-            Group(len(rows), rows.shape[1], moved(rows.flatten(), device), _keys(valid, device))
-            for rows, valid in self.places
-        )
-
-    @cached_property
-    def rows(self) -> Tensor:
-        """The rows of all groups, one group after the other, as places in the packed row: [G]."""
-        return torch.cat([group.rows for group in self.groups])
-
-    @cached_property
-    def back(self) -> Tensor:
-        """Where each token of the packed row is among the rows of the groups: [T]."""
-        inside = torch.cat([valid.flatten() for _, valid in self.places]).nonzero()[:, 0]
-        tokens = torch.cat([rows.flatten() for rows, _ in self.places])[inside]
-        back = torch.empty_like(tokens)
-        back[tokens] = inside
-        return moved(back, self.cu_seqlens.device)
+        return tuple(Group(*valid.shape, _keys(valid, device)) for _, valid in self.places)
 
     @cached_property
     def places(self) -> list[tuple[Tensor, Tensor]]:

@@ -22,6 +22,7 @@ from accelerate.utils import set_seed
 from finetune import checkpoint
 from finetune.config import TrainConfig, settings
 from finetune.graphs import choose_step
+from finetune.heap import memory_kept
 from finetune.interruption import Interruption, Stopped
 from finetune.launch import make_accelerator
 from finetune.optimization import make_optimizer, precision_of, result_settings
@@ -148,7 +149,7 @@ class _Run:
 
     def run(self) -> FitResult:
         """Train to the end, then score the best model."""
-        with self.vocabulary:
+        with memory_kept(), self.vocabulary:
             self._write_start()
             if self.config.metric and self.validation:
                 self._check_metric(self.config.metric, self.validation)

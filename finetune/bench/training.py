@@ -23,6 +23,7 @@ from finetune.bench.subject import Subject
 from finetune.bench.trainer import Peer
 from finetune.encodings import Encoded
 from finetune.graphs import WARM_UP, choose_step
+from finetune.heap import memory_kept
 from finetune.optimization import make_optimizer
 from finetune.prefetch import ahead
 from finetune.step import Step
@@ -125,7 +126,7 @@ def seconds(
     )
     optimizer = vocabulary.follow(make_optimizer(head, config))
     plain = Step(task, head, optimizer, config, subject.accelerator, precision)
-    with vocabulary:
+    with memory_kept(), vocabulary:
         step = choose_step(plain, cuda_graphs, vocabulary.stepped, _say)
         parts = Parts(plain, Encoded.of(subject.encoded))
         parts.take(step, batches[:1] if step is plain else [*batches] * (WARM_UP + 1))

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from finetune import attention
 from finetune.attention import attend
+from finetune.grouping import order_of
 from finetune.layout import MAX_WASTE, MULTIPLE, PackedLayout, near_equal, round_up
 
 LAYER = nn.Module()
@@ -100,14 +101,25 @@ def test_groups_waste_little_and_cover_all(multiple: int) -> None:
     assert len(groups) < 25
 
 
-def test_layout_leads_there_and_back() -> None:
+@pytest.mark.parametrize("heads_first", [False, True])
+def test_rows_go_to_their_groups_and_back(heads_first: bool) -> None:
     lengths = [5, 0, 17, 16, 40, 1]
-    layout = layout_of(lengths)
-    tokens = torch.arange(sum(lengths))
-    assert torch.equal(tokens[layout.rows][layout.back], tokens)
-    for group in layout.groups:
+    layout, num_heads = layout_of(lengths), 3
+    order = order_of(layout, num_heads, heads_first)
+    assert order_of(layout, num_heads, heads_first) is order
+    rows = torch.randn(sum(lengths), num_heads, 2, requires_grad=True)
+    there = order.there(rows)
+    assert torch.equal(order.again(there), rows.flatten(0, 1))
+    weight = torch.randn_like(there)
+    ((there * weight).sum() + order.again(there).square().sum()).backward()
+    assert torch.equal(rows.grad.flatten(0, 1), weight[order.back] + 2 * rows.flatten(0, 1))
+    sequences = rows[:, 1].split(lengths)
+    for group, own in zip(layout.groups, there.split(order.sizes), strict=True):
         assert group.longest % MULTIPLE == 0
-        assert len(group.rows) == group.size * group.longest
+        shape = (num_heads, group.size) if heads_first else (group.size, num_heads)
+        outer = own.view(*shape, group.longest, 2)
+        first = outer[1, 0] if heads_first else outer[0, 1]
+        assert any(torch.equal(first[: len(s)], s) for s in sequences if len(s))
     assert sum(group.size for group in layout.groups) == 5
 
 

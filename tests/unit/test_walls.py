@@ -44,9 +44,10 @@ WALLS = {
     "dropout": "",
     "staging": "types",
     "layout": "staging",
-    "dense_attention": "dropout layout",
-    "attention": "dense_attention layout",
-    "deberta": "dropout layout staging",
+    "grouping": "layout staging",
+    "dense_attention": "dropout grouping layout",
+    "attention": "dense_attention grouping layout",
+    "deberta": "dropout grouping layout staging",
     "spans": "",
     "span_decoding": "types",
     "decoding": "align",
@@ -55,7 +56,8 @@ WALLS = {
     "encoder": "attention deberta dropout families layout models padding rounding types",
     "heads": "align encoder families models padding staging types",
     "initial": "config heads models types",
-    "bench": "arguments batching config data encoder encodings graphs heads launch models "
+    "heap": "",
+    "bench": "arguments batching config data encoder encodings graphs heads heap launch models "
     "optimization parsing prediction prefetch spans step tasks tokenization types vocabulary",
     "tasks": "align calibration config context data decoding encodings families heads initial "
     "metrics models nesting span_decoding span_metrics spans tokenization types widths",
@@ -102,7 +104,7 @@ WALLS = {
     "prediction": "batching encodings launch optimization prefetch progress staging tasks types",
     "encoding_cache": "encodings tasks types",
     "training_data": "batching config encoding_cache encodings optimization prefetch tasks types",
-    "train": "checkpoint config graphs interruption launch optimization prediction progress "
+    "train": "checkpoint config graphs heap interruption launch optimization prediction progress "
     "run_folder run_log state step tasks training_data types vocabulary",
     "predictor": "align config launch prediction tasks types",
     "pipelines": "batching heads predictor staging tasks types",
