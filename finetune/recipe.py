@@ -9,6 +9,7 @@ parser reads both and the command line wins.
 from __future__ import annotations
 
 import dataclasses
+import glob
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -124,10 +125,16 @@ def packaged() -> Path:
 
 
 def _located(path: Path) -> Path:
-    """The file itself, or where there is none the packaged recipe of that name."""
+    """The file itself, or where there is none the packaged recipe of that path or bare name."""
+    if path.is_file() or path.is_absolute():
+        return path
     inside = path.relative_to("recipes") if path.parts[:1] == ("recipes",) else path
-    found = packaged() / inside
-    return found if not path.is_file() and not path.is_absolute() and found.is_file() else path
+    name = inside.name if inside.suffix == ".yaml" else f"{inside.name}.yaml"
+    found = sorted(packaged().rglob(glob.escape(str(inside.parent / name))))
+    if len(found) > 1:
+        listed = " or ".join(str(other.relative_to(packaged()).with_suffix("")) for other in found)
+        raise ValueError(f"{path}: there are several recipes of that name: write {listed}.")
+    return found[0] if found else path
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[tuple[Any, ...], int]]:

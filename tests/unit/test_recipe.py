@@ -9,7 +9,7 @@ import pytest
 from finetune.config import NliConfig, settings
 from finetune.expected import Expected
 from finetune.parsing import parse
-from finetune.recipe import changed, find_recipes, load_recipe, to_arguments
+from finetune.recipe import changed, find_recipes, load_recipe, packaged, to_arguments
 from tests.command import run
 
 
@@ -81,6 +81,22 @@ def test_not_utf8(tmp_path: Path):
 def test_missing(tmp_path: Path):
     with pytest.raises(ValueError, match="no such recipe file"):
         load_recipe(tmp_path / "none.yaml")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["cola-minilm", "cola-minilm.yaml", "classify/cola-minilm", "recipes/classify/cola-minilm"],
+)
+def test_bare_names(name: str):
+    assert load_recipe(name).path == packaged() / "classify" / "cola-minilm.yaml"
+
+
+def test_bare_names_of_several_tasks():
+    with pytest.raises(ValueError, match="write ner/conll2003-minilm or tag/conll2003-minilm"):
+        load_recipe("conll2003-minilm")
+    assert load_recipe("tag/conll2003-minilm").task == "tag"
+    with pytest.raises(ValueError, match="no such recipe file"):
+        load_recipe("*-minilm")
 
 
 def test_find_recipes(tmp_path: Path):
