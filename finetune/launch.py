@@ -84,6 +84,13 @@ def is_main() -> bool:
     return PartialState(cpu=_on_cpu()).is_main_process
 
 
+def leave() -> None:
+    """Leave the group of processes, whose threads could otherwise end the interpreter with an
+    error ("terminate called without an active exception")."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+
+
 def unseeded_name(config: TrainConfig, task: str) -> str:
     """The name of runs that differ in their seed alone."""
     parts = (task, config.init_from or config.model, config.data)

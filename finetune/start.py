@@ -65,15 +65,19 @@ def _start(task: str | None, recipe_path: str | None, arguments: list[str]) -> N
 
         check_asked_model(config)
     from finetune import training
+    from finetune.launch import leave
 
-    if dry:
-        training.dry_run(task, config)
-    elif number is None:
-        training.train(task, config, recipe, of_recipe)
-    else:
-        from finetune.seeds import train_seeds
+    try:
+        if dry:
+            training.dry_run(task, config)
+        elif number is None:
+            training.train(task, config, recipe, of_recipe)
+        else:
+            from finetune.seeds import train_seeds
 
-        train_seeds(task, config, recipe, of_recipe, number)
+            train_seeds(task, config, recipe, of_recipe, number)
+    finally:
+        leave()
 
 
 def _names(arguments: list[str], flag: str) -> bool:

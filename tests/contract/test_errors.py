@@ -9,6 +9,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests import data
 from tests.command import Outcome, run
@@ -388,3 +389,11 @@ def test_no_memory(monkeypatch: pytest.MonkeyPatch):
 
     monkeypatch.setattr("finetune.cli._recipes", full)
     one_line(run("recipes"), "out of memory", "lower --max-tokens")
+
+
+def test_a_command_that_ends_leaves_its_group_of_processes(tmp_path: Path) -> None:
+    """Also with an error: threads of the group could end the interpreter with another one."""
+    store = f"file://{tmp_path / 'store'}"
+    torch.distributed.init_process_group("gloo", init_method=store, rank=0, world_size=1)
+    one_line(run("classify", "--data", tmp_path / "none"), "none")
+    assert not torch.distributed.is_initialized()

@@ -124,7 +124,7 @@ WALLS = {
     "arguments": "config field_docs types",
     "field_docs": "",
     "parsing": "config field_docs types",
-    "start": "arguments config initial parsing recipe seeds training",
+    "start": "arguments config initial launch parsing recipe seeds training",
     "cli": "arguments bench commands config parsing publishing recipe report reproduced start "
     "types",
 }
