@@ -86,12 +86,14 @@ def measured(
     case: Case, rounds: int, memory: Sequence[int | None], peaks: Mapping[str, float]
 ) -> list[Row]:
     """One row for each arm; the arms take turns. ``peaks`` are operations per second by
-    precision, ``memory`` the peak of each arm."""
-    turns = [[arm.turn() for arm in case.arms] for _ in range(rounds)]
-    rates = [
-        [arm.work.tokens / seconds for seconds in column]
-        for arm, column in zip(case.arms, zip(*turns, strict=True), strict=True)
-    ]
+    precision, ``memory`` the peak of each arm.
+
+    Every other round goes backwards: an arm is slower behind one that leaves much memory behind.
+    """
+    rates: list[list[float]] = [[] for _ in case.arms]
+    for number in range(rounds):
+        for arm, column in list(zip(case.arms, rates, strict=True))[:: -1 if number % 2 else 1]:
+            column.append(arm.work.tokens / arm.turn())
     ours = next((r for a, r in zip(case.arms, rates, strict=True) if a.name == "finetune"), None)
     return [
         _row(case, arm, found, ours, most, peaks)

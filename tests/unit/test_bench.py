@@ -163,7 +163,7 @@ def test_rows_are_medians_of_turns_that_interleave() -> None:
 
     arms = (arm("finetune", 1, 2, 4), arm("peer", 4, 2, 40))
     ours, peer = measured(Case("train", "x", arms), 3, [None, 7], {"fp32": 1e10})
-    assert called == ["finetune", "peer"] * 3
+    assert called == ["finetune", "peer", "peer", "finetune", "finetune", "peer"]
     assert (ours.examples_per_second, ours.lowest, ours.highest) == (5, 2.5, 10)
     assert (ours.tokens_per_second, ours.peak_share, ours.milliseconds) == (100, 0.2, 2000)
     assert (peer.ratio, ours.ratio) == (4, 1), "of each round, then the median"
