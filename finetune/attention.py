@@ -20,8 +20,8 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from finetune.dense_attention import attended
-from finetune.grouping import order_of
-from finetune.layout import Group, PackedLayout
+from finetune.grouping import order_of, seen_by
+from finetune.layout import PackedLayout
 
 NAME = "finetune_packed"
 """The name under which transformers knows this implementation. It never reaches a saved file."""
@@ -116,25 +116,13 @@ def _grouped(
     results = []
     for group, *rows in zip(layout.groups, *columns, strict=True):
         shape = (group.size, query.shape[1], group.longest)
-        mask = _group_mask(group, sliding_window, query.device)
+        mask = seen_by(group, sliding_window, query.device)
         result = F.scaled_dot_product_attention(
             *(own.unflatten(0, shape) for own in rows),
             attn_mask=mask, dropout_p=dropout, scale=scaling,
         )  # fmt: skip
         results.append(result.flatten(0, 2))  # [size * A * L, D]
     return order.again(torch.cat(results)).view(query.shape)
-
-
-def _group_mask(group: Group, sliding_window: int | None, device: torch.device) -> Tensor | None:
-    """Who may see whom in a group, broadcastable to [size, A, L, L]; None where all may."""
-    if sliding_window is None or group.longest <= sliding_window:
-        return group.keys
-    place = torch.arange(group.longest, device=device)
-    near = (place[:, None] - place).abs() < sliding_window
-    if group.keys is None:
-        return near
-    # A padded query far from every key would see nothing (NaN): let it see itself.
-    return (near & group.keys) | torch.eye(group.longest, dtype=torch.bool, device=device)
 
 
 def _kernel_takes(*tensors: Tensor) -> bool:

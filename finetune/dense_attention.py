@@ -17,8 +17,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from finetune.dropout import Mask
-from finetune.grouping import Order, order_of
-from finetune.layout import PackedLayout
+from finetune.grouping import Order, order_of, seen_by
+from finetune.layout import Group, PackedLayout
 
 
 class _Part(NamedTuple):
@@ -111,26 +111,17 @@ def _plan_of(layout: PackedLayout, num_heads: int, sliding_window: int | None) -
     window = None if sliding_window is None or sliding_window >= longest else sliding_window
     key = ("attention", num_heads, window)
     if key not in layout.plans:
-        parts = []
-        for _, valid in layout.places:
-            size, length = valid.shape
-            parts.append(_Part(size, size * num_heads, length, _bias(valid, window)))
+        parts = [
+            _Part(group.size, group.size * num_heads, group.longest, _bias(group, window))
+            for group in layout.groups
+        ]
         layout.plans[key] = _Plan(order_of(layout, num_heads), parts)
     return layout.plans[key]
 
 
-def _bias(valid: Tensor, window: int | None) -> Tensor | None:
-    """What is added to scores, of the tokens [size, L] that are valid; None where all may see all.
-
-    A padded query far from every key would see nothing (NaN), and so may see itself.
-    """
-    keys = None if bool(valid.all()) else valid[:, None, None]
-    seen = keys
-    if window is not None:
-        place = torch.arange(valid.shape[1])
-        seen = (place[:, None] - place).abs() < window
-        if keys is not None:
-            seen = seen & keys | torch.eye(len(place), dtype=torch.bool)
+def _bias(group: Group, window: int | None) -> Tensor | None:
+    """What is added to the scores of a group; None where all tokens may see all."""
+    seen = seen_by(group, window, torch.device("cpu"))
     return None if seen is None else torch.zeros(seen.shape).masked_fill_(~seen, -torch.inf)
 
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from finetune.layout import PackedLayout
+from finetune.layout import Group, PackedLayout
 from finetune.staging import moved
 
 
@@ -58,6 +58,21 @@ def _order(layout: PackedLayout, num_heads: int, heads_first: bool) -> Order:
     back[joined[tokens]] = tokens
     device = layout.cu_seqlens.device
     return Order(moved(joined, device), moved(back, device), [len(rows) for rows in places])
+
+
+def seen_by(group: Group, sliding_window: int | None, device: torch.device) -> Tensor | None:
+    """Who may see whom in a group, broadcastable to [size, A, L, L]; None where all may.
+
+    ``sliding_window`` w lets tokens see others less than w away.
+    """
+    if sliding_window is None or group.longest <= sliding_window:
+        return group.keys
+    place = torch.arange(group.longest, device=device)
+    near = (place[:, None] - place).abs() < sliding_window
+    if group.keys is None:
+        return near
+    # A padded query far from every key would see nothing (NaN): let it see itself.
+    return (near & group.keys) | torch.eye(group.longest, dtype=torch.bool, device=device)
 
 
 class _There(torch.autograd.Function):
