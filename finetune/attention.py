@@ -27,7 +27,9 @@ NAME = "finetune_packed"
 """The name under which transformers knows this implementation. It never reaches a saved file."""
 
 SHORT = 96
-"""Tokens up to which attention is faster written out on a CPU, where there is no dropout."""
+"""Tokens up to which attention is written out on a CPU where there is no dropout: forward and
+backward then take less than torch's own (fp32 by a tenth to a half, bf16 by more than half), the
+forward pass alone less up to 32 tokens and about as much beyond."""
 
 
 def attend(

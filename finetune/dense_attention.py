@@ -18,17 +18,14 @@ from torch.autograd.function import once_differentiable
 
 from finetune.dropout import Mask
 from finetune.grouping import Order, order_of, seen_by
-from finetune.layout import Group, PackedLayout
+from finetune.layout import PackedLayout
 
 
 class _Part(NamedTuple):
-    """A group of ``size`` sequences of L tokens, which are ``matrices`` for A heads: size * A.
-
-    ``bias``, 0 where a token may see another and -inf elsewhere, is broadcastable to
-    [size, A, L, L]."""
+    """A group of ``size`` sequences of L tokens; ``bias``, 0 where a token may see another and
+    -inf elsewhere, is broadcastable to [size, A, L, L], and None where all may see all."""
 
     size: int
-    matrices: int
     longest: int
     bias: Tensor | None
 
@@ -43,7 +40,7 @@ class _Plan(NamedTuple):
         """Each group with its own rows of tensors [G * A, D], as matrices [size * A, L, D]."""
         columns = (tensor.split(self.order.sizes) for tensor in tensors)
         for part, *rows in zip(self.parts, *columns, strict=True):
-            yield part, [own.view(part.matrices, part.longest, -1) for own in rows]
+            yield part, [own.view(-1, part.longest, own.shape[1]) for own in rows]
 
 
 def attended(
@@ -105,24 +102,17 @@ class _Attention(torch.autograd.Function):
         return (*(row.index_select(0, back).view(shape) for row in made), None, None, None)
 
 
-def _plan_of(layout: PackedLayout, num_heads: int, sliding_window: int | None) -> _Plan:
+def _plan_of(layout: PackedLayout, num_heads: int, window: int | None) -> _Plan:
     """How attention of a layout is computed, the same for all layers of the same window."""
-    longest = layout.max_seqlen
-    window = None if sliding_window is None or sliding_window >= longest else sliding_window
     key = ("attention", num_heads, window)
     if key not in layout.plans:
-        parts = [
-            _Part(group.size, group.size * num_heads, group.longest, _bias(group, window))
-            for group in layout.groups
-        ]
+        parts = []
+        for group in layout.groups:
+            seen = seen_by(group, window, torch.device("cpu"))
+            bias = None if seen is None else torch.zeros(seen.shape).masked_fill_(~seen, -torch.inf)
+            parts.append(_Part(group.size, group.longest, bias))
         layout.plans[key] = _Plan(order_of(layout, num_heads), parts)
     return layout.plans[key]
-
-
-def _bias(group: Group, window: int | None) -> Tensor | None:
-    """What is added to the scores of a group; None where all tokens may see all."""
-    seen = seen_by(group, window, torch.device("cpu"))
-    return None if seen is None else torch.zeros(seen.shape).masked_fill_(~seen, -torch.inf)
 
 
 def _wide(tensor: Tensor) -> torch.dtype:

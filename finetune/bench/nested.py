@@ -113,7 +113,7 @@ class Markers:
         self.marked = self._marked(encodings)
         lengths = [len(encoding.input_ids) for encoding in encodings]
         per_step = FORWARD_AND_BACKWARD * operations(encoder, lengths)
-        self.work = Work(len(lengths), sum(lengths), per_step)
+        self.work = Work(number, sum(lengths), per_step)
 
     def turn(self) -> float:
         """One step over all rows; the seconds it took."""
