@@ -1,0 +1,145 @@
+"""Train eight small fixed runs and compare everything they compute with an earlier recording.
+
+A change of structure must not change a single bit. Record before it, check after it, on the same
+machine and with the same versions:
+
+    python -m tests.end_to_end.recorded_runs record /tmp/before.json
+    python -m tests.end_to_end.recorded_runs check /tmp/before.json
+
+The recording holds a hash of every saved weight, the metrics of every split, and what was
+predicted for every example. Recordings depend on the processor and are not kept in the repository.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+from tests import data
+from tests.command import run
+from tests.tiny import save_tiny_checkpoint
+
+PREDICTION_KEYS = ("id", "label", "score", "scores", "tags", "spans", "offsets")
+"""What a line of predictions says about the prediction (and not about the gold)."""
+
+RECIPE = """\
+task: classify
+model: {model}
+data: {data}
+lr: 0.001
+steps: 6
+batch_size: 8
+max_length: 48
+expected:
+  - {{split: test, metric: accuracy, value: 0.5, tolerance: 0.5, source: "a fixed run"}}
+"""
+
+
+def runs(folder: Path) -> dict[str, list[str | Path]]:
+    """The arguments of each run, by name."""
+    model = save_tiny_checkpoint(folder / "tiny", "bert")
+    deberta = save_tiny_checkpoint(folder / "deberta", "deberta-v2")
+    roberta = save_tiny_checkpoint(folder / "roberta", "roberta")
+    common = ["--lr", "1e-3", "--steps", "12", "--batch-size", "8", "--max-length", "48",
+              "--eval-every", "4"]  # fmt: skip
+
+    def train(task: str, checkpoint: Path, make: Callable[[Path], Path], *more: str) -> list[Any]:
+        name = f"{task}-{make.__name__}"
+        return [task, "--model", checkpoint, "--data", make(folder / name), *common, *more]
+
+    recipe = folder / "recipe.yaml"
+    sentiment = data.sentiment(folder / "recipe-data")
+    recipe.write_text(RECIPE.format(model=model, data=sentiment), encoding="utf-8")
+    return {
+        "classify": train("classify", model, data.sentiment, "--calibrate", "temperature"),
+        "multi_label": train("classify", roberta, data.topics, "--class-weights", "auto"),
+        "regression": train("classify", model, data.numbers),
+        "nli": train("nli", deberta, data.pairs, "--max-tokens", "120"),
+        "tag": train("tag", roberta, data.entities, "--label-pieces", "all"),
+        "tag_crf": train("tag", model, data.documents, "--crf", "--context", "8"),
+        "ner": train("ner", model, data.entities, "--calibrate", "one"),
+        "recipe": ["run", recipe, "--seeds", "2"],
+    }
+
+
+def recorded(folder: Path) -> dict[str, Any]:
+    """Everything that one run folder (and the runs in it) computed."""
+    found: dict[str, Any] = {}
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder).as_posix()
+        if path.suffix == ".safetensors":
+            found[name] = hashlib.sha256(path.read_bytes()).hexdigest()
+        elif path.name == "metrics.json":
+            found[name] = json.loads(path.read_text(encoding="utf-8"))
+        elif path.name.startswith("predictions."):
+            lines = path.read_text(encoding="utf-8").splitlines()
+            found[name] = [
+                {key: row[key] for key in PREDICTION_KEYS if key in row}
+                for row in map(json.loads, lines)
+            ]
+        elif path.name == "log.jsonl":
+            rows = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+            timed = ("examples_per_second", "tokens_per_second", "seconds")
+            found[name] = [{k: v for k, v in row.items() if k not in timed} for row in rows]
+    return found
+
+
+def record(only: str | None = None) -> dict[str, Any]:
+    """Train the runs (or one of them) and return what they computed."""
+    with tempfile.TemporaryDirectory() as place:
+        result = {}
+        for name, arguments in runs(Path(place)).items():
+            if only not in (None, name):
+                continue
+            out = Path(place) / "runs" / name
+            outcome = run(*arguments, "--out", out)
+            if outcome.code:
+                raise SystemExit(f"{name}: {outcome.err}")
+            result[name] = recorded(out)
+        return json.loads(json.dumps(result))
+
+
+def differences(before: Any, now: Any, place: str = "") -> list[str]:
+    """Where two recordings differ, one line each."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        return [
+            line
+            for key in sorted({*before, *now})
+            for line in differences(before.get(key), now.get(key), f"{place}/{key}")
+        ]
+    if isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
+        pairs = enumerate(zip(before, now, strict=True))
+        return [line for i, (a, b) in pairs for line in differences(a, b, f"{place}[{i}]")]
+    return [] if before == now else [f"{place}: {str(before)[:80]} -> {str(now)[:80]}"]
+
+
+def main() -> None:
+    """Record the runs, or check them against a recording."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("action", choices=("record", "check"))
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--only", help="the name of one run")
+    asked = parser.parse_args()
+    now = record(asked.only)
+    if asked.action == "record":
+        asked.file.write_text(json.dumps(now, indent=1), encoding="utf-8")
+        return
+    before = json.loads(asked.file.read_text(encoding="utf-8"))
+    if asked.only is not None:
+        before = {asked.only: before[asked.only]}
+    lines = differences(before, now)
+    print("\n".join(lines[:40]) or f"{len(now)} runs are bit-equal to the recording")
+    sys.exit(bool(lines))
+
+
+if __name__ == "__main__":
+    main()
