@@ -6,7 +6,7 @@ python examples/layers.py
 import os
 
 from finetune import ClassifyConfig, fit, load_task
-from finetune.optimization import parameter_groups
+from finetune.training.optimizer import parameter_groups
 
 config = ClassifyConfig(
     model=os.environ.get("MODEL", "minilm"),

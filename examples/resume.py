@@ -8,8 +8,8 @@ import signal
 from dataclasses import replace
 
 from finetune import ClassifyConfig, fit, load_task
-from finetune.interruption import Stopped
-from finetune.progress import Reporter
+from finetune.runtime.progress import Reporter
+from finetune.runtime.signals import Stopped
 
 
 class Impatient(Reporter):

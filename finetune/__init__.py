@@ -10,39 +10,45 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from finetune.batching import pack
-    from finetune.config import ClassifyConfig, NerConfig, NliConfig, TagConfig, TrainConfig
+    from finetune.config.tasks import ClassifyConfig, NerConfig, NliConfig, TagConfig, TrainConfig
     from finetune.data import Dataset, read_text, read_tokens
-    from finetune.encoder import Encoder
-    from finetune.heads.crf_tagging import CrfTagger
-    from finetune.heads.sequence import SequenceClassifier
-    from finetune.heads.span import SpanNer
-    from finetune.heads.tagging import TokenTagger
-    from finetune.launch import make_accelerator
-    from finetune.prediction import predict
-    from finetune.predictor import Predictor, load
+    from finetune.evaluation.hf_trainer import compute_metrics
+    from finetune.inference.loop import predict
+    from finetune.inference.predictor import Predictor, load
+    from finetune.models.encoder import Encoder
+    from finetune.models.heads.crf_tagger import CrfTagger
+    from finetune.models.heads.sequence_classification import SequenceClassifier
+    from finetune.models.heads.span_ner import SpanNer
+    from finetune.models.heads.token_classification import TokenTagger
+    from finetune.preprocessing.batching import pack
+    from finetune.preprocessing.tokenizer import PieceTokenizer
+    from finetune.runtime.launch import make_accelerator
     from finetune.tasks import load_task, saved_task
-    from finetune.tokenization import PieceTokenizer
-    from finetune.train import fit
-    from finetune.trainer_metrics import compute_metrics
+    from finetune.training.trainer import fit
     from finetune.types import Batch, Encoding, LabelSet, Span, TextExample, TokenExample
 
 _HOMES = {
-    "finetune.batching": ("pack",),
-    "finetune.config": ("ClassifyConfig", "NerConfig", "NliConfig", "TagConfig", "TrainConfig"),
+    "finetune.preprocessing.batching": ("pack",),
+    "finetune.config.tasks": (
+        "ClassifyConfig",
+        "NerConfig",
+        "NliConfig",
+        "TagConfig",
+        "TrainConfig",
+    ),
     "finetune.data": ("Dataset", "read_text", "read_tokens"),
-    "finetune.encoder": ("Encoder",),
-    "finetune.heads.crf_tagging": ("CrfTagger",),
-    "finetune.heads.sequence": ("SequenceClassifier",),
-    "finetune.heads.span": ("SpanNer",),
-    "finetune.heads.tagging": ("TokenTagger",),
-    "finetune.launch": ("make_accelerator",),
-    "finetune.prediction": ("predict",),
-    "finetune.predictor": ("Predictor", "load"),
+    "finetune.models.encoder": ("Encoder",),
+    "finetune.models.heads.crf_tagger": ("CrfTagger",),
+    "finetune.models.heads.sequence_classification": ("SequenceClassifier",),
+    "finetune.models.heads.span_ner": ("SpanNer",),
+    "finetune.models.heads.token_classification": ("TokenTagger",),
+    "finetune.runtime.launch": ("make_accelerator",),
+    "finetune.inference.loop": ("predict",),
+    "finetune.inference.predictor": ("Predictor", "load"),
     "finetune.tasks": ("load_task", "saved_task"),
-    "finetune.tokenization": ("PieceTokenizer",),
-    "finetune.train": ("fit",),
-    "finetune.trainer_metrics": ("compute_metrics",),
+    "finetune.preprocessing.tokenizer": ("PieceTokenizer",),
+    "finetune.training.trainer": ("fit",),
+    "finetune.evaluation.hf_trainer": ("compute_metrics",),
     "finetune.types": ("Batch", "Encoding", "LabelSet", "Span", "TextExample", "TokenExample"),
 }
 """The module that each public name lives in."""

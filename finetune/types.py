@@ -153,7 +153,7 @@ class Batch:
     boundaries of the sequences' words. Python values, so that nothing waits for a device:
     ``lengths`` [N], ``example`` [N], ``first_word`` [N], ``num_words`` [N]. ``targets`` is the
     task's own. ``longest`` is set where shapes are fixed beforehand and only the tensors say where
-    sequences end: no sequence is longer (``finetune.static_batch``). ``num_pieces`` is the sum of
+    sequences end: no sequence is longer (``training.static_batch``). ``num_pieces`` is the sum of
     ``word_lengths``, where it was taken before they went to a device.
     """
 
@@ -178,7 +178,7 @@ class Batch:
         return max(self.lengths)
 
     def to(self, device: Any) -> Batch:
-        """The same batch with its tensors on a device (``finetune.staging`` waits for no copy)."""
+        """The same batch with its tensors on a device (``runtime.transfer`` waits for no copy)."""
         return self.each(lambda value: value.to(device))
 
     def each(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Batch:

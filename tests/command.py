@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 from unittest import mock
 
-from finetune.cli import main
+from finetune.cli.main import main
 
 
 class Outcome(NamedTuple):

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from finetune.config import CONFIGS, settings
+from finetune.config.tasks import CONFIGS, settings
 from finetune.data import hold_out
-from finetune.scoring import score_predictions
+from finetune.evaluation.scoring import score_predictions
 from finetune.tasks import task_class
-from tests.data import write_jsonl
+from tests.small_data import write_jsonl
 
 
 def write_run(

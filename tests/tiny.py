@@ -20,7 +20,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from finetune.models import quiet
+from finetune.models.loading import quiet
 
 PACKED = (
     "bert", "roberta", "xlm-roberta", "camembert", "electra", "albert", "distilbert", "modernbert",

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from finetune.data.dataset import DataError
+from finetune.data.hub_cache import cache_without_network
 from finetune.data.tables import Record, Table, label_names
-from finetune.hub import cache_without_network
 
 CONVERTED = "refs/convert/parquet"
 """The hub's own Parquet copy: `datasets` no longer runs the scripts some sets are written in."""

@@ -6,7 +6,10 @@ import itertools
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from finetune.align import (
+from finetune.data.dataset import DataError
+from finetune.data.files import TAG
+from finetune.data.spans import overlapping
+from finetune.data.tag_schemes import (
     SCHEMES,
     convert_tags,
     detect_scheme,
@@ -14,10 +17,7 @@ from finetune.align import (
     spans_to_tags,
     tags_to_spans,
 )
-from finetune.data.dataset import DataError
-from finetune.data.files import TAG
 from finetune.data.units import Unit
-from finetune.nesting import overlapping
 
 FITTING = ("BIO", "BIOES", "BILOU", "BMES")
 """The schemes that an error names: IO and IOB1 have the prefixes of BIO."""

@@ -11,13 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from finetune.data.dataset import DataError
-from finetune.data.files import (
-    FORMATS,
-    IGNORED_NAMES,
-    bare_name,
-    document_names,
-    format_of,
-)
+from finetune.data.files import FORMATS, IGNORED_NAMES, bare_name, document_names, format_of
 from finetune.data.hub import ALIASES, TO_FETCH, HubSet, hub_set
 from finetune.types import perhaps, shortened
 

@@ -9,9 +9,9 @@ from typing import Literal
 
 from finetune.data.dataset import Dataset
 from finetune.data.findings import Finding, first_places
-from finetune.nesting import crossing_pairs, inner_spans, shared_extents
+from finetune.data.spans import crossing_pairs, inner_spans, shared_extents
+from finetune.data.widths import PER_MILLE, proposed_width, width_recall
 from finetune.types import Span, TokenExample
-from finetune.widths import PER_MILLE, proposed_width, width_recall
 
 Rows = Sequence[tuple[str, Sequence[Span]]]
 """The place and the spans of each example that has gold."""

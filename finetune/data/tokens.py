@@ -7,19 +7,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Literal
 
-from finetune.align import split_words
-from finetune.data.columns import Columns, looks_like_columns, open_columns
+from finetune.data.brat import Documents, open_documents
+from finetune.data.conll import Columns, looks_like_columns, open_columns
 from finetune.data.dataset import DataError, Dataset
 from finetune.data.files import Opened, open_data
 from finetune.data.loading import check_columns, tables_of
 from finetune.data.reading_notes import checked_rows, span_notes
 from finetune.data.schemes import in_bio, tagged
 from finetune.data.sources import resolve
-from finetune.data.standoff import Documents, open_documents
+from finetune.data.spans import overlapping
 from finetune.data.tables import Table, open_table
-from finetune.data.token_rows import KNOWN, WORDS, table_units
+from finetune.data.token_records import KNOWN, WORDS, table_units
 from finetune.data.units import Unit
-from finetune.nesting import overlapping
+from finetune.data.word_splitting import split_words
 from finetune.types import Example, TokenExample
 
 ROLES = ("words", "tags", "spans", "text", "document")

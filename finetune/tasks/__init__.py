@@ -1,7 +1,7 @@
 """Tasks: what to read, encode, score and answer. How to train and predict is not their business.
 
 A new task is one file with a class that has the members of ``Task``, a line in ``TASKS`` and a
-configuration class in ``finetune.config``.
+configuration class in ``finetune.config.tasks``.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from finetune.config import TrainConfig
+from finetune.config.tasks import TrainConfig
 from finetune.types import Batch, Encoding, Example, LabelSet, Partial, Prediction
 
 if TYPE_CHECKING:
     import torch
 
     from finetune.data import Dataset
-    from finetune.encodings import Encoded
+    from finetune.preprocessing.encodings import Encoded
 
 TASKS = {
-    "classify": "finetune.tasks.classify:Classify",
+    "classify": "finetune.tasks.text_classification:Classify",
     "nli": "finetune.tasks.nli:Nli",
-    "tag": "finetune.tasks.tag:Tag",
-    "ner": "finetune.tasks.ner:Ner",
+    "tag": "finetune.tasks.token_classification:Tag",
+    "ner": "finetune.tasks.span_ner:Ner",
 }
 """Where each task's class is; imported on first use."""
 

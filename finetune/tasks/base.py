@@ -13,14 +13,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from finetune.config import CONFIGS, TrainConfig, from_settings, settings
+from finetune.config.tasks import CONFIGS, TrainConfig, from_settings, settings
 from finetune.data import Dataset, fingerprint, hold_out
-from finetune.encodings import SEQUENCES, Encoded, Encodings, Ragged
-from finetune.families import FAMILIES
-from finetune.initial import Initial, find_initial
-from finetune.models import load_config
+from finetune.models.families import FAMILIES
+from finetune.models.loading import load_config
+from finetune.models.warm_start import Initial, find_initial
+from finetune.preprocessing.encodings import SEQUENCES, Encoded, Encodings, Ragged
+from finetune.preprocessing.tokenizer import PieceTokenizer
 from finetune.tasks import TASK_FILE
-from finetune.tokenization import PieceTokenizer
 from finetune.types import Encoding, Example, LabelSet, TextExample
 
 if TYPE_CHECKING:

@@ -12,10 +12,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from finetune.config import TextConfig
+from finetune.config.tasks import TextConfig
 from finetune.data import Dataset, read_text
-from finetune.tasks.classify import Classify
-from finetune.tasks.labels import ALIASES, NLI_LABELS, canonical_name
+from finetune.data.nli_labels import ALIASES, NLI_LABELS, canonical_name
+from finetune.tasks.text_classification import Classify
 from finetune.types import TextExample
 
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from finetune.encodings import Ragged
-from finetune.span_decoding import best_spans
-from finetune.spans import answered, num_candidates, place
+from finetune.preprocessing.encodings import Ragged
+from finetune.preprocessing.span_candidates import answered, num_candidates, place
+from finetune.tasks.span_decoding import best_spans
 from finetune.types import IGNORED, LabelSet, Span
 
 Bounds = Sequence[tuple[int, int]]

@@ -24,7 +24,7 @@ from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from tests import data
+from tests import small_data as data
 from tests.command import run
 from tests.tiny import save_tiny_checkpoint
 

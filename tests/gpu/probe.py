@@ -21,15 +21,15 @@ from accelerate import Accelerator
 from torch.nn import functional as F
 from transformers import RobertaConfig, RobertaForSequenceClassification
 
-from finetune import attention
-from finetune.batching import pack
-from finetune.config import TrainConfig
-from finetune.graphs import WARM_UP, GraphStep
-from finetune.heads.sequence import SequenceClassifier
-from finetune.layout import PackedLayout
-from finetune.optimization import make_optimizer
-from finetune.recording import CudaRecorder
-from finetune.step import Step
+from finetune.config.tasks import TrainConfig
+from finetune.models import attention
+from finetune.models.heads.sequence_classification import SequenceClassifier
+from finetune.models.packing import PackedLayout
+from finetune.preprocessing.batching import pack
+from finetune.training.graphs import WARM_UP, GraphStep
+from finetune.training.optimizer import make_optimizer
+from finetune.training.recording import CudaRecorder
+from finetune.training.step import Step
 from finetune.types import Batch, Encoding
 
 ABSENT = "not on this device"

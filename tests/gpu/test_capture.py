@@ -10,14 +10,15 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-
-from finetune import graphs, train
-from finetune.config import TrainConfig
-from finetune.graphs import GraphStep
-from finetune.recording import CudaRecorder
-from finetune.train import fit
-from tests import data
 from tests.contract.test_graphs import TINY, config_of, logged, task_of
+
+from finetune.config.tasks import TrainConfig
+from finetune.training import graphs
+from finetune.training import trainer as train
+from finetune.training.graphs import GraphStep
+from finetune.training.recording import CudaRecorder
+from finetune.training.trainer import fit
+from tests import small_data as data
 from tests.tiny import save_tiny_checkpoint
 
 pytestmark = pytest.mark.gpu

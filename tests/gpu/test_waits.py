@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 import torch
 from accelerate import Accelerator
-
-from finetune import prediction
-from finetune.optimization import make_optimizer
-from finetune.prediction import predict
-from finetune.step import Step
-from tests import data
 from tests.contract.test_graphs import TINY, batches_of, config_of, task_of
+
+from finetune.inference import loop as prediction
+from finetune.inference.loop import predict
+from finetune.training.optimizer import make_optimizer
+from finetune.training.step import Step
+from tests import small_data as data
 from tests.tiny import save_tiny_checkpoint
 
 pytestmark = pytest.mark.gpu

@@ -1,0 +1,5 @@
+"""``python -m finetune``: the same as the command `finetune`."""
+
+from finetune.cli.main import main
+
+main()

@@ -1,0 +1,120 @@
+"""Prediction of this toolkit and of transformers' pipelines, from raw texts to labels.
+
+Both read the same saved model. Their answers are compared before any of them is timed.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from transformers import pipeline
+
+from finetune.benchmark.clock import seconds
+from finetune.benchmark.rows import Arm, Case
+from finetune.benchmark.subject import Subject
+from finetune.inference.loop import predict
+from finetune.models.loading import quiet
+from finetune.types import TextExample
+
+Answer = tuple[str, float] | None
+"""A label and its probability; None for a word that a pipeline has no piece of."""
+
+TOLERANCE = {"fp32": 1e-3, "bf16": 5e-2}
+"""Largest legal difference of two probabilities, by precision."""
+
+
+def case_of(subject: Subject) -> Case:
+    """Ours and the pipelines' arms, which give the same answers (else AssertionError)."""
+    task, best, work = subject.task, subject.precision, subject.work
+    texts = [subject.texts[place] for batch in subject.mixed for place in batch]  # in random order
+    head = task.head(subject.folder).to(subject.device)
+    pipe = _pipeline(subject, texts, torch.float32)
+
+    def ours(precision: str) -> list[Answer]:
+        found = predict(task, head, texts, subject.accelerator, precision=precision)
+        if task.words:
+            return [pair for p in found for pair in zip(p.tags, p.scores, strict=True)]
+        return [(p.label, p.score) for p in found]
+
+    expected = pipe(1)
+    for precision in {"fp32", best}:
+        compare(expected, ours(precision), TOLERANCE[precision], 0.1 * task.words)
+
+    runs: list[tuple[str, str, Callable[[], object]]] = [
+        ("finetune", best, lambda: ours(best)),
+        ("finetune-fp32", "fp32", lambda: ours("fp32")),
+        ("pipeline-default", "fp32", lambda: pipe(1)),
+        ("pipeline-batch32", "fp32", lambda: pipe(32)),
+    ]
+    if subject.device.type == "cuda" and best == "bf16":
+        half = _pipeline(subject, texts, torch.bfloat16)
+        runs.append(("pipeline-batch32-bf16", "bf16", lambda: half(32)))
+    arms = [
+        Arm(name, precision, work, functools.partial(seconds, run, subject.device), run)
+        for name, precision, run in runs
+    ]
+    return Case("predict", subject.case, tuple(arms))
+
+
+def _pipeline(
+    subject: Subject, texts: Sequence[Any], kind_of_weights: torch.dtype
+) -> Callable[[int], list[Answer]]:
+    """transformers' pipeline over all texts, by batch size."""
+    kind = "token-classification" if subject.task.words else "text-classification"
+    with quiet():
+        pipe = pipeline(
+            kind, model=str(subject.folder), device=subject.device, dtype=kind_of_weights
+        )
+    inputs = [_input(example) for example in texts]
+    settings: dict[str, Any] = {"ignore_labels": []} if subject.task.words else {}
+    if not subject.task.words:
+        settings = {"truncation": True, "max_length": subject.task.max_length}  # type: ignore[attr-defined]
+
+    def run(batch_size: int) -> list[Answer]:
+        with quiet():
+            found = pipe(inputs, batch_size=batch_size, **settings)
+        if not subject.task.words:
+            return [(answer["label"], answer["score"]) for answer in found]
+        pairs = zip(texts, found, strict=True)
+        return [answer for example, answers in pairs for answer in _at_words(example, answers)]
+
+    return run
+
+
+def _input(example: Any) -> Any:
+    """An example as a pipeline takes it."""
+    if not isinstance(example, TextExample):
+        return " ".join(example.words)
+    if example.pair is None:
+        return example.text
+    return {"text": example.text, "text_pair": example.pair}
+
+
+def _at_words(example: Any, answers: Sequence[dict[str, Any]]) -> list[Answer]:
+    """The answers for the first piece of each word, which may begin with the space before it."""
+    by_start = {answer["start"]: (answer["entity"], answer["score"]) for answer in answers}
+    found, place = [], 0
+    for word in example.words:
+        found.append(by_start.get(place - 1) or by_start.get(place))
+        place += len(word) + 1
+    return found
+
+
+def compare(
+    expected: Sequence[Answer], found: Sequence[Answer], tolerance: float, rarely: float = 0.0
+) -> None:
+    """Raise AssertionError unless probabilities are within the tolerance, but for a share of
+    ``rarely``, and labels the same, but for one in ten: where two are nearly as probable.
+
+    Words that a pipeline has in running text may have other pieces there than alone: of them some
+    may differ.
+    """
+    assert len(found) == len(expected), f"{len(found)} answers for {len(expected)}"
+    pairs = [(a, b) for a, b in zip(expected, found, strict=True) if a and b]
+    apart = sum(abs(one[1] - other[1]) > tolerance for one, other in pairs)
+    assert apart <= rarely * len(expected), f"{apart} of {len(pairs)} probabilities differ"
+    differing = sum(one[0] != other[0] for one, other in pairs)
+    assert differing <= len(pairs) / 10, f"{differing} of {len(pairs)} labels differ"

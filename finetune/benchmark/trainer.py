@@ -1,0 +1,143 @@
+"""What the transformers examples do: Trainer over padded batches."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from accelerate.state import AcceleratorState, PartialState
+from datasets import Dataset
+from transformers import (
+    DataCollatorForTokenClassification,
+    DataCollatorWithPadding,
+    PrinterCallback,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+)
+
+from finetune.benchmark.clock import now
+from finetune.benchmark.subject import LONGEST, Subject
+from finetune.models.loading import quiet
+from finetune.training.optimizer import default_rate
+from finetune.types import IGNORED, Encoding
+
+
+class Peer:
+    """The subject's model and texts as transformers' own classes have them.
+
+    ``model`` is the Hugging Face class that the subject's head has inside, with its own attention;
+    ``rows`` are the same sequences.
+    """
+
+    def __init__(self, subject: Subject) -> None:
+        self.subject = subject
+        with quiet():
+            self.model = type(subject.head).auto_class.from_pretrained(
+                subject.folder, dtype=torch.float32
+            )
+        self.model.to(subject.device)
+        self.rows = Dataset.from_list([_row(e) for (e, *_) in subject.encoded])
+
+    def seconds(self, batches: Sequence[Sequence[int]], *, bf16: bool, padded: bool) -> float:
+        """How long Trainer takes for these batches, after a first step that does not count;
+        ``padded`` to ``LONGEST`` tokens, else to the longest of each batch."""
+        subject, clock = self.subject, Clock(self.subject.device)
+        order = [place for batch in (batches[0], *batches) for place in batch]
+        with TemporaryDirectory() as folder, state_kept(), quiet():
+            arguments = TrainingArguments(
+                folder,
+                per_device_train_batch_size=len(batches[0]),
+                max_steps=1 + len(batches),
+                learning_rate=default_rate(subject.head.encoder.width),
+                bf16=bf16,
+                save_strategy="no",
+                report_to=[],
+                disable_tqdm=True,
+                use_cpu=subject.device.type == "cpu",
+                dataloader_pin_memory=subject.device.type == "cuda",
+            )
+            arguments._n_gpu = min(1, arguments.n_gpu)  # else it would share the batch out
+            trainer = InOrder(
+                order,
+                model=self.model,
+                args=arguments,
+                train_dataset=self.rows,
+                data_collator=self._collator(padded),
+                callbacks=[clock],
+            )
+            trainer.remove_callback(PrinterCallback)
+            trainer.train()
+        return clock.end - clock.begin
+
+    def _collator(self, padded: bool) -> Any:
+        """The examples' collators."""
+        task = self.subject.task
+        kind = DataCollatorForTokenClassification if task.words else DataCollatorWithPadding
+        length = min(LONGEST, task.max_length)  # type: ignore[attr-defined]
+        settings = {"padding": "max_length", "max_length": length} if padded else {}
+        return kind(task.tokenizer.tokenizer, **settings)  # type: ignore[attr-defined]
+
+
+class InOrder(Trainer):
+    """Trainer that reads examples in a given order.
+
+    Its own sampler groups by length within a quarter of a small data set, and so poorly: the order
+    given is that of a large one.
+    """
+
+    def __init__(self, order: Sequence[int], **settings: Any) -> None:
+        super().__init__(**settings)
+        self.order = order
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> Any:
+        return self.order
+
+
+class Clock(TrainerCallback):
+    """When the first step ended, and when the last one did."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device, self.begin, self.end = device, 0.0, 0.0
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Look at the clock where it matters: waiting for the device takes time."""
+        if state.global_step == 1:
+            self.begin = now(self.device)
+        elif state.global_step == state.max_steps:
+            self.end = now(self.device)
+
+
+@contextlib.contextmanager
+def state_kept() -> Iterator[None]:
+    """Give accelerate back the state of the process, which Trainer's arguments make anew."""
+    kinds = (PartialState, AcceleratorState)
+    before = [dict(kind._shared_state) for kind in kinds]
+    try:
+        yield
+    finally:
+        for kind, state in zip(kinds, before, strict=True):
+            kind._shared_state.clear()
+            kind._shared_state.update(state)
+
+
+def _row(encoding: Encoding) -> dict[str, Any]:
+    """A sequence as a tokenizer gives it, with its label, or its words' at their first pieces."""
+    target = encoding.target or {}
+    row: dict[str, Any] = {
+        "input_ids": encoding.input_ids,
+        "attention_mask": [1] * len(encoding.input_ids),
+    }
+    if encoding.segment_ids is not None:
+        row["token_type_ids"] = encoding.segment_ids
+    if encoding.word_starts:
+        row["labels"] = [IGNORED] * len(encoding.input_ids)
+        firsts = encoding.word_starts[:-1]
+        for start, tag in zip(firsts, target["tag"], strict=True):
+            row["labels"][start] = tag
+    else:
+        (row["labels"],) = target["label"]
+    return row

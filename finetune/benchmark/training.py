@@ -1,0 +1,155 @@
+"""Training steps of this toolkit and of Trainer, on texts of the same lengths and from the same
+weights.
+
+Ours and most of Trainer's are on the same random batches, Trainer at its best on batches of like
+lengths. A turn of an arm makes an optimizer, takes one step that does not count, and then steps
+over all of its batches; with CUDA graphs, those that do not count are as many as record all shapes.
+Texts are encoded before, and packed by a thread as in training. ``trainer-pad128-fp32`` takes some
+batches only: they are alike.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from finetune.benchmark.clock import now
+from finetune.benchmark.rows import Arm, Case, Work
+from finetune.benchmark.subject import Subject
+from finetune.benchmark.trainer import Peer
+from finetune.preprocessing.batching import micro_batches, pack
+from finetune.preprocessing.encodings import Encoded
+from finetune.preprocessing.prefetch import ahead
+from finetune.runtime.memory import memory_kept
+from finetune.training.graphs import WARM_UP, choose_step
+from finetune.training.optimizer import make_optimizer
+from finetune.training.sparse_embedding import Vocabulary
+from finetune.training.step import Step
+from finetune.types import Batch
+
+FORWARD_AND_BACKWARD = 3
+"""How many times the operations of a forward pass training takes: backward goes through the
+inputs and through the weights."""
+
+
+def case_of(subject: Subject) -> Case:
+    """Ours and Trainer's arms; DeBERTa has none that pads to 128, which takes minutes."""
+    peer, best = Peer(subject), subject.precision
+    mixed, grouped = subject.mixed, subject.grouped
+    work = _work(subject, mixed)
+
+    def ours(name: str, precision: str, active_vocabulary: str, cuda_graphs: str = "off") -> Arm:
+        return _arm(
+            name, precision, work, mixed, subject,
+            lambda batches: seconds(subject, batches, precision, active_vocabulary, cuda_graphs),
+        )  # fmt: skip
+
+    def theirs(
+        name: str, precision: str, batches: Sequence[Sequence[int]], work: Work, padded: bool
+    ) -> Arm:
+        bf16 = precision == "bf16"
+        return _arm(
+            name, precision, work, batches, subject,
+            lambda batches: peer.seconds(batches, bf16=bf16, padded=padded),
+        )  # fmt: skip
+
+    arms = [
+        ours("finetune", best, "auto"),
+        ours("finetune-whole-vocabulary", best, "off"),
+        ours("finetune-fp32", "fp32", "auto"),
+        theirs("trainer-best", best, grouped, _work(subject, grouped), False),
+        theirs("trainer-dynamic-fp32", "fp32", mixed, work, False),
+    ]
+    if not subject.head.encoder.model.config.model_type.startswith("deberta"):
+        part = mixed[: subject.size.num_padded]  # which take as long as any others
+        mean = work.times(len(part) / len(mixed))
+        arms.append(theirs("trainer-pad128-fp32", "fp32", part, mean, True))
+    if _captured(subject):
+        arms.insert(1, ours("finetune-graphs", best, "auto", "on"))
+    return Case("train", f"{subject.case}, batches of {subject.size.batch_size}", tuple(arms))
+
+
+def _work(subject: Subject, batches: Sequence[Sequence[int]]) -> Work:
+    """What training steps over batches are."""
+    work = subject.work_of(batches)
+    assert work.operations is not None
+    return replace(work, operations=FORWARD_AND_BACKWARD * work.operations)
+
+
+def _captured(subject: Subject) -> bool:
+    """Whether steps can be captured on this device; if not on a GPU, the reason is printed."""
+    if subject.device.type != "cuda":
+        return False
+    try:
+        seconds(subject, subject.mixed[:1], subject.precision, "auto", "on")
+    except ValueError as error:
+        _say(f"train: no arm with CUDA graphs: {error}")
+        return False
+    return True
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _arm(
+    name: str,
+    precision: str,
+    work: Work,
+    batches: Sequence[Sequence[int]],
+    subject: Subject,
+    steps: Callable[[Sequence[Sequence[int]]], float],
+) -> Arm:
+    """An arm of steps over batches, of which the one with the longest text needs most memory."""
+    heaviest = max(batches, key=lambda batch: max(map(subject.length, batch)))
+    return Arm(name, precision, work, lambda: steps(batches), lambda: steps([heaviest]))
+
+
+def seconds(
+    subject: Subject,
+    batches: Sequence[Sequence[int]],
+    precision: str,
+    active_vocabulary: str,
+    cuda_graphs: str = "off",
+) -> float:
+    """How long our steps over the batches take, after some that do not count.
+
+    ``cuda_graphs`` is ``on`` or ``off``; ValueError where it is on and steps cannot be captured.
+    """
+    task, head = subject.task, subject.head
+    config = replace(task.config, active_vocabulary=active_vocabulary)
+    vocabulary = Vocabulary(
+        head, config.active_vocabulary, [Encoded.of(part) for part in subject.occurring]
+    )
+    optimizer = vocabulary.follow(make_optimizer(head, config))
+    plain = Step(task, head, optimizer, config, subject.accelerator, precision)
+    with memory_kept(), vocabulary:
+        step = choose_step(plain, cuda_graphs, vocabulary.stepped, _say)
+        parts = Parts(plain, Encoded.of(subject.encoded))
+        parts.take(step, batches[:1] if step is plain else [*batches] * (WARM_UP + 1))
+        begin = now(subject.device)
+        parts.take(step, batches)
+        return now(subject.device) - begin
+
+
+class Parts:
+    """The encoded examples of a task, in micro-batches as they are asked for."""
+
+    def __init__(self, step: Step, encoded: Encoded) -> None:
+        self.task, self.encoded = step.task, encoded
+        self.max_tokens = step.config.tokens_on(step.device.type)
+
+    def of(self, examples: Sequence[int]) -> list[Batch]:
+        """The micro-batches of one step."""
+        rows = self.encoded.rows(examples)
+        groups = micro_batches(self.encoded.sequences, self.max_tokens, rows)
+        return [pack(group, self.task.collate(group)) for group in groups]
+
+    def take(self, step: Any, batches: Iterable[Sequence[int]]) -> None:
+        """A step for each batch of examples."""
+        with contextlib.closing(ahead(map(self.of, batches))) as parts:
+            for part in parts:
+                step(part, weight=1.0, rate=1.0)

@@ -1,0 +1,228 @@
+"""What the commands that train do, once their arguments are read."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from finetune import reporting as report
+from finetune.cli.commands import quiet_libraries
+from finetune.config.recipes import Followed, Recipe, follow
+from finetune.config.tasks import TrainConfig
+from finetune.evaluation.baselines import Baseline, baselines_of, degenerate
+from finetune.evaluation.verdicts import Claim, claims
+from finetune.tasks import Task, load_task
+
+if TYPE_CHECKING:
+    from finetune.evaluation.gold import Gold
+
+
+class Trained(NamedTuple):
+    """What a run came to: metrics and baselines by split, why it counts as degenerate (if it does),
+    what its recipe claims, and whether its model reads pairs."""
+
+    metrics: dict[str, dict[str, float]]
+    baselines: dict[str, Baseline]
+    degenerate: Sequence[str]
+    claims: Sequence[Claim]
+    pairs: bool | None
+
+
+def train(
+    name: str, config: TrainConfig, recipe: Recipe | None, of_recipe: TrainConfig | None
+) -> None:
+    """Train a task's model and say what came out, how that compares and where it is."""
+    quiet_libraries()
+    from finetune.reporting.hub_upload import push, require_login
+    from finetune.runtime.launch import agreed, with_folder
+    from finetune.runtime.progress import clock
+
+    start = time.monotonic()
+    if (id := config.push_to_hub) is not None:
+        agreed(lambda: require_login(id))
+    config = with_folder(config, name, recipe.name if recipe else None)
+    folder = Path(config.out or "")
+
+    followed = follow(recipe, config, of_recipe)
+    trained = train_once(name, config, lambda: report.to_continue(str(folder)), followed)
+    if trained is None:
+        return
+    if trained.degenerate:
+        print(f"this run is degenerate: {'; '.join(trained.degenerate)}")
+    for claim in trained.claims:
+        print(claim.line())
+    print(
+        f"{clock(time.monotonic() - start)} in all. Everything is in {folder}: README.md says what "
+        f"is what, {report.FILE} shows it; the model is {folder / 'best'}."
+    )
+    print(f"Try it: {report.to_predict(folder, trained.pairs)}")
+    if id is not None:
+        print(push(folder, id))
+
+
+def train_once(
+    name: str,
+    config: TrainConfig,
+    again: Callable[[], str],
+    followed: Followed | None,
+) -> Trained | None:
+    """Train in the folder that ``config.out`` names, leave there what people want to know, and
+    print the scores; None on processes that are not the main one.
+
+    After Ctrl-C the program ends, once the command that ``again`` says has been named.
+    """
+    from finetune.runtime.launch import make_accelerator
+    from finetune.runtime.precision import precision_of
+    from finetune.runtime.progress import Reporter
+    from finetune.runtime.signals import Stopped
+    from finetune.training.trainer import fit
+
+    accelerator = make_accelerator(config)
+    main = accelerator.is_main_process
+    reporter = Reporter(quiet=not main)
+    task = load_task(config, name)
+    if followed:
+        followed.check_splits(task.splits[1:])
+    for line in (*described(task), *task.notes):
+        reporter.say(line)
+    try:
+        result = fit(task, config, accelerator, reporter)
+    except Stopped as stopped:
+        reporter.say(f"{stopped}. Continue with: {again()}")
+        sys.exit(130)
+    if not main:
+        return None
+    folder = Path(config.out or "")
+    precision = precision_of(config, accelerator.device)
+    about = report.environment(accelerator.device.type, precision)
+    trained = _judged(task, config, result.metrics, about, followed)
+    report.write_readme(
+        folder,
+        task=name,
+        config=config,
+        labels=list(task.labels),
+        pairs=task.pairs,
+        metrics=result.metrics,
+        baselines=(lines := {split: str(line) for split, line in trained.baselines.items()}),
+        notes=result.notes,
+        best_step=result.best_step,
+        num_steps=result.num_steps,
+    )
+    print(report.results(result.metrics, lines))
+    report.write_or_say(folder, _gold(task))
+    return trained
+
+
+def _judged(
+    task: Task,
+    config: TrainConfig,
+    metrics: dict[str, dict[str, float]],
+    about: dict[str, Any],
+    followed: Followed | None,
+) -> Trained:
+    """What the scores of a run come to; written to its folder, after what there is ``about`` its
+    environment."""
+    folder = Path(config.out or "")
+    baselines = baselines_of(task, metrics)
+    failed = list(degenerate(folder, metrics, baselines, config.metric))
+    about = about | _facts(task, baselines) | {"degenerate": failed}
+    claimed: Sequence[Claim] = ()
+    if followed:
+        claimed = claims(
+            followed.recipe.expected,
+            metrics,
+            followed.differing,
+            task.fingerprint,
+            degenerate=bool(failed),
+        )
+        about["recipe"] = followed.record() | {"verdicts": [each.record() for each in claimed]}
+    text = json.dumps(about, indent=2, ensure_ascii=False) + "\n"
+    (folder / "environment.json").write_text(text, encoding="utf-8")
+    return Trained(metrics, baselines, failed, claimed, task.pairs)
+
+
+def _facts(task: Task, baselines: Mapping[str, Baseline]) -> dict[str, Any]:
+    """What is known at the end of training only, for reports made later."""
+    data = getattr(task, "data", None)
+    return {
+        "data": data.format if data else None,
+        "splits": {split: len(task.read(split)) for split in task.splits},
+        "baselines": {split: base._asdict() for split, base in baselines.items()},
+    }
+
+
+def _gold(task: Task) -> dict[str, Gold]:
+    """The gold of each split but training, as it is in memory."""
+    from finetune.evaluation.gold import Gold
+
+    train_examples = task.read("train")
+    return {
+        split: Gold(task.config.data, examples=task.read(split), train=train_examples)
+        for split in task.splits[1:]
+    }
+
+
+def dry_run(name: str, config: TrainConfig) -> None:
+    """Print what a run would do: data, labels, lengths, steps, memory; nothing is trained."""
+    quiet_libraries()
+    from finetune.training.optimizer import Plan
+
+    task = load_task(config, name)
+    examples = task.read("train")
+    encoded = task.encode(examples[:10_000])
+    lengths = sorted(encoded.sequences.lengths.tolist())
+    plan = Plan.of(config, len(examples))
+    print("\n".join((*described(task), *task.notes)))
+    print(
+        f"lengths in tokens: mean {statistics.fmean(lengths):.1f}, median "
+        f"{lengths[len(lengths) // 2]}, 95 % {lengths[int(len(lengths) * 0.95)]}, longest "
+        f"{lengths[-1]}" + (" (first 10,000 examples)" if len(examples) > 10_000 else "")
+    )
+    if task.num_cut:
+        print(f"cut to fit --max-length: {task.num_cut:,}")
+    for line in task.lost(examples[:10_000], encoded):
+        print(f"train: {line}")
+    print(
+        f"{plan.num_steps:,} steps of {plan.batch_size} examples, {plan.steps_per_epoch:,} an "
+        f"epoch, {plan.warmup_steps:,} of warm-up; evaluation every {plan.eval_every:,}, "
+        f"checkpoint every {plan.save_every:,}"
+    )
+    print(_memory(task, statistics.fmean(lengths)))
+    for field in config.__dataclass_fields__:
+        print(f"  {field}: {getattr(config, field)}")
+
+
+def _memory(task: Task, mean_length: float) -> str:
+    """A guess at training memory: weights, gradients and moments, and kept activations."""
+    import torch
+    from transformers import AutoModel
+
+    config, model = task.config, task.encoder_config()
+    with torch.device("meta"):
+        number = sum(weight.numel() for weight in AutoModel.from_config(model).parameters())
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    tokens = min(config.tokens_on(device), config.batch_size * mean_length)
+    # Kept for the backward pass, per token and layer: about 34 values of the model's width
+    # (Korthikanti et al., 2022, without the attention matrix), 4 bytes each.
+    activations = tokens * model.num_hidden_layers * model.hidden_size * 34 * 4
+    return (
+        f"memory: {number / 1e6:,.1f} M weights, about {16 * number / 1e9:.2f} GB with gradients "
+        f"and moments, and {activations / 1e9:.2f} GB of activations for {tokens:,.0f} tokens "
+        "(--max-tokens bounds them)"
+    )
+
+
+def described(task: Task) -> list[str]:
+    """The data in a line or two: examples by split, labels."""
+    from finetune.types import shortened
+
+    counts = ", ".join(f"{split} {len(task.read(split)):,}" for split in task.splits)
+    return [
+        f"data: {task.config.data}: {counts}",
+        f"labels ({len(task.labels)}): {shortened(task.labels, 20)}",
+    ]

@@ -1,0 +1,1 @@
+"""Settings of tasks, recipes, and the scores that recipes expect."""

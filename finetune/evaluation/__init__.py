@@ -1,0 +1,1 @@
+"""Metrics, significance, calibration, error analysis and prediction files."""

@@ -1,0 +1,245 @@
+"""Everything there is to say about one system's answers: scores of parts, honesty, mistakes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from finetune.data.tag_schemes import tags_to_spans
+from finetune.evaluation.analysis_tables import (
+    Table,
+    confusion_tables,
+    length_table,
+    pairs_table,
+    parts_table,
+    scored_table,
+    span_confusion_table,
+    span_parts_table,
+)
+from finetune.evaluation.answers import Answers, beside
+from finetune.evaluation.calibration import Bin, error_of, reliability
+from finetune.evaluation.confidences import chances_of_labels, judged, of_labels, of_spans, of_words
+from finetune.evaluation.confident_learning import why_not_credible
+from finetune.evaluation.errors import (
+    Mistake,
+    contradictions,
+    counts_of,
+    label_mistakes,
+    most_confident,
+    number_mistakes,
+    set_mistakes,
+    span_mistakes,
+    word_mistakes,
+)
+from finetune.evaluation.gold import training_examples
+from finetune.evaluation.metrics import f1_scores, multilabel_sets, span_scores_by_type
+from finetune.evaluation.prediction_rows import read_rows
+from finetune.evaluation.runs import find_gold, find_system
+from finetune.evaluation.scoring import score_answers
+from finetune.evaluation.span_matching import match_sentences, scores_by_way
+from finetune.evaluation.subgroups import (
+    KNOWN,
+    forms_of,
+    span_breakdowns,
+    tags_of_words,
+    word_breakdowns,
+)
+from finetune.types import Example, TokenExample
+
+
+@dataclass
+class Analysis:
+    """What was analysed, and what was found.
+
+    ``confidences`` holds, for each answer whose probability is known, that and whether it is
+    right; ``mistakes`` are all there are, and ``contradictions`` those in which the answer is surer
+    than usual for its class, so that gold may be looked at; ``not_credible`` says why there are
+    none where the system is not good enough for that.
+    """
+
+    predictions: str
+    gold: str
+    form: str
+    num_examples: int
+    scores: dict[str, float]
+    tables: dict[str, Table] = field(default_factory=dict)
+    confidences: tuple[list[float], list[bool]] = field(default_factory=lambda: ([], []))
+    mistakes: list[Mistake] = field(default_factory=list)
+    contradictions: list[Mistake] = field(default_factory=list)
+    not_credible: str = ""
+
+    @property
+    def bins(self) -> list[Bin]:
+        """The reliability diagram; empty where predictions have no probabilities."""
+        return reliability(*self.confidences) if self.confidences[0] else []
+
+
+def analyse(
+    predictions: str,
+    gold: str | None = None,
+    *,
+    split: str = "test",
+    train: str | None = None,
+    columns: Mapping[str, str] | None = None,
+) -> Analysis:
+    """Analyse a file of predictions or those of a run folder.
+
+    Gold is a file, or else the last column but one of the predictions, or else the data that the
+    run folder names. ``train`` is a file of what the system was trained on; a run folder without
+    ``gold`` knows it. Raises ValueError where anything of this does not fit together.
+    """
+    system = find_system(predictions, split)
+    if len(system.files) != 1:
+        raise ValueError(
+            f"{predictions}: holds the predictions of {len(system.files)} runs: name one of them, "
+            f"such as {system.files[0].parent}."
+        )
+    of_gold = {} if gold is None and train is not None else columns or {}
+    right = find_gold(gold, of_gold, [system], split)
+    run = beside(read_rows(system.files[0]), right)
+    seen = right.train if train is None else training_examples(train, columns, run.form)
+    return analyse_answers(run, seen, str(system.files[0]), right.name)
+
+
+def analyse_answers(
+    run: Answers,
+    train: Sequence[Example] | None = None,
+    predictions: str = "",
+    gold: str = "",
+) -> Analysis:
+    """Analyse answers that lie beside their gold; ``train`` is what the system learned from."""
+    found = Analysis(predictions, gold, run.form, len(run.gold), score_answers(run))
+    pairs = [pair for each in judged(run) or () for pair in each]
+    found.confidences = [sure for sure, _ in pairs], [right for _, right in pairs]
+    if run.form == "label":
+        _labels(found, run)
+    elif run.form == "labels":
+        _sets(found, run)
+    elif run.form == "number":
+        found.mistakes = number_mistakes(run.examples, run.gold, run.answers)  # type: ignore[arg-type]
+    elif run.form == "tags" and run.schemes[0] is None:
+        _words(found, run, train)
+    else:
+        _spans(found, run, train)
+    return found
+
+
+def _labels(found: Analysis, run: Answers) -> None:
+    found.scores["micro_f1"] = found.scores["accuracy"]  # one answer each: the same number
+    found.tables["label"] = scored_table(f1_scores(run.gold, run.answers), "label")
+    found.tables |= confusion_tables(run.gold, run.answers)
+    found.tables["text length"] = length_table(run)
+    known = of_labels(run)
+    found.mistakes = label_mistakes(run.examples, run.gold, run.answers, known or ())  # type: ignore[arg-type]
+    if chances := chances_of_labels(run):
+        error = error_of(found.bins) if found.bins else 1.0
+        found.not_credible = why_not_credible(found.scores["accuracy"], error)
+        if not found.not_credible:
+            found.contradictions = contradictions(run.examples, run.gold, chances)  # type: ignore[arg-type]
+
+
+def _sets(found: Analysis, run: Answers) -> None:
+    """Every label of every text is an answer of its own, with the probability that it applies."""
+    found.tables["label"] = scored_table(multilabel_sets(run.gold, run.answers), "label")
+    chances = chances_of_labels(run)
+    found.mistakes = set_mistakes(run.examples, run.gold, run.answers, chances or ())  # type: ignore[arg-type]
+
+
+def _words(found: Analysis, run: Answers, train: Sequence[Example] | None) -> None:
+    """Tags that spell no spans, such as parts of speech."""
+    words = _words_of(run.examples)
+    flat = [[tag for tags in side for tag in tags] for side in (run.gold, run.answers)]
+    found.tables["tag"] = scored_table(f1_scores(*flat), "tag")
+    found.tables |= confusion_tables(*flat)
+    learned = _token_examples(train)
+    seen = None
+    if learned is not None:
+        seen = tags_of_words(_words_of(learned), [example.tags or () for example in learned])
+    for name, groups in word_breakdowns(words, run.gold, run.answers, seen).items():
+        found.tables[name] = parts_table(groups, name, "words")
+        if name == "in training":
+            unseen = [part for part in groups if part.name == KNOWN[2]]
+            found.scores["unseen_words"] = float(sum(part.number for part in unseen))
+            found.scores["unseen_word_accuracy"] = sum(part.accuracy for part in unseen)
+    known = of_words(run)
+    found.mistakes = word_mistakes(run.examples, run.gold, run.answers, known or ())  # type: ignore[arg-type]
+
+
+def _spans(found: Analysis, run: Answers, train: Sequence[Example] | None) -> None:
+    """Spans, or tags that spell them, read as conlleval does."""
+    words, gold, answers = _words_of(run.examples), run.gold, run.answers
+    known = None
+    if run.form == "tags":
+        source, answered = map(str, run.schemes)
+        gold = [tags_to_spans(tags, source) for tags in gold]
+        answers = [tags_to_spans(tags, answered) for tags in answers]
+        known = of_words(run)
+    matches = match_sentences(gold, answers)
+    ways = scores_by_way(matches)
+    found.tables["counted"] = [{"counted": way} | scores for way, scores in ways.items()]
+    by_type = span_scores_by_type(gold, answers)
+    found.tables["type"] = scored_table(by_type, "type")
+    # over types in gold or predicted, as seqeval's macro average
+    found.scores["span_f1_macro"] = sum(s["f1"] for s in by_type.values()) / max(1, len(by_type))
+    found.tables["confusion"] = span_confusion_table(matches)
+    taken = Counter(
+        (match.gold.label, match.predicted.label)
+        for sentence in matches
+        for match in sentence
+        if match.gold and match.predicted and match.gold.label != match.predicted.label
+    )
+    found.tables["confused"] = pairs_table(taken)
+    learned = _token_examples(train)
+    forms = None if learned is None else forms_of(learned)
+    for name, groups in span_breakdowns(words, gold, answers, forms).items():
+        found.tables[name] = span_parts_table(groups, name)
+    confidences = of_spans(run, gold, answers, known)
+    found.mistakes = span_mistakes(run.examples, gold, answers, confidences)  # type: ignore[arg-type]
+
+
+def _words_of(examples: Sequence[Any]) -> list[Sequence[str]]:
+    return [example.words for example in examples]
+
+
+def _token_examples(examples: Sequence[Example] | None) -> list[TokenExample] | None:
+    if examples is None:
+        return None
+    return [example for example in examples if isinstance(example, TokenExample)]
+
+
+def record(found: Analysis, num_examples: int) -> dict[str, Any]:
+    """The analysis as JSON values, with the first mistakes of each category."""
+    return {
+        "predictions": found.predictions,
+        "gold": found.gold,
+        "form": found.form,
+        "num_examples": found.num_examples,
+        "scores": found.scores,
+        "tables": found.tables,
+        "calibration": {
+            "expected_calibration_error": error_of(found.bins) if found.bins else None,
+            "bins": [each._asdict() for each in found.bins],
+        },
+        "mistakes": counts_of(found.mistakes),
+        "num_contradictions": len(found.contradictions),
+        "contradictions": [m.record() for m in found.contradictions[:num_examples]],
+        "contradictions_left_out": found.not_credible or None,
+        "most_confident": [m.record() for m in most_confident(found.mistakes, num_examples)],
+        "examples": {
+            name: [mistake.record() for mistake in some]
+            for name, some in first_of_each(found.mistakes, num_examples).items()
+        },
+    }
+
+
+def first_of_each(mistakes: Sequence[Mistake], number: int) -> dict[str, list[Mistake]]:
+    """Some mistakes of each category: the surest first where that is known, else as they come."""
+    by_category: dict[str, list[Mistake]] = {name: [] for name in counts_of(mistakes)}
+    for mistake in mistakes:
+        by_category[mistake.category].append(mistake)
+    return {
+        name: sorted(some, key=lambda m: -(m.confidence or 0.0))[:number]
+        for name, some in by_category.items()
+    }

@@ -1,0 +1,121 @@
+"""What the runs of a recipe reached, read from their folders."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from finetune.config.recipes import Recipe, changed, load_recipe
+from finetune.config.tasks import TrainConfig
+from finetune.evaluation.verdicts import Claim, claims, claims_of_seeds, counted
+
+
+class Finished(NamedTuple):
+    """A finished run in its folder, or several seeds: then ``metrics`` is their summary, and
+    ``seeds`` what seeds.json says. ``recipe`` has name and path of the one it followed; older runs
+    and those without one have None. ``degenerate`` says why a single run is."""
+
+    folder: Path
+    config: Mapping[str, Any]
+    metrics: Mapping[str, Mapping[str, Any]]
+    seeds: Mapping[str, Any]
+    recipe: Mapping[str, str] | None
+    degenerate: Sequence[str] = ()
+
+
+def finished_runs(runs: Path) -> list[Finished]:
+    """All finished runs below a folder, by folder; several seeds are one."""
+    found = []
+    for place, inside, files in os.walk(runs):
+        inside.sort()
+        if "seeds.json" in files or "config.json" in files:
+            inside.clear()  # the folders of seeds and checkpoints are no runs of their own
+            found.append(_read(Path(place)))
+    done = (run for run in found if run.config and run.metrics)
+    return sorted(done, key=lambda run: run.folder)
+
+
+def _read(folder: Path) -> Finished:
+    several = _content(folder / "seeds.json")
+    first = min(folder.glob("seed-*"), default=folder) if several else folder
+    metrics = several.get("metrics") if several else _content(folder / "metrics.json")
+    about = _content(folder / "environment.json")
+    recipe = several.get("recipe") or about.get("recipe") or {}
+    named = {"name", "path"} <= recipe.keys()
+    config = _content(first / "config.json")
+    failed = about.get("degenerate", ())
+    return Finished(folder, config, metrics or {}, several, recipe if named else None, failed)
+
+
+def listed(
+    path: Path, runs: Sequence[Finished], configured: Callable[[Recipe], TrainConfig]
+) -> Iterator[str]:
+    """What there is to say about a recipe file: what it is, the scores it expects, and what those
+    of the runs that followed it reached. Raises ValueError where it is no recipe."""
+    recipe = load_recipe(path)
+    yield f"{recipe.task}: {recipe.description}"
+    for entry in recipe.expected:
+        yield f"{entry.split} {entry.metric} {entry.claimed} ({entry.cited})"
+    yield from reproduced(recipe, runs, lambda: configured(recipe))
+
+
+def reproduced(
+    recipe: Recipe, runs: Sequence[Finished], configured: Callable[[], TrainConfig]
+) -> Iterator[str]:
+    """A line for each score of each run of a recipe: those that say they followed it, and older
+    ones under the names that runs without --out have. ``configured`` gives the recipe's
+    configuration; it is called only where there is a run."""
+    for run in runs:
+        if not _is_of(recipe, run):
+            continue
+        differing = changed(run.config, configured(), "seed")
+        lines: Iterator[str] | list[str]
+        if not recipe.expected:
+            lines = _plain(run, differing)
+        elif run.seeds:
+            lines = [claim.line() for claim in _of_seeds(recipe, run, differing)]
+        else:
+            data, failed = run.config.get("fingerprint"), bool(run.degenerate)
+            found = claims(recipe.expected, run.metrics, differing, data, degenerate=failed)
+            lines = [claim.line() for claim in found]
+        yield from (f"{run.folder}: {line}" for line in lines)
+
+
+def _is_of(recipe: Recipe, run: Finished) -> bool:
+    """Whether a run followed a recipe: it names it, and the file it names is this one, a copy of
+    it, or gone."""
+    if run.recipe is None:
+        return bool(re.fullmatch(re.escape(recipe.name) + r"(-\d+|-seeds)?", run.folder.name))
+    path = Path(run.recipe["path"])
+    return run.recipe["name"] == recipe.name and (
+        not path.is_file() or path.read_bytes() == recipe.path.read_bytes()
+    )
+
+
+def _of_seeds(recipe: Recipe, run: Finished, differing: Sequence[str]) -> Sequence[Claim]:
+    failed = {each["seed"] for each in run.seeds.get("degenerate", ())}
+    number = len(failed.union(run.seeds["seeds"]))
+    data = run.config.get("fingerprint")
+    return claims_of_seeds(recipe.expected, run.metrics, differing, len(failed), number, data)
+
+
+def _plain(run: Finished, differing: Sequence[str]) -> Iterator[str]:
+    """The first score of each split, for a recipe that expects none."""
+    after = f" ({', '.join(differing)} changed)" if differing else ""
+    got = f"mean of {counted(len(run.seeds['seeds']))}" if run.seeds else "got"
+    for split, values in run.metrics.items():
+        for name, value in list(values.items())[:1]:
+            yield f"{split} {name}: {got} {value['mean'] if run.seeds else value:.4f}{after}"
+
+
+def _content(path: Path) -> dict[str, Any]:
+    """A JSON object of a file; empty where there is none."""
+    with contextlib.suppress(OSError, ValueError):
+        content = json.loads(path.read_text(encoding="utf-8"))
+        return content if isinstance(content, dict) else {}
+    return {}

@@ -1,0 +1,1 @@
+"""Prediction: the loop, the predictor, pipelines and export."""

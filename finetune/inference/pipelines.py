@@ -1,0 +1,110 @@
+"""transformers' ``pipeline`` for models that have a class of their own.
+
+>>> import finetune.inference.pipelines
+>>> from transformers import pipeline
+>>> pipeline("span-ner", model="runs/x/best")("Anna Smith lives in Paris.")  # doctest: +SKIP
+
+Importing this module makes ``pipeline`` know the task ``span-ner``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Any
+
+import torch
+from transformers import Pipeline
+from transformers.pipelines import PIPELINE_REGISTRY
+
+from finetune.inference.predictor import to_example
+from finetune.models.heads.span_ner import SpanNer
+from finetune.preprocessing.batching import micro_batches, pack
+from finetune.runtime.transfer import on_device
+from finetune.tasks import saved_task
+from finetune.types import SpanPrediction
+
+TASK = "span-ner"
+
+
+class SpanNerPipeline(Pipeline):
+    """Text in, labelled spans of characters out.
+
+    An entity is ``{"entity": type, "score": probability, "word": text, "start": first character,
+    "end": character after the last}``. One text gives a list of them, a list of texts a list of
+    lists, and a generator of texts an iterator over lists. ``batch_size`` texts go through the
+    model together, which changes no result. Long texts are read in windows. As in all of
+    transformers' pipelines, the model runs in the precision it was loaded in (``dtype``).
+    """
+
+    _load_tokenizer = False  # the task beside the model has its own
+    _load_processor = False
+    _load_image_processor = False
+    _load_feature_extractor = False
+    model: SpanNer
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        """Find the task that was saved beside the model; ValueError where there is none."""
+        super().__init__(*arguments, **named)
+        self.model.eval()
+        self.task_of_model: Any = saved_task(self.model.name_or_path)
+
+    def _sanitize_parameters(self) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+        return {}, {}, {}
+
+    def preprocess(self, texts: list[str]) -> dict[str, Any]:
+        """Examples, and the sequences they become."""
+        for text in texts:
+            if not isinstance(text, str):
+                raise ValueError(f"the {TASK} pipeline takes texts, not {text!r:.60}.")
+        task = self.task_of_model
+        examples = [to_example(task, index, text) for index, text in enumerate(texts)]
+        return {"examples": examples, "encoded": task.encode(examples)}
+
+    def _forward(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        """A prediction for each example: made here, as named tuples would leave as plain ones."""
+        task = self.task_of_model
+        sequences = inputs["encoded"].sequences
+        partials: dict[int, list[Any]] = {example.id: [] for example in inputs["examples"]}
+        for group in micro_batches(sequences, task.config.tokens_on(self.device.type)):
+            batch = on_device(pack(group), self.device)
+            logits = self.model(batch)
+            exact = logits.to(torch.promote_types(logits.dtype, torch.float32))
+            for partial in task.decode(exact, batch):
+                partials[partial.example].append(partial)
+        finished = [task.finish(example, partials[example.id]) for example in inputs["examples"]]
+        return {"predictions": finished}
+
+    def postprocess(self, outputs: dict[str, Any]) -> list[list[dict[str, Any]]]:
+        """The entities of each text."""
+        return list(map(_entities, outputs["predictions"]))
+
+    def run_single(self, text: str, *parameters: Any) -> list[dict[str, Any]]:
+        """The entities of one text."""
+        return next(self.get_iterator([text], 0, 1))
+
+    def get_iterator(
+        self, inputs: Iterable[str], num_workers: int, batch_size: int, *parameters: Any
+    ) -> Iterator[list[dict[str, Any]]]:
+        """The entities of each text, from ``batch_size`` at a time.
+
+        transformers would put every text into tensors of its own and pad them.
+        """
+        remaining = iter(inputs)
+        while texts := list(islice(remaining, batch_size)):
+            yield from self.postprocess(self.forward(self.preprocess(texts)))
+
+
+def _entities(prediction: SpanPrediction) -> list[dict[str, Any]]:
+    assert prediction.offsets is not None and prediction.text is not None
+    entities = []
+    for span, score in zip(prediction.spans, prediction.scores, strict=True):
+        start, end = prediction.offsets[span.start][0], prediction.offsets[span.end - 1][1]
+        word = prediction.text[start:end]
+        entities.append(
+            {"entity": span.label, "score": score, "word": word, "start": start, "end": end}
+        )
+    return entities
+
+
+PIPELINE_REGISTRY.register_pipeline(TASK, pipeline_class=SpanNerPipeline, pt_model=SpanNer)

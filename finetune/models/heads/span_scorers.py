@@ -1,0 +1,289 @@
+"""Scores of all candidate spans of a batch, from vectors of words.
+
+Jurafsky & Martin, *Speech and Language Processing* (3rd ed.), "Masked Language Models", on
+span-based NER, represent the span of words i to j as [z_i; z_j; g_ij] (equations 11.21 to 11.26)
+and put it through a feedforward network. Here that vector is never formed. The first layer of the
+network is linear, W[z_i; z_j; g_ij] = A_i + B_j + G_ij with three projections of words, so a span
+costs a few additions in place of a product with an h x 3H matrix.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from finetune.runtime.transfer import moved
+from finetune.types import Batch
+
+ACTIVATION_BUDGET = 256 * 2**20
+"""Bytes that a training step may keep of the hidden activations of S candidates. Where they are
+more, they are computed a second time in the backward pass, one width at a time: the same numbers
+in less memory."""
+
+BIAFFINE_WIDTH = 150
+"""Width of the start and end vectors of the biaffine scorer (Yu et al., 2020)."""
+
+TILE = 16
+"""First words in one tile of the biaffine product; its last words are a multiple of that."""
+
+
+class SpanLayout:
+    """Where the S candidate spans of a batch of W words are.
+
+    They are ordered by sequence, by first word, by width from 1 up. ``start`` and ``width`` [S]
+    are a candidate's first word, among all words of the batch, and its number of words; ``room``
+    [W] counts the words from each to the end of its sequence; ``widest`` is the largest width, and
+    ``counts[w - 1]`` the number of candidates of width w. All sizes are Python values, so that
+    nothing waits for a device.
+    """
+
+    def __init__(self, batch: Batch, max_width: int | None) -> None:
+        """The candidates of up to ``max_width`` words; None is without limit."""
+        longest = max(1, *batch.num_words)
+        self.num_words = batch.num_words
+        self.widest = longest if max_width is None else min(longest, max_width)
+        self.counts = [sum(max(0, n - w) for n in batch.num_words) for w in range(self.widest)]
+        self.size = sum(self.counts)
+        bounds, total = batch.words_cu, len(batch.words)
+        ends = torch.repeat_interleave(bounds[1:], bounds.diff(), output_size=total)  # [W]
+        places = torch.arange(total, device=bounds.device)
+        self.room = ends - places
+        widths = self.room.clamp(max=self.widest)
+        before = widths.cumsum(0) - widths  # [W] candidates of earlier words
+        self.start = torch.repeat_interleave(places, widths, output_size=self.size)
+        self.width = torch.arange(1, self.size + 1, device=bounds.device) - before[self.start]
+
+
+def word_vectors(hidden: Tensor, batch: Batch, which: str) -> Tensor:
+    """Vectors of words [W, H] from those of tokens [T, H]: the ``first`` piece's, or the ``mean``
+    of all pieces."""
+    if which == "first" or not len(batch.words):
+        return hidden.index_select(0, batch.words)
+    edges = torch.stack([batch.words, batch.words + batch.word_lengths], 1).flatten()  # [2W]
+    lengths = torch.cat([edges[:1], edges.diff(), len(hidden) - edges[-1:]])  # gaps and words
+    exact = hidden.to(torch.promote_types(hidden.dtype, torch.float32))
+    sums = torch.segment_reduce(exact, "sum", lengths=lengths, axis=0, unsafe=True)[1::2]
+    return (sums / batch.word_lengths[:, None]).to(hidden.dtype)
+
+
+class FeedForward(nn.Sequential):
+    """One layer with GELU and dropout: [W, H] -> [W, h]."""
+
+    def __init__(self, width: int, hidden: int, dropout: float) -> None:
+        super().__init__(nn.Linear(width, hidden), nn.GELU(), nn.Dropout(dropout))
+
+
+class FactorisedScorer(nn.Module):
+    """A two-layer network over first word, last word, content and width of each candidate.
+
+    ``boundary``: [z_i; z_j; g_ij] with the mean g_ij of the words' vectors (11.21, 11.22).
+    ``ffn``: [FFN_start(z_i); FFN_end(z_j); g_ij] (11.23 to 11.25). ``attention``: the same with
+    g_ij weighted by a softmax, over the words of the span, of a learned score of each (11.26).
+    Widths are told apart by an embedding. The hidden layer has h units with GELU.
+
+    Memory in training: A, B and log2(widest) + 1 tables of pooled content, [W, h] each, and input
+    and output of the activation, [S, h] each. Where the latter two exceed ``ACTIVATION_BUDGET``
+    they are recomputed for one width at a time, and all is O(W h log(widest)). Never an [S, 3H].
+    """
+
+    def __init__(
+        self, representation: str, width: int, hidden: int, num_classes: int, max_width: int,
+        dropout: float,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        own = representation != "boundary"
+        self.start_network = FeedForward(width, hidden, dropout) if own else nn.Identity()
+        self.end_network = FeedForward(width, hidden, dropout) if own else nn.Identity()
+        self.start = nn.Linear(hidden if own else width, hidden)
+        self.end = nn.Linear(hidden if own else width, hidden, bias=False)
+        self.content = nn.Linear(width, hidden, bias=False)
+        attends = representation == "attention"
+        self.attention = nn.Linear(width, 1, bias=False) if attends else None
+        self.width = nn.Embedding(max_width, hidden)
+        self.dropout = nn.Dropout(dropout)
+        self.output = nn.Linear(hidden, num_classes)
+
+    @property
+    def bias(self) -> nn.Parameter:
+        """What is added to the score of each class: [C]."""
+        return self.output.bias
+
+    def forward(self, words: Tensor, layout: SpanLayout) -> Tensor:
+        """Scores [S, C] from vectors of words [W, H]."""
+        starts = self.start(self.start_network(words))  # [W, h]
+        ends = self.end(self.end_network(words))
+        scores = None if self.attention is None else self.attention(words)[:, 0]
+        pooled = PooledContent(self.content(words), scores, layout.widest)
+        order = layout.room.argsort(descending=True, stable=True)  # where a width fits comes first
+        starts = starts.index_select(0, order)
+        run = self._recomputed if self._exceeds_budget(starts, layout) else self._of_width
+        found = [
+            run(width, starts, ends, pooled, order[:count])
+            for width, count in enumerate(layout.counts, start=1)
+        ]
+        return torch.cat(found).index_select(0, _rows_by_width(order, layout))
+
+    def _of_width(
+        self, width: int, starts: Tensor, ends: Tensor, pooled: PooledContent, rows: Tensor
+    ) -> Tensor:
+        """Scores [n, C] of the candidates of one width, which begin at words ``rows`` [n]."""
+        inner = pooled.added_to(ends[width - 1 :], width).index_select(0, rows)
+        inner += starts[: len(rows)]  # [n, h]
+        inner += self.width.weight[width - 1]
+        return self.output(self.dropout(F.gelu(inner.to(starts.dtype))))
+
+    def _recomputed(self, *inputs: object) -> Tensor:
+        return checkpoint(self._of_width, *inputs, use_reentrant=False)
+
+    def _exceeds_budget(self, starts: Tensor, layout: SpanLayout) -> bool:
+        """Whether input and output of the activation of all candidates, [S, h], are too much."""
+        size = 2 * layout.size * starts.shape[1] * starts.element_size()
+        return torch.is_grad_enabled() and size > ACTIVATION_BUDGET
+
+
+def _rows_by_width(order: Tensor, layout: SpanLayout) -> Tensor:
+    """Where each candidate [S] is among all candidates of width 1, then of width 2, …"""
+    rank = torch.empty_like(order)
+    rank[order] = torch.arange(len(order), device=order.device)
+    sizes = moved(torch.tensor([0, *layout.counts[:-1]]).cumsum(0), order.device)
+    return sizes[layout.width - 1] + rank[layout.start]
+
+
+class PooledContent:
+    """Sums or softmax-weighted means of the vectors in every window of words, of any width.
+
+    A window is put together from disjoint windows of 1, 2, 4, … words, which are tabulated once:
+    no differences of prefix sums, which cancel (and are no number where attention is sharp), and no
+    history from width to width, so that each can be computed by itself again. Weights are kept
+    relative to the largest score of each window, as in online softmax (Milakov & Gimelshein,
+    2018), in float32 or wider.
+    """
+
+    def __init__(self, vectors: Tensor, scores: Tensor | None, widest: int) -> None:
+        """Tabulate vectors [W, h], with their scores [W], or without for plain means."""
+        kind = torch.promote_types(vectors.dtype, torch.float32)
+        self.sums = [vectors.to(kind)]
+        self.weights: list[tuple[Tensor, Tensor]] = []  # [n]: largest score, sum of weights
+        if scores is not None:
+            scores = scores.to(kind)
+            top = scores.detach()  # shifts all scores of a softmax, which changes nothing
+            weight = (scores - top).exp()  # 1, with the gradient of the score
+            self.weights = [(top, weight)]
+            self.sums = [self.sums[0] * weight[:, None]]
+        while 2 ** len(self.sums) <= widest:
+            self._double(2 ** (len(self.sums) - 1))
+
+    def _double(self, width: int) -> None:
+        """Add the table of windows twice as wide as the last."""
+        left, right = slice(None, -width), slice(width, None)
+        sums = self.sums[-1]
+        if not self.weights:
+            self.sums.append(sums[left] + sums[right])
+            return
+        top, weight = self.weights[-1]
+        higher = torch.maximum(top[left], top[right])
+        shares = [(top[side] - higher).exp() for side in (left, right)]
+        self.weights.append((higher, weight[left] * shares[0] + weight[right] * shares[1]))
+        scaled = sums[left] * shares[0][:, None]
+        self.sums.append(torch.addcmul(scaled, sums[right], shares[1][:, None]))
+
+    def added_to(self, others: Tensor, width: int) -> Tensor:
+        """``others`` [W - width + 1, h] plus the pooled content of each window of that width."""
+        size, offset, parts = len(others), 0, []
+        for level in reversed(range(width.bit_length())):
+            if width >> level & 1:
+                parts.append((level, slice(offset, offset + size)))
+                offset += 2**level
+        if not self.weights:
+            for level, window in parts:
+                others = torch.add(others, self.sums[level][window], alpha=1 / width)
+            return others
+        for (level, window), share in zip(parts, self._shares(parts), strict=True):
+            others = torch.addcmul(others, self.sums[level][window], share[:, None])
+        return others
+
+    def _shares(self, parts: list[tuple[int, slice]]) -> list[Tensor]:
+        """What the sum of each part counts in the softmax over all of them, [n] each."""
+        tops = [self.weights[level][0][window] for level, window in parts]
+        higher = torch.stack(tops).amax(0)
+        scales = [(top - higher).exp() for top in tops]
+        weights = [self.weights[level][1][window] for level, window in parts]
+        total = sum(w * s for w, s in zip(weights, scales, strict=True))
+        return [scale / total for scale in scales]
+
+
+class BiaffineScorer(nn.Module):
+    """s_i^T U_c e_j + W_c [s_i; e_j] + b_c of a start and an end vector (Yu et al., 2020).
+
+    Candidates of any width cost products of matrices: U is applied to the W starts, and the result
+    meets the ends in tiles of ``TILE`` starts, so that what lies outside of a sequence, left of
+    the start or beyond the width limit is little. Never an [S, h].
+    """
+
+    def __init__(self, width: int, hidden: int, num_classes: int, dropout: float) -> None:
+        super().__init__()
+        self.start_network = FeedForward(width, hidden, dropout)
+        self.end_network = FeedForward(width, hidden, dropout)
+        self.product = nn.Linear(hidden, num_classes * hidden, bias=False)
+        self.start = nn.Linear(hidden, num_classes)
+        self.end = nn.Linear(hidden, num_classes, bias=False)
+
+    @property
+    def bias(self) -> nn.Parameter:
+        """What is added to the score of each class: [C]."""
+        return self.start.bias
+
+    def forward(self, words: Tensor, layout: SpanLayout) -> Tensor:
+        """Scores [S, C] from vectors of words [W, H]."""
+        starts, ends = self.start_network(words), self.end_network(words)  # [W, h]
+        alone = self.start(starts)[layout.start] + self.end(ends)[layout.start + layout.width - 1]
+        left = self.product(starts).unflatten(1, (alone.shape[1], -1))  # [W, C, h]
+        if not layout.size:
+            return alone + left.sum(-1)  # [0, C]: all weights have gradients, on every process
+        tiles, found = _Tiles(layout), []
+        for first, num_ends in tiles.groups:  # [g]
+            rows = tiles.rows(first, TILE)
+            columns = tiles.rows(first, num_ends)
+            products = left[rows].flatten(1, 2) @ ends[columns].transpose(1, 2)
+            by_class = products.unflatten(1, (TILE, -1)).movedim(2, 3)  # [g, TILE, ends, C]
+            found.append(by_class.flatten(0, 2))
+        return alone + torch.cat(found).index_select(0, tiles.places)
+
+
+class _Tiles:
+    """Blocks of first words, each with the last words that its candidates can have.
+
+    ``groups`` are tiles with equally many last words: the first word of each [g], and how many
+    last words follow from there. ``places`` [S] finds each candidate among the products of all
+    groups, [tiles, TILE, last words] one after the other.
+    """
+
+    def __init__(self, layout: SpanLayout) -> None:
+        by_size: dict[int, list[tuple[int, int]]] = {}  # last words -> first word, first words
+        begin = 0
+        for length in layout.num_words:
+            for skipped in range(0, length, TILE):
+                reach = min(length - skipped, TILE + layout.widest - 1)
+                tile = (begin + skipped, min(TILE, length - skipped))
+                by_size.setdefault(-(-reach // TILE) * TILE, []).append(tile)
+            begin += length
+        self.last_word = begin - 1
+        device = layout.start.device
+        self.groups, offset = [], 0
+        bases = torch.empty(3, begin, dtype=torch.long)  # of each word's tile: place, first, size
+        for num_ends, tiles in by_size.items():
+            for first, size in tiles:
+                bases[:, first : first + size] = torch.tensor([[offset], [first], [num_ends]])
+                offset += TILE * num_ends
+            firsts = torch.tensor([first for first, _ in tiles])
+            self.groups.append((moved(firsts, device), num_ends))
+        base, first, num_ends = moved(bases, device)[:, layout.start]  # [S] each
+        inside = layout.start - first
+        self.places = base + inside * num_ends + inside + layout.width - 1
+
+    def rows(self, first: Tensor, count: int) -> Tensor:
+        """``count`` words from each first word on, [g, count]; those past the end are the last."""
+        places = first[:, None] + torch.arange(count, device=first.device)
+        return places.clamp(max=self.last_word)

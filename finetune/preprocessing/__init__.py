@@ -1,0 +1,1 @@
+"""From words to subwords, windows, flat encodings and batches."""

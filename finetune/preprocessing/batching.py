@@ -1,0 +1,116 @@
+"""From an epoch's order to micro-batches: which examples meet in a step, and in which forward pass.
+
+``batch_size`` examples make an optimizer batch, as papers count it; ``max_tokens`` only cuts that
+batch into forward passes and never changes a result. Everything here is a pure function of its
+arguments, so that any process at any time can compute what any other process does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from finetune.preprocessing.encodings import Encodings, Ragged
+from finetune.types import Batch, Encoding
+
+
+def epoch_order(num_examples: int, seed: int, epoch: int) -> list[int]:
+    """A random permutation of ``range(num_examples)``, the same on every process and machine."""
+    digest = hashlib.sha256(f"order/{seed}/{epoch}".encode()).digest()
+    generator = torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
+    return torch.randperm(num_examples, generator=generator).tolist()
+
+
+def share(
+    examples: Sequence[int], rank: int, world_size: int, lengths: Sequence[int] | Mapping[int, int]
+) -> list[int]:
+    """The examples of an optimizer batch that one process computes, in the batch's order.
+
+    ``lengths[example]`` is an example's number of tokens. The shares of all ranks are disjoint and
+    make up the batch. Longest first, each example goes to the process with the fewest tokens so
+    far (Graham 1969: at most 4/3 of the best possible longest share). A share may be empty.
+    """
+    if not 0 <= rank < world_size:
+        raise ValueError(f"rank {rank} is not in 0..{world_size - 1}")
+    if world_size == 1:
+        return list(examples)
+    tokens = [0] * world_size
+    mine = []
+    for place in sorted(range(len(examples)), key=lambda i: (-lengths[examples[i]], i)):
+        lightest = tokens.index(min(tokens))
+        tokens[lightest] += lengths[examples[place]]
+        if lightest == rank:
+            mine.append(place)
+    return [examples[place] for place in sorted(mine)]
+
+
+def micro_batches(
+    encodings: Iterable[Encoding], max_tokens: int, rows: np.ndarray | None = None
+) -> list[Encodings]:
+    """Sequences (all, or those at ``rows``) sorted by length (ties keep their order) and cut so
+    that a group's lengths sum to at most ``max_tokens``.
+
+    A sequence that is longer by itself makes a group of its own. Serves training and prediction
+    alike: sorted sequences share attention calls, and pad little where a model must be padded.
+    """
+    encodings = Encodings.of(encodings)
+    rows = np.arange(len(encodings)) if rows is None else rows
+    lengths = encodings.ids.counts_of(rows)
+    return [encodings.take(rows[group]) for group in grouped(lengths, max_tokens)]
+
+
+def grouped(lengths: np.ndarray, max_tokens: int) -> list[np.ndarray]:
+    """The rows of each group of ``micro_batches``, from the lengths [N] of all sequences."""
+    order = np.argsort(lengths, kind="stable")
+    tokens = np.cumsum(lengths[order])
+    groups, start, before = [], 0, 0
+    while start < len(order):
+        fitting = int(np.searchsorted(tokens, before + max_tokens, side="right"))
+        end = max(fitting, start + 1)
+        groups.append(order[start:end])
+        start, before = end, int(tokens[end - 1])
+    return groups
+
+
+def pack(encodings: Iterable[Encoding], targets: Mapping[str, Tensor] | None = None) -> Batch:
+    """Lay N >= 1 sequences end to end in one row of T tokens, in the given order, on the CPU.
+
+    ``targets`` belong to the same sequences in the same order and are taken as they are.
+    """
+    encodings = Encodings.of(encodings)
+    ids, bounds, _ = encodings.ids
+    lengths = encodings.lengths
+    if not len(lengths) or lengths.min() == 0:
+        raise ValueError("a batch needs at least one sequence, and every sequence a token")
+    segments = encodings.segments
+    words, word_lengths = _word_rows(encodings.words, bounds)
+    num_words = encodings.num_words
+    return Batch(
+        input_ids=torch.from_numpy(ids.astype(np.int64)),
+        position_ids=torch.from_numpy(np.arange(bounds[-1]) - np.repeat(bounds[:-1], lengths)),
+        segment_ids=None if segments is None else torch.from_numpy(segments.astype(np.int64)),
+        cu_seqlens=torch.from_numpy(bounds.astype(np.int32)),
+        words=torch.from_numpy(words),
+        word_lengths=torch.from_numpy(word_lengths),
+        words_cu=torch.from_numpy(np.concatenate(([0], np.cumsum(num_words)))),
+        lengths=tuple(lengths.tolist()),
+        example=tuple(encodings.example.tolist()),
+        first_word=tuple(encodings.first_word.tolist()),
+        num_words=tuple(num_words.tolist()),
+        targets=dict(targets or {}),
+    )
+
+
+def _word_rows(words: Ragged, bounds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Row of each word's first piece and its number of pieces, both [W]."""
+    if words.width == 0:
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    counts = words.counts
+    starts = words.values + np.repeat(bounds[:-1], counts)
+    inner = np.ones(len(starts), dtype=bool)
+    inner[words.offsets[1:][counts > 0] - 1] = False  # the last entry of a sequence ends a word
+    return starts[inner], np.diff(starts)[inner[:-1]]

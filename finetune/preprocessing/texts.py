@@ -1,0 +1,192 @@
+"""Whole texts for the model: truncation, windows, label forms and class weights."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from finetune.config.tasks import ClassifyConfig, TextConfig
+from finetune.data import Dataset
+from finetune.preprocessing.tokenizer import PieceTokenizer
+from finetune.types import Encoding, TextExample, perhaps
+
+
+def problem_of(config: TextConfig, data: Dataset) -> str:
+    """single, multi or regression: as configured, or from the form of the training labels."""
+    asked = config.problem if isinstance(config, ClassifyConfig) else "auto"
+    if asked != "auto":
+        return asked
+    labels = [
+        example.label for example in data.splits.get("train", ()) if example.label is not None
+    ]
+    if any(isinstance(label, tuple) for label in labels):
+        return "multi"
+    return "regression" if labels and all(isinstance(x, float) for x in labels) else "single"
+
+
+def in_one_form(data: Dataset, problem: str) -> Dataset:
+    """The data without training and validation rows that have no label, with labels in the form
+    the problem needs; ValueError where they can't be."""
+    splits, notes = {}, list(data.notes)
+    for split, examples in data.splits.items():
+        labelled = [example for example in examples if example.label is not None]
+        if labelled and len(labelled) < len(examples):
+            notes.append(f"{len(examples) - len(labelled):,} rows of {split} without label dropped")
+        kept = labelled or (examples if split.startswith("test") else [])
+        if not kept:
+            raise ValueError(f"{data.name}: no row of {split} has a label: --columns label=?")
+        splits[split] = [with_problem(example, problem) for example in kept]
+    given = [example.label for example in data.splits.get("train", ())]
+    if problem == "multi" and not any(isinstance(label, tuple) for label in given):
+        notes.append(
+            "each row has one label, read whole: several are lists in JSON Lines or Parquet, as in "
+            '"label": ["a", "b"]'
+        )
+    return replace(data, splits=splits, notes=notes)
+
+
+def with_problem(example: TextExample, problem: str) -> TextExample:
+    """The example with its label in the form the problem needs; ValueError where it can't be."""
+    label = example.label
+    if label is None:
+        return example
+    if problem == "regression":
+        return replace(example, label=_number(example))
+    if problem == "multi":
+        return example if isinstance(label, tuple) else replace(example, label=(_name(label),))
+    if isinstance(label, tuple):
+        raise ValueError(
+            f"{example.where}: the label is a list {list(label)!r}, but one label is wanted: "
+            "write --problem multi, or correct the row."
+        )
+    return example if isinstance(label, str) else replace(example, label=_name(label))
+
+
+def _name(label: object) -> str:
+    return f"{label:g}" if isinstance(label, float) else str(label)
+
+
+def _number(example: TextExample) -> float:
+    with contextlib.suppress(TypeError, ValueError):
+        if math.isfinite(number := float(example.label)):  # type: ignore[arg-type]
+            return number
+    raise ValueError(
+        f"{example.where}: label {example.label!r} is not a number, as regression needs: "
+        "correct the row, or write --problem single."
+    )
+
+
+def class_weights(
+    asked: str, labels: Sequence[str], counts: Mapping[str, int], num_rows: int, problem: str
+) -> list[float] | None:
+    """Weights of the classes: None, inverse frequency (``auto``), or as given (`a=1,b=2`).
+
+    ``auto`` is n / (C n_c), so that every class weighs the same in total (King & Zeng, 2001, as
+    scikit-learn's ``balanced``); with several labels it is negatives / positives of each label.
+    """
+    if asked == "none":
+        return None
+    if asked == "auto" and problem == "multi":
+        return [(num_rows - counts[name]) / counts[name] for name in labels]
+    if asked == "auto":
+        total = sum(counts.values())
+        return [total / (len(labels) * counts[name]) for name in labels]
+    given: dict[str, float] = {}
+    for item in asked.split(","):
+        name, _, value = item.rpartition("=")
+        try:
+            given[name.strip()] = float(value)
+            if not 0 <= given[name.strip()] < math.inf:
+                raise ValueError(value)
+        except ValueError:
+            raise ValueError(
+                f"--class-weights {asked!r}: {item!r} is not LABEL=NUMBER (0 or more); write none, "
+                f"auto or for instance {labels[0]}=1,{labels[-1]}=2."
+            ) from None
+    for name in given:
+        if name not in labels:
+            raise ValueError(
+                f"--class-weights: no label {name!r}; legal are {', '.join(labels)}."
+                f"{perhaps(name, labels)}"
+            )
+    return [given.get(name, 1.0) for name in labels]
+
+
+def encode_texts(
+    examples: Sequence[TextExample],
+    tokenizer: PieceTokenizer,
+    max_length: int,
+    long_text: str,
+    overlap: int,
+) -> tuple[list[list[Encoding]], int]:
+    """Sequences of each text or pair, and how many texts were cut."""
+    firsts = tokenizer.text_pieces([example.text for example in examples])
+    pairs = [example.pair for example in examples if example.pair is not None]
+    seconds = iter(tokenizer.text_pieces(pairs))
+    result, num_cut = [], 0
+    for example, first in zip(examples, firsts, strict=True):
+        second = None if example.pair is None else next(seconds)
+        template = tokenizer.single if second is None else tokenizer.pair
+        room = max_length - template.num_special
+        fits = len(first) + len(second or ()) <= room
+        if fits:
+            parts = [(first, second)]
+        elif long_text == "error":
+            raise ValueError(
+                f"{example.where}: the text has {len(first) + len(second or ())} tokens, "
+                f"--max-length {max_length} leaves room for {room}: raise it, or write "
+                "--long-text truncate or --long-text window."
+            )
+        elif long_text == "truncate":
+            parts = [truncated(first, second, room)]
+        else:
+            parts = _windows(first, second, room, overlap)
+        both_long = min(len(first), len(second or ())) > room // 2  # windows cut the shorter, too
+        num_cut += not fits and (long_text == "truncate" or both_long)
+        result.append(
+            [
+                Encoding(example.id, *tokenizer.build(*part), first_word=index)
+                for index, part in enumerate(parts)
+            ]
+        )
+    return result, num_cut
+
+
+def truncated(
+    first: list[int], second: list[int] | None, room: int
+) -> tuple[list[int], list[int] | None]:
+    """Cut the end of the longer text until both fit.
+
+    The `longest_first` rule of fast tokenizers: where both are cut, the longer (the second, if
+    neither is) keeps the odd piece.
+    """
+    if second is None:
+        return first[:room], None
+    short = min(len(first), len(second))
+    if short * 2 >= room:
+        keep_first = (room + 1) // 2 if len(first) > len(second) else room // 2
+        return first[:keep_first], second[: room - keep_first]
+    if len(first) > len(second):
+        return first[: room - short], second
+    return first, second[: room - short]
+
+
+def _windows(
+    first: list[int], second: list[int] | None, room: int, overlap: int
+) -> list[tuple[list[int], list[int] | None]]:
+    """Windows over the longer text; the shorter of a pair stands whole (up to half the room)."""
+    if second is None:
+        return [(part, None) for part in _slices(first, room, overlap)]
+    if len(first) <= len(second):
+        fixed = first[: room // 2]
+        return [(fixed, part) for part in _slices(second, room - len(fixed), overlap)]
+    fixed = second[: room // 2]
+    return [(part, fixed) for part in _slices(first, room - len(fixed), overlap)]
+
+
+def _slices(pieces: list[int], size: int, overlap: int) -> list[list[int]]:
+    step = size - min(overlap, size // 2)
+    last = max(0, len(pieces) - size)
+    return [pieces[start : start + size] for start in [*range(0, last, step), last]]

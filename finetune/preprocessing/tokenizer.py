@@ -1,0 +1,253 @@
+"""Load a tokenizer, prove that it does what alignment needs, and turn text and words into pieces.
+
+Special tokens are put around pieces here, from a template read off the tokenizer once, so that
+training, evaluation, windows and prediction share one way of building a sequence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from finetune.data.hub_cache import cache_without_network
+from finetune.models.loading import load_config, quiet, resolve_model
+
+SHARE_UNKNOWN = 0.05
+"""From this share of unknown pieces on a vocabulary does not fit a text."""
+LONGEST = 512
+"""Default limit in tokens for models that could take more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """The special tokens around one text, or around and between two."""
+
+    prefix: tuple[int, ...]
+    middle: tuple[int, ...]
+    suffix: tuple[int, ...]
+    segments: tuple[int, ...]
+    """Segment ids of prefix, first text, middle, second text, suffix (one each)."""
+
+    @property
+    def num_special(self) -> int:
+        """Tokens that a sequence spends on special tokens."""
+        return len(self.prefix) + len(self.middle) + len(self.suffix)
+
+
+class PieceTokenizer:
+    """A Hugging Face tokenizer reduced to what the tasks use: pieces and templates.
+
+    ``words`` prepares it for text that is already split: a byte-level BPE then sees each word
+    with its leading space, as in running text (Liu et al., 2019, encode running text so).
+    Raises ValueError where the tokenizer adds no special tokens, loses spaces, or cannot tell
+    which word a piece belongs to.
+    """
+
+    def __init__(self, tokenizer: Any, *, words: bool = False) -> None:
+        self.tokenizer = tokenizer
+        self.name = str(tokenizer.name_or_path)
+        if not getattr(tokenizer, "is_fast", False):
+            raise ValueError(
+                f"{self.name}: its tokenizer has no tokenizer.json (no fast version), which is "
+                "needed to know the word of each piece: choose another model, or convert it."
+            )
+        self.backend = tokenizer.backend_tokenizer
+        if self.backend.get_vocab_size() <= len(set(tokenizer.all_special_ids)):
+            # transformers makes such a tokenizer, without a word, for a folder that has none
+            raise ValueError(
+                f"{self.name}: its tokenizer has no vocabulary: the tokenizer files "
+                "(tokenizer.json, vocab.txt and the like) are missing. Copy them from where the "
+                "model is from."
+            )
+        self.backend.no_truncation()
+        self.backend.no_padding()
+        self.leading_space = words and _set_prefix_space(tokenizer)
+        self.uses_segments = "token_type_ids" in tokenizer.model_input_names
+        self.single = self._template(pair=False)
+        self.pair = self._template(pair=True)
+        self._check_special_tokens()
+        if words:
+            self._check_words()
+        self.placeholder = next(
+            token
+            for token in (
+                tokenizer.unk_token_id,
+                tokenizer.mask_token_id,
+                tokenizer.sep_token_id,
+                self.single.prefix[0],
+            )
+            if token is not None
+        )
+        """Stands for a word that has no pieces of its own."""
+        around = (*self.single.prefix, *self.single.suffix)
+        self.unknown = None if tokenizer.unk_token_id in around else tokenizer.unk_token_id
+        """Stands for what the vocabulary has no pieces for; None where there is no such piece."""
+
+    def unreadable(self, num_unknown: int, num_pieces: int) -> list[str]:
+        """A line to read, if much of a text is unknown to the vocabulary."""
+        if num_unknown < SHARE_UNKNOWN * num_pieces or not num_unknown:
+            return []
+        return [
+            f"{num_unknown / num_pieces:.0%} of the pieces are unknown to the model, which reads "
+            "them all alike: choose one for this language or script"
+        ]
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        name: str | Path,
+        *,
+        words: bool = False,
+        revision: str | None = None,
+        trust_remote_code: bool = False,
+    ) -> PieceTokenizer:
+        """Load an encoder's, by hub id, short name or folder; ValueError that says what to do."""
+        where: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
+        load_config(str(name), **where)  # says what is wrong with the name itself
+        return cls.saved(name, words=words, **where)
+
+    @classmethod
+    def saved(cls, name: str | Path, *, words: bool = False, **where: Any) -> PieceTokenizer:
+        """Load what stands beside a model of any kind, also one of our own."""
+        from transformers import AutoTokenizer
+
+        try:
+            with quiet(), cache_without_network():
+                tokenizer = AutoTokenizer.from_pretrained(resolve_model(str(name)), **where)
+        except (OSError, ValueError, KeyError, ImportError) as error:
+            reason = " ".join(str(error).split())[:300]
+            raise ValueError(f"model {name!r}: its tokenizer cannot be loaded: {reason}") from error
+        return cls(tokenizer, words=words)
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write the tokenizer beside a model."""
+        self.tokenizer.save_pretrained(str(folder))
+
+    def max_length(self, model_limit: int | None, asked: int | None) -> int:
+        """Longest sequence in tokens: what was asked, within what model and tokenizer allow.
+
+        Raises ValueError where more is asked than the model has positions for.
+        """
+        limits = [self.tokenizer.model_max_length, model_limit]
+        known = [limit for limit in limits if limit is not None and limit < 1_000_000]
+        limit = min(known, default=LONGEST)
+        if asked is None:
+            return min(limit, LONGEST)
+        if asked > limit:
+            raise ValueError(
+                f"--max-length {asked} exceeds the {limit} tokens that {self.name} can take: "
+                f"write --max-length {limit} or less."
+            )
+        if asked < self.pair.num_special + 2:
+            raise ValueError(
+                f"--max-length {asked} leaves no room for text: write "
+                f"{self.pair.num_special + 2} or more."
+            )
+        return asked
+
+    def text_pieces(self, texts: Sequence[str]) -> list[list[int]]:
+        """Piece ids of each text, without special tokens."""
+        encoded = self.backend.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [encoding.ids for encoding in encoded]
+
+    def word_pieces(self, sentences: Sequence[Sequence[str]]) -> list[list[list[int]]]:
+        """Piece ids of each word of each sentence; a word without pieces gets the placeholder."""
+        return [
+            [pieces or [self.placeholder] for pieces in words]
+            for words in self.raw_word_pieces(sentences)
+        ]
+
+    def raw_word_pieces(self, sentences: Sequence[Sequence[str]]) -> list[list[list[int]]]:
+        """Piece ids of each word of each sentence; empty for words that vanish."""
+        if self.leading_space:
+            sentences = [[" " + word for word in words] for words in sentences]
+        encoded = self.backend.encode_batch(
+            [list(words) for words in sentences], is_pretokenized=True, add_special_tokens=False
+        )
+        result = []
+        for words, encoding in zip(sentences, encoded, strict=True):
+            pieces: list[list[int]] = [[] for _ in words]
+            for word, piece in zip(encoding.word_ids, encoding.ids, strict=True):
+                pieces[word].append(piece)
+            result.append(pieces)
+        return result
+
+    def build(
+        self, first: Sequence[int], second: Sequence[int] | None = None
+    ) -> tuple[list[int], list[int] | None]:
+        """One sequence with its special tokens: (input ids, segment ids or None)."""
+        template = self.single if second is None else self.pair
+        parts = [template.prefix, first, template.middle, second or (), template.suffix]
+        ids = [piece for part in parts for piece in part]
+        if not self.uses_segments:
+            return ids, None
+        segments = zip(parts, template.segments, strict=True)
+        return ids, [segment for part, segment in segments for _ in part]
+
+    def _template(self, pair: bool) -> Template:
+        """Read the special tokens and segments off the encoding of a probe text."""
+        size = len(self.text_pieces(["a"])[0])
+        if size == 0:
+            raise ValueError(
+                f"{self.name}: its tokenizer has no pieces for the letter a. The tokenizer files "
+                "are damaged or not those of a text encoder: choose another model."
+            )
+        encoding = self.backend.encode("a", "a") if pair else self.backend.encode("a")
+        ids, types, special = encoding.ids, encoding.type_ids, encoding.special_tokens_mask
+        text = [index for index, mask in enumerate(special) if not mask]
+        first, second = text[0], text[size] if pair else text[0]
+        end = text[-1] + 1
+        middle = ids[first + size : second] if pair else ()
+        segments = (types[0], types[first], types[second - 1], types[second], types[-1])
+        return Template(tuple(ids[:first]), tuple(middle), tuple(ids[end:]), segments)
+
+    def _check_special_tokens(self) -> None:
+        if not self.single.prefix or not self.pair.middle:
+            raise ValueError(
+                f"{self.name}: its tokenizer adds no special tokens around a text, so there is no "
+                "first token to classify from. The tokenizer files are damaged or not those of "
+                "an encoder: load it with a newer transformers, or choose another model."
+            )
+
+    def _check_words(self) -> None:
+        words = ["one", "two", "three"]
+        encoding = self.backend.encode(words, is_pretokenized=True, add_special_tokens=False)
+        if sorted(set(encoding.word_ids)) != [0, 1, 2]:
+            raise ValueError(
+                f"{self.name}: its tokenizer does not tell which word a piece belongs to "
+                f"(word ids {encoding.word_ids} for three words): choose another model."
+            )
+
+
+def _set_prefix_space(tokenizer: Any) -> bool:
+    """Make a byte-level BPE put a space before each word; True if the caller must do it.
+
+    ``add_prefix_space=True`` alone does not reach the backend of generic tokenizers (ModernBERT's
+    for one), and words would come out as if glued to the word before.
+    """
+    from tokenizers import pre_tokenizers
+
+    backend = tokenizer.backend_tokenizer
+    current = backend.pre_tokenizer
+    if isinstance(current, pre_tokenizers.ByteLevel):
+        backend.pre_tokenizer = pre_tokenizers.ByteLevel(
+            add_prefix_space=True, use_regex=current.use_regex
+        )
+        tokenizer.add_prefix_space = True
+        tokenizer.init_kwargs["add_prefix_space"] = True
+        return False
+    if not isinstance(current, pre_tokenizers.Sequence):
+        return False
+    return any(isinstance(member, pre_tokenizers.ByteLevel) for member in _members(current))
+
+
+def _members(sequence: Any) -> list[Any]:
+    members = []
+    for index in range(1000):
+        try:
+            members.append(sequence[index])
+        except IndexError:
+            break
+    return members

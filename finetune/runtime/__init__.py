@@ -1,0 +1,1 @@
+"""Devices, processes, precision, progress and signals."""

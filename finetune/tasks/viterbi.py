@@ -1,0 +1,83 @@
+"""From scores of pieces to tags of words: combining pieces, and the best legal sequence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from finetune.data.tag_schemes import legal_transitions
+
+
+class Transitions:
+    """Which tags may begin, follow each other and end, as log scores (0 or -inf).
+
+    ``start`` and ``end`` are [C], ``matrix`` is [C, C] with the earlier tag in the row.
+    """
+
+    def __init__(self, tags: Sequence[str], scheme: str | None) -> None:
+        start, end, matrix = legal_transitions(tags, scheme)
+        self.start = np.where(start, 0.0, -np.inf)
+        self.end = np.where(end, 0.0, -np.inf)
+        self.matrix = np.where(matrix, 0.0, -np.inf)
+
+
+def viterbi(scores: np.ndarray, transitions: Transitions) -> np.ndarray:
+    """The best sequence of tags by summed scores [W, C] among those that are legal (Viterbi, 1967).
+
+    Returns tag indices [W].
+    """
+    if len(scores) == 0:
+        return np.zeros(0, dtype=int)
+    best = scores[0] + transitions.start  # [C]
+    back = np.zeros(scores.shape, dtype=int)
+    for word in range(1, len(scores)):
+        paths = best[:, None] + transitions.matrix  # [C, C]
+        back[word] = paths.argmax(0)
+        best = paths.max(0) + scores[word]
+    tags = np.zeros(len(scores), dtype=int)
+    tags[-1] = (best + transitions.end).argmax()
+    for word in range(len(scores) - 1, 0, -1):
+        tags[word - 1] = back[word, tags[word]]
+    return tags
+
+
+def word_scores(
+    logs: torch.Tensor, word_lengths: torch.Tensor, continuations: Sequence[int], how: str
+) -> torch.Tensor:
+    """Log-probabilities of words [W, C] from those of all their pieces [P, C].
+
+    ``first`` takes the first piece. ``mean`` averages log-probabilities and ``max`` takes the
+    largest over the pieces, where a word's tag is read off its later pieces as the tag with which
+    it continues (``B-`` as ``I-``); the result is normalised again. Under either, the first piece
+    alone decides between tags that continue alike.
+    """
+    starts = torch.cumsum(word_lengths, 0) - word_lengths  # [W]
+    if how == "first":
+        return logs[starts]
+    word = torch.arange(len(starts), device=logs.device)
+    word = torch.repeat_interleave(word, word_lengths, output_size=len(logs))  # [P]
+    index = torch.tensor(continuations, device=logs.device)
+    pieces = logs[:, index]  # [P, C]
+    if how == "max":  # a later piece sure of I- would else make B- and I- equal
+        pieces = pieces + _given_continuation(logs[starts], index)[word]
+    pieces = pieces.index_copy(0, starts, logs[starts])
+    combined = torch.zeros(len(starts), logs.shape[1], dtype=logs.dtype, device=logs.device)
+    combined = combined.scatter_reduce(
+        0,
+        word[:, None].expand_as(pieces),
+        pieces,
+        reduce="mean" if how == "mean" else "amax",
+        include_self=False,
+    )
+    return combined.log_softmax(-1)
+
+
+def _given_continuation(logs: torch.Tensor, continuations: torch.Tensor) -> torch.Tensor:
+    """Log-probabilities [W, C] of each tag among those that continue as it does."""
+    exact = torch.float32 if logs.device.type == "mps" else torch.float64  # as it has
+    chances = logs.to(exact).exp()
+    together = torch.zeros_like(chances).index_add(1, continuations, chances)  # [W, C]
+    together = together[:, continuations].clamp_min(torch.finfo(exact).tiny)
+    return (logs - together.log()).to(logs.dtype)

@@ -1,0 +1,1 @@
+"""Training: the loop, the step, checkpoints, and the run folder."""

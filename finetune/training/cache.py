@@ -1,0 +1,123 @@
+"""Large data are tokenised once: their sequences are kept as files, which later runs and other
+processes map into memory.
+
+The name of an entry is a hash of all that its content follows from: the examples, the tokenizer,
+the task and its settings. Entries live in ``$FINETUNE_CACHE`` (by default ``~/.cache/finetune``;
+``off`` keeps nothing) and are deleted when nobody has used them for a month.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from finetune.preprocessing.encodings import Encoded, Encodings, Ragged
+from finetune.tasks import Task
+from finetune.types import Example
+
+FEWEST = 50_000
+"""From this many examples on an entry is kept; fewer are tokenised in a few seconds."""
+UNUSED_DAYS = 30
+"""Days after which an entry that nobody used is deleted."""
+
+
+def is_kept(examples: Sequence[Example]) -> bool:
+    """Whether the sequences of these examples are kept."""
+    return len(examples) >= FEWEST and os.environ.get("FINETUNE_CACHE") != "off"
+
+
+def encoded(task: Task, examples: Sequence[Example]) -> Encoded:
+    """The sequences of examples, from the cache where they are kept there.
+
+    ``task.num_cut`` counts as if they had just been made. A cache that cannot be written is done
+    without.
+    """
+    if not is_kept(examples):
+        return task.encode(examples)
+    entry = folder() / task.encoding_key(examples)
+    if (entry / "entry.json").is_file():
+        with contextlib.suppress(OSError, ValueError, KeyError):  # damaged: made anew
+            found, num_cut = _load(entry)
+            task.num_cut += num_cut
+            return found
+    before = task.num_cut
+    found = task.encode(examples)
+    with contextlib.suppress(OSError):
+        _save(entry, found, task.num_cut - before)
+        _delete_unused(entry.parent)
+    return found
+
+
+def folder() -> Path:
+    """Where entries are."""
+    named = os.environ.get("FINETUNE_CACHE")
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(named or Path(base) / "finetune").expanduser() / "encodings"
+
+
+def _save(entry: Path, content: Encoded, num_cut: int) -> None:
+    """Write an entry, whole or not at all."""
+    entry.parent.mkdir(parents=True, exist_ok=True)
+    place = Path(tempfile.mkdtemp(dir=entry.parent, prefix="new-"))
+    try:
+        arrays, widths = _arrays(content)
+        for name, array in arrays.items():
+            np.save(place / f"{name}.npy", array)
+        text = json.dumps({"num_cut": num_cut, "widths": widths})
+        (place / "entry.json").write_text(text, encoding="utf-8")
+        shutil.rmtree(entry, ignore_errors=True)
+        place.rename(entry)
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def _arrays(content: Encoded) -> tuple[dict[str, np.ndarray], dict[str, int | None]]:
+    """All arrays by the name of their file, and the widths of those of rows."""
+    sequences = content.sequences
+    rows = {"ids": sequences.ids, "words": sequences.words}
+    rows |= {f"target-{name}": target for name, target in (sequences.targets or {}).items()}
+    arrays = {"windows": content.offsets, "example": sequences.example}
+    arrays["first-word"] = sequences.first_word
+    if sequences.segments is not None:
+        arrays["segments"] = sequences.segments
+    for name, ragged in rows.items():
+        arrays |= {f"{name}.values": ragged.values, f"{name}.offsets": ragged.offsets}
+    return arrays, {name: ragged.width for name, ragged in rows.items()}
+
+
+def _load(entry: Path) -> tuple[Encoded, int]:
+    """An entry's content, mapped into memory, and how many texts or words were cut."""
+    described: dict[str, Any] = json.loads((entry / "entry.json").read_text(encoding="utf-8"))
+    os.utime(entry)
+
+    def array(name: str) -> np.ndarray:
+        return np.load(entry / f"{name}.npy", mmap_mode="r").view(np.ndarray)
+
+    rows = {
+        name: Ragged(array(f"{name}.values"), array(f"{name}.offsets"), width)
+        for name, width in described["widths"].items()
+    }
+    targets = {n.removeprefix("target-"): r for n, r in rows.items() if n.startswith("target-")}
+    segments = array("segments") if (entry / "segments.npy").is_file() else None
+    sequences = Encodings(
+        rows["ids"], segments, rows["words"], array("example"), array("first-word"), targets or None
+    )
+    return Encoded(sequences, array("windows")), described["num_cut"]
+
+
+def _delete_unused(place: Path) -> None:
+    """Delete entries that nobody used for a month, and what interrupted writers left."""
+    latest = time.time() - UNUSED_DAYS * 86_400
+    for entry in place.iterdir():
+        with contextlib.suppress(OSError):
+            if entry.stat().st_mtime < latest:
+                shutil.rmtree(entry)

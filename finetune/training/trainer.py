@@ -1,0 +1,304 @@
+"""Training for any task.
+
+The loss is a sum and a count, gradients are summed over micro-batches and processes and divided
+by the whole count once, and the order of the data is a pure function of seed and epoch. So
+neither ``max_tokens`` nor packing nor the number of processes changes what is computed, and a run
+continued from a checkpoint is the run that was never interrupted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import set_seed
+
+from finetune.config.tasks import TrainConfig, settings
+from finetune.inference.loop import predict
+from finetune.runtime.launch import make_accelerator
+from finetune.runtime.memory import memory_kept
+from finetune.runtime.precision import precision_of
+from finetune.runtime.progress import Reporter
+from finetune.runtime.signals import Interruption, Stopped
+from finetune.tasks import Task
+from finetune.training import checkpoint
+from finetune.training.data import TrainingData
+from finetune.training.graphs import choose_step
+from finetune.training.optimizer import make_optimizer, result_settings
+from finetune.training.run_folder import RunFolder
+from finetune.training.run_log import RunLog
+from finetune.training.sparse_embedding import Vocabulary
+from finetune.training.state import State
+from finetune.training.step import Step
+from finetune.types import Example, Prediction
+
+LOG_POINTS = 200
+"""About how many training-loss lines a run logs."""
+
+
+@dataclass
+class FitResult:
+    """What a run came to: its folder, the metrics by split, and how it went."""
+
+    folder: Path
+    metrics: dict[str, dict[str, float]]
+    best_step: int
+    num_steps: int
+    notes: list[str] = field(default_factory=list)
+    stopped_early: bool = False
+
+
+def fit(
+    task: Task,
+    config: TrainConfig,
+    accelerator: Accelerator | None = None,
+    reporter: Reporter | None = None,
+    head: Any = None,
+) -> FitResult:
+    """Train a task's model, keep the best on validation, score the test split once with it.
+
+    ``config.out`` names the run folder. Raises ValueError for what a user can mend (a loss that
+    is no number, a full disk, settings that differ from those of the run to resume), and Stopped
+    after Ctrl-C or SIGTERM once the checkpoint is written.
+    """
+    if config.out is None:
+        raise ValueError("--out must name the run folder.")
+    accelerator = accelerator or make_accelerator(config)
+    reporter = reporter or Reporter(quiet=not accelerator.is_main_process)
+    return _Run(task, config, accelerator, reporter, head).run()
+
+
+class _Run:
+    """One training run, from data to metrics."""
+
+    def __init__(
+        self,
+        task: Task,
+        config: TrainConfig,
+        accelerator: Accelerator,
+        reporter: Reporter,
+        head: Any,
+    ) -> None:
+        task.forget()
+        self.task, self.config = task, config
+        self.accelerator, self.reporter = accelerator, reporter
+        self.folder = RunFolder(Path(config.out or ""), accelerator)
+        if not (config.resume or self.folder.is_empty):
+            raise ValueError(
+                f"--out {self.folder.path} holds a run already: write --resume to continue it, or "
+                "choose another folder."
+            )
+        self.device = accelerator.device
+        self.precision = precision_of(config, self.device)
+        self.rank, self.world = accelerator.process_index, accelerator.num_processes
+        self.state = State(
+            settings=result_settings(config), fingerprint=task.fingerprint, num_processes=self.world
+        )
+        self.data = TrainingData(
+            task,
+            config,
+            self._note,
+            rank=self.rank,
+            world_size=self.world,
+            device=self.device.type,
+            in_turn=accelerator.main_process_first,
+        )
+        self.plan, self.validation = self.data.plan, self.data.validation
+        self._prepare(head)
+
+    def _note(self, line: str) -> None:
+        self.task.notes.append(line)
+        self.reporter.say(line)
+
+    def _prepare(self, head: Any) -> None:
+        """Model, optimizer, and the state of the run: fresh, or that of the last checkpoint."""
+        last = self.folder.last
+        resuming = self.config.resume and last.is_dir()
+        set_seed(self.config.seed)
+        if resuming:
+            self.state.check_continues(last, result_settings(type(self.config)()))
+        self.head = self.task.head(last) if resuming else head or self.task.head()
+        self.head.encoder.freeze(self.config.freeze)
+        self.head.to(self.device)
+        if reason := self.head.encoder.reason:
+            self.reporter.say(f"sequences are padded, in groups of near-equal length: {reason}")
+        read = self.data.read()
+        self.vocabulary = Vocabulary(self.head, self.config.active_vocabulary, read)
+        if self.vocabulary.note:
+            self.reporter.say(self.vocabulary.note)
+        self.optimizer = self.vocabulary.follow(make_optimizer(self.head, self.config))
+        self.interruption = Interruption(self.accelerator)
+        step = Step(
+            self.task, self.head, self.optimizer, self.config, self.accelerator, self.precision,
+            self.interruption,
+        )  # fmt: skip
+        self.step = choose_step(
+            step, self.config.cuda_graphs, self.vocabulary.stepped, self.reporter.say
+        )
+        if resuming:
+            self.state = State(**checkpoint.load_training(last, self.optimizer))
+            checkpoint.load_random(last, self.rank)
+            self.reporter.say(f"continuing from step {self.state.step} of {self.plan.num_steps}")
+        else:
+            torch.manual_seed(self.config.seed * 1_000_003 + self.rank)  # dropout
+
+    def run(self) -> FitResult:
+        """Train to the end, then score the best model."""
+        with memory_kept(), self.vocabulary:
+            self._write_start()
+            if self.config.metric and self.validation:
+                self._check_metric(self.config.metric, self.validation)
+            if not self.state.finished:
+                with self.interruption:
+                    self._train()
+        result = self._finish()
+        self.accelerator.wait_for_everyone()
+        return result
+
+    def _check_metric(self, name: str, split: str) -> None:
+        """Refuse a wrong metric before it costs time: by the first example, and where examples
+        are words by all of them, as types and nesting have metrics that the first may lack."""
+        examples, encoded = self.data.split(split)
+        metrics: dict[str, float] = {}
+        for number in (1, len(examples)) if self.task.words else (1,):
+            if name not in metrics:
+                answers = self._predict(self.head, examples[:number], encoded[:number], split)
+                metrics = self.task.score(examples[:number], answers)
+        chosen(metrics, name)
+
+    def _train(self) -> None:
+        state, plan = self.state, self.plan
+        log = RunLog(self.folder.path / "log.jsonl", self.accelerator, state.step)
+        every = max(1, plan.num_steps // LOG_POINTS)
+        self.reporter.start("training", plan.num_steps, state.step)
+        with self.reporter, contextlib.closing(self.data.parts(state.step)) as parts:
+            for batches, weight, num_examples in parts:
+                rate = plan.rate(state.step)
+                log.add(*self.step(batches, weight=weight, rate=rate), num_examples)
+                state.step += 1
+                at_end = state.step == plan.num_steps
+                stop = self.interruption.asked()
+                evaluating = state.step % plan.eval_every == 0 or at_end
+                saving = state.step % plan.save_every == 0 or at_end or stop
+                if state.step % every == 0 or evaluating or saving:
+                    line = log.flush(state.step, plan.num_steps, self.optimizer)
+                    self.reporter.update(state.step, line)
+                if evaluating:
+                    self._evaluate(log)
+                state.finished |= at_end
+                if saving or state.finished:
+                    state_now = dataclasses.asdict(state)
+                    self.folder.save_last(self.task, self.head, self.optimizer, state_now)
+                if state.finished:
+                    break
+                if stop:
+                    raise Stopped(
+                        f"stopped at step {state.step} of {plan.num_steps}; the "
+                        f"checkpoint is in {self.folder.last}"
+                    )
+
+    def _evaluate(self, log: RunLog) -> None:
+        """Score the validation split; keep the model if it is the best so far."""
+        state = self.state
+        if self.validation is None:
+            state.best_step = state.step
+            self.folder.save_best(self.task, self.head)
+            return
+        examples, encoded = self.data.split(self.validation)
+        predicted = self._predict(self.head, examples, encoded, self.validation)
+        metrics = self.task.score(examples, predicted)
+        score = chosen(metrics, self.task.metric)
+        better = state.best_score is None or score > state.best_score
+        kept = better or score == state.best_score  # of equals the later, with the lower rate
+        state.bad_evaluations = 0 if better else state.bad_evaluations + 1
+        if kept:
+            state.best_score, state.best_step = score, state.step
+            self.folder.save_best(self.task, self.head)
+            self.folder.write_predictions(self.validation, predicted)
+        log.evaluation(state.step, self.validation, metrics)
+        note = "best so far" if kept else f"best {state.best_score:.4f}"
+        named = f"{self.validation} {self.task.metric} {score:.4f}"
+        self.reporter.say(f"step {state.step}: {named} ({note})")
+        if self.config.patience and state.bad_evaluations >= self.config.patience:
+            state.finished = True
+            self.reporter.say(f"no better score in {state.bad_evaluations} evaluations: stopping")
+
+    def _finish(self) -> FitResult:
+        """Load the best model back, prove it is the one that was saved, score it."""
+        best = self.task.head(self.folder.best).to(self.device)
+        metrics: dict[str, dict[str, float]] = {}
+        for split in self.task.splits[1:]:
+            examples, encoded = self.data.split(split)
+            predicted = self._predict(best, examples, encoded, split)
+            if split == self.validation:
+                predicted = self._settle(best, examples, predicted)
+            answered = zip(examples, predicted, strict=True)
+            scored = [pair for pair in answered if self.task.has_gold(pair[0])]
+            if scored:
+                metrics[split] = self.task.score(*zip(*scored, strict=True))
+            self.folder.write_predictions(split, predicted)
+        self.folder.write_metrics(metrics)
+        self._track(metrics)
+        return FitResult(
+            self.folder.path,
+            metrics,
+            self.state.best_step,
+            self.plan.num_steps,
+            list(self.task.notes),
+            self.state.step < self.plan.num_steps,
+        )
+
+    def _settle(
+        self, best: Any, examples: Sequence[Example], predicted: list[Prediction]
+    ) -> list[Prediction]:
+        """Prove that the saved model is the one that was scored; fit what the task leaves until
+        now (thresholds) on the validation split, and save that with the model."""
+        assert self.validation is not None
+        fitted = self.task.calibrate(best, examples, predicted)
+        self.folder.compare_predictions(self.validation, predicted, fitted)
+        if fitted is None:
+            return predicted
+        self.folder.save_best(self.task, best)
+        return fitted
+
+    def _predict(
+        self, head: Any, examples: Sequence[Example], encoded: Any, title: str
+    ) -> list[Prediction]:
+        return predict(
+            self.task, head, examples, self.accelerator, encoded=encoded, precision=self.precision,
+            reporter=self.reporter if title != self.validation else None, title=title,
+        )  # fmt: skip
+
+    def _write_start(self) -> None:
+        facts = {
+            "fingerprint": self.task.fingerprint,
+            "precision_used": self.precision,
+            "revision_used": self.head.revision,
+        }
+        self.folder.write_start(self.task, self.config, facts)
+        if self.config.track != "none":
+            plain = {
+                name: value if isinstance(value, int | float | str | bool) else str(value)
+                for name, value in settings(self.config).items()
+            }
+            self.accelerator.init_trackers("finetune", config=plain)
+
+    def _track(self, metrics: dict[str, dict[str, float]]) -> None:
+        if self.config.track != "none":
+            flat = {f"{s}/{name}": v for s, values in metrics.items() for name, v in values.items()}
+            self.accelerator.log(flat, step=self.state.step)
+            self.accelerator.end_training()
+
+
+def chosen(metrics: dict[str, float], name: str) -> float:
+    """One metric by name; ValueError that lists those that can select (higher is better)."""
+    legal = [metric for metric in metrics if metric not in ("mse", "hamming_loss")]
+    if name not in legal:
+        raise ValueError(f"--metric {name!r} cannot select a model; legal are {', '.join(legal)}.")
+    return metrics[name]

@@ -1,0 +1,330 @@
+"""The bench prints what it promises and leaves everything as it was; its times are not judged."""
+
+from __future__ import annotations
+
+import json
+import random
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from tests.contract.test_graphs import Plain, made
+from torch.nn import functional as F
+
+from finetune.benchmark import lengths, memory, nested, prediction, shapes, spans, subject, training
+from finetune.benchmark.rows import Arm, Case, Work, measured
+from finetune.cli.arguments import BenchCommand
+from finetune.models.heads import span_scorers as span_scoring
+from finetune.preprocessing.tokenizer import PieceTokenizer
+from finetune.training import graphs
+from tests import tiny
+from tests.command import run
+
+ARMS = {
+    "boundary": ["naive", "finetune", "finetune-recomputed", "gliner"],
+    "attention": ["naive", "finetune", "finetune-recomputed"],
+    "biaffine": ["naive", "finetune"],
+}
+TRAIN = [
+    "finetune", "finetune-whole-vocabulary", "finetune-fp32", "trainer-best",
+    "trainer-dynamic-fp32", "trainer-pad128-fp32",
+]  # fmt: skip
+PREDICT = ["finetune", "finetune-fp32", "pipeline-default", "pipeline-batch32"]
+NESTED = ["finetune", "finetune-fp32", "marker-pairs"]
+SPANS = 3 + 2 + 1 + 7 + 6 + 5 + 4  # 3 and 7 words, up to 4 in a span
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def as_before() -> Iterator[None]:
+    threads, budget = torch.get_num_threads(), span_scoring.ACTIVATION_BUDGET
+    yield
+    assert threads == torch.get_num_threads()
+    assert budget == span_scoring.ACTIVATION_BUDGET
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny.save_tiny_checkpoint(tmp_path_factory.mktemp("bench") / "bert")
+
+
+def measure(model: Path, *more: str) -> dict:
+    outcome = run("bench", "--model", model, "--size", "small", "--json", *more)
+    assert outcome.code == 0, outcome.err
+    return json.loads(outcome.out)
+
+
+def test_json(checkpoint: Path) -> None:
+    found = measure(checkpoint, "--rounds", "2", "--threads", "1")
+    arms: dict[tuple, list[str]] = {}
+    for row in found["rows"]:
+        arms.setdefault((row["phase"], row["representation"]), []).append(row["arm"])
+        assert row["tokens_per_second"] > row["examples_per_second"] > 0
+        assert 0 < row["lowest"] <= row["examples_per_second"] <= row["highest"]
+        assert row["milliseconds"] > 0
+        assert row["peak_memory_bytes"] is None or row["peak_memory_bytes"] >= 0
+        head_alone = row["representation"] is not None
+        assert (row["peak_share"] is None) == head_alone
+        assert head_alone or row["peak_share"] > 0
+        assert row["arm"] != "finetune" or row["ratio"] == 1
+        if head_alone:
+            assert (row["case"], row["spans"]) == ("2 tiny w4 d16", SPANS)
+    assert arms == {
+        ("train", None): TRAIN,
+        ("predict", None): PREDICT,
+        **{("span", name): expected for name, expected in ARMS.items()},
+        ("span", None): NESTED,
+    }
+    assert found["environment"]["torch"] == torch.__version__
+    assert found["environment"]["threads"] == 1
+    assert found["environment"]["processor"]
+    assert found["environment"]["peak_operations_per_second"]["fp32"] > 0
+
+
+@pytest.mark.parametrize(("family", "task"), [("roberta", "nli"), ("deberta-v2", "tag")])
+def test_other_tasks_and_families(family: str, task: str, tmp_path: Path) -> None:
+    model = tiny.save_tiny_checkpoint(tmp_path / family, family)
+    found = measure(model, "--task", task, "--phases", "train,predict")["rows"]
+    training = [name for name in TRAIN if family == "roberta" or "pad128" not in name]
+    assert [row["arm"] for row in found] == training + PREDICT
+
+
+def test_data_of_ones_own(checkpoint: Path) -> None:
+    found = measure(
+        checkpoint, "--data", "examples/data/sentiment", "--phases", "train", "--batch-size", "6"
+    )["rows"]
+    assert [row["arm"] for row in found] == TRAIN
+    case = found[0]["case"]
+    assert "12 texts of examples/data/sentiment" in case and case.endswith("batches of 6")
+
+
+def test_what_a_gpu_has_beyond(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps by replays, all of which are recorded before the clock runs; pipelines in bf16."""
+    monkeypatch.setattr(graphs, "why_no_graph", lambda step: "")
+    monkeypatch.setattr(graphs, "CudaRecorder", Plain)
+    made.clear()
+    command = BenchCommand(model=str(checkpoint))
+    size = replace(subject.SIZES["small"], num_batches=4)
+    with subject.subject_of(command, str(checkpoint), size) as found:
+        weights = {name: value.clone() for name, value in found.head.state_dict().items()}
+        clock = []
+        monkeypatch.setattr(training, "now", lambda device: clock.append(made[0].replays) or 0.0)
+        training.seconds(found, found.mixed, "fp32", "auto", "on")
+        assert clock[1] - clock[0] == len(found.mixed) == 4
+        assert weights.keys() == found.head.state_dict().keys()
+        half = prediction._pipeline(found, found.texts[:3], torch.bfloat16)(32)
+        assert [type(score) for _, score in half] == [float] * 3
+
+
+def test_table_without_memory(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "shows_memory", lambda: False)
+    outcome = run("bench", "--model", checkpoint, "--size", "small", "--phases", "predict")
+    title, empty, header, rule, *lines = outcome.out.splitlines()
+    assert title.startswith("predict: classify, 8 texts like SST-2") and not empty
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[:-2]]
+    assert {line.count("|") for line in (header, rule, *lines[:-2])} == {10}
+    assert [row[0] for row in cells] == PREDICT
+    assert cells[0][5] == "1.00x" and cells[0][6].endswith("%")
+    assert all(row[7] == "" for row in cells)
+    assert lines[-1].startswith(f"torch: {torch.__version__}")
+
+
+@pytest.mark.parametrize(("flags", "said"), [
+    (("--rounds", "0"), "--rounds must be 1 or more, not 0"),
+    (("--batch-size", "0"), "--batch-size must be 1 or more, not 0"),
+    (("--threads", "-2"), "--threads must be 1 or more, not -2"),
+    (("--phases", "trian"), "Perhaps you meant 'train'?"),
+    (("--columns", "text=a"), "--columns goes with --data"),
+    (("--data", "examples/data/topics"), "one label each, not multi"),
+])  # fmt: skip
+def test_errors(flags: tuple[str, ...], said: str, checkpoint: Path) -> None:
+    outcome = run("bench", "--size", "small", "--model", checkpoint, *flags)
+    assert outcome.code == 2 and outcome.err.startswith("error: ") and said in outcome.err
+    assert outcome.err.count("\n") == 1
+
+
+def test_the_default_model_may_not_be_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subject, "resolve_model", lambda name: "owner/name")
+    outcome = run("bench", "--size", "small")
+    assert outcome.code == 2 and "--shape minilm" in outcome.err
+
+
+def test_rows_are_medians_of_turns_that_interleave() -> None:
+    called = []
+
+    def arm(name: str, *times: float) -> Arm:
+        left = iter(times)
+        return Arm(
+            name, "fp32", Work(10, 200, 4e9), lambda: called.append(name) or next(left), list
+        )
+
+    arms = (arm("finetune", 1, 2, 4), arm("peer", 4, 2, 40))
+    ours, peer = measured(Case("train", "x", arms), 3, [None, 7], {"fp32": 1e10})
+    assert called == ["finetune", "peer", "peer", "finetune", "finetune", "peer"]
+    assert (ours.examples_per_second, ours.lowest, ours.highest) == (5, 2.5, 10)
+    assert (ours.tokens_per_second, ours.peak_share, ours.milliseconds) == (100, 0.2, 2000)
+    assert (peer.ratio, ours.ratio) == (4, 1), "of each round, then the median"
+    assert (ours.peak_memory_bytes, peer.peak_memory_bytes) == (None, 7)
+
+
+@pytest.mark.parametrize("name", lengths.LIKE)
+def test_lengths_are_as_said(name: str) -> None:
+    like, random_ = lengths.LIKE[name], random.Random(1)
+    drawn = [like.draw(random_) for _ in range(5000)]
+    assert like.shortest <= min(drawn) and max(drawn) <= like.longest
+    assert statistics.mean(drawn) == pytest.approx(like.mean, rel=0.05)
+    assert statistics.stdev(drawn) == pytest.approx(like.deviation, rel=0.15)
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "deberta-v2"])
+def test_words_are_one_piece_each(family: str) -> None:
+    tokenizer = PieceTokenizer(tiny.tokenizer(family))
+    words = lengths.Words(tokenizer, 0.5, random.Random(0))
+    pieces = tokenizer.text_pieces(words.words)
+    assert [[place] for place in words.occurring()[0].input_ids] == pieces
+    assert words.words[0] in words.draw(200) and set(words.draw(200)) <= set(words.words)
+
+
+def test_a_sample_has_the_lengths_of_the_whole() -> None:
+    """As random batches of all texts are padded, so are those of the sample; not those of strata,
+    in which the longest texts are missing."""
+    random_ = random.Random(0)
+    sizes = [lengths.LIKE["classify"].draw(random_) for _ in range(1600)]
+    chosen = lengths.sample(sizes, 256)
+    assert len(set(chosen)) == 256
+    assert [sizes[place] for place in chosen] == sorted(sizes[place] for place in chosen)
+    layered = [place for batch in lengths.strata(sizes, 8, 32) for place in batch]
+
+    def longest(places: Sequence[int]) -> float:
+        return statistics.mean(
+            max(sizes[p] for p in random_.sample(places, 32)) for _ in range(400)
+        )
+
+    whole = longest(range(1600))
+    assert longest(chosen) == pytest.approx(whole, rel=0.05)
+    assert longest(layered) < 0.8 * whole
+    assert statistics.mean(sizes[p] for p in chosen) == pytest.approx(
+        statistics.mean(sizes), rel=0.01
+    )
+
+
+def test_strata_are_what_sorting_makes() -> None:
+    sizes = random.Random(0).choices(range(4, 60), k=1600)
+    batches = lengths.strata(sizes, 8, 32)
+    flat = [place for batch in batches for place in batch]
+    assert [len(batch) for batch in batches] == [32] * 8 and len(set(flat)) == 256
+    chosen = [sizes[place] for place in flat]
+    assert statistics.mean(chosen) == pytest.approx(statistics.mean(sizes), rel=0.02)
+    assert max(max(sizes[p] for p in b) - min(sizes[p] for p in b) for b in batches) <= 3
+    with pytest.raises(ValueError, match="3 training examples are less than a batch of 4"):
+        lengths.strata([1, 2, 3], 2, 4)
+
+
+def test_answers_that_differ_are_an_error() -> None:
+    expected = [("a", 0.9), ("b", 0.8), None]
+    prediction.compare(expected, [("a", 0.9004), ("b", 0.8), ("b", 0.1)], 1e-3)
+    with pytest.raises(AssertionError, match="1 of 2 probabilities"):
+        prediction.compare(expected, [("a", 0.92), ("b", 0.8), None], 1e-3)
+    with pytest.raises(AssertionError, match="1 of 2 labels"):
+        prediction.compare(expected, [("b", 0.9), ("b", 0.8), None], 1e-3)
+
+
+@pytest.mark.parametrize("shape", shapes.SHAPES)
+def test_shapes_are_models_and_tokenizers(
+    shape: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind, settings = shapes.SHAPES[shape]
+    few = {"vocab_size": 300, "hidden_size": 24, "num_hidden_layers": 1, "intermediate_size": 32}
+    monkeypatch.setitem(shapes.SHAPES, shape, (kind, settings | few))
+    shapes.write_shape(shape, tmp_path)
+    tokenizer = PieceTokenizer.from_pretrained(tmp_path)
+    special = tokenizer.tokenizer
+    assert special.pad_token_id == settings["pad_token_id"]
+    first, segments = tokenizer.build(*tokenizer.text_pieces(["w7 w9"]))
+    assert first == [special.cls_token_id, 7, 9, special.sep_token_id]
+    assert (segments is None) == (kind != "bert")
+
+
+@pytest.mark.skipif(not memory.shows_memory(), reason="needs Linux with glibc")
+def test_peak_is_what_a_pass_needs_each_time_anew() -> None:
+    size = 32 * 2**20
+
+    def scores() -> None:
+        kept = torch.ones(size // 4)  # freed before the end: only the peak has it
+        kept.sum()
+
+    with memory.freed_memory_returned():
+        peaks = [memory.peak(scores, CPU) for _ in range(4)]
+    assert all(0.9 * size < peak < 1.5 * size for peak in peaks[1:]), peaks
+
+
+def test_gliner_has_a_network_for_each_span() -> None:
+    numbers = (3, 7)
+    words = torch.randn(sum(numbers), 16)
+    head = spans.GlinerHead(16, 6, 4)
+    layout = spans.SpanLayout(spans._batch(numbers), 4)
+    expected = [
+        head.types @ head.span(F.relu(torch.cat([head.start(words[i]), head.end(words[j])])))
+        for i, j in zip(
+            layout.start.tolist(), (layout.start + layout.width - 1).tolist(), strict=True
+        )
+    ]
+    torch.testing.assert_close(head(words, numbers), torch.stack(expected))
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta"])
+def test_markers_see_the_text_and_their_partner(family: str, tmp_path: Path) -> None:
+    model = str(tiny.save_tiny_checkpoint(tmp_path / family, family))
+    with nested.subject_of(model, subject.SIZES["small"]) as found:
+        markers = nested.Markers(found)
+    markers.model.eval(), markers.head.eval()
+    marked, text, most = markers.marked, 32, 16
+    num_words = int(markers.work.tokens) - 2
+    assert int(marked.real.sum()) == sum(min(8, num_words - start) for start in range(num_words))
+    before, real = markers._scores(slice(0, 1))
+    assert before.shape[:2] == real.shape == (1, most)
+    marked.ids[0, text + 1] = marked.ids[0, text + most + 1] = 7  # the second pair
+    assert num_words + 2 < text
+    marked.ids[0, text - 1] = 9  # padding
+    after, _ = markers._scores(slice(0, 1))
+    differs = (before - after).abs().amax(-1)[0] > 1e-5
+    assert differs.tolist() == [place == 1 for place in range(most)]
+
+
+@pytest.mark.parametrize("representation", spans.REPRESENTATIONS)
+def test_arms_agree_closely_and_in_gradients(representation: str) -> None:
+    (case,) = spans.cases("small")
+    layout = spans.SpanLayout(spans._batch(case.lengths), case.max_width)
+    words = torch.randn(sum(case.lengths), case.width, requires_grad=True)
+    found = []
+    for arm in spans.arms_of(case, representation, words, layout):
+        if not arm.same:
+            continue
+        with spans.activation_budget(arm.budget):
+            scores = arm.scores()
+            (gradient,) = torch.autograd.grad(scores.square().sum(), words)
+        found.append((scores.detach(), gradient))
+    for scores, gradient in found[1:]:
+        torch.testing.assert_close(scores, found[0][0], rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(gradient, found[0][1], rtol=1e-4, atol=1e-4)
+
+
+def test_a_difference_is_an_error_and_the_budget_comes_back() -> None:
+    budgets = []
+
+    def scores(shift: float) -> torch.Tensor:
+        budgets.append(span_scoring.ACTIVATION_BUDGET)
+        return torch.zeros(4, 2, requires_grad=True) + shift
+
+    arms = [
+        spans.Arm("naive", lambda: scores(0), 7),
+        spans.Arm("finetune", lambda: scores(0.01), 9),
+    ]
+    with pytest.raises(AssertionError, match="finetune differs from naive"):
+        spans.compare(arms)
+    assert budgets == [7, 9]
+    with pytest.raises(KeyError), spans.activation_budget(3):
+        raise KeyError

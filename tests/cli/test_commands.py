@@ -1,0 +1,427 @@
+"""Every command from end to end on tiny models: what is printed, what is written, what is kept."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from finetune.cli.main import COMMANDS
+from finetune.config.field_docs import field_docs
+from finetune.config.tasks import CONFIGS, flag
+from finetune.reporting import results
+from tests import small_data as data
+from tests.command import Outcome, run
+from tests.tiny import save_tiny_checkpoint
+
+TASKS = {"classify": "sentiment", "nli": "pairs", "tag": "entities"}
+OURS = re.compile(
+    r"data: |labels \(|step \d+: |[\d,]+ of (train|validation|test) |[\d,]+ of [\d,]+ pieces "
+)
+"""How the lines begin that a run may print while it works."""
+SMALL = ("--max-length", "40", "--batch-size", "8", "--precision", "fp32")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model, data, and a finished run of each task with its outcome beside it."""
+    folder = tmp_path_factory.mktemp("commands")
+    save_tiny_checkpoint(folder / "bert", "bert")
+    data.sentiment(folder / "sentiment")
+    data.pairs(folder / "pairs")
+    data.entities(folder / "entities")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def outcomes(place: Path) -> dict[str, Outcome]:
+    return {task: train(place, task, place / task) for task in TASKS}
+
+
+def train(place: Path, task: str, out: Path, *more: str | Path) -> Outcome:
+    flags = ("--model", place / "bert", "--data", place / TASKS[task], "--out", out)
+    steps = () if "--epochs" in more else ("--steps", "6")
+    return run(task, *flags, *SMALL, *steps, *more)
+
+
+def records(text: str) -> list[dict]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_run_folder_has_everything(task: str, place: Path, outcomes: dict[str, Outcome]):
+    assert outcomes[task].code == 0
+    folder = place / task
+    assert {path.name for path in folder.iterdir()} == {
+        "best", "last", "config.json", "environment.json", "log.jsonl", "metrics.json",
+        "predictions.test.jsonl", "predictions.validation.jsonl", "README.md", "report.html",
+    }  # fmt: skip
+    assert {"config.json", "model.safetensors", "finetune.json", "tokenizer.json"} <= {
+        path.name for path in (folder / "best").iterdir()
+    }
+    config = json.loads((folder / "config.json").read_text())
+    assert config["task"] == task and config["steps"] == 6 and config["fingerprint"]
+    environment = json.loads((folder / "environment.json").read_text())
+    assert environment["command"].startswith(f"finetune {task} --model")
+    assert {"torch", "transformers"} <= set(environment["versions"])
+    log = records((folder / "log.jsonl").read_text())
+    assert {"step", "loss", "lr", "examples_per_second"} <= set(log[0])
+    assert log[-1]["split"] == "validation"
+    metrics = json.loads((folder / "metrics.json").read_text())
+    assert list(metrics) == ["validation", "test"]
+    text = (folder / "README.md").read_text()
+    assert "| `batch_size` | 8 |" in text and "finetune predict" in text
+    assert "always answering" in text
+    for split in ("validation", "test"):
+        lines = records((folder / f"predictions.{split}.jsonl").read_text())
+        rows = (place / TASKS[task] / f"{split}.jsonl").read_text().splitlines()
+        assert [line["id"] for line in lines] == list(range(len(rows)))
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_what_a_run_says(task: str, place: Path, outcomes: dict[str, Outcome]):
+    outcome = outcomes[task]
+    sizes = [len((place / TASKS[task] / f"{split}.jsonl").read_text().splitlines())
+             for split in ("train", "validation", "test")]  # fmt: skip
+    said = outcome.err.splitlines()
+    assert said[0].endswith("train {}, validation {}, test {}".format(*sizes))
+    assert said[1].startswith("labels (")
+    assert all(OURS.match(line) for line in said), outcome.err
+    shown = outcome.out.splitlines()
+    metrics = json.loads((place / task / "metrics.json").read_text())
+    name, value = next(iter(metrics["test"].items()))
+    assert shown[2].strip().startswith(f"test: {name} {value:.4f}")
+    assert "(always answering" in shown[3]
+    pair = ' --pair "…"' if task == "nli" else ""
+    assert shown[-1] == f'Try it: finetune predict {place / task} --text "…"{pair}'
+
+
+def test_the_most_frequent_label_is_counted(place: Path, outcomes: dict[str, Outcome]):
+    rows = {split: records((place / "sentiment" / f"{split}.jsonl").read_text())
+            for split in ("train", "test")}  # fmt: skip
+    labels = [row["label"] for row in rows["train"]]
+    most = max(sorted(set(labels)), key=labels.count)
+    share = sum(row["label"] == most for row in rows["test"]) / len(rows["test"])
+    assert f"(always answering {most!r}: accuracy {share:.4f})" in outcomes["classify"].out
+
+
+def test_prediction_lines(place: Path, outcomes: dict[str, Outcome]):
+    text = records(run("predict", place / "classify", "--text", "a warm room").out)
+    assert [set(record) for record in text] == [{"id", "label", "score", "scores"}]
+    assert text[0]["label"] in text[0]["scores"] and 0 < text[0]["score"] <= 1
+    pair = records(run("predict", place / "nli", "--text", "Ana sings", "--pair", "she is").out)
+    assert set(pair[0]["scores"]) == {"entailment", "neutral", "contradiction"}
+    sentence = "Ana  saw New York."
+    (words,) = records(run("predict", place / "tag", "--text", sentence).out)
+    assert set(words) == {"id", "words", "tags", "scores", "spans", "offsets"}
+    assert words["words"] == ["Ana", "saw", "New", "York", "."]
+    assert [sentence[a:b] for a, b in words["offsets"]] == words["words"]
+    assert len(words["tags"]) == len(words["scores"]) == 5
+    for span in words["spans"]:
+        assert sentence[span["start_char"] : span["end_char"]] == span["text"]
+
+
+@pytest.mark.parametrize("text", ["", " ", "-warm", "--file", "\u200b", "a\u2028b", "🙂 é"])
+def test_any_text_has_one_answer(text: str, place: Path, outcomes: dict[str, Outcome]):
+    for task in ("classify", "tag"):
+        outcome = run("predict", place / task, "--text", text)
+        assert outcome.code == 0 and [r["id"] for r in records(outcome.out)] == [0], outcome.err
+
+
+FILES = {
+    "in.txt": "first\n\n  \nfourth one\n",
+    "in.jsonl": "".join(json.dumps({"text": t}) + "\n" for t in ("first", "", " ", "fourth one")),
+    "in.csv": 'text,more\nfirst,1\n"",2\n" ",3\nfourth one,4\n',
+    "in.tsv": "text\tmore\nfirst\t1\n\t2\n \t3\nfourth one\t4\n",
+}
+
+
+@pytest.mark.parametrize("task", ["classify", "tag"])
+@pytest.mark.parametrize("name", FILES)
+def test_files_have_one_answer_for_each_row(
+    task: str, name: str, place: Path, outcomes: dict[str, Outcome], tmp_path: Path
+):
+    if task == "tag" and name.endswith((".csv", ".tsv")):
+        pytest.skip("words are read from lines, JSON Lines and columns")
+    (path := tmp_path / name).write_text(FILES[name], encoding="utf-8")
+    outcome = run("predict", place / task, "--file", path)
+    assert outcome.code == 0, outcome.err
+    assert [record["id"] for record in records(outcome.out)] == [0, 1, 2, 3]
+    output = tmp_path / "out.jsonl"
+    assert run("predict", place / task, "--file", path, "--output", output).out == ""
+    assert output.read_text(encoding="utf-8") == outcome.out
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted([name, "out.jsonl"])
+
+
+def test_words_in_columns_keep_their_words(
+    place: Path, outcomes: dict[str, Outcome], tmp_path: Path
+):
+    (path := tmp_path / "in.conll").write_text("Ana B-PER\nsaw O\n\nOslo B-LOC\n", "utf-8")
+    answers = records(run("predict", place / "tag", "--file", path).out)
+    assert [answer["words"] for answer in answers] == [["Ana", "saw"], ["Oslo"]]
+    assert all("offsets" not in answer for answer in answers)
+
+
+def test_standard_input(place: Path, outcomes: dict[str, Outcome]):
+    plain = run("predict", place / "classify", "--file", "-", stdin=b"one\n\ntwo\n")
+    assert [record["id"] for record in records(plain.out)] == [0, 1, 2]
+    rows = b'{"premise": "Ana sings", "hypothesis": "she does"}\n' * 2
+    assert len(records(run("predict", place / "nli", "--file", "-", stdin=rows).out)) == 2
+    assert run("predict", place / "classify", "--file", "-", stdin=b"").out == ""
+
+
+def test_labels_of_texts_to_predict_are_not_looked_at(
+    place: Path, outcomes: dict[str, Outcome], tmp_path: Path
+):
+    (path := tmp_path / "in.csv").write_text("text,score\na warm room,7\ncold,nobody knows\n")
+    outcome = run("predict", place / "classify", "--file", path)
+    assert outcome.code == 0, outcome.err
+    assert len(records(outcome.out)) == 2
+
+
+def test_one_text_at_a_time(place: Path):
+    outcome = run("predict", place / "classify", "--text", "one", "--text", "two")
+    assert outcome.code == 2 and "--text is given twice" in outcome.err
+
+
+def test_from_python(place: Path, outcomes: dict[str, Outcome]):
+    import finetune
+
+    model = finetune.load(place / "tag")
+    assert list(model.labels) == ["O", "B-LOC", "I-LOC", "B-PER", "I-PER"]
+    assert model.predict([]) == []
+    text, words = model.predict(["Ana saw Oslo.", ["Ana", "saw", "", "Oslo"]])
+    assert text.offsets[-1] == (12, 13) and len(words.tags) == 4 and words.offsets is None
+    for wrong, message in (("Ana", "a list of inputs"), ([3], "input 0: 3 is neither"),
+                           ([["a", 1]], "a list of words")):  # fmt: skip
+        with pytest.raises(ValueError, match=message):
+            model.predict(wrong)
+    pairs = finetune.load(place / "nli" / "best")
+    assert [answer.id for answer in pairs.predict([("a", "b"), ["c", "d"]])] == [0, 1]
+    for wrong in (["a"], [("a", "b", "c")], [("a", 2)]):
+        with pytest.raises(ValueError, match=r"input 0: .*(two texts|a pair of texts)"):
+            pairs.predict(wrong)
+    with pytest.raises(ValueError, match="single texts"):
+        finetune.load(place / "classify").predict([("a", "b")])
+
+
+def test_public_names():
+    import finetune
+
+    for name in finetune.__all__:
+        assert getattr(finetune, name) is not None and name in dir(finetune)
+    assert set(finetune._MODULES) | {"__version__"} == set(finetune.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        finetune.nothing  # noqa: B018
+
+
+def test_memory_and_layout_do_not_change_answers(place: Path, outcomes: dict[str, Outcome]):
+    file = place / "sentiment" / "test.jsonl"
+    whole = records(run("predict", place / "classify", "--file", file).out)
+    small = run("predict", place / "classify", "--file", file, "--max-tokens", "40",
+                "--batching", "padded")  # fmt: skip
+    assert [r["label"] for r in whole] == [r["label"] for r in records(small.out)]
+    saved = records((place / "classify" / "predictions.test.jsonl").read_text())
+    assert [r["label"] for r in whole] == [r["label"] for r in saved]
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_score_says_what_training_said(task: str, place: Path, outcomes: dict[str, Outcome]):
+    gold = place / TASKS[task] / "test.jsonl"
+    outcome = run("score", place / task / "predictions.test.jsonl", gold)
+    metrics = json.loads((place / task / "metrics.json").read_text())["test"]
+    assert json.loads(outcome.out) == pytest.approx(metrics)
+
+
+def test_dry_run_trains_nothing(place: Path, tmp_path: Path):
+    for task in TASKS:
+        outcome = train(place, task, tmp_path / "run", "--dry-run", "--epochs", "2")
+        assert outcome.code == 0 and not (tmp_path / "run").exists()
+        for part in ("train ", "labels (", "lengths in tokens", "steps of 8 examples", "memory: ",
+                     "weights", "batch_size: 8"):  # fmt: skip
+            assert part in outcome.out, (task, part)
+
+
+def test_recipes_check_and_run(place: Path, tmp_path: Path):
+    (recipe := tmp_path / "mine.yaml").write_text(
+        f"task: classify\ndescription: for a test\nmodel: {place / 'bert'}\n"
+        f"data: {place / 'sentiment'}\nmax_length: 40\nsteps: 3\nlr: 1e-3\nprecision: fp32\n"
+        "expected:\n  - {split: test, metric: accuracy, value: 0.5, tolerance: 0.5, source: here}\n"
+        "  - {split: test, metric: pearson, value: 0.5, tolerance: 0.5, source: here}\n"
+    )
+    listed = run("recipes", "--folder", tmp_path)
+    assert "mine.yaml" in listed.out and "test accuracy 0.5 ± 0.5 (here)" in listed.out
+    checked = run("check", recipe)
+    assert checked.code == 0 and "a valid recipe for classify" in checked.out
+    assert "0 errors" in checked.out
+    outcome = run("run", recipe, "--out", tmp_path / "as it is")
+    assert outcome.code == 0
+    assert "test accuracy: expected 0.5 ± 0.5, got" in outcome.out
+    assert re.search(r"reproduced (\(degenerate\) )?\(here\)", outcome.out)  # in three steps
+    assert "pearson: expected" in outcome.out
+    assert "not measured" in outcome.out
+    other = run("classify", "--recipe", recipe, "--steps", "2", "--out", tmp_path / "changed")
+    config = json.loads((tmp_path / "changed" / "config.json").read_text())
+    assert (config["steps"], config["lr"], config["batch_size"]) == (2, 1e-3, 32)
+    assert "not comparable (steps changed)" in other.out
+    wrong = run("nli", "--recipe", recipe)
+    assert wrong.code == 2 and "is a recipe for classify, not nli" in wrong.err
+
+
+def test_check(place: Path):
+    texts = run("check", "--data", place / "sentiment", "--model", place / "bert")
+    assert texts.code == 0 and "pieces" in texts.out and "warnings" in texts.out.splitlines()[-1]
+    words = run("check", "--data", place / "entities", "--max-length", "30")
+    assert words.code == 0 and "tag scheme BIO" in words.out
+    both = run("check", place / "pairs", "--task", "nli")
+    assert both.code == 0 and "entailment" in both.out
+
+
+def test_check_knows_the_limit_of_the_model(place: Path, tmp_path: Path):
+    rows = [{"tokens": ["dog"] * 70, "tags": ["B-X", *["O"] * 69]}] * 3
+    file = data.write_jsonl(tmp_path / "train.jsonl", rows)
+    outcome = run("check", "--data", f"train={file}", "--model", place / "bert")
+    assert "3 examples exceed 64 tokens" in outcome.out, outcome
+    outcome = run(
+        "check", "--data", f"train={file}", "--model", place / "bert", "--max-length", "99"
+    )
+    assert outcome.code == 2 and "exceeds the 64 tokens" in outcome.err
+
+
+def test_counts_are_whole_numbers():
+    said = results({"test": {"inner_gold": 1.0, "inner_found": 0.0, "span_f1_inner": 1.0}})
+    assert said.split() == [
+        "test:",
+        "inner_gold",
+        "1",
+        "inner_found",
+        "0",
+        "span_f1_inner",
+        "1.0000",
+    ]
+
+
+def test_text_that_the_vocabulary_does_not_know_is_said(place: Path, tmp_path: Path):
+    """WordPiece reads every word of another script as one and the same piece."""
+    rows = [{"tokens": ["አበበ", "በአዲስ"], "tags": ["B-PER", tag]} for tag in ("O", "B-LOC")] * 4
+    for split in ("train", "validation", "test"):
+        data.write_jsonl(tmp_path / "data" / f"{split}.jsonl", rows)
+    said = "of the pieces are unknown to the model"
+    checked = run("check", "--data", tmp_path / "data", "--model", place / "bert")
+    assert f"100% {said}" in checked.out
+    flags = ("--model", place / "bert", "--data", tmp_path / "data", "--steps", "1")
+    trained = run("tag", *flags, "--out", tmp_path / "run")
+    assert trained.code == 0 and f"train: 50% {said}" in trained.err, trained.err
+    assert said not in run("check", place / "sentiment", "--model", place / "bert").out
+
+
+def test_check_ends_with_1_where_data_cannot_be_trained_on(tmp_path: Path):
+    data.write_jsonl(tmp_path / "train.jsonl", [{"text": "a", "label": "b"}] * 3)
+    outcome = run("check", "--data", tmp_path)
+    assert outcome.code == 1 and "nothing to learn" in outcome.out
+
+
+def test_runs_are_neither_overwritten_nor_repeated(
+    place: Path, outcomes: dict[str, Outcome], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    before = {p: p.read_bytes() for p in (place / "classify").rglob("*") if p.is_file()}
+    assert train(place, "classify", place / "classify").code == 2
+    again = train(place, "classify", place / "classify", "--resume")
+    assert again.code == 0 and "step 6: " not in again.err
+    for path, content in before.items():
+        if path.name not in ("config.json", "environment.json", "README.md", "report.html"):
+            assert path.read_bytes() == content, path
+    monkeypatch.chdir(tmp_path)
+    names = []
+    for _ in range(2):
+        flags = ("--model", place / "bert", "--data", place / "sentiment", *SMALL, "--steps", "1")
+        names.append(run("classify", *flags).out.splitlines()[-1].split()[4])
+    base = "runs/classify-bert-sentiment-seed1"
+    assert names == [base, base + "-2"]
+
+
+def test_tensorboard(place: Path, tmp_path: Path):
+    if importlib.util.find_spec("tensorboard") is None:
+        pytest.skip("needs the extra track")
+    assert train(place, "classify", tmp_path / "run", "--track", "tensorboard").code == 0
+    assert list((tmp_path / "run").rglob("events.out.tfevents*"))
+
+
+def finetune(*arguments: str) -> tuple[subprocess.CompletedProcess[str], float]:
+    start = time.monotonic()
+    command = [sys.executable, "-m", "finetune", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, env={"COLUMNS": "400"})
+    return done, time.monotonic() - start
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS])
+def test_help_is_complete_and_quick(command: str):
+    done, seconds = finetune(*([command] if command else []), "--help")
+    assert done.returncode == 0 and done.stderr == ""
+    assert seconds < 3  # about 0.3 where nothing else runs
+    said = " ".join(done.stdout.split())
+    if command in CONFIGS:
+        assert "--recipe" in said and "--dry-run" in said
+        for name, text in field_docs(CONFIGS[command]).items():
+            assert flag(name) in said and text in said, name
+    elif not command:
+        assert all(name in said for name in COMMANDS)
+
+
+def test_version():
+    done, _ = finetune("--version")
+    assert done.stdout.strip()[0].isdigit()
+
+
+def test_importing_loads_nothing_heavy():
+    code = (
+        "import sys, finetune, finetune.cli.main, finetune.config.tasks; "
+        "heavy = {'torch', 'transformers', 'accelerate', 'datasets', 'numpy'} & set(sys.modules); "
+        "assert not heavy, heavy"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_other_libraries_stay_quiet(place: Path, tmp_path: Path):
+    """In a process of its own, where nothing is configured: only our lines, no bars."""
+    command = [
+        sys.executable,
+        "-m",
+        "finetune",
+        "classify",
+        "--model",
+        place / "bert",
+        "--data",
+        place / "sentiment",
+        *SMALL,
+        "--steps",
+        "2",
+        "--out",
+        tmp_path / "run",
+    ]
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "step 2: " in done.stderr
+    assert all(OURS.match(line) for line in done.stderr.splitlines()), done.stderr
+    assert "\x1b" not in done.stderr + done.stdout and "\r" not in done.stderr
+
+
+def test_words_and_labels_with_other_line_ends(place: Path, tmp_path: Path):
+    """U+2028 and U+0085 end no line: the run is scored, and its seeds are summed up."""
+    words = ["paris\u2028", "\u2028", "dog\u0085"]
+    rows = [{"tokens": words, "tags": ["B-a\u2028b", "O", "O"]}] * 8
+    for split in ("train", "validation", "test"):
+        data.write_jsonl(tmp_path / "data" / f"{split}.jsonl", rows)
+    outcome = run(
+        "tag", "--model", place / "bert", "--data", tmp_path / "data", "--out", tmp_path / "runs",
+        *SMALL, "--steps", "2", "--seeds", "2",
+    )  # fmt: skip
+    assert outcome.code == 0, outcome.err
+    with (tmp_path / "runs/seed-2/predictions.test.jsonl").open(encoding="utf-8") as lines:
+        assert [json.loads(line)["words"] for line in lines] == [words] * 8

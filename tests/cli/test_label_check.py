@@ -1,0 +1,156 @@
+"""`finetune check --label-errors`: planted errors come first, and an interrupted search goes on."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.command import Outcome, run
+from tests.small_data import write_jsonl
+from tests.tiny import save_tiny_checkpoint
+from tests.training.stopping import interrupt_in_step
+
+NUMBER, PLANTED = 160, 12
+EPOCHS = {"classify": 6, "tag": 12, "ner": 12}
+NAMES, OTHERS = ("paris", "peter", "maria"), ("the", "train", "was", "late", "and", "nobody")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("label-check")
+    save_tiny_checkpoint(folder / "bert", "bert", dropout=0.0)
+    return folder
+
+
+def recipe(place: Path, task: str, rows: list[dict], *more: str) -> Path:
+    write_jsonl(place / task / "train.jsonl", rows)
+    lines = [
+        f"task: {task}", "description: planted", f"model: {place / 'bert'}",
+        f"data: {place / task}", f"epochs: {EPOCHS[task]}", "batch_size: 8",
+        "lr: 2e-3", "precision: fp32",
+        "max_length: 40", *more,
+    ]  # fmt: skip
+    path = place / f"{task}.yaml"
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def check(*arguments: str | Path) -> Outcome:
+    return run("check", *arguments, "--label-errors", "--folds", "3", "--examples", "4")
+
+
+def suspects(file: Path) -> list[dict]:
+    return [json.loads(line) for line in file.read_text("utf-8").splitlines()]
+
+
+def texts() -> tuple[list[dict], list[int]]:
+    """Words say the label; some labels are turned round."""
+    rng = random.Random(1)
+    planted = sorted(rng.sample(range(NUMBER), PLANTED))
+    rows = []
+    for index in range(NUMBER):
+        good = rng.random() < 0.5
+        words = rng.choices(("big", "red", "dog") if good else ("old", "why", "saw"), k=3)
+        label = "pos" if good != (index in planted) else "neg"
+        rows.append({"text": " ".join([*words, *rng.choices(OTHERS, k=4)]), "label": label})
+    return rows, planted
+
+
+def test_texts_and_going_on(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    rows, planted = texts()
+    path, out = recipe(place, "classify", rows), tmp_path / "found.jsonl"
+    plain = check(path)
+    assert plain.code == 0, plain.err
+    assert "a valid recipe" in plain.out and "estimated share of wrong labels" in plain.out
+    assert f"{place / 'classify' / 'train.jsonl'}:" in plain.out
+
+    interrupt_in_step(100, monkeypatch)  # in the second fold
+    stopped = check(path, "--out", out)
+    assert stopped.code == 130 and "the same command goes on" in stopped.err, stopped.err
+    assert not out.exists() and (tmp_path / "found.jsonl.folds" / "fold-1.jsonl").exists()
+    monkeypatch.undo()
+    other = check(path, "--out", out, "--epochs", "1")
+    assert other.code == 2 and "folds of other data or settings" in other.err
+    again = check(path, "--out", out)
+    assert again.code == 0, again.err
+    assert "fold 1 of 3" not in again.err and "continuing from step" in again.err
+    shown = again.out.replace(f"all of them, the most doubtful first: {out}\n", "")
+    assert shown == plain.out, "an interruption changes nothing"
+    assert [file.name for file in tmp_path.iterdir()] == ["found.jsonl"]
+
+    first = [row["line"] - 1 for row in suspects(out)[:PLANTED]]
+    assert len(set(first) & set(planted)) >= 0.9 * PLANTED
+    by_line = {row["line"] - 1: row for row in suspects(out)}
+    hit = by_line[next(iter(set(first) & set(planted)))]
+    assert hit["given"] == rows[hit["line"] - 1]["label"] != hit["suggested"]
+
+
+def sentences() -> tuple[list[dict], list[tuple[int, int]]]:
+    """Names are names everywhere, but where a tag was planted."""
+    rng = random.Random(2)
+    rows, names = [], []
+    for index in range(NUMBER):
+        tokens = [
+            *rng.choices(OTHERS, k=rng.randint(2, 6)),
+            rng.choice(NAMES),
+            *rng.choices(OTHERS),
+        ]
+        names.append((index, len(tokens) - 2))
+        rows.append({"tokens": tokens, "tags": ["B-N" if t in NAMES else "O" for t in tokens]})
+    planted = rng.sample(names, PLANTED)
+    for index, word in planted:
+        rows[index]["tags"][word] = "O"
+    return rows, planted
+
+
+def test_words(place: Path, tmp_path: Path):
+    rows, planted = sentences()
+    out = tmp_path / "found.jsonl"
+    outcome = check(recipe(place, "tag", rows, "crf: true"), "--out", out)
+    assert outcome.code == 0, outcome.err
+    found = suspects(out)
+    hits = {(row["line"] - 1, row["first_word"]) for row in found[:PLANTED]} & set(planted)
+    assert len(hits) >= 0.7 * PLANTED and len(hits) >= 0.9 * len(found[:PLANTED])
+    assert found[0]["worst"] and (found[0]["given"], found[0]["suggested"]) == ("O", "B-N")
+
+
+def test_spans(place: Path, tmp_path: Path):
+    rows, planted = sentences()
+    out = tmp_path / "found.jsonl"
+    outcome = check(recipe(place, "ner", rows, "max_width: 2", "head_lr: 2e-3"), "--out", out)
+    assert outcome.code == 0, outcome.err
+    found = suspects(out)[: PLANTED // 2]
+    hits = {(row["line"] - 1, row["first_word"]) for row in found} & set(planted)
+    assert len(hits) >= PLANTED // 2 - 1
+    assert (found[0]["kind"], found[0]["given"]) == ("missing span", "nothing")
+
+
+def test_what_cannot_be_searched(place: Path, tmp_path: Path):
+    write_jsonl(tmp_path / "n.jsonl", [{"text": str(i), "label": i + 0.5} for i in range(20)])
+    for arguments, message in (
+        (("--data", tmp_path / "n.jsonl"), "name one with --model"),
+        (("--data", tmp_path / "n.jsonl", "--model", place / "bert"), "are numbers"),
+    ):
+        outcome = run("check", *arguments, "--label-errors")
+        assert outcome.code == 2 and message in outcome.err, outcome.err
+    few = run(
+        "check", tmp_path / "n.jsonl", "--model", place / "bert", "--label-errors", "--folds=1"
+    )
+    assert few.code == 2 and "--folds must be 2 or more" in few.err
+
+
+def test_what_is_asked_for_beside_it(place: Path, tmp_path: Path):
+    """Settings without effect are refused, and data without a training split are named."""
+    rows, _ = sentences()
+    path, file = recipe(place, "tag", rows), write_jsonl(tmp_path / "a.jsonl", rows)
+    for arguments, message in (
+        ((path, "--out", tmp_path / "found"), "--out goes with --label-errors"),
+        ((path, "--folds=3"), "--folds goes with --label-errors"),
+        ((path, "--label-errors", "--task=ner"), "is a recipe for tag, not ner"),
+        ((f"test={file}", "--label-errors", "--model", place / "bert"), "there is no train split"),
+    ):
+        outcome = run("check", *arguments)
+        assert outcome.code == 2 and message in outcome.err, outcome.err

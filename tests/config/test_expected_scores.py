@@ -1,0 +1,205 @@
+"""Expected scores: what may stand in a recipe, and what is said of a run."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from finetune.cli.seeds import summary
+from finetune.config.expected_scores import (
+    CORRELATIONS,
+    METRICS,
+    PROBLEMS,
+    SPLITS,
+    UNBOUNDED,
+    Expected,
+    read_expected,
+)
+from finetune.evaluation.metrics import (
+    classification_scores,
+    multilabel_scores,
+    regression_scores,
+    tagging_scores,
+)
+from finetune.evaluation.span_metrics import span_ner_scores
+from finetune.evaluation.temperature import errors
+from finetune.evaluation.verdicts import Claim, claims, claims_of_seeds, verdict
+from finetune.types import Span
+from tests.command import run
+
+ENTRY = {
+    "split": "test", "metric": "accuracy", "value": 0.9, "tolerance": 0.01,
+    "source": "a paper, table 1",
+}  # fmt: skip
+
+
+def read(task: str = "nli", problem: Any = None, **changes: Any) -> Expected:
+    return read_expected("r.yaml:3", task, problem, {**ENTRY, **changes})
+
+
+def test_the_names_are_those_of_the_metrics():
+    """Of everything that tasks score with; what none gives is no legal name."""
+    calibration = errors([True], [0.9], [0.8])
+    single = {**classification_scores(["a"], ["b"], ["a", "b"]), **calibration}
+    assert {*PROBLEMS["single"]} == {*METRICS["nli"]} == {*single}
+    multi = {**multilabel_scores([["a"]], [["a"]], ["a"]), **calibration}
+    assert {*PROBLEMS["multi"]} == {*multi}
+    assert {*PROBLEMS["regression"]} == {*regression_scores([1.0, 2.0], [1.0, 2.0])}
+    assert {*METRICS["classify"]} == {*itertools.chain(*PROBLEMS.values())}
+    tags = tagging_scores([["B-X"]], [["O"]], "BIO") | tagging_scores([["X"]], [["Y"]], None)
+    assert {*METRICS["tag"]} == {*tags, *calibration}
+    nested = [[Span(0, 3, "X"), Span(1, 2, "Y")]]
+    spans = {name.partition(":")[0] for name in span_ner_scores(nested, nested)}
+    assert {*METRICS["ner"]} == {*spans, "span_f1_uncalibrated"}
+    known = {*itertools.chain(*METRICS.values())}
+    assert {*UNBOUNDED, *CORRELATIONS} <= known and len(SPLITS) == 6
+
+
+def test_a_good_entry():
+    assert read() == Expected("test", "accuracy", 0.9, 0.01, "a paper, table 1")
+    assert read(value="9e-1").value == 0.9, "YAML 1.1 reads a number so written as a text"
+    assert read(metric="matthews", value=-0.1).value == -0.1
+    assert read("classify", metric="mse", value=12, tolerance=3).value == 12
+    assert read("ner", metric="span_f1_strict:PER").metric == "span_f1_strict:PER"
+    assert read("classify", "multi", metric="micro_f1").metric == "micro_f1"
+
+
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"metric": "acuracy"}, "metric 'acuracy' is none .* Perhaps you meant 'accuracy'"),
+    ({"metric": ["accuracy"]}, r"metric is a name, not \['accuracy'\]"),
+    ({"metric": "accuracy:PER"}, "metric 'accuracy:PER' is none"),
+    ({"metric": "span_f1_conll"}, "metric 'span_f1_conll' is none"),
+    ({"split": "tst"}, "split 'tst' is none .* Perhaps you meant 'test'"),
+    ({"split": "train"}, "split 'train' is none .* Legal are validation, "),
+    ({"split": 3}, "split is a name, not 3"),
+    ({"value": math.nan}, "value nan is no finite number"),
+    ({"value": True}, "value True is no number"),
+    ({"value": [0.9]}, r"value \[0.9\] is no number"),
+    ({"value": 50}, "accuracy is from 0 to 1, not 50: write percents as shares"),
+    ({"value": -0.1}, "accuracy is from 0 to 1, not -0.1"),
+    ({"tolerance": -1}, "tolerance must be above 0, not -1"),
+    ({"tolerance": 0}, "tolerance must be above 0, not 0"),
+    ({"tolerance": math.inf}, "tolerance inf is no finite number"),
+    ({"tolerance": 2}, "tolerance 2 of accuracy is above 1"),
+    ({"source": 3}, "source says in words .*, not 3"),
+    ({"source": " "}, "source says in words"),
+    ({"source_checked": "no"}, "source_checked is true or false, not 'no'"),
+    ({"fingerprint": "abc"}, "fingerprint is 64 hexadecimal digits"),
+    ({"fingerprint": 3}, "fingerprint is 64 hexadecimal digits"),
+    ({"statistic": "best"}, "statistic 'best' is none .* Legal are mean, median"),
+    ({"tolerence": 1}, "each entry under `expected` has the keys"),
+])  # fmt: skip
+def test_wrong_entries(changes: dict[str, Any], message: str):
+    with pytest.raises(ValueError, match=f"^r.yaml:3: {message}"):
+        read(**changes)
+
+
+def test_metrics_of_another_problem():
+    with pytest.raises(ValueError, match=r"metric 'accuracy' is none .* pearson, spearman, mse"):
+        read("classify", "regression")
+
+
+def test_a_wrong_entry_is_found_before_training(tmp_path: Path):
+    (path := tmp_path / "r.yaml").write_text(
+        "task: nli\nmodel: none\ndata: none\nexpected:\n"
+        "  - {split: test, metric: [accuracy], value: .nan, tolerance: 1, source: s}\n"
+    )
+    outcome = run("run", path)
+    assert outcome.code == 2
+    assert outcome.err == f"error: {path}:5: metric is a name, not ['accuracy'].\n"
+
+
+@pytest.mark.parametrize(("value", "said"), [
+    (0.85, "reproduced"), (0.95, "reproduced"), (0.9, "reproduced"), (0.84, "below"),
+    (0.96, "above"),
+])  # fmt: skip
+def test_verdict(value: float, said: str):
+    assert verdict(Expected("test", "f1", 0.9, 0.05, "s"), value) == said
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_no_verdict_on_what_is_no_number(value: float):
+    entry = Expected("test", "f1", 0.9, 0.05, "s")
+    with pytest.raises(ValueError, match="only finite numbers"):
+        verdict(entry, value)
+    (claim,) = claims([entry], {"test": {"f1": value}}, [])
+    assert claim.verdict == "not reproduced (no number)"
+    with pytest.raises(ValueError, match="only finite numbers"):
+        verdict(Expected("test", "f1", value, 0.05, "s"), 0.9)
+
+
+def test_claims():
+    expected = [
+        Expected("test", "accuracy", 0.9, 0.01, "a paper"),
+        Expected("test", "f1", 0.9, 0.01, "b", source_checked=False),
+        Expected("validation", "f1", 0.9, 0.01, "c"),
+    ]
+    metrics = {"test": {"accuracy": 0.905, "f1": 0.8}}
+    found = claims(expected, metrics, [])
+    assert [claim.verdict for claim in found] == ["reproduced", "below", "not measured"]
+    assert [claim.line() for claim in found] == [
+        "test accuracy: expected 0.9 ± 0.01, got 0.9050: reproduced (a paper)",
+        "test f1: expected 0.9 ± 0.01, got 0.8000: below (b; source not checked)",
+        "validation f1: expected 0.9 ± 0.01: not measured",
+    ]
+    found = claims(expected, metrics, [], degenerate=True)
+    said = ["not reproduced (degenerate)", "below (degenerate)", "not measured (degenerate)"]
+    assert [claim.verdict for claim in found] == said
+    found = claims(expected, metrics, ["lr", "steps"])
+    assert found[0].line() == (
+        "test accuracy: expected 0.9 ± 0.01, got 0.9050: not comparable (lr, steps changed)"
+    )
+
+
+SUMMARY = summary({
+    1: {"test": {"accuracy": 0.9}}, 2: {"test": {"accuracy": 0.91}}, 3: {"test": {"accuracy": 0.5}}
+})  # fmt: skip
+"""Mean 0.77, median 0.9."""
+
+
+def of_seeds(num_degenerate: int = 0, num_seeds: int = 3, **changes: Any) -> Claim:
+    (claim,) = claims_of_seeds([read(**changes)], SUMMARY, [], num_degenerate, num_seeds)
+    return claim
+
+
+def test_means_and_medians_of_seeds():
+    said = "test accuracy: expected 0.9 ± 0.01, mean of 3 seeds 0.7700: below (a paper, table 1)"
+    assert of_seeds().line() == said
+    claim = of_seeds(statistic="median")
+    assert claim.line() == (
+        "test accuracy: expected median 0.9 ± 0.01, median of 3 seeds 0.9000: reproduced (a paper, "
+        "table 1)"
+    )
+    assert claim.record()["statistic"] == "median" and claim.record()["value"] == 0.9
+    assert of_seeds(metric="f1").line() == "test f1: expected 0.9 ± 0.01: not measured"
+
+
+def test_the_same_data_may_be_elsewhere():
+    known, other = "a" * 64, "b" * 64
+    metrics = {"test": {"accuracy": 0.9}}
+    for entry, data, said in (
+        (read(fingerprint=known), known, "reproduced"),
+        (read(fingerprint=known), other, "not comparable (data, columns changed)"),
+        (read(), known, "not comparable (data, columns changed)"),
+        (read(fingerprint=known), None, "not comparable (data, columns changed)"),
+    ):
+        changed = ["data", "columns"]
+        assert claims([entry], metrics, changed, data)[0].verdict == said
+        found = summary({1: metrics})
+        assert claims_of_seeds([entry], found, changed, 0, 1, data)[0].verdict == said
+    (claim,) = claims([read(fingerprint=known)], metrics, ["data", "lr"], known)
+    assert claim.verdict == "not comparable (lr changed)"
+
+
+def test_degenerate_seeds_are_said_and_reproduce_nothing():
+    claim = of_seeds(1, 4, statistic="median")
+    assert claim.verdict == "reproduced (1 of 4 seeds degenerate)"
+    assert claim.line().endswith("reproduced (1 of 4 seeds degenerate) (a paper, table 1)")
+    for value, said in ((0.9, "not reproduced"), (0.8, "not reproduced"), (0.95, "below")):
+        claim = of_seeds(3, 3, statistic="median", value=value)
+        assert claim.verdict == f"{said} (3 of 3 seeds degenerate)"
+    assert of_seeds(1, 1, metric="f1").verdict == "not measured (1 of 1 seed degenerate)"

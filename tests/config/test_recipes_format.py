@@ -1,0 +1,134 @@
+"""Reading recipe files: what is legal, and what errors name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from finetune.cli.parsing import parse
+from finetune.config.expected_scores import Expected
+from finetune.config.recipes import changed, find_recipes, load_recipe, packaged, to_arguments
+from finetune.config.tasks import NliConfig, settings
+from tests.command import run
+
+
+def written(folder: Path, text: str) -> Path:
+    (path := folder / "r.yaml").write_text(text, encoding="utf-8")
+    return path
+
+
+def test_a_recipe(tmp_path: Path):
+    recipe = load_recipe(written(tmp_path, """\
+task: nli
+description: a test
+model: some/model
+lr: 1e-5
+steps: 10
+resume: no
+columns: [text=a, pair=b]
+expected:
+  - {split: test, metric: accuracy, value: 0.9, tolerance: 1e-2, source: "a paper, table 1"}
+  - {split: test, metric: f1, value: 1, tolerance: 0.1, source: "b", source_checked: false}
+smoke: {steps: 2}
+"""))  # fmt: skip
+    assert recipe.name == "nli-r"
+    assert recipe.task == "nli" and recipe.description == "a test" and recipe.smoke == {"steps": 2}
+    assert recipe.expected[0] == Expected("test", "accuracy", 0.9, 0.01, "a paper, table 1")
+    assert not recipe.expected[1].source_checked
+    config = parse(NliConfig, [*recipe.arguments, "--steps", "3"], "nli")
+    # YAML 1.1 reads 1e-5 as a text: the typed parser makes a number of it
+    assert config == NliConfig(
+        model="some/model", lr=1e-5, steps=3, columns=("text=a", "pair=b"), resume=False
+    )
+
+
+def test_arguments():
+    values = {"lr": 1e-05, "resume": True, "trust_remote_code": False, "columns": []}
+    expected = ["--lr=1e-05", "--resume", "--no-trust-remote-code", "--columns"]
+    assert to_arguments(values) == expected
+    assert parse(NliConfig, to_arguments({"steps": None, "out": "-x"}), "nli").out == "-x"
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    ("task: nly\n", r"r.yaml:1: task is 'nly', legal are .*nli.* Perhaps you meant 'nli'\?"),
+    ("model: a\n", r"r.yaml: task is None"),
+    ("- task\n", "r.yaml: a recipe is a mapping"),
+    ("", "r.yaml: a recipe is a mapping"),
+    ("task: [\n", "r.yaml:2: not valid YAML"),
+    ("task: nli\n\nbatchsize: 3\n", r"r.yaml:3: unknown setting 'batchsize' .*'batch_size'\?"),
+    ("task: nli\nsmoke: {stepz: 3}\n", r"r.yaml:2: unknown setting 'stepz' .*'steps'\?"),
+    ("task: tag\nthreshold: 0.3\n", "r.yaml:2: unknown setting 'threshold' for task tag"),
+    ("task: nli\nsmoke: 3\n", "r.yaml:2: smoke .* mapping"),
+    ("task: nli\nlr: {a: 1}\n", "r.yaml:2: .*lr.*"),
+    ("task: nli\nexpected: 0.9\n", "r.yaml:2: `expected` is a list"),
+    ("task: nli\nexpected:\n  - {split: test, metric: f1}\n", "r.yaml:3: each entry .* keys"),
+    ("task: nli\nexpected:\n  - {split: test, metric: f1, value: x, tolerance: 0, source: s}\n",
+     "r.yaml:3: .*'x' is no number"),
+    ("task: nli\ntask: tag\n", "r.yaml:2: 'task' stands twice"),
+])  # fmt: skip
+def test_wrong_recipes(tmp_path: Path, text: str, message: str):
+    with pytest.raises(ValueError, match=message):
+        load_recipe(written(tmp_path, text))
+
+
+def test_not_utf8(tmp_path: Path):
+    (path := tmp_path / "r.yaml").write_bytes(b"task: nli\ndescription: caf\xe9\n")
+    with pytest.raises(ValueError, match=r"r\.yaml: .*UTF-8"):
+        load_recipe(path)
+
+
+def test_missing(tmp_path: Path):
+    with pytest.raises(ValueError, match="no such recipe file"):
+        load_recipe(tmp_path / "none.yaml")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["cola-minilm", "cola-minilm.yaml", "classify/cola-minilm", "recipes/classify/cola-minilm"],
+)
+def test_bare_names(name: str):
+    assert load_recipe(name).path == packaged() / "classify" / "cola-minilm.yaml"
+
+
+def test_bare_names_of_several_tasks():
+    with pytest.raises(ValueError, match="write ner/conll2003-minilm or tag/conll2003-minilm"):
+        load_recipe("conll2003-minilm")
+    assert load_recipe("tag/conll2003-minilm").task == "tag"
+    with pytest.raises(ValueError, match="no such recipe file"):
+        load_recipe("*-minilm")
+
+
+def test_find_recipes(tmp_path: Path):
+    for name in ("b/2.yaml", "a/1.yaml", "3.yaml", "a/x.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("")
+    names = [str(path.relative_to(tmp_path)) for path in find_recipes(tmp_path)]
+    assert names == ["3.yaml", "a/1.yaml", "b/2.yaml"]
+
+
+def test_a_wrong_recipe_hides_no_other(tmp_path: Path):
+    (tmp_path / "a.yaml").write_text("task: nli\ndescription: first\n")
+    (tmp_path / "b.yaml").write_text("task: nli\nmodle: x\n")
+    (tmp_path / "c.yaml").write_text("task: tag\ndescription: last\n")
+    outcome = run("recipes", "--folder", tmp_path)
+    assert outcome.code == 2 and outcome.err == "error: 1 of 3 recipes cannot be read: see above.\n"
+    first, second, third = (outcome.out.index(f"{name}.yaml\n    ") for name in "abc")
+    assert "nli: first" in outcome.out[first:second] and "tag: last" in outcome.out[third:]
+    assert f"error: {tmp_path / 'b.yaml'}:2: unknown setting 'modle'" in outcome.out[second:third]
+    (tmp_path / "b.yaml").unlink()
+    assert run("recipes", "--folder", tmp_path).code == 0
+
+
+def test_what_makes_runs_incomparable():
+    config = NliConfig(lr=1e-5, columns=("text=a",))
+    saved = settings(config)
+    assert changed(saved, config) == []
+    assert changed({**saved, "seed": 7, "out": "x", "max_tokens": 9}, config) == ["seed"]
+    assert changed({**saved, "seed": 7}, config, "seed") == []
+    assert changed({**saved, "columns": [], "lr": 2e-5}, config) == ["columns", "lr"]
+    before = {name: value for name, value in saved.items() if name != "adam_beta2"}
+    assert changed(before, config) == [], "a setting that did not exist yet had its default"
+    assert changed(before, NliConfig(lr=1e-5, columns=("text=a",), adam_beta2=0.9)) == [
+        "adam_beta2"
+    ]

@@ -1,0 +1,111 @@
+"""Settings: documentation, ranges, and the forms they are written in."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from finetune.cli.arguments import options_table
+from finetune.config.field_docs import field_docs
+from finetune.config.tasks import (
+    CONFIGS,
+    RESULT_FREE,
+    ClassifyConfig,
+    NliConfig,
+    TagConfig,
+    TrainConfig,
+    flag,
+    from_settings,
+    settings,
+)
+
+README = Path(__file__).parents[2] / "README.md"
+every_task = pytest.mark.parametrize("task", CONFIGS)
+
+
+@every_task
+def test_every_field_is_documented(task: str):
+    docs = field_docs(CONFIGS[task])
+    names = [field.name for field in dataclasses.fields(CONFIGS[task])]
+    assert list(docs) == names
+    assert all(len(text) > 15 and text[-1] in ".)" for text in docs.values())
+
+
+@every_task
+def test_settings_and_back(task: str):
+    config = CONFIGS[task](columns=("text=a", "label=b"), lr=1e-3, steps=7, out="x y", resume=True)
+    written = json.loads(json.dumps(settings(config)))
+    assert from_settings(CONFIGS[task], written) == config
+    assert from_settings(CONFIGS[task], settings(CONFIGS[task]())) == CONFIGS[task]()
+
+
+def test_tokens_of_a_pass_follow_the_device_unless_said():
+    assert [TrainConfig().tokens_on(device) for device in ("cpu", "cuda", "mps")] == [
+        4096, 32768, 4096
+    ]  # fmt: skip
+    assert TrainConfig(max_length=6000).max_tokens is None, "a sequence may be a pass of its own"
+    before = {**settings(NliConfig()), "max_tokens": 4096}  # as older runs have it
+    assert from_settings(NliConfig, before).tokens_on("cuda") == 4096
+
+
+def test_names():
+    assert flag("batch_size") == "--batch-size"
+    assert ClassifyConfig(columns=("text=a", "label=b=c")).column_map == {
+        "text": "a", "label": "b=c",
+    }  # fmt: skip
+    assert {field.name for field in dataclasses.fields(TrainConfig)} >= RESULT_FREE
+
+
+WRONG = [
+    (ClassifyConfig, {"epochs": 0}, "--epochs must be above 0, not 0"),
+    (ClassifyConfig, {"batch_size": -1}, "--batch-size must be above 0, not -1"),
+    (ClassifyConfig, {"max_tokens": 0}, "--max-tokens must be above 0"),
+    (ClassifyConfig, {"layer_decay": 1.5}, "--layer-decay must be at most 1, not 1.5"),
+    (ClassifyConfig, {"layer_decay": 0}, "--layer-decay must be above 0"),
+    (ClassifyConfig, {"warmup": -0.1}, "--warmup must be 0 or more"),
+    (ClassifyConfig, {"weight_decay": -1}, "--weight-decay must be 0 or more"),
+    (ClassifyConfig, {"clip": -1}, "--clip must be 0 or more"),
+    (ClassifyConfig, {"freeze": "-1"}, "--freeze must be none, embeddings, all, or a number"),
+    (ClassifyConfig, {"columns": ("text",)}, "--columns must be role=column, .* not 'text'"),
+    (NliConfig, {"overlap": -1}, "--overlap must be 0 or more, not -1"),
+    (TagConfig, {"overlap": -1}, "--overlap must be 0 or more, not -1"),
+    (ClassifyConfig, {"threshold": 1.5}, "--threshold must be between 0 and 1, not 1.5"),
+    (TagConfig, {"max_length": 10, "max_tokens": 5}, "--max-length 10 exceeds --max-tokens 5"),
+] + [
+    (NliConfig, {name: 0}, f"{flag(name)} must be above 0, not 0")
+    for name in ("lr", "limit", "steps", "max_length", "head_lr", "eval_every", "save_every",
+                 "patience")
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "values", "message"), WRONG)
+def test_ranges(kind: type[TrainConfig], values: dict, message: str):
+    with pytest.raises(ValueError, match=message):
+        kind(**values)
+
+
+@pytest.mark.parametrize("freeze", ["none", "embeddings", "all", "0", "12"])
+def test_legal_freezing(freeze: str):
+    assert ClassifyConfig(freeze=freeze).freeze == freeze
+
+
+@every_task
+def test_options_table(task: str):
+    table = options_table(task).splitlines()
+    names = [field.name for field in dataclasses.fields(CONFIGS[task])]
+    assert [line.split("`")[1] for line in table[2:]] == [flag(name) for name in names]
+    assert all(line.count(" | ") == 2 for line in table), "a | in a cell would end it"
+
+
+@every_task
+def test_the_readme_has_the_same_table(task: str):
+    if not README.exists():
+        pytest.skip("there is no README yet")
+    text = README.read_text(encoding="utf-8")
+    found = re.search(rf"<!-- options: {task} -->\n(.*?)<!-- end -->", text, re.DOTALL)
+    assert found, f"README.md: no block <!-- options: {task} --> … <!-- end -->"
+    assert found[1].strip() == options_table(task), "write the block anew from options_table"

@@ -1,0 +1,45 @@
+"""Spans inside spans, across spans, on the same words: against definitions written out."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from finetune.data.spans import crossing_pairs, inner_spans, overlapping, shared_extents
+from finetune.types import Span
+
+spans_of_a_sentence = st.lists(
+    st.tuples(st.integers(0, 8), st.integers(1, 5), st.sampled_from("XY")).map(
+        lambda drawn: Span(drawn[0], drawn[0] + drawn[1], drawn[2])
+    ),
+    max_size=8,
+)
+
+
+def within(inner: Span, outer: Span) -> bool:
+    wider = outer.end - outer.start > inner.end - inner.start
+    return wider and outer.start <= inner.start and inner.end <= outer.end
+
+
+@settings(max_examples=300, deadline=None)
+@given(spans_of_a_sentence)
+def test_by_definition(spans):
+    every = set(spans)
+    assert inner_spans(spans) == {s for s in every if any(within(s, other) for other in every)}
+    shared = {(a, b) for a in every for b in every if a < b and a.start < b.end and b.start < a.end}
+    crossing = {(a, b) for a, b in shared if a.start < b.start < a.end < b.end}
+    assert set(crossing_pairs(spans)) == crossing
+    assert len(crossing_pairs(spans)) == len(crossing)
+    assert overlapping(every) == bool(shared)
+    extents = [same for same in shared_extents(spans)]
+    assert all(len(same) > 1 and len({s[:2] for s in same}) == 1 for same in extents)
+    assert {s for same in extents for s in same} == {
+        s for s in every if any(s[:2] == other[:2] and s != other for other in every)
+    }
+
+
+def test_by_hand():
+    spans = [Span(0, 4, "ORG"), Span(0, 1, "LOC"), Span(3, 6, "PER"), Span(0, 4, "LOC")]
+    assert inner_spans(spans) == {Span(0, 1, "LOC")}
+    assert crossing_pairs(spans) == [
+        (Span(0, 4, "LOC"), Span(3, 6, "PER")), (Span(0, 4, "ORG"), Span(3, 6, "PER"))]  # fmt: skip
+    assert shared_extents(spans) == [[Span(0, 4, "LOC"), Span(0, 4, "ORG")]]
+    assert not overlapping([Span(0, 1, "A"), Span(1, 2, "A")])

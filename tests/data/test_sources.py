@@ -1,0 +1,324 @@
+"""What --data may name: folders, files, saved sets, hub sets; fingerprints and held-out data."""
+
+import gzip
+import json
+import subprocess
+import sys
+
+import pytest
+
+from finetune.data import ALIASES, DataError, Dataset, hold_out, kind_of, read_text, read_tokens
+from finetune.data import hub as hub_module
+from finetune.data.hub import hub_set
+from finetune.data.sources import canonical_split, resolve
+from finetune.types import TextExample, TokenExample
+
+ROW = '{"text": "fine film", "label": "pos"}\n'
+
+
+def rows(count):
+    return "".join(json.dumps({"text": f"text {i}", "label": "ab"[i % 2]}) + "\n"
+                   for i in range(count))  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "split"),
+    [
+        ("eng.train", "train"),
+        ("eng.testa", "validation"),
+        ("eng.testb", "test"),
+        ("NER-de-dev.tsv", "validation"),
+        ("SICK_trial.txt", "validation"),
+        ("en_ewt-ud-dev.conllu", "validation"),
+        ("msr-para-val.tsv", "validation"),
+        ("test_is_glue_dev.tsv", "test"),
+        ("dev_matched.tsv", "validation_matched"),
+        ("validation_mismatched", "validation_mismatched"),
+        ("test_matched", "test_matched"),
+        ("training", "train"),
+        ("latest.jsonl", None),
+        ("README.md", None),
+    ],
+)
+def test_the_split_is_a_word_of_the_file_name(name, split):
+    assert canonical_split(name) == split
+
+
+def test_folder_reads_split_files_and_ignores_the_rest(tmp_path):
+    for name in ("valid.jsonl", "test.jsonl", "notes.jsonl"):
+        (tmp_path / name).write_text(ROW)
+    (tmp_path / "train.jsonl.gz").write_bytes(gzip.compress(ROW.encode(), mtime=0))
+    for name in ("README.md", "LICENSE", "train.py", "test.md", ".train.jsonl", "README_train.txt"):
+        (tmp_path / name).write_text("nothing")
+    dataset = read_text(str(tmp_path))
+    assert list(dataset.splits) == ["train", "validation", "test"]
+    assert dataset.name == tmp_path.name
+    assert dataset.splits["train"][0] == TextExample(
+        0, "fine film", None, "pos", f"{tmp_path / 'train.jsonl.gz'}:1"
+    )
+
+
+def test_matched_and_mismatched_stay_apart(tmp_path):
+    for name in ("train", "dev_matched", "dev_mismatched"):
+        (tmp_path / f"{name}.jsonl").write_text(ROW)
+    names = list(read_text(str(tmp_path)).splits)
+    assert names == ["train", "validation_matched", "validation_mismatched"]
+
+
+def test_two_files_of_a_split_are_an_error_but_packed_twins_and_shards_are_not(tmp_path):
+    (tmp_path / "train.jsonl").write_text(ROW)
+    (tmp_path / "train.jsonl.gz").write_bytes(gzip.compress((ROW * 2).encode()))
+    assert len(read_text(str(tmp_path)).splits["train"]) == 1
+    (tmp_path / "my-train.csv").write_text("text,label\na,b\n")
+    with pytest.raises(DataError, match=r"two files for the train split, my-train.csv and train"):
+        read_text(str(tmp_path))
+    shards = tmp_path / "shards"
+    shards.mkdir()
+    for index in (1, 0):
+        (shards / f"train-0000{index}-of-00002.jsonl").write_text(ROW.replace("fine", str(index)))
+    texts = [e.text for e in read_text(str(shards)).splits["train"]]
+    assert texts == ["0 film", "1 film"]
+
+
+def test_folder_without_split_files(tmp_path):
+    (tmp_path / "stuff.jsonl").write_text(ROW)
+    with pytest.raises(DataError, match=r"holds no split files \(its entries: stuff.jsonl\): name"):
+        read_text(str(tmp_path))
+
+
+def test_one_file_is_train(tmp_path):
+    path = tmp_path / "reviews.jsonl"
+    path.write_text(ROW)
+    dataset = read_text(str(path))
+    assert (dataset.name, list(dataset.splits)) == ("reviews", ["train"])
+
+
+def test_named_files(tmp_path):
+    path = tmp_path / "a,b.jsonl"
+    path.write_text(ROW)
+    dataset = read_text(f"train={path},dev={path}")
+    assert list(dataset.splits) == ["train", "validation"]
+    with pytest.raises(DataError, match=r"'trian' is no split: write train=FILE.*meant 'train'"):
+        read_text(f"trian={path}")
+    with pytest.raises(DataError, match="names the train split twice"):
+        read_text(f"train={path},training={path}")
+    with pytest.raises(DataError, match=r"no such file. Perhaps you meant '.*a,b.jsonl'"):
+        read_text(f"train={tmp_path / 'ab.jsonl'}")
+    with pytest.raises(DataError, match="is a folder, not a file"):
+        read_text(f"train={tmp_path}")
+
+
+def test_choosing_splits(tmp_path):
+    for name in ("train", "test"):
+        (tmp_path / f"{name}.jsonl").write_text(ROW)
+    assert list(read_text(str(tmp_path), splits=["test"]).splits) == ["test"]
+    with pytest.raises(DataError, match="has no split 'validation', only train, test"):
+        read_text(str(tmp_path), splits=["dev"])
+
+
+def test_missing_paths_suggest_the_nearest_name(tmp_path, monkeypatch):
+    (tmp_path / "reviews").mkdir()
+    with pytest.raises(DataError, match=r"no such file or folder. Perhaps .*reviews'"):
+        resolve(str(tmp_path / "revews"))
+    with pytest.raises(DataError, match="no such file or folder"):
+        resolve("reviews.jsonl")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DataError, match=r"reviews/nli: no such file or folder"):
+        resolve("reviews/nli")
+    with pytest.raises(DataError, match=r"neither a file or folder.*meant 'reviews'"):
+        resolve("review")
+    with pytest.raises(DataError, match="--data is empty"):
+        resolve(" ")
+
+
+def test_a_path_wins_over_a_hub_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert resolve("mnli").hub == ("nyu-mll/glue", "mnli", None)
+    (tmp_path / "mnli").mkdir()
+    (tmp_path / "mnli" / "train.jsonl").write_text(ROW)
+    assert list(resolve("mnli").files) == ["train"]
+
+
+def test_hub_names():
+    assert hub_set("nyu-mll/glue:mrpc") == ("nyu-mll/glue", "mrpc", None)
+    assert hub_set("wikiann:fr") == ("unimelb-nlp/wikiann", "fr", None)
+    assert hub_set("AG-News") == ALIASES["ag_news"]
+    assert hub_set("trec").revision == "refs/convert/parquet"
+    assert hub_set("bc5cdr") == ("tner/bc5cdr", None, "refs/convert/parquet")
+    ewt = ("universal-dependencies/universal_dependencies", "en_ewt", "refs/convert/parquet")
+    assert hub_set("UD-EWT") == ewt
+    assert hub_set("nothing") is None
+    with pytest.raises(DataError, match=r"Known short names: ag_news.*meant 'snli'"):
+        resolve("snlii")
+
+
+def test_a_set_that_must_be_fetched_says_where(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DataError, match=r"--data genia: .*geniaproject.*--data FOLDER"):
+        resolve("genia")
+    (tmp_path / "genia").mkdir()
+    (tmp_path / "genia" / "train.jsonl").write_text(ROW)
+    assert list(resolve("genia").files) == ["train"]
+
+
+def test_hub_failures_are_one_line_with_advice(monkeypatch):
+    datasets = pytest.importorskip("datasets")
+
+    def failing(error):
+        def load(*args, **kwargs):
+            raise error
+
+        monkeypatch.setattr(datasets, "load_dataset", load)
+        with pytest.raises(DataError) as caught:
+            read_text("mrpc")
+        return str(caught.value)
+
+    message = failing(ConnectionError("no route"))
+    assert "nyu-mll/glue:mrpc: the hub cannot be reached" in message
+    assert "--data FOLDER" in message and "HF_HUB_OFFLINE=1" in message and "\n" not in message
+    assert "choose a configuration" in failing(ValueError("Config name is missing.\nPick one"))
+    assert "hub has no such data set" in failing(KeyError("gone"))
+
+
+def test_sets_with_scripts_are_read_from_the_parquet_copy(monkeypatch):
+    datasets = pytest.importorskip("datasets")
+    asked = []
+
+    def load(name, config, revision):
+        asked.append(revision)
+        if revision is None:
+            raise RuntimeError("Dataset scripts are no longer supported, but found x.py")
+        features = datasets.Features(
+            {"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["neg", "pos"])}
+        )
+        values = {"text": ["a", "b", "c"], "label": [1, 0, -1]}
+        split = datasets.Dataset.from_dict(values, features=features)
+        return datasets.DatasetDict({"train": split, "unsupervised": split})
+
+    monkeypatch.setattr(datasets, "load_dataset", load)
+    dataset = read_text("someone/films")
+    assert asked == [None, "refs/convert/parquet"]
+    assert [e.label for e in dataset.splits["train"]] == ["pos", "neg", None]
+    assert dataset.notes[0] == "splits not read: unsupervised"
+    assert dataset.splits["train"][2].where == "someone/films[train]:3"
+
+
+def test_offline_lookup_restores_the_settings(monkeypatch):
+    datasets = pytest.importorskip("datasets")
+
+    def unknown(*args):
+        raise OSError("name not known")
+
+    from huggingface_hub import constants
+
+    from finetune.data import hub_cache as hub
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(hub.socket, "getaddrinfo", unknown)
+    monkeypatch.setattr(hub.urllib.request, "getproxies", dict)
+    before = datasets.config.HF_HUB_OFFLINE
+    with hub.cache_without_network(datasets.config):
+        assert datasets.config.HF_HUB_OFFLINE
+        assert constants.HF_HUB_OFFLINE
+    assert not constants.HF_HUB_OFFLINE
+    assert datasets.config.HF_HUB_OFFLINE == before
+
+
+def test_ontonotes_numbers_have_names():
+    names = hub_module.NAMES["tner/ontonotes5"]["tags"]
+    assert (len(names), names[18], names[36]) == (37, "B-WORK_OF_ART", "I-LANGUAGE")
+
+
+def test_folders_of_save_to_disk(tmp_path):
+    datasets = pytest.importorskip("datasets")
+    features = datasets.Features(
+        {
+            "tokens": datasets.List(datasets.Value("string")),
+            "ner_tags": datasets.List(datasets.ClassLabel(names=["O", "B-PER", "I-PER"])),
+        }
+    )
+    values = {"tokens": [["Ann", "Lee", "ran"]], "ner_tags": [[1, 2, 0]]}
+    one = datasets.Dataset.from_dict(values, features=features)
+    one.save_to_disk(tmp_path / "one")
+    datasets.DatasetDict({"train": one, "dev": one}).save_to_disk(tmp_path / "both")
+    assert kind_of(str(tmp_path / "one")) == "tokens"
+    assert read_tokens(str(tmp_path / "one")).splits["train"][0].tags == ("B-PER", "I-PER", "O")
+    both = read_tokens(str(tmp_path / "both"))
+    assert (list(both.splits), both.format) == (["train", "validation"], "save_to_disk")
+    (tmp_path / "one" / "state.json").write_text("{}")
+    with pytest.raises(DataError, match="looks like a folder written by save_to_disk"):
+        read_tokens(str(tmp_path / "one"))
+
+
+def test_fingerprint_is_of_the_content_only(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"text": "x\\u00e9", "label": "p"}\n')
+    (tmp_path / "b.csv").write_text("label,text\n\np,xé\n")
+    (tmp_path / "c.csv").write_text("label,text\nq,xé\n")
+    a, b, c = (read_text(str(tmp_path / name)) for name in ("a.jsonl", "b.csv", "c.csv"))
+    assert a.fingerprint == b.fingerprint != c.fingerprint
+    assert a.fingerprint == "2296be6824d2d29a38a4bb1e3a97a256c2b8da99620bffd98ebeab8f0bf042c4"
+
+
+def test_hold_out_every_tenth_example(tmp_path):
+    path = tmp_path / "x.jsonl"
+    path.write_text(rows(25))
+    full = read_text(str(path))
+    dataset = hold_out(full)
+    assert [e.text for e in dataset.splits["validation"]] == ["text 9", "text 19"]
+    assert len(dataset.splits["train"]) == 23
+    assert [e.id for e in dataset.splits["train"]] == list(range(23))
+    assert list(dataset.splits) == ["train", "validation"]
+    assert "held out every tenth example of train (2 of 25 examples)" in dataset.notes[-1]
+    assert dataset.fingerprint != full.fingerprint
+    assert hold_out(dataset) is dataset
+
+
+def test_hold_out_of_labels_that_take_turns():
+    turns = [TextExample(i, f"{i}", label="no" if i % 2 else "yes") for i in range(60)]
+    dataset = hold_out(Dataset("turns", {"train": turns}))
+    held = [(e.text, e.label) for e in dataset.splits["validation"]]
+    assert held == [(str(i + n), ("yes", "no")[n]) for i in (18, 38, 58) for n in (0, 1)]
+    assert "every tenth example of each label of train (6 of 60" in dataset.notes[-1]
+    order = [*turns[::2], *turns[1::2]]  # sorted by label: the simple rule is fair
+    assert "every tenth example of train" in hold_out(Dataset("s", {"train": order})).notes[-1]
+
+
+def test_hold_out_small_sets_and_whole_documents():
+    few = Dataset("few", {"train": [TextExample(i, str(i)) for i in range(3)]})
+    assert [e.text for e in hold_out(few).splits["validation"]] == ["2"]
+    with pytest.raises(DataError, match="no validation split and 1 training example"):
+        hold_out(Dataset("one", {"train": [TextExample(0, "a")]}))
+    sentences = [TokenExample(i, ("w",), tags=("O",), document=f"d{i // 3}") for i in range(60)]
+    held = hold_out(Dataset("docs", {"train": sentences})).splits["validation"]
+    assert [e.document for e in held] == ["d9"] * 3 + ["d19"] * 3
+    matched = Dataset("m", {"train": few.splits["train"], "validation_matched": []})
+    assert hold_out(matched) is matched
+
+
+def test_kind_of(tmp_path):
+    files = {
+        "a.jsonl": ('{"tokens": ["a"], "tags": ["O"]}\n', "tokens"),
+        "b.jsonl": (ROW, "text"),
+        "c.jsonl": ('{"text": "a b", "entities": [[0, 1, "X"]]}\n', "tokens"),
+        "d.tsv": ("text\tlabel\nx\ty\n", "text"),
+        "e.tsv": ("Ann\tB-PER\nran\tO\n", "tokens"),
+        "f.conll": ("Ann NN\n", "tokens"),
+        "g.txt": ("a DT\nb NN\n\n" * 10, "tokens"),
+        "h.txt": ("just a text\n", "text"),
+        "i.csv": ("text,label\nx,y\n", "text"),
+        "j.train": ("Ann NNP I-NP I-PER\n", "tokens"),
+    }
+    for name, (content, kind) in files.items():
+        (tmp_path / name).write_text(content)
+        assert kind_of(str(tmp_path / name)) == kind, name
+
+
+def test_importing_data_imports_no_heavy_library():
+    code = (
+        "import sys, finetune.data; "
+        "print([m for m in ('torch', 'datasets', 'pandas', 'numpy') if m in sys.modules])"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert result.stdout.strip() == "[]"

@@ -1,0 +1,133 @@
+"""Every recipe of the repository is valid, names its sources, and trains."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from finetune.cli.parsing import parse
+from finetune.config.recipes import find_recipes, load_recipe, packaged, to_arguments
+from finetune.config.tasks import CONFIGS, RESULT_FREE
+from finetune.data.hub import ALIASES, TO_FETCH
+from finetune.data.nli_labels import NLI_LABELS
+from finetune.models.heads.sequence_classification import SequenceClassifier
+from finetune.preprocessing.tokenizer import PieceTokenizer
+from finetune.runtime.launch import RUNS
+from tests import small_data as data
+from tests.command import run
+from tests.tiny import save_tiny_checkpoint
+
+ROOT = Path(__file__).parents[2]
+RECIPES = find_recipes(ROOT / "recipes")
+DATA = {
+    "classify": data.sentiment,
+    "nli": data.pairs,
+    "tag": data.entities,
+    "ner": data.entities,
+}
+every_recipe = pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("recipes")
+    save_tiny_checkpoint(folder / "model", "roberta")
+    torch.manual_seed(1)
+    begin = SequenceClassifier.from_pretrained(str(folder / "model"), labels=NLI_LABELS)
+    begin.save_pretrained(folder / "begin")
+    PieceTokenizer.from_pretrained(folder / "model").save_pretrained(folder / "begin")
+    for task, write in DATA.items():
+        write(folder / task)
+    data.numbers(folder / "regression")
+    data.topics(folder / "multi")
+    data.documents(folder / "documents")
+    data.speech(folder / "speech")
+    return folder
+
+
+def test_there_are_recipes():
+    assert {load_recipe(path).task for path in RECIPES} == set(CONFIGS)
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"`recipes/` holds {len(RECIPES)} files" in readme
+
+
+@every_recipe
+def test_recipe_is_valid(path: Path):
+    recipe = load_recipe(path)
+    config = parse(CONFIGS[recipe.task], recipe.arguments, recipe.task)
+    for name, value in recipe.settings.items():
+        given = getattr(config, name)
+        assert given == (tuple(value) if isinstance(value, list) else type(given)(value)), name
+    assert recipe.description and recipe.smoke, "a description, and settings for a quick check"
+    text = path.read_text(encoding="utf-8")
+    assert f"finetune run {path.relative_to(ROOT)}" in text, "it opens with its command"
+    assert {"model", "data"} <= set(recipe.settings), "nothing that defines it is left to defaults"
+    assert not set(recipe.settings) & (RESULT_FREE - {"max_tokens"}), "a matter of the machine"
+
+
+@every_recipe
+def test_claimed_scores_have_a_source(path: Path):
+    for entry in load_recipe(path).expected:
+        assert len(entry.source) > 10, entry
+        assert 0 < entry.tolerance < 0.2, entry
+        assert entry.split.partition("_")[0] in ("validation", "test")
+        of_mnli = load_recipe(path).settings["data"] == "mnli"
+        assert ("matched" in entry.split) == of_mnli, "the one with several validation splits"
+        of_medians = "median" in path.read_text(encoding="utf-8").partition("\ntask:")[0]
+        assert entry.statistic == ("median" if of_medians else "mean")
+
+
+@every_recipe
+def test_data_have_a_name_that_users_have_too(path: Path):
+    name = str(load_recipe(path).settings["data"])
+    assert name in ALIASES or name in TO_FETCH or (ROOT / name).is_dir(), name
+
+
+@every_recipe
+def test_what_a_recipe_begins_with_is_another_recipes_run(path: Path):
+    recipe = load_recipe(path)
+    if "init_from" in recipe.settings:
+        before = {RUNS / other.name: other for other in map(load_recipe, RECIPES)}
+        begun = before[Path(str(recipe.settings["init_from"]))]
+        assert begun.settings["model"] == recipe.settings["model"]
+
+
+def test_the_package_brings_the_recipes():
+    inside = {path.relative_to(packaged()) for path in find_recipes(packaged())}
+    assert inside == {path.relative_to(ROOT / "recipes") for path in RECIPES}
+
+
+def test_a_packaged_recipe_is_found_from_anywhere(tmp_path: Path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert load_recipe("recipes/nli/mnli-roberta-base.yaml").task == "nli"
+    assert load_recipe("nli/mnli-roberta-base.yaml").name == "nli-mnli-roberta-base"
+    assert "mnli-roberta-base" in run("recipes").out
+
+
+@every_recipe
+def test_recipe_trains(path: Path, place: Path, tmp_path: Path):
+    recipe = load_recipe(path)
+    source = place / recipe.task
+    if recipe.settings.get("problem") in ("multi", "regression"):
+        source = place / str(recipe.settings["problem"])
+    if recipe.settings.get("context", "none") != "none":
+        source = place / "documents"
+    if "upos" in str(recipe.settings.get("columns")):
+        source = place / "speech"
+    length = min(40, int({**recipe.settings, **recipe.smoke}.get("max_length", 40)))
+    smoke = {
+        **recipe.smoke, "model": place / "model", "data": source, "steps": 2, "batch_size": 4,
+        "max_length": length, "precision": "fp32", "out": tmp_path / "run",
+    }  # fmt: skip
+    if "init_from" in recipe.settings:
+        smoke["init_from"] = place / "begin"
+    outcome = run("run", path, *to_arguments(smoke), "--columns")
+    assert outcome.code == 0, outcome.err
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    for entry in recipe.expected:
+        assert f"{entry.split} {entry.metric}: expected {entry.claimed}" in outcome.out
+        split = entry.split.partition("_")[0]  # the small data have no second validation split
+        assert entry.metric in metrics[split], "a metric that this task gives on such data"

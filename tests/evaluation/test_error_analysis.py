@@ -1,0 +1,239 @@
+"""`finetune analyse` from end to end, against `finetune score` and scikit-learn."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
+
+from finetune.config.tasks import TagConfig, settings
+from finetune.data import hold_out, read_tokens
+from tests.command import run
+from tests.small_data import write_jsonl
+
+TAGS = ("O", "B-PER", "I-PER", "B-LOC")
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def analysed(*arguments: str | Path) -> dict:
+    outcome = run("analyse", *arguments, "--json")
+    assert (outcome.code, outcome.err) == (0, ""), outcome.err
+    return json.loads(outcome.out)
+
+
+def tagged(number: int, seed: int, tags: tuple[str, ...] = TAGS) -> list[dict]:
+    rng = random.Random(seed)
+    return [
+        {"tokens": [f"w{rng.randint(0, 30)}" for _ in range(size)],
+         "tags": [rng.choice(tags) for _ in range(size)]}
+        for size in (rng.randint(1, 15) for _ in range(number))
+    ]  # fmt: skip
+
+
+def answers(rows: list[dict], seed: int = 5, rate: float = 0.2) -> list[dict]:
+    rng = random.Random(seed)
+    names = sorted({tag for row in rows for tag in row["tags"]})
+    return [
+        {"id": index, "words": row["tokens"],
+         "tags": [tag if rng.random() > rate else rng.choice(names) for tag in row["tags"]],
+         "scores": [round(rng.uniform(0.3, 1), 3) for _ in row["tags"]]}
+        for index, row in enumerate(rows)
+    ]  # fmt: skip
+
+
+def total(table: list[dict], *names: str) -> tuple[int, ...]:
+    return tuple(sum(row[name] for row in table) for name in names)
+
+
+def test_entities(place: Path):
+    gold = tagged(40, 1)
+    write_jsonl(place / "gold.jsonl", gold)
+    write_jsonl(place / "train.jsonl", tagged(20, 2))
+    write_jsonl(place / "pred.jsonl", answers(gold))
+    found = analysed("pred.jsonl", "gold.jsonl", "--train", "train.jsonl", "--examples", "3")
+    scores = json.loads(run("score", "pred.jsonl", "gold.jsonl").out)
+    macro = found["scores"].pop("span_f1_macro")
+    by_type = [row["f1"] for row in found["tables"]["type"]]
+    assert macro == pytest.approx(sum(by_type) / len(by_type))
+    assert found["scores"] == scores
+    strict = found["tables"]["counted"][0]
+    assert (strict["counted"], strict["f1"]) == ("strict", pytest.approx(scores["span_f1_conll"]))
+    sums = {name: total(found["tables"][name], "gold", "found", "predicted", "right")
+            for name in ("length", "sentence length", "first word", "in training")}  # fmt: skip
+    assert len(set(sums.values())) == 1
+    num_gold, right, num_predicted, _ = sums["length"]
+    assert 2 * right / (num_gold + num_predicted) == pytest.approx(scores["span_f1_conll"])
+    wrong = found["mistakes"]
+    paired = sum(wrong.get(name, 0) for name in ("type", "boundary", "boundary and type"))
+    assert right + paired + wrong["miss"] == num_gold
+    assert right + paired + wrong["false positive"] == num_predicted
+    assert all(len(some) <= 3 for some in found["examples"].values())
+    sure = [mistake["confidence"] for mistake in found["most_confident"]]
+    assert sure == sorted(sure, reverse=True) and len(sure) == 3
+    bins = found["calibration"]["bins"]
+    assert sum(each["number"] for each in bins) == sum(len(row["tags"]) for row in gold)
+    share = sum(each["number"] * each["accuracy"] for each in bins)
+    assert share / sum(each["number"] for each in bins) == pytest.approx(scores["tag_accuracy"])
+
+
+def test_parts_of_speech(place: Path):
+    gold, train = tagged(30, 3, ("NOUN", "VERB", "DET")), tagged(6, 4, ("NOUN", "VERB", "DET"))
+    predicted = answers(gold)
+    for name, rows in (("gold", gold), ("train", train), ("pred", predicted)):
+        write_jsonl(place / f"{name}.jsonl", rows)
+    found = analysed("pred.jsonl", "gold.jsonl", "--train", "train.jsonl")
+    known = {word for row in train for word in row["tokens"]}
+    unseen = [a == b for row, answer in zip(gold, predicted, strict=True)
+              for word, a, b in zip(row["tokens"], row["tags"], answer["tags"], strict=True)
+              if word not in known]  # fmt: skip
+    assert found["scores"]["unseen_words"] == len(unseen) > 0
+    assert found["scores"]["unseen_word_accuracy"] == pytest.approx(sum(unseen) / len(unseen))
+    numbers = {total(found["tables"][name], "words", "right")
+               for name in ("place", "sentence length", "in training")}  # fmt: skip
+    ((words, right),) = numbers
+    assert right / words == pytest.approx(found["scores"]["accuracy"])
+    assert sum(found["mistakes"].values()) == words - right
+
+
+def test_labels_against_scikit_learn(place: Path):
+    rng = random.Random(6)
+    names = ["bad", "fair", "gold"]
+    right = [rng.choice(names) for _ in range(80)]
+    answered = [name if rng.random() > 0.3 else rng.choice(names) for name in right]
+    write_jsonl(
+        place / "gold.jsonl", [{"text": f"text {i}", "label": x} for i, x in enumerate(right)]
+    )
+    write_jsonl(place / "pred.jsonl", [{"id": i, "label": x, "score": 0.8}
+                                       for i, x in enumerate(answered)])  # fmt: skip
+    found = analysed("pred.jsonl", "gold.jsonl")
+    matrix = [list(row["predicted"].values()) for row in found["tables"]["confusion"]]
+    assert matrix == confusion_matrix(right, answered, labels=names).tolist()
+    expected = zip(*precision_recall_fscore_support(right, answered, labels=names), strict=True)
+    for row, values in zip(found["tables"]["label"], expected, strict=True):
+        scores = [row[name] for name in ("precision", "recall", "f1", "support")]
+        assert scores == pytest.approx([float(value) for value in values])
+    accuracy = found["scores"]["accuracy"]
+    assert found["scores"]["micro_f1"] == accuracy
+    assert found["calibration"]["expected_calibration_error"] == pytest.approx(abs(0.8 - accuracy))
+    wrong = Counter(f"{a} taken for {b}" for a, b in zip(right, answered, strict=True) if a != b)
+    assert found["mistakes"] == wrong
+
+
+def test_answers_that_contradict_gold(place: Path):
+    """One of ten labels is turned round, and found; of a system that is wrong in three and sure of
+    it nothing is said about gold."""
+    right = ["a", "b"] * 5
+    gold = [*right[:3], "a", *right[4:]]
+    write_jsonl(place / "gold.jsonl", [{"text": f"t{i}", "label": x} for i, x in enumerate(gold)])
+    rows = [{"label": x, "scores": {"a": 0.9, "b": 0.1} if x == "a" else {"a": 0.2, "b": 0.8}}
+            for x in right]  # fmt: skip
+    write_jsonl(place / "pred.jsonl", rows)
+    found = analysed("pred.jsonl", "gold.jsonl")
+    (error,) = found["contradictions"]
+    assert (error["id"], error["gold"], error["predicted"], error["confidence"]) == (
+        3, "a", "b", 0.8)  # fmt: skip
+    assert (found["num_contradictions"], found["contradictions_left_out"]) == (1, None)
+    shown = " ".join(run("analyse", "pred.jsonl", "gold.jsonl").out.split())
+    assert "than usual for their class (1): look at these first" in shown
+    assert "wrong" not in shown
+
+    rows[0], rows[1] = rows[1], rows[0]
+    write_jsonl(place / "pred.jsonl", rows)
+    found = analysed("pred.jsonl", "gold.jsonl")
+    error = found["calibration"]["expected_calibration_error"]
+    assert found["contradictions"] == [] and error > 0.05
+    shown = " ".join(run("analyse", "pred.jsonl", "gold.jsonl").out.split())
+    assert "Doubts in gold are not listed: that takes an accuracy of 0.9 or an" in shown
+    assert f"these answers have 0.7000 and {error:.4f}" in found["contradictions_left_out"]
+    assert "look at these first" not in shown
+
+
+def test_sets_numbers_and_spans(place: Path):
+    write_jsonl(
+        place / "gold.jsonl", [{"text": "t", "label": ["a", "b"]}, {"text": "u", "label": []}]
+    )
+    rows = [{"label": ["a"], "scores": {"a": 0.9, "b": 0.4}},
+            {"label": ["b"], "scores": {"a": 0.1, "b": 0.7}}]  # fmt: skip
+    write_jsonl(place / "pred.jsonl", rows)
+    found = analysed("pred.jsonl", "gold.jsonl")
+    assert found["mistakes"] == {"miss": 1, "false positive": 1}
+    assert sum(each["number"] for each in found["calibration"]["bins"]) == 4
+    write_jsonl(place / "gold.jsonl", [{"text": "t", "label": 1.5}, {"text": "u", "label": 2.5}])
+    write_jsonl(place / "pred.jsonl", [{"label": 1.5}, {"label": 0.0}])
+    found = analysed("pred.jsonl", "gold.jsonl", "--examples", "1")
+    assert found["examples"]["error"][0]["text"] == "u"
+    spans = [{"start": 0, "end": 3, "label": "ORG"}, {"start": 0, "end": 1, "label": "LOC"}]
+    write_jsonl(place / "gold.jsonl", [{"tokens": ["New", "York", "Times"], "spans": spans}])
+    spans = [spans[0] | {"score": 0.9}, {"start": 0, "end": 2, "label": "LOC", "score": 0.6}]
+    write_jsonl(place / "pred.jsonl", [{"words": ["New", "York", "Times"], "spans": spans}])
+    found = analysed("pred.jsonl", "gold.jsonl")
+    assert found["mistakes"] == {"boundary": 1}
+    assert found["most_confident"][0]["confidence"] == 0.6
+    assert [row["depth"] for row in found["tables"]["depth"]] == ["outermost", "within 1"]
+
+
+def test_a_run_folder_knows_gold_and_training_data(place: Path):
+    for split, number in (("train", 30), ("validation", 8), ("test", 12)):
+        write_jsonl(place / "data" / f"{split}.jsonl", tagged(number, number))
+    config = TagConfig(data=str(place / "data"), model="none")
+    data = hold_out(read_tokens(config.data))
+    folder = place / "run"
+    folder.mkdir()
+    content = {"task": "tag", **settings(config), "fingerprint": data.fingerprint}
+    (folder / "config.json").write_text(json.dumps(content))
+    write_jsonl(folder / "predictions.test.jsonl", answers(tagged(12, 12)))
+    found = analysed(folder)
+    assert found["num_examples"] == 12 and found["tables"]["in training"]
+    shown = run("analyse", folder, "--examples", "1")
+    assert shown.code == 0 and "By what training data knew" in shown.out
+    assert "\x1b" not in shown.out
+    for name in ("seed-1", "seed-2"):
+        (place / "runs" / name).mkdir(parents=True)
+        write_jsonl(place / "runs" / name / "predictions.test.jsonl", answers(tagged(12, 12)))
+    assert "2 runs" in run("analyse", "runs").err
+
+
+def test_what_is_refused(place: Path):
+    assert "analyse needs" in run("analyse").err
+    assert "--examples must be 0 or more" in run("analyse", "a", "b", "--examples", "-1").err
+    write_jsonl(place / "pred.jsonl", [{"label": "a"}])
+    assert "--gold FILE" in run("analyse", "pred.jsonl").err
+    write_jsonl(place / "gold.jsonl", [{"text": "t", "label": "a"}])
+    assert analysed("pred.jsonl", "--gold", "gold.jsonl")["scores"]["accuracy"] == 1.0
+    twice = run("analyse", "pred.jsonl", "gold.jsonl", "--gold", "gold.jsonl")
+    assert "gold is named twice" in twice.err
+
+
+def test_types_of_spans_against_each_other(place: Path):
+    """Mean F1 of types, and who was taken for whom, by hand."""
+    words = ["a", "b", "c", "d", "e", "f"]
+    gold = [[(0, 1, "P"), (2, 4, "L")], [(0, 2, "P"), (3, 4, "O")]]
+    answers = [[(0, 1, "P"), (2, 3, "O"), (5, 6, "L")], [(0, 2, "P")]]
+
+    def rows(side: list) -> list[dict]:
+        names = ("start", "end", "label")
+        return [
+            {"tokens": words, "spans": [dict(zip(names, s, strict=True)) for s in spans]}
+            for spans in side
+        ]
+
+    write_jsonl(place / "gold.jsonl", rows(gold))
+    write_jsonl(place / "answers.jsonl", rows(answers))
+    found = analysed("answers.jsonl", "gold.jsonl")
+    assert found["scores"]["span_f1_macro"] == pytest.approx((1 + 0 + 0) / 3)
+    none = "(nothing)"
+    assert found["tables"]["confusion"] == [
+        {"gold": "L", "predicted": {"L": 0, "O": 1, "P": 0, none: 0}},
+        {"gold": "O", "predicted": {"L": 0, "O": 0, "P": 0, none: 1}},
+        {"gold": "P", "predicted": {"L": 0, "O": 0, "P": 2, none: 0}},
+        {"gold": none, "predicted": {"L": 1, "O": 0, "P": 0, none: 0}},
+    ]

@@ -1,0 +1,287 @@
+import json
+import math
+from itertools import chain
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+from seqeval.metrics import f1_score, precision_score, recall_score
+from seqeval.scheme import BILOU, IOB2, IOBES
+from sklearn import metrics as sklearn_metrics
+from sklearn.preprocessing import MultiLabelBinarizer
+
+from finetune.data.tag_schemes import tag_names
+from finetune.evaluation.metrics import (
+    classification_scores,
+    confusion,
+    f1_scores,
+    matthews,
+    multilabel_scores,
+    regression_scores,
+    span_scores,
+    span_scores_by_type,
+    tagging_scores,
+)
+from finetune.types import Span
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*seems not to be NE tag"),
+    pytest.mark.filterwarnings("ignore::sklearn.exceptions.UndefinedMetricWarning"),
+    pytest.mark.filterwarnings("ignore:.*ill-defined"),
+    pytest.mark.filterwarnings("ignore:.*single label"),
+    pytest.mark.filterwarnings("ignore:.*NearConstant"),
+]
+LABELS = ["neutral", "entailment", "contradiction"]
+quick = settings(max_examples=60, deadline=None)
+
+
+def paired(values, min_size=1, max_size=25):
+    """Two lists of the same length."""
+    pairs = st.lists(st.tuples(values, values), min_size=min_size, max_size=max_size)
+    return pairs.map(lambda items: ([a for a, _ in items], [b for _, b in items]))
+
+
+def plain(scores):
+    """Only Python numbers, finite, so that any JSON reader takes them."""
+    assert all(type(value) in (float, int) for value in scores.values())
+    return json.loads(json.dumps(scores, allow_nan=False)) == scores
+
+
+# Classification and regression
+
+
+@quick
+@given(paired(st.sampled_from(LABELS)))
+def test_classification_is_scikit_learns(pair):
+    gold, predicted = pair
+    scores = classification_scores(gold, predicted, LABELS)
+    assert plain(scores)
+    assert scores == pytest.approx(
+        {
+            "accuracy": sklearn_metrics.accuracy_score(gold, predicted),
+            "macro_f1": sklearn_metrics.f1_score(gold, predicted, average="macro", zero_division=0),
+            "weighted_f1": sklearn_metrics.f1_score(
+                gold, predicted, average="weighted", zero_division=0
+            ),
+            "matthews": sklearn_metrics.matthews_corrcoef(gold, predicted),
+        }
+    )
+    table = sklearn_metrics.confusion_matrix(gold, predicted, labels=LABELS)
+    assert confusion(gold, predicted, LABELS) == table.tolist()
+    report = sklearn_metrics.classification_report(
+        gold, predicted, output_dict=True, zero_division=0
+    )
+    for label, each in f1_scores(gold, predicted).items():
+        assert plain(each)
+        assert each["f1"] == pytest.approx(report[label]["f1-score"])
+        assert each["precision"] == pytest.approx(report[label]["precision"])
+        assert each["recall"] == pytest.approx(report[label]["recall"])
+        assert each["support"] == report[label]["support"]
+
+
+@quick
+@given(paired(st.sampled_from(["no", "yes"])))
+def test_two_labels_have_the_f1_of_the_positive_class(pair):
+    expected = sklearn_metrics.f1_score(*pair, pos_label="yes", zero_division=0)
+    for labels in (["no", "yes"], ["yes", "no"]):
+        assert classification_scores(*pair, labels)["f1"] == pytest.approx(expected)
+
+
+def test_classification_by_hand():
+    scores = classification_scores(list("aabb"), list("abbb"), ["a", "b"])
+    assert scores["accuracy"] == 0.75
+    assert scores["f1"] == pytest.approx(4 / 5)
+    assert scores["macro_f1"] == pytest.approx((2 / 3 + 4 / 5) / 2)
+    assert scores["matthews"] == pytest.approx((2 * 1 - 0 * 1) / math.sqrt(3 * 2 * 2 * 1))
+    assert matthews(list("aab"), list("aaa")) == 0.0  # one answer for all
+    assert matthews(list("abc"), list("abc")) == 1.0
+    assert set(classification_scores([], [], ["a", "b"]).values()) == {0.0}
+
+
+def test_gold_labels_the_model_does_not_know_are_errors_of_the_model():
+    assert classification_scores(["new", "a"], ["a", "a"], ["a", "b"])["accuracy"] == 0.5
+    with pytest.raises(ValueError, match="label 'new' is not among"):
+        confusion(["new", "a"], ["a", "a"], ["a", "b"])
+
+
+@quick
+@given(paired(st.frozensets(st.sampled_from("abcd"))))
+def test_multilabel_is_scikit_learns(pair):
+    scores = multilabel_scores(*map(lambda side: [tuple(each) for each in side], pair), "abcd")
+    binary = MultiLabelBinarizer(classes=list("abcd")).fit([])
+    gold, predicted = map(binary.transform, pair)
+    assert plain(scores)
+    assert scores == pytest.approx(
+        {
+            "micro_f1": sklearn_metrics.f1_score(gold, predicted, average="micro", zero_division=0),
+            "macro_f1": sklearn_metrics.f1_score(gold, predicted, average="macro", zero_division=0),
+            "weighted_f1": sklearn_metrics.f1_score(
+                gold, predicted, average="weighted", zero_division=0
+            ),
+            "subset_accuracy": sklearn_metrics.accuracy_score(gold, predicted),
+            "hamming_loss": sklearn_metrics.hamming_loss(gold, predicted),
+        }
+    )
+
+
+@quick
+@given(paired(st.integers(-20, 20).map(lambda n: n / 4), min_size=2))
+def test_regression_is_scipys(pair):
+    gold, predicted = pair
+    scores = regression_scores(gold, predicted)
+    assert plain(scores)
+    assert scores["mse"] == pytest.approx(np.mean((np.array(gold) - np.array(predicted)) ** 2))
+    if len(set(gold)) > 1 and len(set(predicted)) > 1:
+        assert scores["pearson"] == pytest.approx(stats.pearsonr(gold, predicted)[0])
+        assert scores["spearman"] == pytest.approx(stats.spearmanr(gold, predicted)[0])
+
+
+def test_regression_of_a_constant_is_zero():
+    for gold, predicted in [([1.0, 2.0], [3.0, 3.0]), ([1.0, 1.0], [3.0, 4.0]), ([1.0], [2.0])]:
+        scores = regression_scores(gold, predicted)
+        assert scores["pearson"] == scores["spearman"] == 0.0
+    assert regression_scores([], []) == {"pearson": 0.0, "spearman": 0.0, "mse": 0.0}
+    assert regression_scores([0.1, 0.2, 0.3], [1.0, 2.0, 3.0])["pearson"] == pytest.approx(1.0)
+    tiny = regression_scores([0.0, 1e-200, 3e-200], np.array([0.0, 1.0, 3.0], np.float32))
+    assert tiny["pearson"] == pytest.approx(1.0) and plain(tiny)
+
+
+def test_numbers_that_are_none_are_named():
+    with pytest.raises(ValueError, match="predicted value 1 is nan"):
+        regression_scores([1.0, 2.0], [1.0, math.nan])
+    with pytest.raises(ValueError, match="gold value 0 is inf"):
+        regression_scores([math.inf, 2.0], [1.0, 2.0])
+
+
+@pytest.mark.parametrize(
+    "score",
+    [
+        lambda g, p: classification_scores(g, p, ["a"]),
+        lambda g, p: confusion(g, p, ["a"]),
+        lambda g, p: multilabel_scores(g, p, ["a"]),
+        lambda g, p: span_scores(g, p),
+        lambda g, p: span_scores_by_type(g, p),
+        lambda g, p: tagging_scores(g, p, "BIO"),
+        f1_scores,
+        matthews,
+        regression_scores,
+    ],
+)
+def test_lengths_must_agree(score):
+    with pytest.raises(ValueError, match="2 gold and 1 predicted"):
+        score(["a", "a"], ["a"])
+
+
+# Spans and tags
+
+spans_of_a_sentence = st.lists(
+    st.builds(Span, st.integers(0, 3), st.integers(4, 6), st.sampled_from(["X", "Y"])), max_size=4
+)
+
+
+def test_spans_by_hand():
+    gold = [[Span(0, 5, "ORG"), Span(2, 3, "LOC")], [Span(0, 1, "PER")], []]
+    predicted = [[Span(2, 3, "LOC"), Span(0, 4, "ORG")], [Span(0, 1, "ORG")], [Span(0, 1, "PER")]]
+    assert span_scores(gold, predicted) == {"precision": 1 / 4, "recall": 1 / 3, "f1": 2 / 7}
+    assert span_scores_by_type(gold, predicted) == {
+        "LOC": {"precision": 1.0, "recall": 1.0, "f1": 1.0, "support": 1},
+        "ORG": {"precision": 0.0, "recall": 0.0, "f1": 0.0, "support": 1},
+        "PER": {"precision": 0.0, "recall": 0.0, "f1": 0.0, "support": 1},
+    }
+
+
+def test_no_spans_score_zero():
+    zero = {"precision": 0.0, "recall": 0.0, "f1": 0.0}
+    assert span_scores([[], []], [[], []]) == span_scores([], []) == zero
+    assert span_scores([[Span(0, 1, "X")]], [[]]) == zero
+    assert span_scores_by_type([[]], [[]]) == {}
+    scores = tagging_scores([["O"]], [["O"]], "BIO")
+    assert scores["span_f1_conll"] == scores["span_f1_strict"] == 0.0
+    assert scores["tag_accuracy"] == 1.0
+
+
+@quick
+@given(paired(spans_of_a_sentence))
+def test_types_add_up_and_sentences_are_kept_apart(pair):
+    gold, predicted = pair
+    scores, by_type = span_scores(gold, predicted), span_scores_by_type(gold, predicted)
+    correct = sum(each["recall"] * each["support"] for each in by_type.values())
+    support = sum(each["support"] for each in by_type.values())
+    assert plain(scores)
+    assert scores["recall"] == pytest.approx(correct / support if support else 0.0)
+    assert span_scores(gold[::-1], predicted[::-1]) == scores
+    swapped = span_scores(predicted, gold)
+    assert (swapped["precision"], swapped["f1"]) == (scores["recall"], scores["f1"])
+
+
+@pytest.mark.parametrize(
+    ("scheme", "theirs"), [("BIO", IOB2), ("BIOES", IOBES), ("BILOU", BILOU), ("IOB1", None)]
+)
+@quick
+@given(data=st.data())
+def test_tagging_is_seqevals(scheme, theirs, data):
+    names = tag_names(["X", "art-film"], scheme)
+    words = data.draw(st.lists(paired(st.sampled_from(names), max_size=8), min_size=1, max_size=4))
+    gold, predicted = [g for g, _ in words], [p for _, p in words]
+    scores = tagging_scores(gold, predicted, scheme)
+    assert plain(scores)
+    assert scores["tag_accuracy"] == pytest.approx(
+        sklearn_metrics.accuracy_score([*chain(*gold)], [*chain(*predicted)])
+    )
+    if scheme != "BILOU":  # the default mode knows no L and U
+        assert scores["span_f1_conll"] == pytest.approx(f1_score(gold, predicted))
+        assert scores["span_precision_conll"] == pytest.approx(precision_score(gold, predicted))
+        assert scores["span_recall_conll"] == pytest.approx(recall_score(gold, predicted))
+    if theirs is not None:
+        strict = f1_score(gold, predicted, mode="strict", scheme=theirs)
+        assert scores["span_f1_strict"] == pytest.approx(strict)
+
+
+@pytest.mark.parametrize(
+    ("gold", "predicted", "conll", "strict"),
+    [
+        ("B-PER I-PER O", "I-PER I-PER O", 1.0, 0.0),
+        ("B-PER", "I-PER", 1.0, 0.0),
+        ("B-PER I-PER", "B-PER I-LOC", 0.0, 0.0),
+        ("B-PER O", "B-PER I-LOC", 2 / 3, 1.0),  # the stray I-LOC is a span of its own, or none
+        ("B-PER B-PER", "B-PER I-PER", 0.0, 0.0),
+        ("O B-LOC I-LOC O B-PER", "O B-LOC I-LOC O O", 2 / 3, 2 / 3),
+        ("I-PER I-PER", "I-PER I-PER", 1.0, 0.0),  # gold that breaks its own scheme
+    ],
+)
+def test_conlleval_by_hand(gold, predicted, conll, strict):
+    scores = tagging_scores([gold.split()], [predicted.split()], "BIO")
+    assert scores["span_f1_conll"] == pytest.approx(conll)
+    assert scores["span_f1_strict"] == pytest.approx(strict)
+
+
+def test_plain_tags_are_scored_by_the_word():
+    gold = [["PRP$", "NN", ":"], ["``", "NN"]]
+    predicted = [["PRP$", "NN", "NN"], ["``", "NN"]]
+    scores = tagging_scores(gold, predicted, None)
+    assert scores == {
+        "accuracy": 4 / 5,
+        "macro_f1": pytest.approx((1 + 4 / 5 + 0 + 1) / 4),
+        "weighted_f1": pytest.approx((1 + 2 * 4 / 5 + 0 + 1) / 5),
+        "matthews": pytest.approx((4 * 5 - 8) / math.sqrt((25 - 7) * (25 - 11))),
+    }
+    assert plain(tagging_scores([[], []], [[], []], None))
+
+
+@quick
+@given(paired(st.sampled_from(["DET", "NOUN", "VERB"])))
+def test_plain_tags_are_scored_as_scikit_learn_scores_words(pair):
+    scores = tagging_scores(*([side[:2], side[2:]] for side in pair), None)
+    weighted = sklearn_metrics.f1_score(*pair, average="weighted", zero_division=0)
+    assert scores["weighted_f1"] == pytest.approx(weighted)
+    assert scores["matthews"] == pytest.approx(sklearn_metrics.matthews_corrcoef(*pair))
+    assert "f1" not in tagging_scores([["DET", "NOUN"]], [["DET", "NOUN"]], None)
+
+
+def test_missing_words_are_named():
+    with pytest.raises(ValueError, match="sentence 1 has 3 gold and 2 predicted tags"):
+        tagging_scores([["O"], ["O"] * 3], [["O"], ["O"] * 2], "BIO")
+    with pytest.raises(ValueError, match="'NN' is not in the scheme BIO"):
+        tagging_scores([["NN"]], [["O"]], "BIO")

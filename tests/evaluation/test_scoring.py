@@ -1,0 +1,293 @@
+"""Scoring any system's predictions against gold: forms, order, schemes, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from finetune.evaluation.scoring import score_predictions
+from tests.small_data import write_jsonl
+
+
+def scored(folder: Path, predictions: list[dict], gold: list[dict], **settings) -> dict[str, float]:
+    answers = write_jsonl(folder / "answers.jsonl", predictions)
+    return score_predictions(answers, str(write_jsonl(folder / "gold.jsonl", gold)), **settings)
+
+
+def labels(*names) -> list[dict]:
+    return [{"label": name} for name in names]
+
+
+def texts(*names) -> list[dict]:
+    return [{"text": "a b", "label": name} for name in names]
+
+
+def test_names(tmp_path: Path):
+    scores = scored(tmp_path, labels("a", "b", "b", "a"), texts("a", "b", "a", "a"))
+    assert scores["accuracy"] == 0.75 and {"macro_f1", "matthews"} <= set(scores)
+
+
+def test_nli_names_of_other_systems(tmp_path: Path):
+    answers = labels("ENTAILMENT", "Contradictory", "n")
+    gold = texts("entailment", "contradiction", "neutral")
+    assert scored(tmp_path, answers, gold)["accuracy"] == 1.0
+
+
+def test_names_are_those_of_nli_on_both_sides_or_on_neither(tmp_path: Path):
+    scores = scored(tmp_path, labels("n", "e", "s", "n"), texts("n", "e", "e", "n"))  # compass
+    assert scores["accuracy"] == 0.75
+
+
+def test_classes_that_are_numbers_by_name(tmp_path: Path):
+    assert scored(tmp_path, labels("1", "0"), texts(1, 0))["accuracy"] == 1.0
+
+
+def test_minus_one_among_classes_is_scored(tmp_path: Path):
+    answers, gold = labels("-1", "0", "1", "0"), texts(-1, 0, 1, -1)
+    assert scored(tmp_path, answers, gold)["accuracy"] == 0.75
+
+
+def test_names_beside_measures_are_refused(tmp_path: Path):
+    with pytest.raises(ValueError, match="its labels are numbers, but the predictions are names"):
+        scored(tmp_path, labels("a", "b"), texts(4.5, 1.0))
+
+
+@pytest.mark.parametrize("answers", [(1, 0, 1, 1), ("1", "0", "1", "1"), (1.0, 0.0, 1.0, 1.0)])
+@pytest.mark.parametrize("gold", [(1, 0, 0, 1), ("1", "0", "0", "1")])
+def test_whole_numbers_are_classes_as_in_training(tmp_path: Path, answers: tuple, gold: tuple):
+    scores = scored(tmp_path, labels(*answers), texts(*gold))
+    assert scores == scored(tmp_path, labels(*"1011"), texts(*"1001"))
+    assert scores["accuracy"] == 0.75 and scores["f1"] == pytest.approx(0.8)
+
+
+def test_truth_values_are_classes(tmp_path: Path):
+    scores = scored(tmp_path, labels(True, False, True), texts(True, False, False))
+    assert scores["accuracy"] == pytest.approx(2 / 3) == scores["f1"]
+
+
+@pytest.mark.parametrize("gold, answers", [
+    ((1.5, 2, 3), (1, 2, 3)),  # gold has a decimal point
+    ((1, 2, 3), (1, 2.5, 3)),  # an answer has
+    ((1.0, 2.0, 3.0), (1, 2, 3)),  # as floats of training data
+])  # fmt: skip
+def test_measures(tmp_path: Path, gold: tuple, answers: tuple):
+    assert scored(tmp_path, labels(*answers), texts(*gold))["pearson"] > 0.8
+
+
+@pytest.mark.parametrize("column, form", [("1.5 2 3", "mse"), ("1 2 3", "accuracy")])
+def test_gold_in_tables_is_text(tmp_path: Path, column: str, form: str):
+    rows = "".join(f"a\t{value}\n" for value in column.split())
+    (tmp_path / "gold.tsv").write_text(f"text\tlabel\n{rows}")
+    answers = write_jsonl(tmp_path / "answers.jsonl", labels(1, 2, 3))
+    assert form in score_predictions(answers, str(tmp_path / "gold.tsv"))
+
+
+def test_numbers(tmp_path: Path):
+    scores = scored(tmp_path, labels(1, 2.5, 4), texts(2.0, 3.5, 5.0))
+    assert scores["pearson"] > 0.99 and scores["mse"] == pytest.approx(1.0)
+
+
+def test_several_labels(tmp_path: Path):
+    gold = [{"text": "a", "labels": names} for names in (["x", "y"], [], ["y"])]
+    answers = [{"label": names} for names in (["y", "x"], [], ["x"])]
+    scores = scored(tmp_path, answers, gold)
+    assert scores["subset_accuracy"] == pytest.approx(2 / 3)
+    assert scores["micro_f1"] == pytest.approx(2 / 3)
+
+
+def test_rows_without_gold_are_left_out(tmp_path: Path):
+    gold = [*texts("a", "b"), {"text": "c", "label": None}]
+    assert scored(tmp_path, labels("a", "b", "a"), gold)["accuracy"] == 1.0
+    assert scored(tmp_path, labels("a", "b"), gold)["accuracy"] == 1.0
+    with pytest.raises(ValueError, match="3 examples, but 1 predictions"):
+        scored(tmp_path, labels("a"), gold)
+
+
+def test_columns(tmp_path: Path):
+    gold = [{"text": "a", "stars_given": "5"}]
+    assert scored(tmp_path, labels("5"), gold, columns={"label": "stars_given"})["accuracy"] == 1.0
+
+
+def tagged(*tags: list[str]) -> list[dict]:
+    return [{"tokens": ["w"] * len(row), "tags": row} for row in tags]
+
+
+@pytest.mark.parametrize("answer", [
+    ["B-PER", "I-PER", "O", "B-LOC"],
+    ["B-PER", "E-PER", "O", "S-LOC"],  # BIOES against BIO
+    ["B-PER", "L-PER", "O", "U-LOC"],
+])  # fmt: skip
+def test_schemes_of_other_systems(tmp_path: Path, answer: list[str]):
+    scores = scored(tmp_path, [{"tags": answer}], tagged(["B-PER", "I-PER", "O", "B-LOC"]))
+    assert scores["span_f1_strict"] == scores["span_f1_conll"] == scores["tag_accuracy"] == 1.0
+
+
+def test_ill_formed_answers_stay_ill_formed(tmp_path: Path):
+    """A lone I- is a span for conlleval and none for the strict count: not taken for IOB1."""
+    answers = [{"tags": ["I-PER", "I-PER", "O", "I-LOC"]}]
+    scores = scored(tmp_path, answers, tagged(["B-PER", "I-PER", "O", "B-LOC"]))
+    assert (scores["span_f1_conll"], scores["span_f1_strict"]) == (1.0, 0.0)
+    assert scores["tag_accuracy"] == 0.5
+
+
+def test_plain_tags(tmp_path: Path):
+    scores = scored(tmp_path, [{"tags": ["DET", "VERB"]}], tagged(["DET", "NOUN"]))
+    assert scores == {
+        "accuracy": 0.5,
+        "macro_f1": pytest.approx(1 / 3),
+        "weighted_f1": 0.5,
+        "matthews": pytest.approx(1 / 2),
+    }
+
+
+# --- spans -----------------------------------------------------------------------------------
+
+WORDS = ["Ann", "Lee", "of", "Oslo", "City"]
+NESTED = [[0, 2, "PER"], [3, 5, "ORG"], [3, 4, "LOC"]]
+
+
+def spans(*places, **more) -> dict:
+    records = [{"start": a, "end": b, "label": label, "score": 0.9} for a, b, label in places]
+    return {"id": 0, **more, "spans": records}
+
+
+def test_nested_spans(tmp_path: Path):
+    gold = [{"tokens": WORDS, "spans": NESTED}, {"tokens": ["x"], "spans": []}]
+    answers = [spans(*NESTED[1:], words=WORDS), spans((0, 1, "PER"), words=["x"])]
+    scores = scored(tmp_path, answers, gold)
+    assert scores["span_precision_strict"] == scores["span_f1_strict"] == pytest.approx(2 / 3)
+    assert scores["span_f1_inner"] == 1.0 and scores["inner_found"] == 1.0
+    assert scores["span_f1_strict:PER"] == 0.0
+
+
+@pytest.mark.parametrize("name, content", [
+    ("a.conll", "Ann I-PER\nLee I-PER\nof O\nOslo I-ORG\nCity I-ORG\n"),
+    ("a.conll", "Ann PER\nLee PER\nof O\nOslo O\nCity O\n\n-DOCSTART- O\n"),
+    ("a.tsv", "1\tAnn\tB-PER\tO\n2\tLee\tI-PER\tO\n3\tof\tO\tO\n4\tOslo\tB-ORG\tB-LOC\n"
+              "5\tCity\tI-ORG\tO\n"),
+])  # fmt: skip
+def test_spans_against_tags(tmp_path: Path, name: str, content: str):
+    (tmp_path / name).write_text(content)
+    answers = write_jsonl(tmp_path / "answers.jsonl", [spans(*NESTED[:1], words=WORDS)])
+    scores = score_predictions(answers, str(tmp_path / name))
+    assert scores["span_precision_strict"] == 1.0
+
+
+def test_tags_go_before_spans(tmp_path: Path):
+    answers = [{"tags": ["O", "O"], "spans": [[0, 1, "PER"]]}]
+    assert "tag_accuracy" in scored(tmp_path, answers, tagged(["B-PER", "O"]))
+
+
+TEXT = "Ann  Lee of Oslo"
+
+
+@pytest.mark.parametrize("answer", [
+    {"words": ["Ann", "Lee", "of", "Oslo"], "spans": [{"start": 0, "end": 2, "label": "PER"}]},
+    {"spans": [[0, 2, "PER"]]},
+    {"spans": [{"start_char": 0, "end_char": 8, "label": "PER"}]},
+    {"text": TEXT, "spans": [{"start": 0, "end": 8, "label": "PER"}]},
+    {"text": TEXT, "spans": [{"start": 0, "end": 2, "start_char": 0, "end_char": 8,
+                              "label": "PER"}]},
+    {"text": TEXT, "tokens": [{"text": "Ann", "start": 0, "end": 3}],
+     "spans": [[0, 8, "PER"]]},
+])  # fmt: skip
+def test_spans_in_words_and_characters(tmp_path: Path, answer: dict):
+    gold = [{"text": TEXT, "entities": [[0, 8, "PER"]]}]
+    assert scored(tmp_path, [answer], gold)["span_f1_strict"] == 1.0
+
+
+def test_rows_that_a_run_leaves_out(tmp_path: Path):
+    gold = [
+        {"tokens": ["a"], "spans": [[0, 1, "X"]]},
+        {"tokens": [], "spans": []},
+        {"tokens": ["b"]},
+        {"tokens": ["c"], "spans": []},
+    ]
+    answers = [spans((0, 1, "X"), words=[word]) for word in "abc"]
+    everything = [answers[0], spans(words=[]), *answers[1:]]
+    for rows in (everything, answers, [answers[0], answers[2]]):
+        assert scored(tmp_path, rows, gold)["span_precision_strict"] == 0.5
+    with pytest.raises(ValueError, match="4 examples, but 1 predictions"):
+        scored(tmp_path, answers[:1], gold)
+
+
+def test_documents(tmp_path: Path):
+    (tmp_path / "gold").mkdir()
+    (tmp_path / "gold" / "a.txt").write_text("Ann ran.")
+    (tmp_path / "gold" / "a.ann").write_text("T1\tPER 0 3\tAnn\n")
+    answers = write_jsonl(
+        tmp_path / "answers.jsonl", [spans((0, 1, "PER"), words=["Ann", "ran", "."])]
+    )
+    assert score_predictions(answers, str(tmp_path / "gold"))["span_f1_strict"] == 1.0
+
+
+@pytest.mark.parametrize(("answer", "message"), [
+    (spans((3, 6, "ORG")), r"answers.jsonl:1: span 3 to 6 \(ORG\) is empty or outside the 5 words"),
+    (spans((3, 3, "ORG")), r"answers.jsonl:1: span 3 to 3 \(ORG\) is empty"),
+    ({"spans": [{"start": 0, "end": 1}]}, r"answers.jsonl:1: .* is no span: write"),
+    ({"spans": [[0, "1", "X"]]}, r"answers.jsonl:1: .* is no span"),
+    ({"spans": {"start": 0}}, r"answers.jsonl:1: .* must be a list of spans"),
+    ({"spans": None}, r"answers.jsonl:1: None must be a list of spans"),
+    (spans(words=WORDS[1:]), r"answers.jsonl:1: 4 words for the 5 words of .*gold.jsonl:1"),
+    (spans(words=[*WORDS[:4], "Town"]), r":1: word 4 is 'Town', but 'City' in .*gold.jsonl:1"),
+    (spans(words="Ann"), r"answers.jsonl:1: 'Ann' for the 5 words"),
+    ({"spans": [{"start_char": 0, "end_char": 2, "label": "X"}]}, "in characters, but .*jsonl:1"),
+    ({"text": "Ann", "spans": []}, "in characters, but .*gold.jsonl:1 has words and no text"),
+])  # fmt: skip
+def test_spans_refused(tmp_path: Path, answer: dict, message: str):
+    with pytest.raises(ValueError, match=message):
+        scored(tmp_path, [answer], [{"tokens": WORDS, "spans": NESTED}])
+
+
+def test_spans_need_gold_spans(tmp_path: Path):
+    with pytest.raises(
+        ValueError, match="no spans to score against: give spans, or tags that spell"
+    ):
+        scored(tmp_path, [spans()], tagged(["NN", "VB"]))
+    with pytest.raises(ValueError, match=r"the text is not that of .*gold.jsonl:1"):
+        scored(tmp_path, [{"text": "Bob", "spans": []}], [{"text": "Ann", "spans": []}])
+
+
+@pytest.mark.parametrize(("predictions", "gold", "message"), [
+    ([{"label": "a"}, {"tags": ["O"]}], texts("a", "b"), "each line must have `label`"),
+    ([{}], texts("a"), "each line must have `label`"),
+    (labels("a", "b"), texts("a"), "1 examples, but 2 predictions"),
+    (labels("a"), [{"text": "a", "label": None}], "no row has a label"),
+    (labels(1.0), texts("a"), "labels are no numbers"),
+    (labels(0, 1), texts("a", "b"), "labels are no numbers"),
+    (labels(0.5, 1), texts("1", "b"), "labels are no numbers"),
+    ([{"tags": ["O"]}], tagged(["O", "O"]), r"answers.jsonl:1: 1 tags for the 2 words of .*:1"),
+    ([{"tags": ["O"]}], [{"tokens": ["a"]}], "no tags"),
+    ([{"tags": "O"}], tagged(["O"]), r"answers.jsonl:1: tags must be a list"),
+    (labels(None), texts("a"), r"answers.jsonl:1: label must be"),
+])  # fmt: skip
+def test_refused(tmp_path: Path, predictions: list[dict], gold: list[dict], message: str):
+    with pytest.raises(ValueError, match=message):
+        scored(tmp_path, predictions, gold)
+
+
+def test_gold_without_words_needs_no_answer(tmp_path: Path):
+    """A run leaves such rows out of its predictions, and its score is that of all others."""
+    gold = [
+        {"tokens": ["Ann", "ran"], "tags": ["B-PER", "O"]},
+        {"tokens": [], "tags": []},
+        {"tokens": ["Lee"], "tags": ["B-PER"]},
+    ]
+    answers = [{"tags": ["B-PER", "O"]}, {"tags": ["O"]}]
+    assert scored(tmp_path, answers, gold)["span_recall_conll"] == 0.5
+    answers.insert(1, {"tags": []})
+    assert scored(tmp_path, answers, gold)["span_recall_conll"] == 0.5
+
+
+@pytest.mark.parametrize(("first", "second"), [("I-PER", "I-PER"), ("B-PER", "E-PER")])
+def test_gold_in_another_scheme_is_read_as_in_training(tmp_path: Path, first: str, second: str):
+    """IO and BMES gold: B B is one tag right of two, as a run that read the gold as BIO says."""
+    gold = [{"tokens": ["Ann", "Lee", "ran", "M"], "tags": [first, second, "O", "O"]}]
+    if second == "E-PER":
+        gold[0] |= {"tags": ["B-PER", "M-PER", "E-PER", "S-PER"]}
+        answers, right = [["B-PER", "B-PER", "I-PER", "O"]], 2
+    else:
+        answers, right = [["B-PER", "B-PER", "O", "O"]], 3
+    scores = scored(tmp_path, [{"tags": tags} for tags in answers], gold)
+    assert scores["tag_accuracy"] == right / 4

@@ -1,0 +1,121 @@
+"""Pairs of gold and predicted spans, and what nervaluate and this toolkit's F1 make of them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from finetune.evaluation.metrics import span_scores
+from finetune.evaluation.span_matching import (
+    WAYS,
+    Match,
+    _sharing,
+    kinds_of,
+    match_sentences,
+    scores_by_way,
+)
+from finetune.types import Span
+
+PER, LOC, ORG = "PER", "LOC", "ORG"
+drawn = st.lists(
+    st.builds(
+        lambda start, length, label: Span(start, start + length, label),
+        st.integers(0, 6), st.integers(1, 4), st.sampled_from([PER, LOC]),
+    ), max_size=6,
+)  # fmt: skip
+sentences = st.lists(st.tuples(drawn, drawn), min_size=1, max_size=4)
+quick = settings(max_examples=40, deadline=None)
+
+
+def test_every_kind():
+    gold = [Span(0, 2, PER), Span(3, 4, LOC), Span(5, 8, ORG), Span(9, 11, ORG), Span(12, 13, PER)]
+    predicted = [Span(0, 2, PER), Span(3, 4, ORG), Span(6, 8, ORG), Span(10, 12, LOC),
+                 Span(14, 15, LOC)]  # fmt: skip
+    (found,) = match_sentences([gold], [predicted])
+    assert [(match.kind, match) for match in found] == [
+        ("correct", Match(gold[0], predicted[0])),
+        ("type", Match(gold[1], predicted[1])),
+        ("boundary", Match(gold[2], predicted[2])),
+        ("boundary and type", Match(gold[3], predicted[3])),
+        ("miss", Match(gold[4], None)),
+        ("false positive", Match(None, predicted[4])),
+    ]
+
+
+@quick
+@given(drawn, drawn)
+def test_every_pair_that_shares_words_is_looked_at(gold: list[Span], predicted: list[Span]):
+    shared = [(g, p) for p in predicted for g in gold if set(range(*g[:2])) & set(range(*p[:2]))]
+    assert sorted(_sharing(gold, predicted)) == sorted(shared)
+
+
+def test_scores_by_hand():
+    """One span of each kind, 5 gold and 5 predicted; nervaluate 1.2.1 answers the same."""
+    matches = [[
+        Match(Span(0, 2, PER), Span(0, 2, PER)),
+        Match(Span(3, 4, LOC), Span(3, 4, ORG)),
+        Match(Span(5, 8, ORG), Span(6, 8, ORG)),
+        Match(Span(9, 11, ORG), Span(10, 12, LOC)),
+        Match(Span(12, 13, PER), None),
+        Match(None, Span(14, 15, LOC)),
+    ]]  # fmt: skip
+    scores = scores_by_way(matches)
+    counts = {
+        way: [scores[way][name] for name in ("correct", "incorrect", "partial")] for way in WAYS
+    }
+    assert counts == {"strict": [1, 3, 0], "exact": [2, 2, 0], "partial": [2, 0, 2],
+                      "type": [2, 2, 0]}  # fmt: skip
+    f1 = {way: each["f1"] for way, each in scores.items()}
+    assert f1 == {"strict": 0.2, "exact": 0.4, "partial": 0.6, "type": 0.4}
+    assert all(each["missed"] == each["spurious"] == 1 for each in scores.values())
+
+
+def test_the_nearest_partner_is_taken():
+    gold = [Span(0, 6, PER), Span(2, 4, LOC)]
+    predicted = [Span(0, 5, PER), Span(1, 6, PER), Span(2, 4, ORG)]
+    (found,) = match_sentences([gold], [predicted])
+    assert found == [
+        Match(gold[0], predicted[0]), Match(None, predicted[1]), Match(gold[1], predicted[2])
+    ]  # fmt: skip
+
+
+@quick
+@given(sentences)
+def test_kinds_partition_spans(rows: list[tuple[list[Span], list[Span]]]):
+    gold, predicted = zip(*rows, strict=True)
+    for right, answers, matches in zip(
+        gold, predicted, match_sentences(gold, predicted), strict=True
+    ):
+        assert sorted(m.gold for m in matches if m.gold) == sorted(set(right))
+        assert sorted(m.predicted for m in matches if m.predicted) == sorted(set(answers))
+        again = match_sentences([right[::-1]], [answers[::-1]])
+        assert again == [matches]
+
+
+@quick
+@given(sentences)
+def test_strict_is_span_f1_and_ways_are_ordered(rows: list[tuple[list[Span], list[Span]]]):
+    gold, predicted = zip(*rows, strict=True)
+    matches = match_sentences(gold, predicted)
+    scores, expected = scores_by_way(matches), span_scores(gold, predicted)
+    for name in ("precision", "recall", "f1"):
+        assert scores["strict"][name] == pytest.approx(expected[name])
+        assert scores["strict"][name] <= scores["exact"][name] <= scores["partial"][name] <= 1
+        assert scores["strict"][name] <= scores["type"][name] <= 1
+    counts = kinds_of(matches)
+    assert sum(counts.values()) == sum(map(len, matches))
+    for each in scores.values():
+        paired = each["correct"] + each["incorrect"] + each["partial"]
+        assert paired + each["missed"] == sum(len(set(spans)) for spans in gold)
+        assert paired + each["spurious"] == sum(len(set(spans)) for spans in predicted)
+
+
+def test_nothing_at_all():
+    scores = scores_by_way(match_sentences([[]], [[]]))
+    assert all(each["f1"] == 0.0 for each in scores.values())
+
+
+def test_sentences_of_unequal_number():
+    with pytest.raises(ValueError, match="1 gold and 2 predicted sentences"):
+        match_sentences([[]], [[], []])

@@ -1,0 +1,128 @@
+"""Scores of parts: that parts make the whole, and that they say what other scores say."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from finetune.data.spans import inner_spans
+from finetune.evaluation.metrics import span_scores
+from finetune.evaluation.span_metrics import span_ner_scores
+from finetune.evaluation.subgroups import (
+    FAMILIAR,
+    KNOWN,
+    PLACES,
+    SpanPart,
+    bucket,
+    buckets,
+    depths,
+    span_breakdowns,
+    surface_forms,
+    tags_of_words,
+    word_breakdowns,
+)
+from finetune.types import Span
+
+SIZE = 12
+drawn = st.lists(
+    st.builds(
+        lambda start, length, label: Span(start, start + length, label),
+        st.integers(0, 6), st.integers(1, 6), st.sampled_from(["PER", "LOC"]),
+    ), max_size=7,
+)  # fmt: skip
+rows = st.lists(
+    st.tuples(st.lists(st.sampled_from("abc"), min_size=SIZE, max_size=SIZE), drawn, drawn),
+    min_size=1, max_size=4,
+)  # fmt: skip
+quick = settings(max_examples=40, deadline=None)
+
+
+def test_buckets():
+    assert buckets(PLACES) == ["1", "2-10", "11-50", "51-100", "101-200", "201+"]
+    assert [bucket(n, PLACES) for n in (0, 1, 2, 10, 11, 200, 201, 10**6)] == [
+        "1", "1", "2-10", "2-10", "11-50", "101-200", "201+", "201+"]  # fmt: skip
+
+
+def test_depths_of_a_nest():
+    spans = [Span(0, 9, "A"), Span(0, 9, "B"), Span(1, 8, "A"), Span(2, 3, "C"), Span(7, 10, "A")]
+    assert [depths(spans)[span] for span in spans] == [0, 0, 1, 2, 0]
+
+
+@quick
+@given(drawn)
+def test_depth_is_the_longest_chain_around(spans: list[Span]):
+    found = depths(spans)
+    assert {span for span, depth in found.items() if depth} == inner_spans(spans)
+
+    def chain(span: Span) -> int:
+        around = [o for o in set(spans)
+                  if o.start <= span.start and span.end <= o.end and o[:2] != span[:2]]  # fmt: skip
+        return max(map(chain, around), default=-1) + 1
+
+    assert found == {span: chain(span) for span in set(spans)}
+
+
+@quick
+@given(rows)
+def test_parts_make_the_whole(sentences: list[tuple[list[str], list[Span], list[Span]]]):
+    words, gold, predicted = zip(*sentences, strict=True)
+    whole = span_scores(gold, predicted)
+    correct = sum(len(set(a) & set(b)) for a, b in zip(gold, predicted, strict=True))
+    found = span_breakdowns(words, gold, predicted, surface_forms(words[:1], gold[:1]))
+    assert {"length", "sentence length", "first word", "in training"} <= {*found}
+    for name, groups in found.items():
+        sums = {key: sum(getattr(group, key) for group in groups)
+                for key in ("gold", "found", "predicted", "right")}  # fmt: skip
+        assert sums["found"] == sums["right"] == correct
+        assert sums["gold"] == sum(len(set(spans)) for spans in gold)
+        assert sums["predicted"] == sum(len(set(spans)) for spans in predicted)
+        assert SpanPart("", **sums).f1 == pytest.approx(whole["f1"])
+        if name != "depth":
+            assert all(group.found == group.right for group in groups)
+
+
+def test_depth_agrees_with_the_score():
+    gold = [[Span(0, 4, "ORG"), Span(1, 2, "LOC"), Span(2, 3, "PER")], [Span(0, 3, "ORG")]]
+    predicted = [[Span(0, 4, "ORG"), Span(1, 2, "LOC")], [Span(0, 3, "ORG"), Span(0, 1, "PER")]]
+    words = [["w"] * 4, ["w"] * 3]
+    outermost, inner = span_breakdowns(words, gold, predicted)["depth"]
+    scores = span_ner_scores(gold, predicted)
+    assert (outermost.name, inner.name) == ("outermost", "within 1")
+    assert outermost.f1 == pytest.approx(scores["span_f1_outermost"])
+    assert inner.f1 == pytest.approx(scores["span_f1_inner"])
+    assert (inner.gold, inner.predicted) == (scores["inner_gold"], scores["inner_predicted"])
+
+
+def test_depth_found_otherwise():
+    """A span that is inner in gold and outermost among the predicted is found, and right there."""
+    gold, predicted = [[Span(0, 4, "ORG"), Span(1, 2, "LOC")]], [[Span(1, 2, "LOC")]]
+    outermost, inner = span_breakdowns([["w"] * 4], gold, predicted)["depth"]
+    assert (outermost.gold, outermost.found, outermost.predicted, outermost.right) == (1, 0, 1, 1)
+    assert (inner.gold, inner.found, inner.predicted, inner.right) == (1, 1, 0, 0)
+    assert outermost.f1 == inner.f1 == 0.0
+
+
+def test_seen_and_unseen():
+    train = surface_forms([["New", "York", "is", "Ana"]], [[Span(0, 2, "LOC"), Span(3, 4, "PER")]])
+    assert train == {"New York": {"LOC"}, "Ana": {"PER"}}
+    words = [["Ana", "left", "New", "York", "for", "Oslo"]]
+    gold = [[Span(0, 1, "PER"), Span(2, 4, "ORG"), Span(5, 6, "LOC")]]
+    predicted = [[Span(0, 1, "PER"), Span(2, 4, "LOC"), Span(5, 6, "LOC")]]
+    found = span_breakdowns(words, gold, predicted, train)["in training"]
+    assert [(p.name, p.gold, p.predicted, p.right) for p in found] == [
+        (FAMILIAR[0], 1, 2, 1), (FAMILIAR[1], 1, 0, 0), (FAMILIAR[2], 1, 1, 1)]  # fmt: skip
+    assert "in training" not in span_breakdowns(words, gold, predicted)
+
+
+def test_unseen_words():
+    train = tags_of_words([["the", "run", "run"]], [["DET", "NOUN", "VERB"]])
+    words = [["the", "run"], ["a", "the", "dog"]]
+    gold = [["DET", "NOUN"], ["DET", "DET", "NOUN"]]
+    predicted = [["DET", "VERB"], ["DET", "NOUN", "VERB"]]
+    found = word_breakdowns(words, gold, predicted, train)
+    assert [(p.name, p.number, p.right) for p in found["in training"]] == [
+        (KNOWN[0], 2, 1), (KNOWN[1], 1, 0), (KNOWN[2], 2, 1)]  # fmt: skip
+    assert [(p.name, p.accuracy) for p in found["place"]] == [("1", 1.0), ("2-10", 0.0)]
+    for groups in found.values():
+        assert (sum(p.number for p in groups), sum(p.right for p in groups)) == (5, 2)

@@ -1,0 +1,158 @@
+"""Prediction: every example answered once, repetitions computed once, streams in bounded pieces."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.overrides import TorchFunctionMode
+
+from finetune.config.tasks import ClassifyConfig, NerConfig, TagConfig, TrainConfig
+from finetune.inference import loop as prediction
+from finetune.inference.loop import predict, predict_stream
+from finetune.tasks import Task, load_task
+from tests import small_data as data
+from tests import tiny
+
+CONFIGS: dict[str, tuple[type[TrainConfig], dict[str, Any]]] = {
+    "classify": (ClassifyConfig, {"long_text": "window"}),
+    "tag": (TagConfig, {}),
+    "crf": (TagConfig, {"crf": True}),
+    "ner": (NerConfig, {}),
+}
+
+
+@pytest.fixture(params=CONFIGS)
+def asked(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Task, Any, list[Any]]:
+    """A task, a model, and examples of which each occurs three times; long ones have windows."""
+    kind, settings = CONFIGS[request.param]
+    name = {"crf": "tag"}.get(request.param, request.param)
+    (data.sentiment if name == "classify" else data.entities)(tmp_path / "data")
+    model = tiny.save_tiny_checkpoint(tmp_path / "bert", "bert")
+    config = kind(
+        model=str(model), data=str(tmp_path / "data"), max_length=14, overlap=4, precision="fp32",
+        **settings,
+    )  # fmt: skip
+    task = load_task(config, name)
+    several = 3 * task.read("test")
+    return task, task.head(), [replace(e, id=place) for place, e in enumerate(several)]
+
+
+def alone(task: Task, head: Any, examples: list[Any]) -> list[Any]:
+    """Each example asked for by itself."""
+    return [predict(task, head, [example])[0] for example in examples]
+
+
+def assert_alike(found: list[Any], expected: list[Any]) -> None:
+    assert [answer.id for answer in found] == [answer.id for answer in expected]
+    for one, other in zip(found, expected, strict=True):
+        mine, theirs = one.record(), other.record()
+        for name in mine.keys() - {"score", "scores", "spans"}:
+            assert mine[name] == theirs[name]
+        if "score" in mine:
+            assert mine["score"] == pytest.approx(theirs["score"], abs=1e-5)
+
+
+def test_repetitions_are_computed_once(
+    asked: tuple[Task, Any, list[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task, head, examples = asked
+    expected = alone(task, head, examples)
+    computed, forward = [], head.forward
+
+    def counted(batch: Any) -> Any:
+        computed.extend(batch.lengths)
+        return forward(batch)
+
+    monkeypatch.setattr(head, "forward", counted)
+    found = predict(task, head, examples)
+    assert_alike(found, expected)
+    once = len(examples) // 3
+    assert 0 < len(computed) <= task.encode(examples[:once]).num_windows.sum()
+    for first, again in zip(found[:once], found[once:], strict=False):
+        assert {**first.record(), "id": 0} == {**again.record(), "id": 0}, "to the last bit"
+
+
+class Beside:
+    """Stands in for a stream beside that of the model."""
+
+    def __init__(self, events: list[str]) -> None:
+        self.events, self.marks = events, 0
+
+    def mark(self) -> int:
+        self.marks += 1
+        return self.marks
+
+    def run(self, action: Any, mark: int) -> Any:
+        self.events.append(f"read {mark}")
+        return action()
+
+
+def test_one_batch_is_computed_while_another_is_read(
+    asked: tuple[Task, Any, list[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a GPU: the same answers, and never more than two batches at a time."""
+    task, head, examples = asked
+    task.config = replace(task.config, max_tokens=20)
+    expected = predict(task, head, examples)
+    events: list[str] = []
+    forward, beside = head.forward, Beside(events)
+    monkeypatch.setattr(head, "forward", lambda b: events.append("computed") or forward(b))
+    monkeypatch.setattr(prediction, "_aside", lambda device: beside)
+    assert predict(task, head, examples) == expected
+    number = beside.marks
+    between = [event for n in range(1, number) for event in ("computed", f"read {n}")]
+    assert number > 2 and events == ["computed", *between, f"read {number}"]
+
+
+@pytest.mark.parametrize("chunk", [1, 5, 1000])
+def test_a_stream_is_answered_piece_by_piece(
+    asked: tuple[Task, Any, list[Any]], chunk: int
+) -> None:
+    task, head, examples = asked
+    taken = 0
+
+    def stream() -> Iterator[Any]:
+        nonlocal taken
+        for example in examples:
+            taken += 1
+            yield example
+
+    answers = predict_stream(task, head, stream(), chunk=chunk)
+    first = next(answers)
+    assert taken <= 3 * chunk, "what is computed, what is encoded, and what is read for the next"
+    assert_alike([first, *answers], alone(task, head, examples))
+
+
+class _Brought(TorchFunctionMode):
+    """Refuses double precision for all tensors but those that were brought to the CPU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.brought: list[torch.Tensor] = []
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), named: Any = None
+    ) -> Any:
+        if function is torch.Tensor.double:
+            assert any(args[0] is tensor for tensor in self.brought), "double precision on a device"
+        found = function(*args, **(named or {}))
+        if function is torch.Tensor.cpu:
+            self.brought.append(found)
+        return found
+
+
+def test_devices_without_double_precision_answer(asked: tuple[Task, Any, list[Any]]) -> None:
+    task, head, examples = asked
+    with _Brought():
+        assert len(predict(task, head, examples)) == len(examples)
+
+
+def test_nothing_is_nothing(asked: tuple[Task, Any, list[Any]]) -> None:
+    task, head, _ = asked
+    assert predict(task, head, []) == []
+    assert list(predict_stream(task, head, iter([]))) == []

@@ -1,0 +1,228 @@
+"""ONNX graphs answer as plain transformers does, for every family; what cannot be is refused."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import (
+    AutoConfig,
+    AutoModelForMaskedLM,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    AutoTokenizer,
+)
+
+import finetune
+from finetune.config.tasks import ClassifyConfig, NerConfig, NliConfig, TagConfig
+from finetune.data import Dataset
+from finetune.models.loading import quiet
+from finetune.tasks import load_task
+from finetune.types import Span, TextExample, TokenExample
+from tests import tiny
+from tests.command import Outcome, run
+
+pytest.importorskip("onnx")
+onnxruntime = pytest.importorskip("onnxruntime")
+
+from finetune.inference import onnx as export  # noqa: E402
+from finetune.inference import onnx_graph  # noqa: E402
+
+FILES = {"model.onnx", "tokenizer.json", "tokenizer_config.json", "config.json", "finetune.json"}
+FIRSTS = ["the train was late", "anna", "a man is playing a guitar while a woman is singing a song"]
+SECONDS = ["two children run", "nothing contradicts what the reporter wrote", "so"]
+WORDS = ("anna", "smith", "saw", "new", "york", ".")
+
+
+def examples(task: str) -> list[Any]:
+    if task == "classify":
+        return [TextExample(0, FIRSTS[0], label="neg"), TextExample(1, FIRSTS[1], label="pos")]
+    if task == "nli":
+        labels = ("entailment", "neutral", "contradiction")
+        rows = zip(FIRSTS, SECONDS, labels, strict=True)
+        return [TextExample(i, *row) for i, row in enumerate(rows)]
+    if task == "tag":
+        tags = ("B-PER", "I-PER", "O", "B-LOC", "I-LOC", "O")
+        return [TokenExample(0, WORDS, (Span(0, 2, "PER"), Span(3, 5, "LOC")), tags)]
+    return [TokenExample(0, WORDS, (Span(0, 2, "PER"), Span(1, 2, "PER")))]
+
+
+CONFIGS = {"classify": ClassifyConfig, "nli": NliConfig, "tag": TagConfig, "ner": NerConfig}
+
+
+def saved(folder: Path, task: str, family: str = "bert", **settings: Any) -> Path:
+    """What a run saves of its model, untrained but with logits far apart."""
+    source = folder / family
+    if not source.exists():
+        tiny.save_tiny_checkpoint(source, family)
+    rows = examples(task)
+    data = Dataset("rows", {"train": rows, "validation": rows})
+    made = load_task(CONFIGS[task](model=str(source), **settings), task, data)
+    head = made.head()
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in head.head_parameters().values():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.3)
+    place = folder / f"{family}-{task}-{'-'.join(settings)}"
+    head.save_pretrained(place / "best")
+    made.save(place / "best")
+    return place
+
+
+def one_line(outcome: Outcome, *parts: str) -> None:
+    assert outcome.code == 2, outcome
+    assert outcome.err.startswith("error: ") and outcome.err.count("\n") == 1, outcome.err
+    for part in parts:
+        assert part in outcome.err
+
+
+def answers(folder: Path, inputs: dict[str, np.ndarray]) -> np.ndarray:
+    session = onnxruntime.InferenceSession(str(folder / "model.onnx"))
+    names = {entry.name for entry in session.get_inputs()}
+    assert all(entry.type == "tensor(int64)" for entry in session.get_inputs())
+    fed = {name: value.astype(np.int64) for name, value in inputs.items() if name in names}
+    assert fed.keys() == names, "the tokenizer gives all that the graph takes"
+    (logits,) = session.run(None, fed)
+    assert session.get_outputs()[0].name == "logits" and logits.dtype == np.float32
+    return logits
+
+
+@pytest.mark.parametrize("task", ["nli", "tag"])
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_answers_are_those_of_plain_transformers(family: str, task: str, tmp_path: Path) -> None:
+    place = saved(tmp_path, task, family)
+    made = export.export_onnx(place, tmp_path / "graph")
+    assert made.difference < 3e-5 * max(1.0, made.scale)
+    kind = AutoModelForTokenClassification if task == "tag" else AutoModelForSequenceClassification
+    with quiet():
+        model = kind.from_pretrained(place / "best", dtype=torch.float32).eval()
+        tokenizer = AutoTokenizer.from_pretrained(tmp_path / "graph")
+    segments = "token_type_ids" in made.inputs
+    assert segments == (getattr(model.config, "type_vocab_size", 0) > 1 and family in SEGMENTED)
+    accepted = inspect.signature(model.forward).parameters
+    for size, width in ((1, None), (3, None), (2, 50), (1, 50)):
+        texts = (FIRSTS[:size],) if task == "tag" else (FIRSTS[:size], SECONDS[:size])
+        padding = {"padding": "max_length", "max_length": width} if width else {"padding": True}
+        inputs = tokenizer(*texts, **padding, return_tensors="pt")
+        with torch.no_grad():
+            known = {name: value for name, value in inputs.items() if name in accepted}
+            expected = model(**known).logits.numpy()
+        found = answers(tmp_path / "graph", {k: v.numpy() for k, v in inputs.items()})
+        assert found.shape == expected.shape
+        if task == "tag":
+            real = inputs["attention_mask"].bool().numpy()
+            found, expected = found[real], expected[real]
+        np.testing.assert_allclose(found, expected, rtol=0, atol=5e-5 * max(1.0, made.scale))
+
+
+SEGMENTED = ("bert", "electra", "albert", "ernie", "nomic_bert")
+"""Families whose models and tokenizers tell the two texts of a pair apart."""
+
+
+def test_probabilities_are_those_of_predict(tmp_path: Path) -> None:
+    place = saved(tmp_path, "nli", precision="fp32")
+    export.export_onnx(place, tmp_path / "graph")
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "graph")
+    inputs = tokenizer(FIRSTS, SECONDS, padding=True, return_tensors="np")
+    logits = torch.from_numpy(answers(tmp_path / "graph", dict(inputs)))
+    names = AutoConfig.from_pretrained(tmp_path / "graph").id2label
+    pairs = list(zip(FIRSTS, SECONDS, strict=True))
+    for row, prediction in zip(logits, finetune.load(place).predict(pairs), strict=True):
+        mine = {names[i]: float(value) for i, value in enumerate(row.softmax(-1))}
+        assert mine == pytest.approx(prediction.scores, abs=1e-5)
+
+
+def test_command(tmp_path: Path) -> None:
+    place, graph = saved(tmp_path, "tag", label_pieces="all"), tmp_path / "new" / "graph"
+    outcome = run("export", place, "--output", graph)
+    assert outcome.code == 0 and outcome.err == ""
+    difference, size, latency = outcome.out.splitlines()
+    assert difference.startswith("largest difference to torch: ")
+    assert "batches of 1, 1, 1, 2, 6 sequences" in difference and "to 63 tokens" in difference
+    megabytes = (graph / "model.onnx").stat().st_size / 1e6
+    assert size.startswith(f"{graph / 'model.onnx'}: {megabytes:.1f} MB, inputs input_ids, att")
+    assert latency.startswith("one text of ") and "onnxruntime" in latency and "torch" in latency
+    assert {path.name for path in graph.iterdir()} == FILES
+    assert [path.name for path in graph.parent.iterdir()] == ["graph"]
+    config = json.loads((graph / "config.json").read_text())
+    assert config["id2label"]["1"] == "B-LOC"
+    for name in ("finetune.json", "tokenizer.json"):
+        assert (graph / name).read_bytes() == (place / "best" / name).read_bytes()
+    one_line(run("predict", graph, "--text", "a"), "cannot be loaded", "model.safetensors")
+
+
+def test_an_empty_folder_may_stand_there(tmp_path: Path) -> None:
+    place = saved(tmp_path, "classify")
+    (tmp_path / "graph").mkdir()
+    export.export_onnx(place / "best", tmp_path / "graph")
+    one_line(run("export", place, "--output", tmp_path / "graph"), "is not empty", "new folder")
+    one_line(run("export", place, "--output", place), "is not empty")
+    (tmp_path / "file").write_text("")
+    one_line(run("export", place, "--output", tmp_path / "file"), "is a file")
+    one_line(run("export", place, "--output", tmp_path / "file" / "x"), "cannot be made")
+    (tmp_path / "other.new").mkdir()
+    one_line(run("export", place, "--output", tmp_path / "other"), "other.new: exists")
+    assert (tmp_path / "other.new").exists() and not (tmp_path / "other").exists()
+
+
+def test_what_no_graph_can_answer(tmp_path: Path) -> None:
+    for task, settings, parts in (
+        ("ner", {}, ("ner models score spans", "train `finetune tag`")),
+        ("tag", {"crf": True}, ("CRF", "without --crf")),
+        ("classify", {"long_text": "window"}, ("several windows", "--long-text truncate")),
+    ):
+        place = saved(tmp_path, task, **settings)
+        one_line(run("export", place, "--output", tmp_path / "graph"), *parts, "finetune predict")
+    one_line(run("export", tmp_path / "absent", "--output", tmp_path / "graph"), "no such folder")
+    one_line(run("export", "--output", tmp_path / "graph"), "finetune export RUN --output FOLDER")
+    one_line(run("export", tmp_path), "finetune export RUN --output FOLDER")
+    assert not list(tmp_path.glob("graph*"))
+
+
+@pytest.mark.parametrize("package", ["onnx", "onnxruntime"])
+def test_packages_that_are_missing(
+    package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    outcome = run("export", tmp_path, "--output", tmp_path / "graph")
+    one_line(outcome, f"export needs {package}: pip install 'finetune[onnx]'")
+
+
+@pytest.mark.parametrize("wrong", [3e-3, float("nan")])
+def test_a_graph_that_answers_otherwise_is_not_kept(
+    wrong: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = saved(tmp_path, "classify")
+
+    class Wrong(onnx_graph.Logits):
+        def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
+            return super().forward(*inputs) + wrong
+
+    monkeypatch.setattr(onnx_graph, "Logits", Wrong)
+    outcome = run("export", place, "--output", tmp_path / "graph")
+    one_line(outcome, "bert models cannot be exported", "are off by", "finetune predict")
+    assert not list(tmp_path.glob("graph*"))
+
+
+def test_a_family_that_cannot_be_traced(tmp_path: Path) -> None:
+    """Longformer pads to its window by the size of the traced batch."""
+    changes = {"attention_window": [8], "max_position_embeddings": 66, "type_vocab_size": 1}
+    tokenizer = tiny.tokenizer("roberta")
+    config = AutoConfig.for_model(
+        "longformer", vocab_size=len(tokenizer), hidden_size=32, num_hidden_layers=1,
+        num_attention_heads=4, intermediate_size=48, pad_token_id=tokenizer.pad_token_id,
+        initializer_range=0.3, **changes,
+    )  # fmt: skip
+    with quiet():
+        AutoModelForMaskedLM.from_config(config).save_pretrained(tmp_path / "longformer")
+    tokenizer.save_pretrained(tmp_path / "longformer")
+    place = saved(tmp_path, "classify", "longformer", max_length=40)
+    outcome = run("export", place, "--output", tmp_path / "graph")
+    one_line(outcome, "longformer models cannot be exported", "finetune predict")
+    assert not list(tmp_path.glob("graph*"))

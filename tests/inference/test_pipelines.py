@@ -1,0 +1,122 @@
+"""transformers' ``pipeline`` gives the entities that the predictor gives, however it is called."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import pipeline
+
+import finetune
+import finetune.inference.pipelines
+from finetune.config.tasks import NerConfig
+from finetune.data import Dataset
+from finetune.tasks import load_task
+from finetune.types import Span, TokenExample
+from tests import tiny
+
+TEXTS = [
+    "Anna saw  New York, and\tGeneral Motors.",
+    "",
+    "Peter Blackburn lives in Brussels ; Maria Garcia lives in Madrid . " * 6,
+    "Unbelievably!",
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """What a run saves of its model, untrained but with scores far apart."""
+    place = tmp_path_factory.mktemp("pipelines")
+    source = str(tiny.save_tiny_checkpoint(place / "pretrained", "bert"))
+    words = ("Anna", "Smith", "saw", "New", "York", ".")
+    spans = (Span(0, 2, "PER"), Span(1, 2, "PER"), Span(3, 5, "LOC"))
+    examples = [TokenExample(index, words, spans) for index in range(3)]
+    data = Dataset("sentences", {"train": examples, "validation": examples})
+    task = load_task(NerConfig(model=source, max_width=3, precision="fp32"), "ner", data)
+    head = task.head()
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in head.head_parameters().values():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.3)
+    head.save_pretrained(place / "best")
+    task.save(place / "best")
+    return place / "best"
+
+
+@pytest.fixture(scope="module")
+def expected(folder: Path) -> list[list[dict]]:
+    """The predictor's answers in the pipeline's form."""
+    records = [prediction.record() for prediction in finetune.load(folder).predict(TEXTS)]
+    return [
+        [
+            {"entity": span["label"], "score": span["score"], "word": span["text"],
+             "start": span["start_char"], "end": span["end_char"]}
+            for span in record["spans"]
+        ]
+        for record in records
+    ]  # fmt: skip
+
+
+def assert_same(found: list[list[dict]], expected: list[list[dict]]) -> None:
+    """The same entities of the same texts; scores to five digits."""
+    for mine, theirs in zip(found, expected, strict=True):
+        close = [entity | {"score": pytest.approx(entity["score"], abs=1e-5)} for entity in theirs]
+        assert mine == close
+
+
+def test_answers_are_those_of_the_predictor(folder: Path, expected: list[list[dict]]) -> None:
+    recognise = pipeline("span-ner", model=str(folder))
+    assert isinstance(recognise, finetune.inference.pipelines.SpanNerPipeline)
+    assert not recognise.model.training
+    found = recognise(TEXTS)
+    assert_same(found, expected)
+    assert found[1] == []
+    assert sum(map(len, found)) > 5
+    for text, entities in zip(TEXTS, found, strict=True):
+        for entity in entities:
+            assert list(entity) == ["entity", "score", "word", "start", "end"]
+            assert text[entity["start"] : entity["end"]] == entity["word"]
+            assert isinstance(entity["score"], float)
+
+
+def test_one_text_lists_and_generators(folder: Path, expected: list[list[dict]]) -> None:
+    recognise = pipeline("span-ner", model=str(folder))
+    assert_same([recognise(text) for text in TEXTS], expected)
+    assert_same(recognise(TEXTS[:1]), expected[:1])
+    for size in (2, 3, 100):
+        assert_same(recognise(TEXTS, batch_size=size), expected)
+    assert_same(pipeline("span-ner", model=str(folder), batch_size=4)(TEXTS), expected)
+    lazily = recognise((text for text in TEXTS), batch_size=2)
+    assert_same(list(lazily), expected)
+
+
+def test_model_in_memory_and_half_precision(folder: Path, expected: list[list[dict]]) -> None:
+    model = finetune.inference.pipelines.SpanNer.from_pretrained(folder, batching="padded")
+    assert_same(pipeline("span-ner", model=model)(TEXTS), expected)
+    half = pipeline("span-ner", model=str(folder), dtype=torch.bfloat16)
+    assert half.model.dtype == torch.bfloat16
+    assert len(half(TEXTS)) == len(TEXTS)
+
+
+def test_what_is_refused(folder: Path, tmp_path: Path) -> None:
+    recognise = pipeline("span-ner", model=str(folder))
+    with pytest.raises(ValueError, match="takes texts, not 3"):
+        recognise([3])
+    with pytest.raises(TypeError, match="threshold"):
+        recognise(TEXTS, threshold=0.1)
+    finetune.inference.pipelines.SpanNer.from_pretrained(folder).save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=r"no finetune\.json"):
+        pipeline("span-ner", model=str(tmp_path))
+
+
+def test_importing_it_is_all(folder: Path) -> None:
+    code = (
+        "import finetune.inference.pipelines\nfrom transformers import pipeline\n"
+        f"print(len(pipeline('span-ner', model={str(folder)!r})({TEXTS[:1]!r})))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "1\n"
+    assert "Warning" not in done.stderr

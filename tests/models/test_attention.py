@@ -1,0 +1,234 @@
+"""Packed attention sees each sequence alone: equal to a dense block mask, in every layout."""
+
+from __future__ import annotations
+
+import random
+from itertools import chain
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from finetune.models import attention
+from finetune.models.attention import attend
+from finetune.models.grouping import order_of
+from finetune.models.packing import MAX_WASTE, MULTIPLE, PackedLayout, near_equal, round_up
+
+LAYER = nn.Module()
+
+
+def layout_of(lengths: list[int], device: str = "cpu") -> PackedLayout:
+    boundaries = torch.tensor([0, *lengths]).cumsum(0).int().to(device)
+    return PackedLayout(boundaries, tuple(lengths))
+
+
+def dense(rows: list[Tensor], lengths: list[int], window: int | None, scale: float) -> Tensor:
+    """[1, A, T, D] three times -> [1, T, A, D], by one mask of T x T."""
+    owner = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
+    mask = owner[:, None] == owner
+    if window is not None:
+        place = torch.arange(len(owner))
+        mask &= (place[:, None] - place).abs() < window
+    mask = mask.to(rows[0].device)
+    return F.scaled_dot_product_attention(*rows, attn_mask=mask, scale=scale).transpose(1, 2)
+
+
+@pytest.mark.parametrize("window", [None, 1, 3, 8])
+@pytest.mark.parametrize("seed", range(6))
+def test_equals_dense_block_mask(window: int | None, seed: int) -> None:
+    chance = random.Random(seed)
+    lengths = [chance.choice((1, 2, 7, 7, 8, 8, 9, 30)) for _ in range(chance.randint(1, 14))]
+    if seed % 2:
+        lengths.sort()
+    rows = [torch.randn(1, 2, sum(lengths), 4, dtype=torch.double) for _ in range(3)]
+    ours, theirs = ([row.clone().requires_grad_() for row in rows] for _ in range(2))
+    out, _ = attend(
+        LAYER, *ours, None, scaling=0.7, sliding_window=window, layout=layout_of(lengths)
+    )
+    expected = dense(theirs, lengths, window, 0.7)
+    weight = torch.randn_like(expected)
+    (out * weight).sum().backward()
+    (expected * weight).sum().backward()
+    torch.testing.assert_close(out, expected, rtol=0, atol=1e-13)
+    for mine, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(mine.grad, other.grad, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("num_heads", [1, 2])
+def test_heads_that_share_keys_and_values(num_heads: int) -> None:
+    """Equal to torch's own grouped-query attention under a dense block mask."""
+    lengths = [7, 3, 9, 8]
+    query = torch.randn(1, 4, 27, 8, dtype=torch.double, requires_grad=True)
+    key, value = (
+        torch.randn(1, num_heads, 27, 8, dtype=torch.double, requires_grad=True) for _ in range(2)
+    )
+    owner = torch.repeat_interleave(torch.arange(4), torch.tensor(lengths))
+    expected = F.scaled_dot_product_attention(
+        query, key, value, attn_mask=owner[:, None] == owner, enable_gqa=True
+    ).transpose(1, 2)
+    out, _ = attend(LAYER, query, key, value, None, layout=layout_of(lengths))
+    torch.testing.assert_close(out, expected, rtol=0, atol=1e-13)
+    weight = torch.randn_like(out)
+    grads = [torch.autograd.grad((o * weight).sum(), (query, key, value)) for o in (out, expected)]
+    for mine, other in zip(*grads, strict=True):
+        torch.testing.assert_close(mine, other, rtol=0, atol=1e-12)
+
+
+def test_queries_and_keys_of_a_wider_type_than_values() -> None:
+    """What rotations leave under autocast: the values' type is that of the answer, as in torch."""
+    query, key, value = (torch.randn(1, 2, 12, 8) for _ in range(3))
+    layout = layout_of([5, 7])
+    mixed, _ = attend(LAYER, query, key, value.bfloat16(), None, layout=layout)
+    rows = [tensor.bfloat16() for tensor in (query, key, value)]
+    assert torch.equal(mixed, attend(LAYER, *rows, None, layout=layout)[0])
+    assert mixed.dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("multiple", [1, 16])
+def test_groups_waste_little_and_cover_all(multiple: int) -> None:
+    chance = random.Random(1)
+    lengths = [chance.randint(1, 120) for _ in range(200)]
+    groups = list(near_equal(lengths, MAX_WASTE, multiple))
+    assert sorted(chain.from_iterable(groups)) == list(range(200))
+    padded = tokens = 0
+    for group in groups:
+        sizes = {round_up(lengths[member], multiple) for member in group}
+        if len(sizes) > 1 or multiple == 1:  # else there is no smaller shape for them
+            padded += max(sizes) * len(group)
+            tokens += sum(lengths[member] for member in group)
+    assert padded <= (1 + MAX_WASTE) * tokens
+    assert len(groups) < 25
+
+
+@pytest.mark.parametrize("heads_first", [False, True])
+def test_rows_go_to_their_groups_and_back(heads_first: bool) -> None:
+    lengths = [5, 0, 17, 16, 40, 1]
+    layout, num_heads = layout_of(lengths), 3
+    order = order_of(layout, num_heads, heads_first)
+    assert order_of(layout, num_heads, heads_first) is order
+    rows = torch.randn(sum(lengths), num_heads, 2, requires_grad=True)
+    there = order.there(rows)
+    assert torch.equal(order.again(there), rows.flatten(0, 1))
+    weight = torch.randn_like(there)
+    ((there * weight).sum() + order.again(there).square().sum()).backward()
+    assert torch.equal(rows.grad.flatten(0, 1), weight[order.back] + 2 * rows.flatten(0, 1))
+    sequences = rows[:, 1].split(lengths)
+    for group, own in zip(layout.groups, there.split(order.sizes), strict=True):
+        assert group.longest % MULTIPLE == 0
+        shape = (num_heads, group.size) if heads_first else (group.size, num_heads)
+        outer = own.view(*shape, group.longest, 2)
+        first = outer[1, 0] if heads_first else outer[0, 1]
+        assert any(torch.equal(first[: len(s)], s) for s in sequences if len(s))
+    assert sum(group.size for group in layout.groups) == 5
+
+
+def test_attention_dropout_acts() -> None:
+    rows = [torch.randn(1, 2, 12, 4) for _ in range(3)]
+    layout = layout_of([5, 7])
+    still, _ = attend(LAYER, *rows, None, layout=layout)
+    mean = torch.stack([attend(LAYER, *rows, None, 0.3, layout=layout)[0] for _ in range(600)])
+    assert not torch.allclose(mean[0], still)
+    assert (mean.mean(0) - still).abs().max() < 0.25  # unbiased: kept weights are scaled up
+
+
+def test_refuses_what_would_mix_sequences() -> None:
+    rows = [torch.randn(1, 2, 12, 4) for _ in range(3)]
+    restarting = torch.cat([torch.arange(5), torch.arange(7)])[None]
+    with pytest.raises(ValueError, match="no packed layout"):
+        attend(LAYER, *rows, None, position_ids=restarting)
+    with pytest.raises(ValueError, match="local window"):
+        attend(LAYER, *rows, None, sliding_window=4)
+    with pytest.raises(ValueError, match="12 tokens"):
+        attend(LAYER, *[row[:, :, :11] for row in rows], None, layout=layout_of([5, 7]))
+    with pytest.raises(ValueError, match="attention mask"):
+        attend(LAYER, *rows, torch.ones(1, 1, 12, 12), layout=layout_of([5, 7]))
+    causal = nn.Module()
+    causal.is_causal = True
+    with pytest.raises(ValueError, match="causally"):
+        attend(causal, *rows, None, layout=layout_of([5, 7]))
+
+
+def test_ordinary_calls_go_to_sdpa_with_their_mask() -> None:
+    rows = [torch.randn(2, 2, 6, 4) for _ in range(3)]
+    mask = torch.ones(2, 1, 1, 6, dtype=torch.bool)
+    mask[1, ..., 3:] = False
+    out, _ = attend(LAYER, *rows, mask, scaling=0.5)
+    expected = F.scaled_dot_product_attention(*rows, attn_mask=mask, scale=0.5).transpose(1, 2)
+    torch.testing.assert_close(out, expected)
+
+
+def test_kernel_call_fits_the_operator() -> None:
+    """The CUDA operator's arguments and shapes, checked without a device (trap 5)."""
+    query = torch.empty(12, 2, 16, dtype=torch.bfloat16, device="meta", requires_grad=True)
+    out = attention._kernel(query, query, query, layout_of([5, 7], "meta"), 0.1, 0.5, 3)
+    assert out.shape == query.shape
+    assert out.requires_grad
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("window", [None, 8])
+def test_kernel_equals_groups(window: int | None) -> None:
+    lengths = [5, 60, 17, 1, 17, 33]
+    rows = [
+        torch.randn(sum(lengths), 4, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+        for _ in range(3)
+    ]
+    layout = layout_of(lengths, "cuda")
+    fast = attention._kernel(*rows, layout, 0.0, None, window)
+    slow = attention._grouped(*[row.float() for row in rows], layout, 0.0, None, window)
+    torch.testing.assert_close(fast.float(), slow, rtol=0, atol=2e-2)
+    weight = torch.randn_like(slow)
+    grads = [torch.autograd.grad((out * weight).sum(), rows) for out in (fast.float(), slow)]
+    for mine, other in zip(*grads, strict=True):
+        torch.testing.assert_close(mine, other, rtol=0, atol=6e-2)
+
+
+@pytest.mark.parametrize("window", [None, 3])
+@pytest.mark.parametrize("scaling", [None, 0.3])
+def test_dropout_of_weights(window: int | None, scaling: float | None) -> None:
+    """Of 2,000 draws the mean is the attention without dropout."""
+    rows = [torch.randn(1, 2, 27, 8, dtype=torch.double) for _ in range(3)]
+    layout = layout_of([7, 20])
+    settings = {"scaling": scaling, "sliding_window": window, "layout": layout}
+    plain, _ = attend(LAYER, *rows, None, **settings)
+    many = torch.stack([attend(LAYER, *rows, None, 0.2, **settings)[0] for _ in range(2000)])
+    error = many.std(0) / 2000**0.5
+    assert ((many.mean(0) - plain).abs() < 6 * error + 1e-12).all()
+
+
+@pytest.mark.parametrize("window", [None, 2])
+def test_gradient_behind_dropout(window: int | None) -> None:
+    """Against finite differences, with the same draws each time."""
+
+    def attended(*rows: Tensor) -> Tensor:
+        torch.manual_seed(0)
+        settings = {"sliding_window": window, "layout": layout_of([3, 1, 5])}
+        return attend(LAYER, *rows, None, 0.4, **settings)[0]
+
+    rows = [torch.randn(1, 2, 9, 3, dtype=torch.double, requires_grad=True) for _ in range(3)]
+    assert torch.autograd.gradcheck(attended, rows)
+
+
+@pytest.mark.parametrize("longest", [attention.SHORT, attention.SHORT + 8])
+def test_both_ways_to_compute_on_a_cpu(longest: int) -> None:
+    """What is written out and torch's own call of each group."""
+    lengths = [longest, 9, 33]
+    rows = [torch.randn(1, 2, sum(lengths), 8, dtype=torch.double) for _ in range(3)]
+    expected = dense(rows, lengths, None, 8**-0.5)
+    out, _ = attend(LAYER, *rows, None, layout=layout_of(lengths))
+    torch.testing.assert_close(out, expected, rtol=0, atol=1e-13)
+    ordered = [row[0].transpose(0, 1) for row in rows]
+    for path in (attention._grouped, attention.attended):
+        found = path(*ordered, layout_of(lengths), 0.0, None, None)
+        torch.testing.assert_close(found, expected[0], rtol=0, atol=1e-13)
+
+
+def test_half_precision_is_as_near_as_its_products() -> None:
+    """Softmax in single precision: the error is that of bfloat16 scores, weights and values."""
+    lengths = [20, 11, 64, 3]
+    rows = [torch.randn(1, 2, sum(lengths), 32) for _ in range(3)]
+    rounded = [row.bfloat16() for row in rows]
+    expected = dense([row.float() for row in rounded], lengths, None, 32**-0.5)
+    out, _ = attend(LAYER, *rounded, None, 1e-9, layout=layout_of(lengths))
+    torch.testing.assert_close(out.float(), expected, rtol=0, atol=2e-2)

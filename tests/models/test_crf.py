@@ -1,0 +1,351 @@
+"""The CRF against all sequences counted one by one, and against the textbook's recursions."""
+
+from __future__ import annotations
+
+import random
+from itertools import pairwise, product
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from finetune.data.tag_schemes import SCHEMES, illegal_transitions, tag_names
+from finetune.models.heads.crf import (
+    CrfScores,
+    LinearChainCrf,
+    best_path,
+    log_partition,
+    marginals,
+    path_score,
+    restricted,
+)
+
+CLOSE = {"rtol": 0, "atol": 1e-10}
+
+
+class Case:
+    """Random scores of a few sequences, with tags ruled out so that one path is left at least."""
+
+    def __init__(self, seed: int, num_tags: int, num_words: list[int], whole: bool = False) -> None:
+        chance = np.random.default_rng(seed)
+        self.num_tags, self.num_words = num_tags, num_words
+        path = chance.integers(num_tags, size=6)
+        start, end = (np.where(chance.random(num_tags) < 0.3, -np.inf, 0) for _ in "se")
+        steps = np.where(chance.random((num_tags, num_tags)) < 0.3, -np.inf, 0)
+        start[path[0]], end[path] = 0, 0
+        steps[path[:-1], path[1:]] = 0
+        self.start = start + chance.normal(size=num_tags)
+        self.end = end + chance.normal(size=num_tags)
+        self.steps = steps + 2 * chance.normal(size=steps.shape)
+        self.emissions = 2 * chance.normal(size=(sum(num_words), num_tags))
+        self.begins = whole or chance.random(len(num_words)) < 0.6
+        self.ends = whole or chance.random(len(num_words)) < 0.6
+        self.path = np.concatenate([path[:n] for n in num_words]).astype(int)
+
+    def scores(self, grad: bool = False) -> CrfScores:
+        parts = (self.emissions, self.start, self.end, self.steps)
+        return CrfScores(*(torch.tensor(part).requires_grad_(grad) for part in parts))
+
+    @property
+    def layout(self) -> tuple:
+        if self.begins is True:
+            return (self.num_words,)
+        return (self.num_words, torch.tensor(self.begins), torch.tensor(self.ends))
+
+    def sentences(self):
+        """Emissions, own start and own end of each sequence."""
+        none = np.zeros(self.num_tags)
+        parts = np.split(self.emissions, np.cumsum(self.num_words)[:-1])
+        for number, emissions in enumerate(parts):
+            begins = self.begins is True or self.begins[number]
+            ends = self.ends is True or self.ends[number]
+            yield emissions, self.start if begins else none, self.end if ends else none
+
+    def counted(self) -> list[dict[tuple[int, ...], float]]:
+        """The score of every tag sequence, for each sequence of words."""
+        found = []
+        for emissions, start, end in self.sentences():
+            table = {}
+            for path in product(range(self.num_tags), repeat=len(emissions)):
+                if path:
+                    score = start[path[0]] + end[path[-1]]
+                    score += sum(row[tag] for row, tag in zip(emissions, path, strict=True))
+                    score += sum(self.steps[pair] for pair in pairwise(path))
+                    table[path] = score
+            found.append(table or {(): 0.0})
+        return found
+
+
+cases = st.builds(
+    Case,
+    st.integers(0, 2**32 - 1),
+    st.integers(1, 4),
+    st.lists(st.integers(0, 5), min_size=1, max_size=4),
+    st.booleans(),
+)
+some = settings(max_examples=60, deadline=None)
+
+
+def log_sum(values) -> float:
+    values = np.array(list(values), dtype=float)
+    top = values.max()
+    return top + np.log(np.exp(values - top).sum())
+
+
+def same(found: torch.Tensor, expected) -> None:
+    torch.testing.assert_close(found, torch.tensor(np.array(expected, dtype=float)), **CLOSE)
+
+
+@some
+@given(cases)
+def test_partition_is_the_sum_over_all_sequences(case: Case) -> None:
+    same(log_partition(case.scores(), *case.layout), [log_sum(t.values()) for t in case.counted()])
+
+
+@some
+@given(cases)
+def test_score_of_a_sequence(case: Case) -> None:
+    path = torch.tensor(case.path)
+    cuts = np.split(case.path, np.cumsum(case.num_words)[:-1])
+    own = [table[tuple(cut.tolist())] for table, cut in zip(case.counted(), cuts, strict=True)]
+    same(path_score(case.scores(), path, *case.layout), own)
+
+
+@some
+@given(cases)
+def test_best_path_is_the_best_of_all(case: Case) -> None:
+    best = [max(table, key=table.get) for table in case.counted()]
+    assert best_path(case.scores(), *case.layout).tolist() == [tag for path in best for tag in path]
+
+
+@some
+@given(cases)
+def test_marginals_are_summed_probabilities(case: Case) -> None:
+    rows = []
+    for table, length in zip(case.counted(), case.num_words, strict=True):
+        whole = log_sum(table.values())
+        chances = np.zeros((length, case.num_tags))
+        for path, score in table.items():
+            chances[np.arange(length), list(path)] += np.exp(score - whole)
+        rows.append(chances)
+    found = marginals(case.scores(), *case.layout)
+    same(found, np.concatenate(rows))
+    impossible = torch.tensor(np.concatenate(rows)) == 0
+    assert (found[impossible] == 0).all(), "exactly"
+
+
+@some
+@given(cases, st.integers(0, 99))
+def test_partial_annotation_is_the_sum_over_what_fits_it(case: Case, seed: int) -> None:
+    known = np.random.default_rng(seed).random(len(case.path)) < 0.5
+    allowed = ~known[:, None] | (np.arange(case.num_tags) == case.path[:, None])
+    expected, position = [], 0
+    for table in case.counted():
+        length = len(next(iter(table)))
+        rows = allowed[position : position + length]
+        position += length
+        fits = [s for p, s in table.items() if all(r[t] for r, t in zip(rows, p, strict=True))]
+        expected.append(log_sum(fits))
+    scores = restricted(case.scores(), torch.tensor(allowed))
+    same(log_partition(scores, *case.layout), expected)
+
+
+@some
+@given(cases)
+def test_gradient_of_likelihood_is_counts_less_expected_counts(case: Case) -> None:
+    """Of emissions, edges and transitions; and no NaN beside what is ruled out."""
+    scores = case.scores(grad=True)
+    gold = path_score(scores, torch.tensor(case.path), *case.layout)
+    (gold - log_partition(scores, *case.layout)).sum().backward()
+    expected = [np.zeros_like(p.detach().numpy()) for p in scores]
+    position = 0
+    cuts = np.split(case.path, np.cumsum(case.num_words)[:-1])
+    flags = [np.broadcast_to(f, len(cuts)) for f in (case.begins, case.ends)]
+    for table, cut, begins, ends in zip(case.counted(), cuts, *flags, strict=True):
+        whole = log_sum(table.values())
+        signed = [(p, -np.exp(s - whole)) for p, s in table.items()]
+        for path, weight in [*signed, (tuple(cut.tolist()), 1.0)]:
+            if not path:
+                continue
+            expected[0][position + np.arange(len(path)), list(path)] += weight
+            expected[1][path[0]] += weight * begins
+            expected[2][path[-1]] += weight * ends
+            for pair in pairwise(path):
+                expected[3][pair] += weight
+        position += len(cut)
+    for part, wanted in zip(scores, expected, strict=True):
+        found = torch.zeros_like(part) if part.grad is None else part.grad
+        same(found, wanted)
+        assert (found[part.isinf()] == 0).all()
+
+
+# The textbook's recursions, one sentence at a time
+
+
+def textbook(emissions: np.ndarray, crf: CrfScores) -> tuple[float, np.ndarray, list[int]]:
+    """log Z, marginals and best path of one sentence; scores of tags as numpy arrays."""
+    length, num_tags = emissions.shape
+    alpha, beta, delta = (np.full((length, num_tags), -np.inf) for _ in range(3))
+    back = np.zeros((length, num_tags), dtype=int)
+    alpha[0] = delta[0] = crf.start + emissions[0]
+    beta[-1] = crf.end
+    for t in range(1, length):
+        for j in range(num_tags):
+            alpha[t, j] = np.logaddexp.reduce(alpha[t - 1] + crf.transitions[:, j])
+            alpha[t, j] += emissions[t, j]
+            paths = delta[t - 1] + crf.transitions[:, j]
+            back[t, j], delta[t, j] = paths.argmax(), paths.max() + emissions[t, j]
+    for t in range(length - 2, -1, -1):
+        for i in range(num_tags):
+            beta[t, i] = np.logaddexp.reduce(crf.transitions[i] + emissions[t + 1] + beta[t + 1])
+    whole = np.logaddexp.reduce(alpha[-1] + crf.end)
+    path = [int((delta[-1] + crf.end).argmax())]
+    for t in range(length - 1, 0, -1):
+        path.append(int(back[t, path[-1]]))
+    return whole, np.exp(alpha + beta - whole), path[::-1]
+
+
+def trained_like(tags: list[str], scheme: str | None, seed: int = 0) -> LinearChainCrf:
+    """A CRF with random transitions, in float64."""
+    torch.manual_seed(seed)
+    crf = LinearChainCrf(tags, scheme).double()
+    with torch.no_grad():
+        for parameter in crf.parameters():
+            parameter.normal_()
+    return crf
+
+
+@pytest.mark.parametrize("scheme", [*SCHEMES, None])
+def test_equals_the_textbook(scheme: str | None) -> None:
+    tags = tag_names(["PER", "LOC"], scheme) if scheme else ["DET", "NOUN", "VERB"]
+    crf = trained_like(tags, scheme)
+    num_words = (7, 1, 30, 0, 12, 1, 30, 2)
+    scores = crf(torch.randn(sum(num_words), len(tags), dtype=torch.double) * 3)
+    plain = CrfScores(*(part.detach().numpy() for part in scores))
+    parts = [p for p in np.split(plain.emissions, np.cumsum(num_words)[:-1]) if len(p)]
+    wholes, chances, paths = zip(*(textbook(part, plain) for part in parts), strict=True)
+    partition = log_partition(scores, num_words)
+    assert partition[3] == 0, "a sequence without words has one reading, of score 0"
+    same(partition[[n > 0 for n in num_words]].detach(), wholes)
+    same(marginals(scores, num_words), np.concatenate(chances))
+    assert best_path(scores, num_words).tolist() == [tag for path in paths for tag in path]
+
+
+# Schemes
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_what_a_scheme_forbids_is_never_answered_nor_possible(scheme: str) -> None:
+    tags = tag_names(["A", "B"], scheme)
+    crf = trained_like(tags, scheme, seed=3)
+    num_words = [random.Random(0).randint(1, 6) for _ in range(200)]
+    scores = crf(torch.randn(sum(num_words), len(tags), dtype=torch.double) * 5)
+    paths = best_path(scores, num_words).split(num_words)
+    assert not any(illegal_transitions([tags[i] for i in path], scheme) for path in paths)
+    one = marginals(crf(torch.randn(1, len(tags), dtype=torch.double)), [1])[0]
+    legal = torch.tensor([not illegal_transitions([tag], scheme) for tag in tags])
+    assert ((one == 0) == ~legal).all()
+
+
+@pytest.mark.parametrize("scheme", ["BIO", "BIOES"])
+def test_what_a_scheme_forbids_is_never_trained(scheme: str) -> None:
+    tags = tag_names(["A", "B"], scheme)
+    crf = LinearChainCrf(tags, scheme)
+    assert all((parameter == 0).all() for parameter in crf.parameters())
+    optimizer = torch.optim.AdamW(crf.parameters(), lr=0.5, weight_decay=0.0)
+    emissions = torch.randn(40, len(tags), requires_grad=True)
+    for _ in range(20):
+        scores = crf(emissions)
+        gold = path_score(scores, torch.zeros(40, dtype=torch.long), [30, 10])
+        (log_partition(scores, [30, 10]) - gold).sum().backward()
+        optimizer.step()
+    forbidden = (~crf.may_start, ~crf.may_end, ~crf.may_follow)
+    assert any(mask.any() for mask in forbidden)
+    for parameter, mask in zip(crf.parameters(), forbidden, strict=True):
+        assert parameter.isfinite().all()
+        assert (parameter[mask] == 0).all()
+        assert (parameter[~mask] != 0).any()
+    for part, mask in zip(crf(emissions)[1:], forbidden, strict=True):
+        assert (part.isinf() == mask).all()
+
+
+def test_an_illegal_sequence_has_probability_zero() -> None:
+    crf = trained_like(["O", "B-A", "I-A"], "BIO")
+    scores = crf(torch.randn(2, 3, dtype=torch.double))
+    scores = CrfScores(*(part.detach() for part in scores))
+    assert path_score(scores, torch.tensor([0, 2]), [2]) == -torch.inf
+    chances = [
+        float((path_score(scores, torch.tensor(p), [2]) - log_partition(scores, [2])).exp())
+        for p in product(range(3), repeat=2)
+    ]
+    assert sum(chances) == pytest.approx(1)
+    assert sum(chance == 0 for chance in chances) == 4, "O I, I O, I B, I I"
+
+
+# Numbers
+
+
+@pytest.mark.parametrize("num_words", [(), (0,), (0, 0)])
+def test_no_words_at_all(num_words: tuple[int, ...]) -> None:
+    crf = LinearChainCrf(["O", "B-A", "I-A"], "BIO")
+    scores = crf(torch.zeros(0, 3, requires_grad=True))
+    whole = log_partition(scores, num_words)
+    assert whole.tolist() == [0] * len(num_words)
+    whole.sum().backward()
+    assert all((p.grad == 0).all() for p in crf.parameters() if p.grad is not None)
+    assert marginals(scores, num_words).shape == (0, 3)
+    assert best_path(scores, num_words).shape == (0,)
+    none = torch.zeros(0, dtype=torch.long)
+    assert path_score(scores, none, num_words).tolist() == [0] * len(num_words)
+
+
+def test_derivative_by_differences() -> None:
+    crf = trained_like(tag_names(["A"], "BIOES"), "BIOES")
+    emissions = torch.randn(8, 5, dtype=torch.double, requires_grad=True)
+
+    def whole(emissions, start, end, transitions) -> torch.Tensor:
+        masked = zip((start, end, transitions), crf(emissions)[1:], strict=True)
+        parts = [p.masked_fill(m.isinf(), -torch.inf) for p, m in masked]
+        return log_partition(CrfScores(emissions, *parts), (3, 0, 5))
+
+    assert torch.autograd.gradcheck(whole, (emissions, *crf.parameters()))
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+def test_computed_in_float32_at_least(kind: torch.dtype) -> None:
+    """Also under autocast, whatever the emissions come in."""
+    crf = LinearChainCrf(tag_names(["A"], "BIO"), "BIO")
+    with torch.no_grad():
+        crf.transitions.normal_()
+    emissions = torch.randn(12, 3).to(kind)
+    wide = torch.float64 if kind == torch.float64 else torch.float32
+    num_words, tags = (7, 5), torch.zeros(12, dtype=torch.long)
+
+    def all_of(emissions: torch.Tensor) -> list[torch.Tensor]:
+        emissions = emissions.clone().requires_grad_()
+        scores = crf(emissions)
+        whole = log_partition(scores, num_words)
+        gold = path_score(scores, tags, num_words)
+        (gradient,) = torch.autograd.grad(whole.sum(), crf.transitions)
+        return [whole, gold, marginals(scores, num_words), gradient.to(wide)]
+
+    expected = all_of(emissions.to(wide))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = all_of(emissions)
+    for mine, plain in zip(found, expected, strict=True):
+        assert mine.dtype == wide
+        torch.testing.assert_close(mine, plain, rtol=0, atol=0)
+
+
+def test_extreme_scores_are_no_nan() -> None:
+    crf = LinearChainCrf(tag_names(["A"], "BIO"), "BIO")
+    emissions = (torch.randn(50, 3) * 1e4).requires_grad_()
+    scores = crf(emissions)
+    whole = log_partition(scores, [50])
+    whole.sum().backward()
+    assert whole.isfinite().all()
+    for gradient in (emissions.grad, *(p.grad for p in crf.parameters())):
+        assert gradient.isfinite().all()
+    assert marginals(scores, [50]).isfinite().all()

@@ -1,0 +1,334 @@
+"""The tagger with a CRF: every family, saved and loaded; chains of tags in loss and answer."""
+
+from __future__ import annotations
+
+import copy
+import json
+import logging
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from tests.contract.test_heads import words_of
+from transformers import AutoConfig, AutoModel, AutoModelForTokenClassification
+
+from finetune.config.tasks import TagConfig
+from finetune.data.tag_schemes import illegal_transitions, tag_names
+from finetune.inference.loop import predict
+from finetune.models.heads.crf import CrfScores, log_partition, path_score
+from finetune.models.heads.crf_tagger import CrfTagger, CrfTaggerConfig
+from finetune.models.heads.token_classification import TokenTagger
+from finetune.preprocessing.batching import micro_batches, pack
+from finetune.preprocessing.encodings import Encodings
+from finetune.tasks import load_task
+from finetune.tasks.crf import chain_loss, chain_target, chain_targets, decode_chains, whole_chain
+from finetune.training.optimizer import parameter_groups
+from finetune.types import IGNORED, Encoding, TokenExample
+from tests import small_data as data
+from tests import tiny
+from tests.models.parity import CLOSE, encodings
+
+TAGS = ["O", "B-A", "I-A"]
+
+
+def tagger(family: str = "bert", scheme: str | None = "BIO", seed: int = 0) -> CrfTagger:
+    """Random weights everywhere, in float64."""
+    model = tiny.model(family, AutoModelForTokenClassification, num_labels=3, seed=seed).double()
+    names = {"id2label": dict(enumerate(TAGS)), "label2id": {t: i for i, t in enumerate(TAGS)}}
+    model.config.update(names)
+    head = CrfTagger(CrfTaggerConfig(model.config.to_dict(), scheme, **names), "auto", model)
+    with torch.no_grad():
+        for parameter in head.crf.parameters():
+            parameter.normal_()
+    return head.eval()
+
+
+def close(found: CrfScores, expected: CrfScores, tolerance: float) -> None:
+    for mine, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=0, atol=tolerance)
+
+
+# The model
+
+
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_emissions_are_the_tagger_s_and_illegal_steps_ruled_out(family: str) -> None:
+    head = tagger(family)
+    assert head.encoder.packed == (family in tiny.PACKED)
+    made = words_of(encodings(head.tagger.model))
+    scores = head(pack(made))
+    assert scores.emissions.shape == (sum(e.num_words for e in made), 3)
+    plain = TokenTagger(head.tagger.model)(pack(made))
+    torch.testing.assert_close(scores.emissions, plain, rtol=0, atol=0)
+    assert scores.start.isinf().tolist() == [False, False, True]
+    assert not scores.end.isinf().any()
+    assert scores.transitions.isinf().tolist() == [[False, False, True], *[[False] * 3] * 2]
+    whole = torch.cat([head(pack(group)).emissions for group in micro_batches(made, 1)])
+    order = torch.tensor([row for group in micro_batches(made, 1) for e in group
+                          for row in rows_of(made, e)])  # fmt: skip
+    close(CrfScores(whole, *scores[1:]), CrfScores(plain[order], *scores[1:]),
+          CLOSE.get(family, 1e-12))  # fmt: skip
+
+
+def rows_of(made: list[Encoding], encoding: Encoding) -> range:
+    before = sum(e.num_words for e in made[: encoding.example])
+    return range(before, before + encoding.num_words)
+
+
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_train_from_checkpoint_save_and_load(family: str, tmp_path: Path, caplog) -> None:
+    """The folder stands alone: nothing of the checkpoint is needed to load it."""
+    source = tiny.save_tiny_checkpoint(tmp_path / "pretrained", family)
+    logging.getLogger("transformers").addHandler(caplog.handler)
+    torch.manual_seed(3)
+    plain = TokenTagger.from_pretrained(str(source), labels=TAGS)
+    torch.manual_seed(3)
+    head = CrfTagger.from_encoder(str(source), labels=TAGS, scheme="BIO").eval()
+    own = dict(head.tagger.named_parameters())
+    for name, parameter in plain.named_parameters():
+        assert torch.equal(own.pop(name), parameter), "the same start with and without CRF"
+    assert not own
+    assert {parameter.dtype for parameter in head.parameters()} == {torch.float32}
+    assert (list(head.labels), head.config.scheme) == (TAGS, "BIO")
+    made = words_of(encodings(head.tagger.model))
+    with torch.no_grad():
+        for parameter in head.crf.parameters():
+            parameter.normal_()
+        scores = head(pack(made))
+        head.save_pretrained(tmp_path / "saved")
+        close(head(pack(made)), scores, 0)
+        shutil.rmtree(source)
+        again = CrfTagger.from_pretrained(tmp_path / "saved").eval()
+        assert again.encoder.packed == head.encoder.packed
+        close(again(pack(made)), scores, 0)
+        padded = CrfTagger.from_pretrained(str(tmp_path / "saved"), batching="padded").eval()
+        assert not padded.encoder.packed
+        close(padded(pack(made)), scores, 1e-4)
+        auto = AutoModel.from_pretrained(tmp_path / "saved").eval()
+        assert isinstance(auto, CrfTagger)
+        close(auto(pack(made)), scores, 1e-4)
+    assert not caplog.records
+    text = (tmp_path / "saved" / "config.json").read_text()
+    assert "finetune" not in text
+    assert str(tmp_path) not in text, "where the checkpoint was is nobody's business"
+    config = json.loads(text)
+    assert (config["model_type"], config["scheme"]) == ("crf-tagger", "BIO")
+    assert config["id2label"] == config["tagger"]["id2label"] == {"0": "O", "1": "B-A", "2": "I-A"}
+    assert config["tagger"]["model_type"] == family
+    assert isinstance(AutoConfig.from_pretrained(tmp_path / "saved"), CrfTaggerConfig)
+    assert sorted(p.name for p in (tmp_path / "saved").iterdir()) == [
+        "config.json", "model.safetensors",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_depth_and_head_by_name(family: str) -> None:
+    head = tagger(family)
+    depths = {name: head.depth_of(name) for name, _ in head.named_parameters()}
+    top = head.encoder.top_depth
+    assert set(range(top + 1)) == set(depths.values())
+    names = set(head.head_parameters())
+    assert {"crf.start", "crf.end", "crf.transitions"} < names
+    assert any("classifier" in name for name in names)
+    assert all(depths[name] == top for name in names)
+    assert not any("embeddings" in name or ".layer" in name for name in names)
+    assert len(head.state_dict()) == len({id(p) for p in head.state_dict(keep_vars=True).values()})
+
+
+def test_encoder_is_a_view() -> None:
+    head = tagger()
+    assert head.encoder.freeze("all") > 0
+    trained = {name for name, p in head.named_parameters() if p.requires_grad}
+    assert trained == set(head.head_parameters())
+    moved = copy.deepcopy(head).float()
+    assert moved.encoder.model is moved.tagger.model.base_model
+    assert next(moved.encoder.parameters()).dtype == torch.float32
+    assert next(head.encoder.parameters()).dtype == torch.float64
+
+
+@pytest.mark.parametrize(("asked", "rate"), [({}, 0.05), ({"crf_lr": 0.3}, 0.3)])
+def test_transitions_have_a_rate_of_their_own(asked: dict, rate: float) -> None:
+    head = tagger()
+    config = TagConfig(crf=True, lr=1e-4, head_lr=2e-3, layer_decay=0.5, **asked)
+    names = {id(weight): name for name, weight in head.named_parameters()}
+    groups = parameter_groups(head, config)
+    found = {names[id(w)]: (g["peak"], g["weight_decay"]) for g in groups for w in g["params"]}
+    assert found.keys() == set(names.values())
+    own = {name: kind for name, kind in found.items() if name.startswith("crf.")}
+    assert own == dict.fromkeys(("crf.start", "crf.end", "crf.transitions"), (rate, 0.0))
+    assert found["tagger.model.classifier.weight"] == (2e-3, 0.01)
+    assert {kind[0] for name, kind in found.items() if "bert" in name} == {
+        1e-4 * 0.5**n for n in range(1, 5)
+    }
+
+
+def test_errors_of_loading(tmp_path: Path) -> None:
+    def message(folder: Path) -> str:
+        with pytest.raises(ValueError) as caught:
+            CrfTagger.from_pretrained(folder)
+        assert "\n" not in str(caught.value)
+        return str(caught.value)
+
+    bert = tiny.save_tiny_checkpoint(tmp_path / "bert", "bert")
+    assert "needs the configuration of its tagger" in message(bert)
+    assert "cannot be loaded" in message(tmp_path / "nothing")
+    tagger("bert").float().save_pretrained(tmp_path / "saved")
+    (tmp_path / "saved" / "model.safetensors").write_bytes(b"")
+    assert "cannot be loaded" in message(tmp_path / "saved")
+    tagger("electra").float().save_pretrained(tmp_path / "other")
+    shutil.copy(tmp_path / "other" / "model.safetensors", tmp_path / "saved")
+    assert "weights are missing" in message(tmp_path / "saved")
+    with pytest.raises(ValueError, match="needs the configuration of its tagger"):
+        CrfTagger(CrfTaggerConfig())
+
+
+# Its chains of tags
+
+
+def target_of(tags: list[int], ends: bool, example: int = 0, first_word: int = 0) -> Encoding:
+    starts = list(range(1, len(tags) + 2))
+    ids = [5] * (len(tags) + 2)
+    target = chain_target(tags, first_word == 0, ends)
+    return Encoding(example, ids, None, starts, first_word, target)
+
+
+def targets_of(made: list[Encoding]) -> dict[str, torch.Tensor]:
+    return chain_targets(Encodings.of(made).targets, 3)
+
+
+def scores_of(num_words: int, seed: int = 0) -> CrfScores:
+    """Random emissions in float64 with random legal transitions."""
+    torch.manual_seed(seed)
+    return CrfScores(
+        2 * torch.randn(num_words, 3, dtype=torch.double),
+        *(part.detach() for part in tagger(seed=seed).crf(torch.zeros(0, 3))[1:]),
+    )
+
+
+def test_windows_count_the_edges_they_have() -> None:
+    """Sentences of 3, of 5 + 4 + 2 and of no words: each window is a chain of its own."""
+    made = [
+        target_of([0, 1, 2], True),
+        target_of([0, 0, 1, 2, 2], False, 1),
+        target_of([2, 2, 0, 1], False, 1, 5),
+        target_of([2, 0], True, 1, 9),
+        target_of([], True, 2),
+    ]
+    targets = targets_of(made)
+    assert targets["begins"].tolist() == [True, True, False, False, True]
+    assert targets["ends"].tolist() == [True, False, False, True, True]
+    assert "allowed" not in targets
+    scores, batch = scores_of(14), pack(made, targets)
+    total, count = chain_loss(scores, batch)
+    assert int(count) == 14
+    expected, position = 0.0, 0
+    nothing = torch.zeros(3, dtype=torch.double)
+    for encoding in made[:-1]:
+        tags = encoding.target["tag"]
+        own = CrfScores(
+            scores.emissions[position : position + len(tags)],
+            scores.start if encoding.first_word == 0 else nothing,
+            scores.end if encoding.target["ends"][0] else nothing,
+            scores.transitions,
+        )
+        position += len(tags)
+        gold = path_score(own, torch.tensor(tags), [len(tags)])
+        expected += log_partition(own, [len(tags)]) - gold
+    torch.testing.assert_close(total, expected[0], rtol=0, atol=1e-12)
+
+
+def test_words_without_a_tag_may_have_any() -> None:
+    made = [target_of([0, IGNORED, 2], True), target_of([IGNORED] * 4, True, 1)]
+    targets = targets_of(made)
+    assert targets["allowed"].tolist() == [
+        [True, False, False], [True] * 3, [False, False, True], *[[True] * 3] * 4,
+    ]  # fmt: skip
+    scores = scores_of(7)
+    total, count = chain_loss(scores, pack(made, targets))
+    assert int(count) == 2
+    own = scores._replace(emissions=scores.emissions[:3])
+    paths = torch.stack([path_score(own, torch.tensor([0, t, 2]), [3]) for t in range(3)])
+    expected = log_partition(own, [3]) - paths.logsumexp(0)
+    torch.testing.assert_close(total, expected[0], rtol=0, atol=1e-12)
+    assert total > 0, "an unlabelled sentence costs nothing"
+
+
+def test_partly_labelled_sentences_train_beside_the_rest() -> None:
+    """Their loss adds up over micro-batches, whether a batch has such words or not."""
+    made = [target_of([0, IGNORED, 2], True), target_of([1, 2, 0, 0], True, 1)]
+    scores = scores_of(7)
+    whole = chain_loss(scores, pack(made, targets_of(made)))
+    parts = [
+        chain_loss(scores._replace(emissions=part), pack([one], targets_of([one])))
+        for one, part in zip(made, scores.emissions.split([3, 4]), strict=True)
+    ]
+    for total, part in zip(whole, zip(*parts, strict=True), strict=True):
+        torch.testing.assert_close(sum(part), total, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("cuts", [[40], [1, 39], [13, 13, 13, 1], [1] * 40])
+def test_windows_are_joined_before_anything_is_decided(cuts: list[int]) -> None:
+    scores = scores_of(43)  # a sentence of 40 words after one of 3
+    batch = pack([target_of([0] * 3, True), target_of([0] * 40, True, 1)])
+    tags, chances = whole_chain(decode_chains(scores, batch)[1:])
+    own = scores._replace(emissions=scores.emissions[3:])
+    first = [sum(cuts[:n]) for n in range(len(cuts))]
+    made = [target_of([0] * n, False, 1, f) for n, f in zip(cuts, first, strict=True)]
+    joined = whole_chain(decode_chains(own, pack(made)))
+    assert joined[0].tolist() == tags.tolist()
+    assert joined[1] == pytest.approx(chances, abs=1e-12)
+    assert chances == pytest.approx(probabilities(own, tags.tolist()), abs=1e-9)
+
+
+def probabilities(scores: CrfScores, tags: list[int]) -> list[float]:
+    """Of each tag alone: the partition with that word held fast, over the whole."""
+    whole = log_partition(scores, [len(tags)])
+    found = []
+    for word, tag in enumerate(tags):
+        emissions = scores.emissions.clone()
+        emissions[word, [other for other in range(3) if other != tag]] = -torch.inf
+        fixed = log_partition(scores._replace(emissions=emissions), [len(tags)])
+        found.append(float((fixed - whole).exp()))
+    return found
+
+
+def test_long_sentences_keep_their_precision() -> None:
+    """Emissions far from 0 would cost float32 digits that the loss needs."""
+    scores = scores_of(2000)
+    scores = scores._replace(emissions=scores.emissions + 40)
+    made = [target_of(decode(scores, 2000), True)]
+    batch = pack(made, targets_of(made))
+    exact, _ = chain_loss(scores, batch)
+    single, _ = chain_loss(CrfScores(*(part.float() for part in scores)), batch)
+    assert single.dtype == torch.float32
+    assert float(single) == pytest.approx(float(exact), rel=2e-5)
+
+
+def decode(scores: CrfScores, num_words: int) -> list[int]:
+    return whole_chain(decode_chains(scores, pack([target_of([0] * num_words, True)])))[0].tolist()
+
+
+@pytest.mark.parametrize("scheme", ["BIO", "BIOES", "IO"])
+def test_an_untrained_model_answers_legally(scheme: str, tmp_path: Path) -> None:
+    """Over borders of windows too, and with words that have no pieces."""
+    source = tiny.save_tiny_checkpoint(tmp_path / "bert", "bert")
+    data.entities(tmp_path / "data", words=3)
+    config = TagConfig(model=str(source), data=str(tmp_path / "data"), scheme=scheme, crf=True,
+                       max_length=16, overlap=4, precision="fp32")  # fmt: skip
+    task = load_task(config, "tag")
+    assert list(task.labels) == tag_names(["LOC", "PER"], scheme)
+    head = task.head().eval()
+    sentences = [*task.read("test"), TokenExample(99, ("", "Ana", "\u200b") * 15)]
+    encoded = task.encode(sentences)
+    assert all(len(windows) > 1 for windows in encoded)
+    with torch.no_grad():  # else one tag answers everything
+        classifier = head.tagger.model.classifier
+        classifier.weight.normal_(0, 3)
+        classifier.bias -= head(pack([e for own in encoded for e in own])).emissions.mean(0)
+        for parameter in head.crf.parameters():
+            parameter.normal_()
+    answers = predict(task, head, sentences)
+    assert not any(illegal_transitions(answer.tags, scheme) for answer in answers)
+    assert len({tag for answer in answers for tag in answer.tags}) > 2
+    assert [len(a.tags) for a in answers] == [len(s.words) for s in sentences]

@@ -1,0 +1,213 @@
+"""DeBERTa v1 and v2 (v3) on a packed row: all options of the configuration, lengths, dropout."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from itertools import product
+
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers import DebertaV2Model
+from transformers.models.deberta_v2.modeling_deberta_v2 import build_relative_position
+
+from finetune.models import deberta
+from finetune.models.deberta import rows_of_distances
+from finetune.models.encoder import Encoder
+from finetune.models.packing import MULTIPLE
+from finetune.preprocessing.batching import pack
+from tests import tiny
+from tests.models.parity import CLOSE, LENGTHS, assert_same_gradients, encodings, plain_inputs
+
+FAMILIES = ("deberta", "deberta-v2")
+
+
+def assert_equals_plain(lengths=LENGTHS, family: str = "deberta-v2", **changes) -> None:
+    """Hidden states of all layers and the gradient are those of the padded Hugging Face model."""
+    model = tiny.model(family, **changes).double()
+    tolerance = CLOSE.get(family, 1e-12)
+    reference, made = copy.deepcopy(model), encodings(model, lengths)
+    encoder, inputs = Encoder(model, "packed"), plain_inputs(model, made)
+    states = encoder.layers(pack(made))
+    kept = inputs["attention_mask"].bool()
+    expected = reference(**inputs, output_hidden_states=True).hidden_states
+    expected = torch.stack([state[kept] for state in expected])
+    torch.testing.assert_close(states, expected, rtol=0, atol=tolerance)
+    weight = torch.randn_like(expected)
+    (states * weight).sum().backward()
+    (expected * weight).sum().backward()
+    assert_same_gradients(model, reference, tolerance)
+
+
+KINDS = (["c2p", "p2c"], ["c2p"], ["p2c"], [])
+
+
+@pytest.mark.parametrize("kinds", KINDS)
+@pytest.mark.parametrize("shared", [True, False])
+def test_options(kinds: list[str], shared: bool) -> None:
+    for absolute, segments, norm in product((True, False), (0, 2), ("none", "layer_norm")):
+        assert_equals_plain(
+            (9, 24, 3, 10), pos_att_type=kinds, share_att_key=shared, norm_rel_ebd=norm,
+            position_biased_input=absolute, type_vocab_size=segments,
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("kinds", KINDS)
+def test_options_of_v1(kinds: list[str]) -> None:
+    for absolute, segments in product((True, False), (0, 2)):
+        assert_equals_plain(
+            (9, 24, 3, 10), "deberta", pos_att_type=kinds, position_biased_input=absolute,
+            type_vocab_size=segments,
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"embedding_size": 24},
+        {"relative_attention": False},
+        {"relative_attention": False, "pos_att_type": None},
+        {"max_relative_positions": 20},
+        {"max_relative_positions": 100},
+    ],
+)
+@pytest.mark.parametrize("lengths", [LENGTHS, (64, 2, 64), (1, 2), (7, 7)])
+def test_further_options_of_v1(changes: dict, lengths: tuple[int, ...]) -> None:
+    assert_equals_plain(lengths, "deberta", **changes)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"embedding_size": 24},
+        {"relative_attention": False},
+        {"relative_attention": False, "pos_att_type": None},
+        {"position_buckets": -1},
+        {"position_buckets": -1, "max_relative_positions": 20},
+        {"position_buckets": 8, "max_relative_positions": 20},
+        {"conv_kernel_size": 3, "conv_act": "gelu"},
+        {"conv_kernel_size": 5, "conv_groups": 2},
+        {"conv_kernel_size": 1},
+    ],
+)
+def test_further_options(changes: dict) -> None:
+    assert_equals_plain(**changes)
+
+
+@pytest.mark.parametrize("buckets", [8, 16, 64, 128, 200])
+@pytest.mark.parametrize("lengths", [(64,), (64, 5, 1, 63, 64), (1, 2), (9, 8, 10)])
+def test_lengths_up_to_the_limit(buckets: int, lengths: tuple[int, ...]) -> None:
+    """Distances on both sides of half the buckets, from which on they are shared."""
+    assert_equals_plain(lengths, position_buckets=buckets)
+
+
+def test_sequences_of_one_token() -> None:
+    """Attention has no choice among one, so that its gradients are zero: the forward alone."""
+    model = tiny.model("deberta-v2").double()
+    made = encodings(model, (1, 1, 1))
+    expected = model(**plain_inputs(model, made)).last_hidden_state[:, 0]
+    torch.testing.assert_close(Encoder(model)(pack(made)), expected, rtol=0, atol=1e-12)
+
+
+def test_long_sequences_with_the_buckets_of_the_published_models() -> None:
+    assert_equals_plain(
+        (300, 17, 262), position_buckets=256, max_position_embeddings=512, num_hidden_layers=1
+    )
+
+
+@pytest.mark.parametrize(
+    ("buckets", "limit"), [(256, 512), (16, 64), (8, 64), (32, 50), (-1, 40), (-1, 20)]
+)
+def test_distances_have_the_rows_of_the_model(buckets: int, limit: int) -> None:
+    span = buckets if buckets > 0 else limit
+    for longest in (1, 2, 5, 16, 20, 33, 40, 50, 64, 127, 128, 129, 130, 255, 300, 511, 512):
+        if longest > limit + 10:  # without buckets, distances out of span share the last row
+            break
+        layer = torch.empty(1, longest, 1)
+        pairs = build_relative_position(layer, layer, buckets, limit)[0]  # [L, L]
+        pairs = (pairs + span).clamp(0, 2 * span - 1)
+        expected = torch.cat([pairs[0].flip(0), pairs[1:, 0]])  # distances -(L-1) .. L-1
+        assert rows_of_distances(longest, span, buckets, limit).tolist() == expected.tolist()
+
+
+def test_only_reachable_positions_are_projected() -> None:
+    model = tiny.model("deberta-v2", position_buckets=32)
+    seen: list[int] = []
+    project = model.encoder.layer[0].attention.self.query_proj
+    project.register_forward_hook(lambda module, given, out: seen.append(len(given[0])))
+    encoder = Encoder(model)
+    encoder(pack(encodings(model, (5, 9, 3))))
+    assert seen == [17, 2 * MULTIPLE - 1]
+    encoder(pack(encodings(model, (64,))))
+    assert seen[2:] == [64, 2 * 32 - 1]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("max_waste", [0.0, 1.0, 100.0])
+def test_groups_of_any_waste_give_the_same(family: str, max_waste: float) -> None:
+    """Accelerators get few large groups, the CPU many of near-equal lengths."""
+    model = tiny.model(family).double()
+    encoder, batch = Encoder(model), pack(encodings(model))
+    inputs = encoder.packed_inputs(batch)
+    inputs["layout"] = dataclasses.replace(inputs["layout"], max_waste=max_waste)
+    coarse = deberta.run(model, **inputs).last_hidden_state[0]
+    torch.testing.assert_close(coarse, encoder(batch), rtol=0, atol=CLOSE.get(family, 1e-12))
+
+
+PLACES = (
+    "embeddings.dropout", "pos_dropout", "self.dropout", "attention.output.dropout",
+    "0.output.dropout",
+)  # fmt: skip
+PLACES_OF = [*product(FAMILIES, PLACES), ("deberta-v2", "conv.dropout")]
+
+
+def spread(run, draws: int) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation of hidden states [T, H] over draws of dropout."""
+    with torch.no_grad():
+        found = torch.stack([run() for _ in range(draws)])
+    return found.mean(0), found.std(0)
+
+
+@pytest.mark.parametrize(("family", "place"), PLACES_OF)
+def test_dropout_is_where_and_as_often_as_in_the_model(family: str, place: str) -> None:
+    model = tiny.model(
+        family, num_hidden_layers=1, conv_kernel_size=3, initializer_range=0.1
+    ).train()
+    rates = {n: m for n, m in model.named_modules() if isinstance(m, nn.Dropout)}
+    assert sum(name.endswith(place) for name in rates) == 1
+    for name, module in rates.items():
+        module.p = 0.3 if name.endswith(place) else 0.0
+    made = encodings(model, (7, 5, 7))
+    encoder, batch = Encoder(copy.deepcopy(model)).train(), pack(made)
+    inputs = plain_inputs(model, made)
+    kept = inputs["attention_mask"].bool()
+    mean, width = spread(lambda: encoder(batch), 250)
+    their_mean, their_width = spread(lambda: model(**inputs).last_hidden_state[kept], 250)
+    assert (mean - their_mean).abs().mean() < 0.1 * their_width.mean()
+    assert abs(width.mean() / their_width.mean() - 1) < 0.05
+    torch.testing.assert_close(width, their_width, rtol=0.5, atol=0.02)
+
+
+def test_what_is_not_covered_is_padded() -> None:
+    class Changed(DebertaV2Model):
+        """Some other forward."""
+
+    model = Changed(tiny.config("deberta-v2"))
+    assert "Changed is not the deberta-v2 model" in Encoder(model).reason
+    with pytest.raises(ValueError, match="--batching packed: Changed"):
+        Encoder(model, "packed")
+    repeated = tiny.model("deberta-v2")
+    repeated.z_steps = 2
+    assert "more than once" in Encoder(repeated).reason
+    assert "p2p" in Encoder(tiny.model("deberta", pos_att_type=["c2p", "p2p"])).reason
+    assert "talking_head" in Encoder(tiny.model("deberta", talking_head=True)).reason
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("family", FAMILIES)
+def test_packed_equals_padded_on_a_device(family: str) -> None:
+    model = tiny.model(family).cuda()
+    batch = pack(encodings(model)).to("cuda")
+    packed, padded = Encoder(model, "packed")(batch), Encoder(model, "padded")(batch)
+    torch.testing.assert_close(packed, padded, rtol=0, atol=1e-4)

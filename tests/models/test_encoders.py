@@ -1,0 +1,341 @@
+"""Every family through the Encoder equals plain padded Hugging Face, forward and gradient."""
+
+from __future__ import annotations
+
+import copy
+import random
+
+import pytest
+import torch
+from torch import Tensor
+
+from finetune.models import attention, rounding
+from finetune.models.encoder import Encoder
+from finetune.preprocessing.batching import micro_batches, pack
+from finetune.types import Batch, Encoding
+from tests import tiny
+from tests.models.parity import (
+    CLOSE,
+    assert_same_gradients,
+    encodings,
+    gradients,
+    plain_inputs,
+)
+
+
+@pytest.mark.parametrize("batching", ["auto", "padded"])
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_equals_plain_hugging_face(family: str, batching: str) -> None:
+    model = tiny.model(family).double()
+    reference, made = copy.deepcopy(model), encodings(model)
+    encoder = Encoder(model, batching)
+    assert encoder.packed == (family in tiny.PACKED and batching == "auto")
+    hidden = encoder(pack(made))
+    inputs = plain_inputs(reference, made)
+    expected = reference(**inputs).last_hidden_state[inputs["attention_mask"].bool()]
+    tolerance = CLOSE.get(family, 1e-12)
+    torch.testing.assert_close(hidden, expected, rtol=0, atol=tolerance)
+    weight = torch.randn_like(expected)
+    (hidden * weight).sum().backward()
+    (expected * weight).sum().backward()
+    assert_same_gradients(model, reference, tolerance)
+
+
+@pytest.mark.parametrize("num_heads", [1, 2, 4])
+def test_eurobert_but_for_rounding_of_its_norms(num_heads: int, norms_in_float64: None) -> None:
+    """With norms in float64 as all else, and heads that share keys and values or do not."""
+    model = tiny.model("eurobert", num_key_value_heads=num_heads).double()
+    reference, made = copy.deepcopy(model), encodings(model)
+    hidden = Encoder(model, "packed")(pack(made))
+    inputs = plain_inputs(reference, made)
+    expected = reference(**inputs).last_hidden_state[inputs["attention_mask"].bool()]
+    torch.testing.assert_close(hidden, expected, rtol=0, atol=1e-12)
+    weight = torch.randn_like(expected)
+    (hidden * weight).sum().backward()
+    (expected * weight).sum().backward()
+    assert_same_gradients(model, reference, 1e-12)
+
+
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_layers_equal_hidden_states(family: str) -> None:
+    model = tiny.model(family).double()
+    reference, made = copy.deepcopy(model), encodings(model)
+    encoder, batch = Encoder(model), pack(made)
+    states = encoder.layers(batch)
+    inputs = plain_inputs(reference, made)
+    expected = reference(**inputs, output_hidden_states=True).hidden_states
+    assert states.shape == (encoder.num_layers + 1, len(batch.input_ids), encoder.width)
+    for mine, theirs in zip(states, expected, strict=True):
+        kept = theirs[inputs["attention_mask"].bool()]
+        torch.testing.assert_close(mine, kept, rtol=0, atol=CLOSE.get(family, 1e-12))
+    torch.testing.assert_close(states[-1], encoder(batch), rtol=0, atol=1e-12)
+
+
+def by_example(encoder: Encoder, batches: list[Batch]) -> dict[int, Tensor]:
+    found = {}
+    for batch in batches:
+        found |= zip(batch.example, encoder(batch).split(batch.lengths), strict=True)
+    return found
+
+
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_neither_micro_batches_nor_order_matter(family: str) -> None:
+    model = tiny.model(family).double()
+    encoder, made = Encoder(model), encodings(model)
+    whole = by_example(encoder, [pack(made)])
+    shuffled = random.Random(3).sample(made, len(made))
+    for batches in ([pack(shuffled)], [pack(m) for m in micro_batches(made, 48)]):
+        for example, hidden in by_example(encoder, batches).items():
+            tolerance = CLOSE.get(family, 1e-12)
+            torch.testing.assert_close(hidden, whole[example], rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_single_and_half_precision(family: str) -> None:
+    model = tiny.model(family, initializer_range=0.1)
+    made = encodings(model)
+    inputs = plain_inputs(model, made)
+    with torch.no_grad():
+        expected = model(**inputs).last_hidden_state[inputs["attention_mask"].bool()]
+        encoder = Encoder(model)
+        torch.testing.assert_close(encoder(pack(made)), expected, rtol=0, atol=1e-5)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        half = encoder(pack(made))
+        half.float().square().sum().backward()
+    assert (half.float() - expected).abs().mean() < 0.03
+    assert all(torch.isfinite(gradient).all() for gradient in gradients(model).values())
+
+
+@pytest.mark.parametrize("family", tiny.PACKED)
+def test_a_round_number_of_tokens_changes_nothing(family: str, monkeypatch) -> None:
+    """In bfloat16 on the CPU one more sequence makes it round."""
+    model = tiny.model(family).double()
+    reference, made = Encoder(copy.deepcopy(model)), encodings(model)
+    encoder, batch = Encoder(model), pack(made)
+    expected = reference(batch)
+    assert len(batch.input_ids) % rounding.LEAST
+    sizes: set[int] = set()
+    table = model.get_input_embeddings()
+    table.register_forward_hook(lambda layer, inputs, out: sizes.add(out.shape[-2]))
+    monkeypatch.setattr("finetune.models.encoder.pays", lambda batch: True)
+    hidden = encoder(batch)
+    assert sizes == {-(-len(batch.input_ids) // rounding.LEAST) * rounding.LEAST}
+    torch.testing.assert_close(hidden, expected, rtol=0, atol=CLOSE.get(family, 1e-12))
+    weight = torch.randn_like(expected)
+    (hidden * weight).sum().backward()
+    (expected * weight).sum().backward()
+    assert_same_gradients(model, reference.model, CLOSE.get(family, 1e-12))
+
+
+def test_only_half_precision_on_the_cpu_is_rounded() -> None:
+    batch = pack(encodings(tiny.model("bert")))
+    assert not rounding.pays(batch)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert rounding.pays(batch)
+        with torch.autocast("cpu", enabled=False):
+            assert not rounding.pays(batch)
+
+
+def test_numbers_of_tokens_are_rounded_by_few() -> None:
+    made = [encoding for _ in range(40) for encoding in encodings(tiny.model("bert"))]
+    sizes, lengths = set(), []
+    for number in range(1, len(made)):
+        batch = pack(made[:number])
+        larger = rounding.rounded(batch)
+        size, least = len(larger.input_ids), len(batch.input_ids)
+        assert 0 <= size - least < max(rounding.LEAST, least / 32) and sum(larger.lengths) == size
+        assert int(larger.cu_seqlens[-1]) == size == len(larger.position_ids)
+        sizes.add(size)
+        lengths.append(least)
+    assert len(sizes) <= 32 * 2 + max(lengths) / 16
+    short = rounding.rounded(pack(made[:1]), max_length=3)
+    assert max(short.lengths[1:], default=0) < 3, "no longer than the positions of the model"
+
+
+def test_dropout_of_attention_is_kept_when_packed() -> None:
+    """Trap 5: the variable-length kernel's usual entrance fixes it at 0."""
+    model = tiny.model("roberta", attention_probs_dropout_prob=0.5).train()
+    encoder, batch = Encoder(model), pack(encodings(model))
+    assert not torch.equal(encoder(batch), encoder(batch))
+
+
+def test_plain_attention_on_a_packed_row_is_what_must_not_happen() -> None:
+    """Trap 1: without a layout, tokens of one sequence would see the others."""
+    model = tiny.model("bert").double()
+    encoder, batch = Encoder(model), pack(encodings(model))
+    inputs = encoder.packed_inputs(batch)
+    correct = model(**inputs).last_hidden_state
+    layout = inputs.pop("layout")
+    with pytest.raises(ValueError, match="no packed layout"):
+        model(**inputs)
+    model.set_attn_implementation("sdpa")
+    mixed = model(**inputs).last_hidden_state
+    assert (mixed - correct).abs().max() > 0.1
+    assert layout.max_seqlen == 62
+
+
+@pytest.mark.parametrize("family", ["bert", "modernbert"])
+def test_padded_calls_under_our_attention_keep_their_mask(family: str) -> None:
+    model = tiny.model(family).double()
+    inputs = plain_inputs(model, encodings(model))
+    mask = inputs["attention_mask"].bool()
+    expected = model(**inputs).last_hidden_state[mask]
+    Encoder(model)
+    torch.testing.assert_close(model(**inputs).last_hidden_state[mask], expected)
+
+
+def test_stock_attention_is_named_while_saving() -> None:
+    """Trap 2: the model and its heads share one configuration, which is what gets written."""
+    encoder = Encoder(tiny.model("bert"))
+    with encoder.stock_attention():
+        assert encoder.model.config._attn_implementation == "sdpa"
+    assert encoder.model.config._attn_implementation == attention.NAME
+
+
+@pytest.mark.parametrize("family", tiny.PADDED)
+def test_families_that_cannot_pack(family: str) -> None:
+    """Trap 2: setting the implementation on them would only warn."""
+    model = tiny.model(family)
+    encoder = Encoder(model)
+    assert not encoder.packed
+    assert family in encoder.reason
+    assert model.config._attn_implementation != attention.NAME
+    with pytest.raises(ValueError, match="--batching packed"):
+        Encoder(model, "packed")
+    with pytest.raises(ValueError, match="auto, packed or padded"):
+        Encoder(model, "flat")
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "part"),
+    [
+        ("mobilebert", {"intra_bottleneck_size": 32, "embedding_size": 16}, "left and right"),
+        ("esm", {"mask_token_id": 4, "max_position_embeddings": 70}, "share of masked tokens"),
+    ],
+)
+def test_families_that_mix_the_tokens_of_a_row(kind: str, changes: dict, part: str) -> None:
+    from transformers import AutoConfig, AutoModel
+
+    config = AutoConfig.for_model(
+        kind, vocab_size=90, hidden_size=32, num_hidden_layers=1, num_attention_heads=4,
+        intermediate_size=48, pad_token_id=0, **changes,
+    )  # fmt: skip
+    encoder = Encoder(AutoModel.from_config(config))
+    assert not encoder.packed
+    assert encoder.reason.startswith(f"{kind} models") and part in encoder.reason
+
+
+def test_padded_families_run_in_groups_of_near_equal_length(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    encoder, shapes = Encoder(tiny.model("mpnet")), []
+    plain = encoder.model.forward
+
+    def watched(**inputs):
+        shapes.append(tuple(inputs["input_ids"].shape))
+        return plain(**inputs)
+
+    monkeypatch.setattr(encoder.model, "forward", watched)
+    batch = pack(encodings(encoder.model, (50, 3, 49, 4, 20, 3)))
+    encoder(batch)
+    assert shapes == [(2, 3), (1, 4), (1, 20), (2, 50)]
+    assert sum(rows * longest for rows, longest in shapes) <= 1.15 * len(batch.input_ids)
+
+
+def test_unlisted_family_is_padded() -> None:
+    from transformers import AutoConfig, AutoModel
+
+    config = AutoConfig.for_model(
+        "rembert", vocab_size=90, hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
+        intermediate_size=48, input_embedding_size=16, initializer_range=0.3, pad_token_id=0,
+        hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
+    )  # fmt: skip
+    model = AutoModel.from_config(config).eval().double()
+    made = encodings(model)
+    inputs = plain_inputs(model, made)
+    expected = model(**inputs).last_hidden_state[inputs["attention_mask"].bool()]
+    encoder = Encoder(model)
+    assert "rembert" in encoder.reason
+    torch.testing.assert_close(encoder(pack(made)), expected, rtol=0, atol=1e-12)
+
+
+def test_positions_of_roberta_begin_behind_the_padding_id() -> None:
+    """Trap 3, and the room that it leaves."""
+    encoder = Encoder(tiny.model("roberta"))
+    batch = pack([Encoding(0, [5, 6, 7]), Encoding(1, [8, 9])])
+    assert encoder.packed_inputs(batch)["position_ids"].tolist() == [[2, 3, 4, 2, 3]]
+    assert encoder.max_length == tiny.POSITIONS - 2
+    assert Encoder(tiny.model("bert")).max_length == tiny.POSITIONS
+
+
+def test_a_padding_id_inside_a_text_changes_nothing() -> None:
+    """Hugging Face's RoBERTa stops counting at it; packed and padded count on."""
+    model = tiny.model("roberta").double()
+    batch = pack([Encoding(0, [5, 1, 7, 8]), Encoding(1, [6, 9])])
+    packed, padded = Encoder(model, "packed")(batch), Encoder(model, "padded")(batch)
+    torch.testing.assert_close(packed, padded, rtol=0, atol=1e-12)
+
+
+def test_says_what_does_not_fit() -> None:
+    encoder = Encoder(tiny.model("bert"))
+    size = encoder.vocabulary_size
+    with pytest.raises(ValueError, match="65 tokens exceeds the 64 positions"):
+        encoder(pack([Encoding(0, [5] * 65)]))
+    with pytest.raises(ValueError, match=rf"input id {size} .* 0\.\.{size - 1}"):
+        encoder(pack([Encoding(0, [5, size])]))
+    with pytest.raises(ValueError, match="segment id 2"):
+        encoder(pack([Encoding(0, [5, 6], [0, 2])]))
+
+
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_depth_of_every_parameter(family: str) -> None:
+    encoder = Encoder(tiny.model(family))
+    depths = {name: encoder.depth_of(name) for name, _ in encoder.model.named_parameters()}
+    assert depths == {
+        name.removeprefix("model."): encoder.depth_of(name)
+        for name, _ in encoder.named_parameters()
+    }
+    layers = 1 if family == "albert" else tiny.LAYERS
+    assert encoder.top_depth == layers + 1
+    assert set(range(layers + 1)) <= set(depths.values())
+    for name, depth in depths.items():
+        above = ("pooler", "final_norm", "LayerNorm", "encoder.LayerNorm", "norm.weight")
+        if depth == encoder.top_depth:
+            assert name.startswith(above)
+        if "embedding" in name:
+            assert depth == 0
+    assert encoder.depth_of("classifier.weight") == encoder.top_depth
+
+
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_freeze(family: str) -> None:
+    def trained(what: str | int) -> set[int]:
+        encoder = Encoder(tiny.model(family))
+        count = encoder.freeze(what)
+        left = [(n, p) for n, p in encoder.model.named_parameters() if p.requires_grad]
+        total = sum(parameter.numel() for parameter in encoder.model.parameters())
+        assert count == total - sum(parameter.numel() for _, parameter in left)
+        return {encoder.depth_of(name) for name, _ in left if not name.startswith("pooler")}
+
+    top = Encoder(tiny.model(family)).top_depth
+    assert {0, 1} <= trained("none")
+    assert min(trained("embeddings")) == 1
+    assert trained("all") == set()
+    assert not {0, 1} & trained("1")
+    assert trained(top - 1) <= {top}
+    with pytest.raises(ValueError, match="cannot freeze"):
+        trained(top)
+    with pytest.raises(ValueError, match="must be none"):
+        trained("half")
+
+
+def test_loads_in_float32_without_pooler(tmp_path) -> None:
+    """Trap 6: a checkpoint in half precision must not give half-precision weights."""
+    from transformers import AutoModelForMaskedLM
+
+    model = tiny.model("bert", AutoModelForMaskedLM).to(torch.bfloat16)
+    model.save_pretrained(tmp_path)
+    encoder = Encoder.from_pretrained(str(tmp_path))
+    assert {parameter.dtype for parameter in encoder.parameters()} == {torch.float32}
+    assert encoder.model.pooler is None
+    assert encoder(pack([Encoding(0, [5, 6, 7])])).shape == (3, tiny.WIDTH)

@@ -1,0 +1,455 @@
+"""The span scorer equals its textbook form, in logits and gradients; saving, loading, memory."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import itertools
+import json
+import shutil
+
+import pytest
+import torch
+from tests.contract.test_heads import words_of
+from torch import Tensor
+from torch.nn import functional as F
+from transformers import AutoConfig, AutoModel
+
+from finetune.models.heads import span_scorers as span_scoring
+from finetune.models.heads.span_ner import REPRESENTATIONS, SpanNer, SpanNerConfig
+from finetune.models.heads.span_scorers import SpanLayout, word_vectors
+from finetune.preprocessing.batching import pack
+from finetune.preprocessing.span_candidates import candidates
+from finetune.types import Batch, Encoding
+from tests import tiny
+from tests.models.parity import CLOSE, assert_same_gradients, encodings
+
+LABELS = ["PER", "LOC", "ORG"]
+
+
+def head_of(
+    family: str = "bert", *, dropout: float = 0.0, batching: str = "auto", **settings
+) -> SpanNer:
+    """A head over a tiny encoder with weights large enough to matter, in float64."""
+    inner = tiny.model(family, dropout=dropout)
+    config = SpanNerConfig(
+        encoder=inner.config, id2label=dict(enumerate(LABELS)), dropout=dropout,
+        **({"max_width": 5, "hidden": 24} | settings),
+    )  # fmt: skip
+    head = SpanNer(config, batching, inner)
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in head.head_parameters().values():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.3)
+    return head.eval().double()
+
+
+def sequences(head: SpanNer) -> list[Encoding]:
+    """Sequences with many words, one word and no words; words of one piece and of many."""
+    made = words_of(encodings(head.model))
+    made.append(Encoding(10, [5, 6, 7, 8, 9, 10, 11], None, [1, 5]))
+    made.append(Encoding(11, list(range(5, 45)), None, list(range(1, 40))))
+    return made
+
+
+def naive_words(head: SpanNer, batch: Batch) -> Tensor:
+    """Vectors of words [W, H], one word at a time."""
+    hidden = head.encoder(batch)
+    rows = zip(batch.words.tolist(), batch.word_lengths.tolist(), strict=True)
+    if head.config.word_vectors == "first":
+        return torch.stack([hidden[row] for row, _ in rows])
+    return torch.stack([hidden[row : row + length].mean(0) for row, length in rows])
+
+
+def naive_places(batch: Batch, max_width: int | None) -> list[tuple[int, int]]:
+    """First word and word after the last of each candidate, among all words of the batch."""
+    places, begin = [], 0
+    for length in batch.num_words:
+        for start in range(length):
+            widest = length - start if max_width is None else min(max_width, length - start)
+            places += [(begin + start, begin + start + width) for width in range(1, widest + 1)]
+        begin += length
+    return places
+
+
+def naive(head: SpanNer, batch: Batch) -> Tensor:
+    """Equations 11.21 to 11.26 as they are written: gather, concatenate, feed forward."""
+    words, scorer = naive_words(head, batch), head.scorer
+    places = naive_places(batch, head.config.max_width)
+    starts, ends = scorer.start_network(words), scorer.end_network(words)
+    if head.config.representation == "biaffine":
+        return torch.stack([biaffine(scorer, starts[i], ends[j - 1]) for i, j in places])
+    contents = []
+    for i, j in places:
+        weights = words.new_full((j - i,), 1 / (j - i))
+        if head.config.representation == "attention":
+            weights = scorer.attention(words[i:j])[:, 0].softmax(0)
+        contents.append(weights @ words[i:j])
+    first, last = zip(*places, strict=True)
+    vectors = torch.cat(
+        [starts[list(first)], ends[[j - 1 for j in last]], torch.stack(contents)], 1
+    )  # [S, 3H]
+    weight = torch.cat([scorer.start.weight, scorer.end.weight, scorer.content.weight], 1)
+    widths = torch.tensor([j - i - 1 for i, j in places])
+    hidden = F.gelu(F.linear(vectors, weight, scorer.start.bias) + scorer.width(widths))
+    return scorer.output(hidden)
+
+
+def biaffine(scorer, start: Tensor, end: Tensor) -> Tensor:
+    products = scorer.product.weight.unflatten(0, (-1, len(start)))  # [C, h of ends, h of starts]
+    both = torch.einsum("cej,j,e->c", products, start, end)
+    return both + scorer.start(start) + scorer.end(end)
+
+
+def assert_equals_naive(head: SpanNer, batch: Batch, tolerance: float = 1e-12) -> None:
+    reference = copy.deepcopy(head)
+    logits, expected = head(batch), naive(reference, batch)
+    torch.testing.assert_close(logits, expected, rtol=0, atol=tolerance)
+    weight = torch.randn_like(expected)
+    (logits * weight).sum().backward()
+    (expected * weight).sum().backward()
+    assert_same_gradients(head, reference, tolerance)
+
+
+@pytest.mark.parametrize("vectors", ["first", "mean"])
+@pytest.mark.parametrize(
+    ("representation", "max_width"),
+    [*itertools.product(REPRESENTATIONS, [1, 3, 7, 100]), ("biaffine", None)],
+)
+def test_equals_the_textbook_form(representation, vectors, max_width) -> None:
+    head = head_of(representation=representation, word_vectors=vectors, max_width=max_width)
+    batch = pack(sequences(head))
+    assert {0, 1, 38} <= set(batch.num_words)
+    assert_equals_naive(head, batch)
+
+
+@pytest.mark.parametrize("representation", REPRESENTATIONS)
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_every_family(family: str, representation: str) -> None:
+    head = head_of(family, representation=representation, word_vectors="mean")
+    assert head.encoder.packed == (family in tiny.PACKED)
+    assert_equals_naive(head, pack(sequences(head)), CLOSE.get(family, 1e-12))
+
+
+@pytest.mark.parametrize("max_width", [1, 2, 5, 100, None])
+def test_order_of_candidates(max_width: int | None) -> None:
+    batch = pack(sequences(head_of()))
+    layout = SpanLayout(batch, max_width)
+    places = naive_places(batch, max_width)
+    found = list(zip(layout.start.tolist(), (layout.start + layout.width).tolist(), strict=True))
+    assert found == places
+    assert layout.size == len(places) == sum(layout.counts)
+    begins = batch.words_cu.tolist()
+    numbered = [
+        (begin + start, begin + end)
+        for begin, length in zip(begins, batch.num_words, strict=False)
+        for start, end in candidates(length, max_width).tolist()
+    ]
+    assert found == numbered
+
+
+@pytest.mark.parametrize("representation", REPRESENTATIONS)
+def test_no_words_and_single_words(representation: str) -> None:
+    """Every weight has a gradient, zero perhaps: processes add up theirs one by one."""
+    for vectors in ("first", "mean"):
+        head = head_of(representation=representation, max_width=3, word_vectors=vectors)
+        for last in (Encoding(1, [5]), Encoding(1, [5, 6, 7], None, [1, 2])):
+            logits = head(pack([Encoding(0, [5, 6, 7]), last]))
+            assert logits.shape == (last.num_words, 4)
+            logits.sum().backward()
+            assert all(parameter.grad is not None for parameter in head.parameters())
+            head.zero_grad(set_to_none=True)
+
+
+@pytest.mark.parametrize("representation", REPRESENTATIONS)
+def test_no_leak_across_sequences(representation: str) -> None:
+    """Alone, and in a batch where a neighbour is enormous, a sequence gets the same."""
+    head = head_of(representation=representation, max_width=6)
+    made = [e for e in sequences(head) if e.num_words]
+    batch = pack(made)
+    together = head(batch).split([len(naive_places(pack([e]), 6)) for e in made])
+    for encoding, logits in zip(made, together, strict=True):
+        torch.testing.assert_close(head(pack([encoding])), logits, rtol=0, atol=1e-12)
+    words = naive_words(head, batch).detach()
+    wild = words.clone()
+    second = slice(int(batch.words_cu[1]), int(batch.words_cu[2]))
+    wild[second] *= 1e6
+    layout = SpanLayout(batch, 6)
+    others = (layout.start < second.start) | (layout.start >= second.stop)
+    calm, moved = head.scorer(words, layout), head.scorer(wild, layout)
+    torch.testing.assert_close(calm[others], moved[others], rtol=0, atol=1e-12)
+    assert (calm[~others] - moved[~others]).abs().min() > 1
+
+
+@pytest.mark.parametrize("representation", REPRESENTATIONS)
+@pytest.mark.parametrize("family", ["roberta", "modernbert"])
+def test_packed_equals_padded(family: str, representation: str) -> None:
+    head = head_of(family, representation=representation)
+    batch = pack(sequences(head))
+    packed = head(batch)
+    assert head.encoder.packed
+    head.batching = "padded"
+    assert head.batching == "padded" and not head.encoder.packed
+    torch.testing.assert_close(head(batch), packed, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("representation", ["boundary", "ffn", "attention"])
+def test_recomputing_changes_nothing(representation: str, monkeypatch) -> None:
+    direct = head_of(representation=representation, dropout=0.2, max_width=9).train()
+    again = copy.deepcopy(direct)
+    batch = pack(sequences(direct))
+    runs, results = [], []
+
+    def recorded(function, width: int, *inputs, **how) -> Tensor:
+        runs.append(width)
+        return torch.utils.checkpoint.checkpoint(function, width, *inputs, **how)
+
+    monkeypatch.setattr(span_scoring, "checkpoint", recorded)
+    for head, budget in ((direct, span_scoring.ACTIVATION_BUDGET), (again, 0)):
+        monkeypatch.setattr(span_scoring, "ACTIVATION_BUDGET", budget)
+        torch.manual_seed(3)
+        logits = head(batch)
+        logits.square().sum().backward()
+        results.append(logits)
+    assert runs == list(range(1, 10))
+    torch.testing.assert_close(*results, rtol=0, atol=1e-12)
+    assert_same_gradients(again, direct, 1e-12)
+    with torch.no_grad():
+        again(batch)
+    assert len(runs) == 9, "nothing to recompute where there is no backward pass"
+
+
+def visible() -> dict[int, int]:
+    """Bytes of all storages of tensors that Python holds, by address."""
+    tensors = [item for item in gc.get_objects() if issubclass(type(item), Tensor)]
+    return {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
+
+
+def bytes_kept(scorer, words: Tensor, layout: SpanLayout) -> int:
+    """What one forward pass keeps for the backward pass: what autograd saves, and what the
+    functions that will be run again hold on to."""
+    before, kept = visible(), {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        logits = scorer(words, layout)
+    kept |= visible()
+    logits.sum().backward()
+    return sum(size for place, size in kept.items() if place not in before)
+
+
+@pytest.mark.parametrize("representation", ["boundary", "attention"])
+def test_memory_of_recomputing(representation: str, monkeypatch) -> None:
+    """Kept are tables of W words, not S candidates: a wider limit adds their logarithm."""
+    monkeypatch.setattr(span_scoring, "ACTIVATION_BUDGET", 0)
+    encoding = Encoding(0, list(range(5, 65)), None, list(range(1, 60)))
+    batch, kept = pack([encoding]), {}
+    for width in (4, 32):
+        head = head_of(representation=representation, max_width=width, hidden=256)
+        words = torch.randn(59, tiny.WIDTH, dtype=torch.double, requires_grad=True)
+        kept[width] = bytes_kept(head.scorer, words, SpanLayout(batch, width))
+    row = 59 * 256 * 8
+    assert 2 * row < kept[32] - kept[4] < 4 * row, "three more tables and small things"
+    assert kept[32] < 14 * row, "and all candidates would be some thirty a piece"
+
+
+def sharp(head: SpanNer) -> SpanNer:
+    """Scores of words hundreds apart, where differences of prefix sums are no numbers."""
+    with torch.no_grad():
+        head.scorer.attention.weight.mul_(200)
+    return head
+
+
+def test_half_precision_with_sharp_attention() -> None:
+    head = sharp(head_of(representation="attention", max_width=12)).float()
+    batch = pack(sequences(head))
+    exact = copy.deepcopy(head).double()(batch)
+    torch.testing.assert_close(head(batch).double(), exact, rtol=0, atol=1e-3)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        logits = head(batch)
+        logits.float().square().sum().backward()
+    assert logits.dtype == torch.bfloat16
+    assert logits.isfinite().all()
+    assert all(p.grad.isfinite().all() for p in head.parameters())
+
+
+@pytest.mark.parametrize("representation", REPRESENTATIONS)
+def test_half_precision_is_close(representation: str) -> None:
+    """Autocast, and weights in bfloat16, err by what bfloat16 does and no more over long spans."""
+    head = head_of(representation=representation, max_width=32, hidden=64)
+    words = torch.randn(59, tiny.WIDTH, dtype=torch.double)
+    layout = SpanLayout(pack([Encoding(0, list(range(5, 65)), None, list(range(1, 60)))]), 32)
+    exact = head.scorer(words, layout)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        mixed = copy.deepcopy(head).float().scorer(words.float(), layout)
+    half = copy.deepcopy(head).bfloat16().scorer(words.bfloat16(), layout)
+    for logits in (mixed, half):
+        assert logits.dtype == torch.bfloat16
+        error = (logits.double() - exact).abs()
+        assert error.mean() < 0.02 * exact.abs().mean()
+        wide = layout.width > 16
+        assert error[wide].mean() < 2 * error[~wide].mean()
+
+
+@pytest.mark.parametrize("representation", REPRESENTATIONS)
+def test_dropout_in_training_alone(representation: str) -> None:
+    head = head_of(representation=representation)
+    for module in head.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.5
+    batch = pack(sequences(head))
+    torch.testing.assert_close(head(batch), head(batch), rtol=0, atol=0)
+    words = naive_words(head, batch).detach()
+    head.train()
+    layout = SpanLayout(batch, 5)
+    assert not torch.equal(head.scorer(words, layout), head.scorer(words, layout))
+    assert (head.dropout(words) == 0).any(), "and of words' vectors"
+
+
+def test_mean_of_pieces() -> None:
+    head = head_of(word_vectors="mean")
+    batch = pack(sequences(head))
+    found = word_vectors(head.encoder(batch), batch, "mean")
+    torch.testing.assert_close(found, naive_words(head, batch), rtol=0, atol=1e-12)
+
+
+def test_classes() -> None:
+    batch = pack([Encoding(0, [5, 6, 7, 8], None, [1, 2, 3])])
+    assert head_of()(batch).shape == (3, 4)
+    assert head_of(multi_label=True)(batch).shape == (3, 3)
+    assert list(head_of().labels) == LABELS
+
+
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_train_from_checkpoint_save_and_load(family: str, tmp_path) -> None:
+    source = str(tiny.save_tiny_checkpoint(tmp_path / "pretrained", family))
+    plain = AutoModel.from_pretrained(source)
+    for representation in REPRESENTATIONS:
+        head = SpanNer.from_encoder(
+            source, labels=LABELS, representation=representation, max_width=4
+        ).eval()
+        assert {parameter.dtype for parameter in head.parameters()} == {torch.float32}
+        assert list(head.labels) == LABELS
+        for name, parameter in head.model.named_parameters():
+            assert torch.equal(parameter, plain.get_parameter(name)), "the encoder is pretrained"
+        head.config.thresholds = {"PER": 0.25}
+        batch = pack(sequences(head))
+        logits = head(batch).detach()
+        head.save_pretrained(tmp_path / "saved")
+        assert torch.equal(head(batch), logits), "saving changes nothing"
+        moved = tmp_path / "moved"
+        shutil.copytree(tmp_path / "saved", moved, dirs_exist_ok=True)
+        assert sorted(p.name for p in moved.iterdir()) == ["config.json", "model.safetensors"]
+        for loaded in (
+            SpanNer.from_pretrained(moved),
+            AutoModel.from_pretrained(moved),
+            SpanNer.from_pretrained(str(moved), batching="auto"),
+        ):
+            assert isinstance(loaded, SpanNer)
+            assert loaded.encoder.packed == (family in tiny.PACKED)
+            found = loaded.state_dict()
+            assert all(torch.equal(found[n], w) for n, w in head.state_dict().items())
+            torch.testing.assert_close(loaded.eval()(batch), logits, rtol=0, atol=1e-7)
+            assert loaded.config.thresholds == {"PER": 0.25}
+        padded = AutoModel.from_pretrained(moved, batching="padded").eval()
+        assert not padded.encoder.packed
+        torch.testing.assert_close(padded(batch), logits, rtol=0, atol=1e-5)
+
+
+def test_saved_configuration(tmp_path) -> None:
+    source = str(tiny.save_tiny_checkpoint(tmp_path / "pretrained", "modernbert"))
+    head = SpanNer.from_encoder(
+        source, labels=LABELS, representation="biaffine", max_width=None, multi_label=True,
+        decoding="overlapping", word_vectors="mean",
+    )  # fmt: skip
+    head.save_pretrained(tmp_path / "saved")
+    text = (tmp_path / "saved" / "config.json").read_text()
+    assert "finetune" not in text and "pretrained" not in text
+    values = json.loads(text)
+    assert values["id2label"] == {"0": "PER", "1": "LOC", "2": "ORG"}
+    assert values["encoder"]["model_type"] == "modernbert"
+    config = AutoConfig.from_pretrained(tmp_path / "saved")
+    assert isinstance(config, SpanNerConfig)
+    assert config.encoder.to_dict() == head.config.encoder.to_dict()
+    for name in (
+        "representation",
+        "max_width",
+        "multi_label",
+        "decoding",
+        "word_vectors",
+        "hidden",
+    ):
+        assert getattr(config, name) == getattr(head.config, name)
+    again = AutoModel.from_config(config)
+    assert (again.config.max_width, again.config.hidden) == (None, None)
+    assert again.scorer.start.in_features == 150
+
+
+def test_names_and_depths() -> None:
+    for representation in REPRESENTATIONS:
+        head = head_of(representation=representation)
+        depths = {name: head.depth_of(name) for name, _ in head.named_parameters()}
+        assert set(depths.values()) == set(range(head.encoder.top_depth + 1))
+        assert set(head.head_parameters()) == {n for n in depths if n.startswith("scorer.")}
+        assert all(depths[name] == head.encoder.top_depth for name in head.head_parameters())
+        assert not any("pooler" in name for name in depths)
+        assert all(parameter.shape for parameter in head.head_parameters().values())
+
+
+def test_encoder_follows_its_head() -> None:
+    head = head_of()
+    assert head.encoder.freeze("all") > 0
+    trained = {name for name, p in head.named_parameters() if p.requires_grad}
+    assert trained == set(head.head_parameters())
+    moved = copy.deepcopy(head).float()
+    assert moved.encoder.model is moved.model
+    assert next(moved.encoder.parameters()).dtype == torch.float32
+    assert next(head.encoder.parameters()).dtype == torch.float64
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"representation": "bondary"}, "one of boundary, ffn.*Perhaps you meant 'boundary'"),
+        ({"word_vectors": "last"}, "'last' is not one of first, mean"),
+        ({"decoding": "any"}, "one of flat, nested, overlapping"),
+        ({"max_width": None}, "are for biaffine.*widest span in words"),
+        ({"max_width": 0}, "must be 1 word or more, not 0"),
+        ({"labels": []}, "at least one label"),
+        ({"labels": ["a", "a"]}, "'a' occurs twice"),
+        ({"batching": "other"}, "auto, packed or padded"),
+    ],
+)
+def test_what_is_refused(settings, message, tmp_path) -> None:
+    source = str(tiny.save_tiny_checkpoint(tmp_path, "bert"))
+    with pytest.raises(ValueError, match=message) as caught:
+        SpanNer.from_encoder(source, **({"labels": LABELS, "max_width": 3} | settings))
+    assert "\n" not in str(caught.value)
+
+
+def test_damaged_folders(tmp_path) -> None:
+    source = str(tiny.save_tiny_checkpoint(tmp_path / "bert", "bert"))
+    head = SpanNer.from_encoder(source, labels=LABELS, max_width=3)
+    saved = tmp_path / "saved"
+
+    def message() -> str:
+        with pytest.raises(ValueError) as caught:
+            SpanNer.from_pretrained(saved)
+        assert "\n" not in str(caught.value)
+        return str(caught.value)
+
+    head.save_pretrained(saved)
+    weights = (saved / "model.safetensors").read_bytes()
+    (saved / "model.safetensors").write_bytes(weights[: len(weights) // 2])
+    assert "cannot be loaded" in message()
+    (saved / "model.safetensors").unlink()
+    assert "cannot be loaded" in message()
+    torch_weights = {n: v for n, v in head.state_dict().items() if n != "scorer.output.bias"}
+    head.save_pretrained(saved, state_dict=torch_weights)
+    assert "1 weights are missing (first: scorer.output.bias)" in message()
+    settings = json.loads((saved / "config.json").read_text())
+    (saved / "config.json").write_text(json.dumps(settings | {"max_width": 4}))
+    assert "cannot be loaded" in message()

@@ -1,0 +1,200 @@
+"""Starting from another training: the encoder is taken, the head where labels match by name."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from finetune.config.tasks import CONFIGS, TrainConfig
+from finetune.tasks import load_task, saved_task
+from tests import small_data as data
+from tests.command import run
+from tests.tiny import save_tiny_checkpoint
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny encoder, data, and untrained models of every kind as runs leave them."""
+    folder = tmp_path_factory.mktemp("init")
+    save_tiny_checkpoint(folder / "bert", "bert", seed=1)
+    save_tiny_checkpoint(folder / "roberta", "roberta", seed=2)
+    data.pairs(folder / "three")
+    data.numbers(folder / "numbers")
+    data.entities(folder / "entities")
+    data.write_jsonl(folder / "two" / "train.jsonl", paired("entailment", "contradiction"))
+    data.write_jsonl(folder / "rte" / "train.jsonl", paired("entailment", "not_entailment"))
+    data.write_jsonl(folder / "chunks" / "train.jsonl", [
+        {"tokens": ["the", "river"], "tags": ["B-NP", "I-NP"]}, {"tokens": ["saw"], "tags": ["O"]},
+    ] * 10)  # fmt: skip
+    for family in ("bert", "roberta"):
+        for name, task, more in (
+            ("nli", "nli", {"data": "three"}),
+            ("tag", "tag", {"data": "entities"}),
+            ("crf", "tag", {"data": "entities", "crf": True}),
+            ("ner", "ner", {"data": "entities"}),
+            ("numbers", "classify", {"data": "numbers"}),
+        ):
+            made = load_task(config(folder, task, family=family, **more), task)
+            torch.manual_seed(3)
+            best = folder / "runs" / f"{family}-{name}" / "best"
+            made.head().save_pretrained(best)
+            made.save(best)
+    return folder
+
+
+def paired(*labels: str) -> list[dict]:
+    rows = [{"text": "he is", "text_pair": f"in {n}", "label": labels[n % 2]} for n in range(20)]
+    return rows
+
+
+def config(place: Path, task: str, *, family: str | None = None, **more: Any) -> TrainConfig:
+    if family:
+        more["model"] = str(place / family)
+    more["data"] = str(place / more["data"])
+    return CONFIGS[task](**more)
+
+
+def begun(place: Path, run: str, task: str, **more: Any) -> tuple[Any, Any, Any]:
+    """The old head, the task that begins with it, and a fresh head of that task."""
+    folder = place / "runs" / run
+    old = saved_task(folder).head(folder / "best")
+    made = load_task(config(place, task, init_from=str(folder), **more), task)
+    torch.manual_seed(4)
+    return old, made, made.head()
+
+
+def encoder_weights(head: Any) -> dict[str, torch.Tensor]:
+    weights = head.encoder.model.state_dict()
+    return {name: value for name, value in weights.items() if not name.startswith("pooler")}
+
+
+def assert_same_encoder(old: Any, new: Any) -> None:
+    one, other = encoder_weights(old), encoder_weights(new)
+    assert one.keys() == other.keys()
+    for name, value in one.items():
+        torch.testing.assert_close(other[name], value, rtol=0, atol=0)
+
+
+def last_layer(head: Any) -> Any:
+    classifier = head.model.classifier
+    return getattr(classifier, "out_proj", classifier)
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta"])
+@pytest.mark.parametrize(("before", "task", "more"), [
+    ("nli", "nli", {"data": "rte"}),
+    ("nli", "classify", {"data": "numbers"}),
+    ("nli", "tag", {"data": "entities"}),
+    ("nli", "ner", {"data": "entities"}),
+    ("tag", "nli", {"data": "three"}),
+    ("tag", "tag", {"data": "chunks"}),
+    ("crf", "nli", {"data": "three"}),
+    ("crf", "ner", {"data": "entities"}),
+    ("ner", "nli", {"data": "three"}),
+    ("ner", "tag", {"data": "entities", "crf": True}),
+    ("ner", "ner", {"data": "entities"}),
+])  # fmt: skip
+def test_encoder_is_taken_and_the_head_is_fresh(
+    place: Path, family: str, before: str, task: str, more: dict
+):
+    old, made, new = begun(place, f"{family}-{before}", task, **more)
+    assert_same_encoder(old, new)
+    assert made.notes[-1] == f"encoder from {place / 'runs' / f'{family}-{before}'}; head fresh"
+    assert list(new.labels) == list(made.labels)
+    kept = {tuple(value.shape): value for value in old.head_parameters().values()}
+    for name, value in new.head_parameters().items():
+        if "pooler" not in name and value.ndim > 1 and tuple(value.shape) in kept:
+            assert not torch.equal(value, kept[tuple(value.shape)]), name
+
+
+def test_the_pooler_below_a_fresh_classifier_is_taken(place: Path):
+    old, _, new = begun(place, "bert-nli", "nli", data="rte")
+    assert torch.equal(old.model.bert.pooler.dense.weight, new.model.bert.pooler.dense.weight)
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta"])
+@pytest.mark.parametrize("named", ["three", "two"])
+def test_head_is_mapped_by_name(place: Path, family: str, named: str):
+    """`classify` sorts its labels, NLI has entailment first; a subset of the labels will do."""
+    old, made, new = begun(place, f"{family}-nli", "classify", data=named)
+    assert list(made.labels) == sorted(made.labels) and len(made.labels) < 4
+    assert "encoder and head from" in made.notes[-1]
+    assert_same_encoder(old, new)
+    rows = [list(old.labels).index(label) for label in made.labels]
+    assert rows != list(range(3))
+    assert torch.equal(last_layer(new).weight, last_layer(old).weight[rows])
+    assert torch.equal(last_layer(new).bias, last_layer(old).bias[rows])
+    assert list(new.labels) == list(made.labels)
+
+
+@pytest.mark.parametrize("before", ["tag", "crf"])
+@pytest.mark.parametrize("crf", [False, True])
+def test_tagger_is_mapped_by_name(place: Path, before: str, crf: bool):
+    old, made, new = begun(place, f"roberta-{before}", "tag", data="entities", crf=crf)
+    taggers = [head.tagger if hasattr(head, "tagger") else head for head in (old, new)]
+    assert torch.equal(last_layer(taggers[0]).weight, last_layer(taggers[1]).weight)
+    assert "encoder and head from" in made.notes[-1]
+    if crf:
+        assert not any(p.any() for p in new.crf.parameters()), "transitions are fresh"
+
+
+def test_numbers_are_the_same_kind_of_head(place: Path):
+    old, _, new = begun(place, "bert-numbers", "classify", data="numbers")
+    assert torch.equal(last_layer(new).weight, last_layer(old).weight)
+    assert new.problem == "regression"
+
+
+def test_plain_folder_and_architecture(place: Path):
+    named = config(place, "nli", data="rte", init_from=str(place / "bert"), family="bert")
+    made = load_task(named, "nli")
+    plain = load_task(replace(named, init_from=None), "nli")
+    assert_same_encoder(plain.head(), made.head())
+    with pytest.raises(ValueError, match=r"--model .* has model_type roberta, but --init-from .*"):
+        load_task(replace(named, model=str(place / "roberta")), "nli")
+
+
+def test_the_default_model_is_checked_where_it_is_asked_for(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """It looks like no --model at all once it is in a configuration."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "roberta-base").symlink_to(place / "roberta")  # a folder goes before the hub
+    flags = ("--init-from", place / "runs" / "bert-nli", "--data", place / "rte", "--dry-run")
+    assert run("nli", *flags).code == 0
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("task: nli\nmodel: roberta-base\n", encoding="utf-8")
+    for asked in (("nli", "--model", "roberta-base"), ("nli", "--model=roberta-base"),
+                  ("run", recipe)):  # fmt: skip
+        outcome = run(*asked, *flags)
+        assert outcome.code == 2, outcome
+        assert "--model roberta-base has model_type roberta, but --init-from" in outcome.err
+    same = ("--init-from", place / "roberta", "--model", "roberta-base")
+    assert run("nli", *same, *flags[2:]).code == 0
+
+
+def test_wrong_folders(place: Path, tmp_path: Path):
+    base = config(place, "nli", data="rte")
+    with pytest.raises(ValueError, match=r"--init-from runs/none: no such folder"):
+        load_task(replace(base, init_from="runs/none"), "nli")
+    with pytest.raises(ValueError, match=r"--init-from .*: there is no model in it or in its best"):
+        load_task(replace(base, init_from=str(tmp_path)), "nli")
+    with pytest.raises(ValueError, match=r"holds several runs: name one, such as .*bert-crf"):
+        load_task(replace(base, init_from=str(place / "runs")), "nli")
+
+
+def test_a_run_says_what_it_began_with(place: Path, tmp_path: Path):
+    before = place / "runs" / "bert-nli"
+    outcome = run("nli", "--init-from", before, "--data", place / "rte", "--steps", "2",
+                  "--out", tmp_path / "run")  # fmt: skip
+    assert outcome.code == 0, outcome.err
+    said = f"encoder from {before}; head fresh"
+    assert said in outcome.err + outcome.out
+    readme = (tmp_path / "run" / "README.md").read_text("utf-8")
+    assert said in readme and f"# nli: {before} on" in readme
+    assert "finetune-" not in (tmp_path / "run" / "best" / "config.json").read_text("utf-8")
+    planned = run("nli", "--init-from", before, "--data", place / "rte", "--dry-run")
+    assert planned.code == 0 and "M weights" in planned.out

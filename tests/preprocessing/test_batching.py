@@ -1,0 +1,94 @@
+"""Batching changes which examples meet in a forward pass, and nothing else."""
+
+from __future__ import annotations
+
+import random
+from itertools import chain
+
+import numpy as np
+import pytest
+import torch
+
+from finetune.preprocessing.batching import epoch_order, micro_batches, pack, share
+from finetune.types import Encoding
+
+
+def encodings(seed: int, number: int = 30) -> list[Encoding]:
+    chance = random.Random(seed)
+    made = []
+    for example in range(number):
+        length = chance.randint(2, 40)
+        starts = sorted(chance.sample(range(1, length + 1), min(length, chance.randint(2, 6))))
+        ids = [chance.randint(5, 90) for _ in range(length)]
+        made.append(Encoding(example, ids, None, starts if chance.random() < 0.9 else []))
+    return made
+
+
+def test_epoch_order_is_a_fixed_permutation() -> None:
+    order = epoch_order(1000, seed=3, epoch=2)
+    assert sorted(order) == list(range(1000))
+    assert order == epoch_order(1000, 3, 2)
+    others = [epoch_order(1000, *pair) for pair in ((3, 1), (2, 3), (4, 2))]
+    assert all(order != other for other in others)
+    torch.manual_seed(9)
+    before = torch.random.get_rng_state()
+    epoch_order(10, 0, 0)
+    assert torch.equal(before, torch.random.get_rng_state())
+    assert epoch_order(0, 0, 0) == []
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 8])
+def test_shares_make_up_the_batch(world_size: int) -> None:
+    chance = random.Random(world_size)
+    lengths = [chance.randint(1, 200) for _ in range(50)]
+    batch = chance.sample(range(50), 21)
+    shares = [share(batch, rank, world_size, lengths) for rank in range(world_size)]
+    assert sorted(chain.from_iterable(shares)) == sorted(batch)
+    tokens = [sum(lengths[example] for example in part) for part in shares]
+    assert max(tokens) - min(tokens) <= max(lengths)
+    assert [share([7], rank, 3, lengths) for rank in range(3)] == [[7], [], []]
+
+
+def test_micro_batches_keep_the_limit() -> None:
+    made = encodings(1)
+    groups = micro_batches(made, 64)
+    assert sorted(e.example for group in groups for e in group) == list(range(30))
+    sizes = [[len(e.input_ids) for e in group] for group in groups]
+    assert all(sum(group) <= 64 for group in sizes)
+    ordered = list(chain.from_iterable(sizes))
+    assert ordered == sorted(ordered)
+    assert len(micro_batches(made, 1)) == 30, "a longer sequence goes alone"
+    assert micro_batches([], 64) == []
+    some = np.array([7, 2, 29, 3])
+    groups = micro_batches(made, 64, some)
+    assert [[*g] for g in groups] == [[*g] for g in micro_batches([made[i] for i in some], 64)]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_pack_lays_sequences_end_to_end(seed: int) -> None:
+    made = encodings(seed)
+    batch = pack(made, {"label": torch.arange(30)})
+    assert batch.input_ids.tolist() == [i for e in made for i in e.input_ids]
+    assert batch.position_ids.tolist() == [p for e in made for p in range(len(e.input_ids))]
+    assert batch.cu_seqlens.dtype == torch.int32
+    assert batch.cu_seqlens.diff().tolist() == list(batch.lengths)
+    assert batch.segment_ids is None
+    words, sizes = [], []
+    for encoding, offset in zip(made, batch.cu_seqlens.tolist(), strict=False):
+        starts = encoding.word_starts
+        words += [offset + start for start in starts[:-1]]
+        sizes += [end - start for start, end in zip(starts, starts[1:], strict=False)]
+    assert (batch.words.tolist(), batch.word_lengths.tolist()) == (words, sizes)
+    assert batch.words_cu.diff().tolist() == list(batch.num_words)
+    assert batch.num_words == tuple(e.num_words for e in made)
+    assert batch.targets["label"].tolist() == list(range(30))
+
+
+def test_pack_without_words_and_with_segments() -> None:
+    batch = pack([Encoding(4, [2, 5, 3], [0, 0, 1]), Encoding(9, [2, 3])])
+    assert batch.segment_ids.tolist() == [0, 0, 1, 0, 0]
+    assert batch.words.tolist() == batch.word_lengths.tolist() == []
+    assert batch.words_cu.tolist() == [0, 0, 0]
+    assert (batch.example, batch.max_seqlen) == ((4, 9), 3)
+    with pytest.raises(ValueError, match="at least one"):
+        pack([])

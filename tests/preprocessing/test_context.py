@@ -1,0 +1,257 @@
+"""What stands around a sentence: which words are read, and that no document's border is crossed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from finetune.config.context import most_pieces
+from finetune.config.field_docs import field_docs
+from finetune.config.tasks import NerConfig, TagConfig
+from finetune.data import check_data, document_notes, read_token_file, read_tokens
+from finetune.data.dataset import DataError, Dataset
+from finetune.preprocessing.context import fill, surrounded
+from finetune.types import TokenExample
+
+# The setting
+
+
+@pytest.mark.parametrize("config", [TagConfig, NerConfig])
+def test_legal_settings(config: type):
+    assert config().context == "none"
+    assert [config(context=each).context for each in ("doc", "64")] == ["doc", "64"]
+    assert config(context=64) == config(context="64"), "from Python"
+    for wrong in ("0", "-1", "1.5", "document", "", "all", 0, -1):
+        with pytest.raises(ValueError, match="--context must be none, doc, or a number of pieces"):
+            config(context=wrong)
+    assert "pieces" in field_docs(config)["context"]
+    with pytest.raises(ValueError, match="--lr must be above 0"):
+        config(lr=-1.0)  # what else there is to be checked still is
+
+
+def test_pieces_of_a_side():
+    assert [most_pieces(each, 512) for each in ("none", "doc", "64")] == [0, 512, 64]
+
+
+# How much of each side is read
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "spare", "most", "expected"),
+    [
+        ([1] * 9, [1] * 9, 8, 99, (4, 4)),
+        ([1] * 9, [1] * 9, 7, 99, (4, 3)),
+        ([1] * 9, [1] * 9, 99, 3, (3, 3)),
+        ([1] * 9, [1] * 9, 4, 3, (2, 2)),
+        ([1, 1], [1] * 9, 8, 99, (2, 6)),
+        ([1] * 9, [1], 8, 99, (7, 1)),
+        ([], [1] * 9, 8, 99, (0, 8)),
+        ([], [], 8, 99, (0, 0)),
+        ([3, 3, 3], [3, 3, 3], 8, 99, (1, 1)),
+        ([2, 9], [9, 1], 6, 99, (1, 0)),
+        ([1, 5, 1], [1, 1, 1], 99, 3, (1, 3)),  # what lies behind a word too long is not read
+        ([1], [1], 0, 99, (0, 0)),
+        ([5, 1], [4, 4], 9, 99, (1, 1)),  # the second word before finds no room
+        ([5, 1], [4, 4], 8, 99, (0, 2)),
+        ([3, 1], [9], 8, 99, (2, 0)),
+    ],
+)
+def test_filled_by_hand(before, after, spare, most, expected):
+    assert fill(before, after, spare, most) == expected
+
+
+PIECES = st.lists(st.integers(1, 6), max_size=12)
+
+
+@given(PIECES, PIECES, st.integers(0, 50), st.integers(1, 30))
+def test_filled_as_far_and_as_evenly_as_there_is_room(before, after, spare, most):
+    left, right = fill(before, after, spare, most)
+    read = [sum(before[:left]), sum(after[:right])]
+    assert sum(read) <= spare and max(read) <= most
+    next_word = [[*side, 10**6][number] for side, number in ((before, left), (after, right))]
+    for side in (0, 1):  # no side could have had a word more
+        too_many = read[side] + next_word[side] > most
+        assert too_many or sum(read) + next_word[side] > spare
+    for side, words, number in ((0, before, left), (1, after, right)):
+        half = spare // 2
+        if number and read[side] - words[number - 1] > half:  # more than a word above its half
+            short = min(sum((after, before)[side]), most) < half
+            assert short or read[1 - side] + next_word[1 - side] > half
+
+
+# Which sentences stand around
+
+
+def sentences(*documents: tuple[str | None, int], size: int = 2) -> list[TokenExample]:
+    """Sentences of documents (name, number of them), of words that occur once."""
+    names = [name for name, number in documents for _ in range(number)]
+    return [
+        TokenExample(i, tuple(f"w{i}.{j}" for j in range(size)), document=name)
+        for i, name in enumerate(names)
+    ]
+
+
+def numbers(side: tuple[tuple[str, ...], ...]) -> list[int]:
+    return [int(words[0][1:].split(".")[0]) for words in side]
+
+
+def test_documents_by_hand():
+    found = list(surrounded(sentences(("a", 3), (None, 2), ("b", 1), ("a", 2)), 99))
+    around = [(numbers(each.before), numbers(each.after)) for each in found]
+    assert around == [
+        ([], [1, 2]), ([0], [2]), ([0, 1], []),
+        ([], []), ([], []),
+        ([], []),
+        ([], [7]), ([6], []),
+    ]  # fmt: skip
+
+
+def test_no_more_than_can_be_read():
+    found = list(surrounded(sentences(("a", 9)), 3))
+    assert [numbers(each.before) for each in found][4:6] == [[2, 3], [3, 4]]
+    assert [numbers(each.after) for each in found][4:] == [[5, 6], [6, 7], [7, 8], [8], []]
+
+
+def test_sentences_without_words_are_answered_and_not_read():
+    rows = [TokenExample(i, words, document="a") for i, words in enumerate((("x",), (), ("y",)))]
+    first, empty, last = surrounded(rows, 9)
+    assert (first.after, empty.before, empty.after, last.before) == (
+        (("y",),), (("x",),), (("y",),), (("x",),),
+    )  # fmt: skip
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["a", "b", None]), st.integers(0, 4)), max_size=20),
+    st.integers(1, 12),
+)
+def test_neighbours_are_those_of_the_document(rows, reach):
+    examples = [
+        TokenExample(i, tuple(f"w{i}.{j}" for j in range(size)), document=name)
+        for i, (name, size) in enumerate(rows)
+    ]
+    found = list(surrounded(examples, reach))
+    assert [(e.id, e.words) for e in found] == [(e.id, e.words) for e in examples]
+    for place, example in enumerate(found):
+        before, after = [], []
+        for side, step in ((before, -1), (after, 1)):
+            at = place + step
+            while example.document is not None and 0 <= at < len(rows):
+                if examples[at].document != example.document:
+                    break
+                side += [examples[at].words] * bool(examples[at].words)
+                at += step
+        # a part of all there is, from the sentence outward
+        assert list(reversed(example.before)) == before[: len(example.before)]
+        assert list(example.after) == after[: len(example.after)]
+        if all(size for _, size in rows):  # and enough to be read
+            for side, whole in ((example.before, before), (example.after, after)):
+                assert sum(map(len, side)) >= min(reach, sum(map(len, whole)))
+
+
+def test_a_stream_is_read_no_further_than_that():
+    taken = 0
+
+    def stream() -> Iterator[TokenExample]:
+        nonlocal taken
+        for example in sentences(("a", 1000)):
+            taken += 1
+            yield example
+
+    found = surrounded(stream(), 10)
+    for place in range(900):
+        assert next(found).id == place
+        assert taken <= place + 1 + 5 + 1
+
+
+# Documents in files
+
+
+def columns(*rows: str) -> str:
+    return "".join(f"{row} O\n" if row else "\n" for row in rows)
+
+
+def test_documents_of_every_format(tmp_path: Path):
+    rows = [(["x", "y"], "a"), (["z"], "a"), (["u"], "b")]
+    tags = [["O"] * len(words) for words, _ in rows]
+    conll = columns("-DOCSTART-", "", "x", "y", "", "z", "", "-DOCSTART-", "", "u", "")
+    conllu = ""
+    for (words, document), new in zip(rows, (True, False, True), strict=True):
+        conllu += f"# newdoc id = {document}\n" if new else ""
+        for number, word in enumerate(words, 1):
+            conllu += "\t".join([str(number), word, "_", "NOUN", *"______"]) + "\n"
+        conllu += "\n"
+    files = {"a.conll": conll, "b.conllu": conllu}
+    for name in ("document", "document_id", "doc_id", "doc_key", "article"):
+        lines = [
+            json.dumps({"tokens": words, "tags": t, name: document})
+            for (words, document), t in zip(rows, tags, strict=True)
+        ]
+        files[f"{name}.jsonl"] = "\n".join(lines)
+    for name, content in files.items():
+        (tmp_path / name).write_text(content)
+        given = {"document": "article"} if name == "article.jsonl" else {}
+        for read in (
+            read_tokens(f"train={tmp_path / name}", columns=given).splits["train"],
+            list(read_token_file(tmp_path / name, columns=given)),
+        ):
+            named = [row.document for row in read]
+            assert named[0] == named[1] != named[2] and None not in named, name
+            found = list(surrounded(read, 9))
+            assert [(e.before, e.after) for e in found] == [
+                ((), (("z",),)), ((("x", "y"),), ()), ((), ()),
+            ]  # fmt: skip
+    (tmp_path / "c.csv").write_text("text,doc_id\nAna saw,1\nthe river,1\n")
+    read = list(surrounded(read_token_file(tmp_path / "c.csv"), 9))
+    assert [each.before for each in read] == [(), (("Ana", "saw"),)]
+    with pytest.raises(DataError, match="name their documents in -DOCSTART- or # newdoc lines"):
+        read_tokens(f"train={tmp_path / 'a.conll'}", columns={"document": "2"})
+    with pytest.raises(DataError, match="no column 'articel'"):
+        read_tokens(f"train={tmp_path / 'article.jsonl'}", columns={"document": "articel"})
+
+
+def test_empty_cells_name_no_document(tmp_path: Path):
+    """Two sentences that name none are no neighbours."""
+    table = tmp_path / "texts.csv"
+    table.write_text("text,document\nAnna saw it,\na river,\nmore,0\n")
+    assert [e.document for e in read_token_file(table)] == [None, None, "0"]
+    lines = tmp_path / "train.jsonl"
+    rows = [{"tokens": ["a"], "tags": ["O"], "document": name} for name in ("", None, 0)]
+    lines.write_text("\n".join(map(json.dumps, rows)))
+    assert [e.document for e in read_tokens(str(lines)).splits["train"]] == [None, None, "0"]
+
+
+def test_each_file_of_a_split_has_documents_of_its_own(tmp_path: Path):
+    for number in (0, 1):
+        text = columns("-DOCSTART-", "", f"x{number}", "", "y", "")
+        (tmp_path / f"train-0000{number}-of-00002.conll").write_text(text)
+    rows = read_tokens(str(tmp_path)).splits["train"]
+    assert [row.document for row in rows] == ["1", "1", "1 in file 2", "1 in file 2"]
+    assert [row.before for row in surrounded(rows, 9)] == [(), (("x0",),), (), (("x1",),)]
+
+
+def test_what_check_says_of_documents():
+    whole = sentences(("a", 3), ("b", 1))
+    lines = [
+        (finding.level, finding.message)
+        for finding in check_data(Dataset("x", {"train": whole, "test": sentences(("a", 2))}))
+        if finding.check == "documents"
+    ]
+    assert lines == [
+        ("info", "train: 2 documents of 2.0 sentences on average, the longest of 3"),
+        ("info", "test: 1 documents of 2.0 sentences on average, the longest of 2"),
+    ]
+    assert document_notes("train", whole) == []
+    torn = sentences(("a", 2), (None, 3), ("b", 1), ("a", 1), ("b", 1))
+    nameless, again = document_notes("train", torn)
+    assert "3 of 8 sentences name no document" in nameless
+    assert "documents go on 2 times after another one began" in again
+    (line,) = [
+        finding for finding in check_data(Dataset("x", {"train": sentences((None, 3))}))
+        if finding.check == "documents"
+    ]  # fmt: skip
+    assert line.level == "info" and "no sentence names its document" in line.message

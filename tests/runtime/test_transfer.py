@@ -1,0 +1,57 @@
+"""Copies to a device: all tensors of a batch, and through staged memory where a GPU is meant."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from finetune.preprocessing.batching import pack
+from finetune.runtime import transfer as staging
+from finetune.runtime.transfer import moved, on_device
+from finetune.types import TENSORS, Batch, Encoding
+
+CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
+
+
+@pytest.fixture
+def batch() -> Batch:
+    rows = [
+        Encoding(0, [2, 7, 8, 9, 3], [0, 0, 1, 1, 1], [1, 3, 4]),
+        Encoding(1, [2, 7, 3], [0] * 3, [1, 2]),
+    ]
+    return pack(rows, {"label": torch.tensor([1, 0])})
+
+
+@pytest.fixture
+def staged(monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:
+    """What is staged; there is no memory to pin without a GPU."""
+    seen: list[torch.Tensor] = []
+    monkeypatch.setattr(staging, "staged", lambda value, device: seen.append(value) or value)
+    return seen
+
+
+def test_on_the_cpu_nothing_is_copied(batch: Batch, staged: list[torch.Tensor]) -> None:
+    found = on_device(batch, CPU)
+    assert all(getattr(found, name) is getattr(batch, name) for name in TENSORS)
+    assert found.targets["label"] is batch.targets["label"] and not staged
+
+
+def test_all_tensors_go_to_a_gpu_by_way_of_staged_memory(
+    batch: Batch, staged: list[torch.Tensor]
+) -> None:
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        there = batch.each(mode.from_tensor).each(lambda value: moved(value, GPU))
+        again = there.each(lambda value: moved(value, GPU))
+    assert len(staged) == len(TENSORS) + 1, "and none of them twice"
+    for name in TENSORS:
+        before, after = getattr(batch, name), getattr(again, name)
+        assert (after.device, after.dtype, after.shape) == (GPU, before.dtype, before.shape)
+    assert there.targets["label"].device == GPU
+
+
+def test_pieces_are_counted_before_they_are_out_of_sight(
+    batch: Batch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staging, "moved", lambda value, device: value)
+    assert (batch.num_pieces, on_device(batch, GPU).num_pieces) == (None, 4)

@@ -1,0 +1,447 @@
+"""Document context: what is read with a sentence, that it alone is answered and learnt, and that a
+saved model, a stream and a file read the same."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from finetune import load
+from finetune.config.tasks import NerConfig, TagConfig, TrainConfig
+from finetune.data import Dataset
+from finetune.inference.loop import predict, predict_stream
+from finetune.preprocessing.batching import pack
+from finetune.preprocessing.context import surrounded
+from finetune.tasks import load_task, saved_task
+from finetune.tasks.word_task import WordTask
+from finetune.training.trainer import fit
+from finetune.types import Encoding, TokenExample
+from tests import small_data as data
+from tests.command import Outcome, run
+from tests.tiny import save_tiny_checkpoint
+
+KINDS: dict[str, tuple[type[TrainConfig], dict[str, Any]]] = {
+    "tag": (TagConfig, {}),
+    "all": (TagConfig, {"label_pieces": "all", "word_score": "mean"}),
+    "crf": (TagConfig, {"crf": True}),
+    "ner": (NerConfig, {}),
+    "biaffine": (NerConfig, {"representation": "biaffine", "word_vectors": "mean"}),
+}
+LENGTH = 24
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("context")
+    for family in ("bert", "roberta", "xlm-roberta"):
+        save_tiny_checkpoint(folder / family, family, dropout=0.0)
+    data.documents(folder / "data")
+    return folder
+
+
+def task_of(place: Path, kind: str = "tag", family: str = "bert", **changes: Any) -> Any:
+    config, own = KINDS[kind]
+    chosen = {"context": "doc", "max_length": LENGTH, "overlap": 6, **own, **changes}
+    made = config(model=str(place / family), data=str(place / "data"), precision="fp32", **chosen)
+    return load_task(made, "ner" if config is NerConfig else "tag")
+
+
+def windows_of(task: WordTask, examples: Sequence[TokenExample]) -> list[list[Encoding]]:
+    return [list(each) for each in task.encode(examples)]
+
+
+# What is read
+
+WORDS = "Anna saw New York and General Motors in unbelievably Brussels guitar , .".split()
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "xlm-roberta"])
+@pytest.mark.parametrize("kind", ["tag", "ner"])
+def test_context_is_the_running_text_of_the_document(place: Path, family: str, kind: str):
+    """A whole document that fits is read as if it were one sentence, whichever is answered."""
+    task = task_of(place, kind, family, max_length=60)
+    rows = [tuple(WORDS[:3]), tuple(WORDS[3:7]), tuple(WORDS[7:])]
+    examples = [TokenExample(i, words, document="d") for i, words in enumerate(rows)]
+    ((whole,),) = windows_of(task, [TokenExample(0, tuple(WORDS))])
+    first = 0
+    for example, (window,) in zip(
+        examples, windows_of(task, list(task.in_context(examples))), strict=True
+    ):
+        assert window.input_ids == whole.input_ids and window.segment_ids == whole.segment_ids
+        last = first + len(example.words)
+        assert window.word_starts == whole.word_starts[first : last + 1]
+        assert window.first_word == 0
+        first = last
+
+
+def test_a_number_counts_pieces_of_whole_words(place: Path):
+    task = task_of(place, context="3", max_length=60)
+    rows = [("saw", "unbelievably"), ("Anna",), ("in", "in", "unbelievably", "in")]
+    examples = [TokenExample(i, words, document="d") for i, words in enumerate(rows)]
+    pieces = task.tokenizer.word_pieces(rows)
+    assert len(pieces[0][1]) > 3 and [len(p) for p in pieces[2]][:2] == [1, 1]
+    _, (window,), _ = windows_of(task, list(task.in_context(examples)))
+    expected = [*pieces[1][0], *pieces[2][0], *pieces[2][1]]
+    assert window.input_ids == task.tokenizer.build(expected)[0]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_none_is_what_there_was(place: Path, kind: str):
+    """Neighbours that an example happens to have do nothing without --context."""
+    task = task_of(place, kind, context="none")
+    bare = task.read("train")
+    assert not any(row.before or row.after for row in bare)
+    assert list(task.in_context(bare)) == bare
+    near = list(surrounded(bare, 99))
+    assert any(row.before for row in near)
+    assert windows_of(task, near) == windows_of(task, bare)
+    assert task.encoding_key(near) == task.encoding_key(bare)
+    for (window,), row in zip(windows_of(task, bare), bare, strict=True):
+        (pieces,) = task.tokenizer.word_pieces([row.words])
+        assert window.input_ids == task.tokenizer.build([*chain(*pieces)])[0]
+
+
+def test_long_sentences_are_read_in_windows_as_without(place: Path):
+    task, bare = task_of(place), task_of(place, context="none")
+    rows = [("Anna", "saw"), ("river",) * 60, ("in", "Brussels")]
+    examples = [TokenExample(i, words, document="d") for i, words in enumerate(rows)]
+    near = list(task.in_context(examples))
+    found, without = windows_of(task, near), windows_of(bare, near)
+    assert len(found[1]) > 2 and found[1] == without[1]
+    river = len(task.tokenizer.word_pieces([("river",)])[0][0])
+    assert LENGTH - river < len(found[0][0].input_ids) <= LENGTH
+    assert len(without[0][0].input_ids) < 8
+
+
+documents = st.lists(
+    st.tuples(
+        st.sampled_from(["a", "b", None]),
+        st.lists(st.sampled_from([*WORDS, "", "unbelievably" * 8]), max_size=30),
+    ),
+    max_size=12,
+)
+
+
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(rows=documents, context=st.sampled_from(["doc", "1", "7", "64"]), own=st.booleans())
+def test_every_word_is_answered_once_and_no_border_is_crossed(
+    place: Path, rows: list[tuple[str | None, list[str]]], context: str, own: bool
+):
+    task = TASKS.setdefault(context, task_of(place, context=context))
+    examples = [TokenExample(i, tuple(w), document=d) for i, (d, w) in enumerate(rows)]
+    near = list(task.in_context(examples))
+    task.num_cut = 0
+    room = LENGTH - 2
+    by_row = task.tokenizer.word_pieces([e.words for e in examples])
+    pieces = [[word[:room] for word in row] for row in by_row]
+    for number, found in enumerate(task.windows(near, own=own)):
+        answered = [set(range(w.first_word, w.first_word + w.num_words)) for w in found]
+        assert set.union(*answered) == set(range(len(pieces[number])))
+        assert not own or sum(map(len, answered)) == len(pieces[number])
+        for window in found:
+            assert len(window.input_ids) <= LENGTH
+            for place_of, word in enumerate(sorted(range(window.num_words))):
+                start, end = window.word_starts[place_of : place_of + 2]
+                assert window.input_ids[start:end] == pieces[number][window.first_word + word]
+        if len(found) > 1 or not pieces[number]:
+            continue
+        (window,) = found
+        left = window.input_ids[1 : window.word_starts[0]]
+        right = window.input_ids[window.word_starts[-1] : -1]
+        side = room if context == "doc" else int(context)
+        assert max(len(left), len(right)) <= side
+        before, after = neighbours(rows, by_row, number)
+        assert before[len(before) - len(left) :] == left and after[: len(right)] == right
+        spare = room - sum(map(len, pieces[number]))
+        if context == "doc" and len(before) + len(after) <= spare:
+            assert (left, right) == (before, after), "all that there is room for"
+
+
+TASKS: dict[str, Any] = {}
+
+
+def neighbours(
+    rows: Sequence[tuple[str | None, Any]], by_row: Sequence[list[list[int]]], number: int
+) -> tuple[list[int], list[int]]:
+    """All pieces of the document before and after a sentence, by looking left and right."""
+    sides: tuple[list[int], list[int]] = ([], [])
+    for side, step in ((0, -1), (1, 1)):
+        at = number + step
+        while rows[number][0] and 0 <= at < len(rows) and rows[at][0] == rows[number][0]:
+            flat = [*chain(*by_row[at])]
+            sides[side][:] = [*flat, *sides[0]] if step < 0 else [*sides[1], *flat]
+            at += step
+    return sides
+
+
+def test_rows_without_gold_are_read_all_the_same(place: Path, tmp_path: Path):
+    rows = [
+        {"tokens": ["a", "river"], "document": "d"},
+        {"tokens": ["Anna", "saw"], "tags": ["B-PER", "O"], "document": "d"},
+        {"tokens": ["a", "guitar"], "document": "d"},
+    ]
+    data.write_jsonl(tmp_path / "train.jsonl", rows)
+    data.write_jsonl(tmp_path / "validation.jsonl", rows)
+    config = TagConfig(model=str(place / "bert"), data=str(tmp_path), context="doc")
+    task = load_task(config, "tag")
+    (row,) = task.read("train")
+    assert (row.before, row.after) == ((("a", "river"),), (("a", "guitar"),))
+    ((window,),) = windows_of(task, [row])
+    assert window.num_words == len(window.target["tag"]) == 2
+
+
+# What is learnt and answered
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_context_carries_no_loss(kind: str, place: Path):
+    """The loss counts the sentences' own words, and neighbours' tags do not change it."""
+    task = task_of(place, kind)
+    rows = task.read("train")
+    sequences = [window for windows in task.encode(rows) for window in windows]
+    batch = pack(sequences, task.collate(sequences))
+    assert sum(batch.num_words) == sum(len(row.words) for row in rows) < len(batch.input_ids) / 2
+    head = task.head().eval()
+    total, count = task.loss(head(batch), batch)
+    assert torch.isfinite(total)
+    if kind != "all":
+        assert int(count) == sum(batch.num_words)
+    alone = [windows for row in rows for windows in task.encode([row])]
+    assert [w.target for windows in alone for w in windows] == [s.target for s in sequences]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("family", ["bert", "roberta"])
+def test_packed_is_padded(kind: str, family: str, place: Path):
+    task = task_of(place, kind, family)
+    head = task.head().double().eval()
+    sequences = [window for windows in task.encode(task.read("test")) for window in windows]
+    batch = pack(sequences, task.collate(sequences))
+    losses = []
+    for batching in ("packed", "padded"):
+        other = task_of(place, kind, family, batching=batching).head()
+        other.load_state_dict(head.state_dict())
+        losses.append(task.loss(other.double().eval()(batch), batch)[0])
+    torch.testing.assert_close(losses[0], losses[1], rtol=0, atol=1e-9)
+
+
+def test_learns_what_only_the_neighbours_say(place: Path, tmp_path: Path):
+    """Whether a name is a person or a place is drawn by lot; the sentence beside it tells."""
+    data.documents(tmp_path / "data", (240, 60, 120))
+    config = TagConfig(
+        model=str(place / "bert"), data=str(tmp_path / "data"), context="doc", steps=160,
+        eval_every=160, batch_size=24, lr=1e-2, precision="fp32", out=str(tmp_path / "run"),
+    )  # fmt: skip
+    metrics = fit(load_task(config, "tag"), config).metrics
+    assert metrics["test"]["span_f1_strict"] > 0.8, "without context it is about 0.5"
+
+
+def records(answers: Sequence[Any]) -> list[dict[str, Any]]:
+    return [answer.record() for answer in answers]
+
+
+def assert_alike(found: Sequence[dict[str, Any]], expected: Sequence[dict[str, Any]]) -> None:
+    """The same answers, up to the rounding of another batch."""
+    assert len(found) == len(expected)
+    for mine, theirs in zip(found, expected, strict=True):
+        assert mine.keys() == theirs.keys()
+        assert mine["words"] == theirs["words"]
+        for name in mine.keys() & {"tags", "offsets"}:
+            assert mine[name] == theirs[name]
+        mine, theirs = mine.get("scores", []), theirs.get("scores", [])
+        assert mine == pytest.approx(theirs, abs=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_sentence_is_answered_alike_in_any_company(kind: str, place: Path):
+    task = task_of(place, kind)
+    head = task.head().eval()
+    bare = [replace(row, before=(), after=()) for row in task.read("test")]
+    expected = records(predict(task, head, list(task.in_context(bare))))
+    for chunk in (1, 3, 1000):
+        found = predict_stream(task, head, task.in_context(iter(bare)), chunk=chunk)
+        assert_alike(records(found), expected)
+    near = list(task.in_context(bare))
+    assert_alike([predict(task, head, [row])[0].record() for row in reversed(near)], expected[::-1])
+    if kind == "tag":
+        without = records(predict(task, head, bare))
+        largest = max(
+            abs(a - b)
+            for one, other in zip(without, expected, strict=True)
+            for a, b in zip(one["scores"], other["scores"], strict=True)
+        )
+        assert largest > 1e-3, "the context says something"
+
+
+def test_equal_sentences_in_other_documents_are_computed_apart(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+):
+    task = task_of(place)
+    head = task.head().eval()
+    texts = ["Anna saw it", "a river .", "Anna saw it", "a guitar .", "Anna saw it", "a river ."]
+    rows = [
+        TokenExample(i, tuple(text.split()), document="abc"[i // 2]) for i, text in enumerate(texts)
+    ]
+    computed, forward = [], head.forward
+
+    def counted(batch: Any) -> Any:
+        computed.extend(batch.lengths)
+        return forward(batch)
+
+    monkeypatch.setattr(head, "forward", counted)
+    one, _, other, _, again, _ = predict(task, head, list(task.in_context(rows)))
+    assert len(computed) == 4, "two documents are the same"
+    assert one.scores == again.scores != other.scores
+
+
+def test_the_key_of_kept_sequences_knows_the_context(place: Path):
+    task = task_of(place)
+    rows = task.read("train")
+    key = task.encoding_key(rows)
+    assert key == task_of(place).encoding_key(task_of(place).read("train"))
+    assert key != task_of(place, context="8").encoding_key(rows)
+    number = next(i for i, row in enumerate(rows) if row.after)
+    words = (("other",), *rows[number].after[1:])
+    assert key != task.encoding_key([*rows[:number], replace(rows[number], after=words)])
+    changed = [*rows[:number], replace(rows[number], after=words), *rows[number + 1 :]]
+    assert key != task.encoding_key(changed)
+
+
+# From the command line
+
+FLAGS = ("--max-length", "24", "--overlap", "6", "--precision", "fp32", "--steps", "4")
+
+
+@pytest.fixture(scope="module")
+def outcomes(place: Path) -> dict[str, Outcome]:
+    found = {}
+    for kind in ("tag", "crf", "ner"):
+        task, more = ("tag", ["--crf"]) if kind == "crf" else (kind, [])
+        where = ("--model", place / "bert", "--data", place / "data", "--out", place / kind)
+        found[kind] = run(task, *where, "--context", "doc", *FLAGS, *more)
+        assert found[kind].code == 0, found[kind].err
+    return found
+
+
+def lines(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+@pytest.mark.parametrize("kind", ["tag", "crf", "ner"])
+def test_a_saved_model_reads_files_in_context(
+    kind: str, place: Path, outcomes: Any, tmp_path: Path
+):
+    task = saved_task(place / kind)
+    assert (task.config.context, task.context) == ("doc", 24)
+    expected = lines((place / kind / "predictions.test.jsonl").read_text())
+    rows = lines((place / "data" / "test.jsonl").read_text())
+    columns, before = "", None
+    for row in rows:
+        columns += "-DOCSTART- O\n\n" if row["document"] != before else ""
+        before = row["document"]
+        columns += "".join(f"{w} {t}\n" for w, t in zip(row["tokens"], row["tags"], strict=True))
+        columns += "\n"
+    (tmp_path / "a.conll").write_text(columns)
+    texts = "text,document\n" + "".join(
+        f'"{" ".join(row["tokens"])}",{row["document"]}\n' for row in rows
+    )
+    (tmp_path / "a.csv").write_text(texts)
+    for path in (place / "data" / "test.jsonl", tmp_path / "a.conll", tmp_path / "a.csv"):
+        outcome = run("predict", place / kind, "--file", path)
+        assert outcome.code == 0 and not outcome.err, outcome.err
+        found = lines(outcome.out)
+        for record in found:
+            record.pop("offsets", None)
+        assert_alike(found, expected)
+    typed = (place / "data" / "test.jsonl").read_bytes()
+    assert_alike(lines(run("predict", place / kind, "--file", "-", stdin=typed).out), expected)
+
+
+def test_inputs_without_documents_are_counted(place: Path, outcomes: Any, tmp_path: Path):
+    (tmp_path / "a.txt").write_text("Anna saw it\na river .\n")
+    outcome = run("predict", place / "tag", "--file", tmp_path / "a.txt")
+    assert len(lines(outcome.out)) == 2
+    assert outcome.err.startswith("2 inputs name no document and were read without the context")
+    assert run("predict", place / "tag", "--text", "Anna saw it").err == ""
+
+
+def test_from_python(place: Path, outcomes: Any):
+    model = load(place / "tag")
+    texts = [["Anna", "saw", "it"], ["a", "river", "."], "a guitar ."]
+    alone = model.predict(texts)
+    none = model.predict(texts, documents=[None, None, None])
+    assert records(none) == records(alone)
+    together = model.predict(texts, documents=[1, 1, 2])
+    assert [answer.id for answer in together] == [0, 1, 2]
+    assert together[2].scores == pytest.approx(alone[2].scores, abs=1e-5)
+    assert together[0].scores != pytest.approx(alone[0].scores, abs=1e-3)
+    row = TokenExample(0, ("Anna", "saw", "it"), after=(("a", "river", "."),))
+    (expected,) = predict(model.task, model.model, [row])
+    assert together[0].scores == pytest.approx(expected.scores, abs=1e-5)
+    with pytest.raises(ValueError, match="documents must name one for each of the 3 inputs"):
+        model.predict(texts, documents=[1, 1])
+    assert model.predict([], documents=[]) == []
+
+
+# What is refused
+
+
+def one_line(outcome: Outcome, *parts: str) -> None:
+    assert outcome.code == 2 and "Traceback" not in outcome.err
+    (line,) = [line for line in outcome.err.splitlines() if line.startswith("error: ")]
+    for part in parts:
+        assert part in line
+
+
+@pytest.mark.parametrize("task", ["tag", "ner"])
+def test_data_without_documents(task: str, place: Path, tmp_path: Path):
+    data.entities(tmp_path / "bare")
+    where = ("--model", place / "bert", "--out", tmp_path / "run")
+    bare = run(task, *where, "--data", tmp_path / "bare", "--context", "doc", *FLAGS)
+    one_line(
+        bare, "--context doc: no sentence of train in bare names its document",
+        "-DOCSTART-", "# newdoc", "`document`", "leave --context out",
+    )  # fmt: skip
+    rows = lines((place / "data" / "train.jsonl").read_text())
+    data.write_jsonl(tmp_path / "mixed" / "train.jsonl", rows)
+    (tmp_path / "mixed" / "test.jsonl").write_text((tmp_path / "bare" / "test.jsonl").read_text())
+    mixed = run(task, *where, "--data", tmp_path / "mixed", "--context", "9", *FLAGS)
+    one_line(mixed, "--context 9: no sentence of test in mixed names its document")
+    single = [{**row, "document": str(number)} for number, row in enumerate(rows)]
+    data.write_jsonl(tmp_path / "single" / "train.jsonl", single)
+    lonely = run(task, *where, "--data", tmp_path / "single", "--context", "doc", *FLAGS)
+    one_line(lonely, "each document of train in single has one sentence")
+    wrong = run(task, *where, "--data", place / "data", "--context", "all", *FLAGS)
+    assert wrong.code == 2
+    assert "--context must be none, doc, or a number" in " ".join(wrong.err.split())
+
+
+def test_documents_that_are_odd_are_told(place: Path):
+    rows = [
+        TokenExample(i, ("Anna", "saw"), tags=("B-PER", "O"), document=d)
+        for i, d in enumerate(["a", "a", "b", "b", "a", None])
+    ]
+    config = TagConfig(model=str(place / "bert"), data="x", context="doc")
+    task = load_task(config, "tag", Dataset("x", {"train": rows, "validation": rows[:2]}))
+    told = " ".join(task.notes)
+    assert "documents go on 1 times" in told and "1 of 6 sentences name no document" in told
+
+
+def test_what_goes_without_context(place: Path, outcomes: Any, tmp_path: Path):
+    exported = run("export", place / "tag", "--output", tmp_path / "onnx")
+    one_line(exported, "reads sentences in their document (--context)", "train without --context")
+    where = ("--model", place / "bert", "--data", place / "data", "--out", tmp_path / "plain")
+    assert run("tag", *where, *FLAGS).code == 0
+    with pytest.raises(ValueError, match="documents go with a model that was trained with"):
+        load(tmp_path / "plain").predict(["Anna"], documents=["a"])

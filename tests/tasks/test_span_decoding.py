@@ -1,0 +1,296 @@
+"""Decoding equals enumeration of all subsets; thresholds equal trying all, and never do harm."""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from itertools import combinations, product
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from finetune.preprocessing.span_candidates import candidates as extents
+from finetune.tasks.span_decoding import (
+    DECODINGS,
+    FEWEST_GOLD,
+    GRID,
+    LOWEST,
+    best_spans,
+    choose_thresholds,
+)
+from finetune.types import Span
+
+quick = settings(max_examples=150, deadline=None)
+THRESHOLDS = {"A": 0.3, "B": 0.5}  # and C has the default
+ROUND = [0.0, 0.01, 0.3, 0.31, 0.5, 0.6, 0.9, 1.0]
+scores = st.sampled_from(ROUND) | st.floats(0, 1)
+
+
+@st.composite
+def spans(draw, num_words=7):
+    start = draw(st.integers(0, num_words - 1))
+    end = draw(st.integers(start + 1, num_words))
+    return Span(start, end, draw(st.sampled_from("ABC")))
+
+
+def scored(most=9):
+    return st.dictionaries(spans(), scores, max_size=most).map(lambda found: [*found.items()])
+
+
+def log_odds(p: float) -> float:
+    p = min(max(p, 1e-9), 1 - 1e-9)
+    return math.log(p) - math.log(1 - p)
+
+
+def weight(span: Span, score: float) -> float:
+    return log_odds(score) - log_odds(THRESHOLDS.get(span.label, 0.5))
+
+
+def legal(candidates):
+    return [(s, p) for s, p in candidates if p >= max(THRESHOLDS.get(s.label, 0.5), LOWEST)]
+
+
+def conflict(a: Span, b: Span, decoding: str) -> bool:
+    words, others = set(range(a.start, a.end)), set(range(b.start, b.end))
+    if decoding == "overlapping" or not words & others:
+        return False
+    return decoding == "flat" or not (words <= others or others <= words)
+
+
+def allowed(chosen, decoding: str) -> bool:
+    return not any(conflict(a, b, decoding) for (a, _), (b, _) in combinations(chosen, 2))
+
+
+def total(chosen) -> float:
+    return sum(weight(*item) for item in chosen)
+
+
+def best_total(candidates, decoding: str) -> tuple[float, int]:
+    """Of all allowed subsets: the largest weight, and the most spans that reach it."""
+    possible = legal(candidates)
+    found = []
+    for picks in product((False, True), repeat=len(possible)):
+        chosen = [item for item, pick in zip(possible, picks, strict=True) if pick]
+        if allowed(chosen, decoding):
+            found.append((total(chosen), len(chosen)))
+    highest = max(found)[0]
+    return highest, max(number for weight, number in found if weight > highest - 1e-9)
+
+
+@pytest.mark.parametrize("decoding", DECODINGS)
+@quick
+@given(scored(), st.randoms(use_true_random=False))
+def test_decoding_equals_enumeration(decoding, candidates, shuffle):
+    chosen = best_spans(candidates, decoding, THRESHOLDS)
+    assert {*chosen} <= {*legal(candidates)}
+    assert allowed(chosen, decoding)
+    highest, most = best_total(candidates, decoding)
+    assert total(chosen) == pytest.approx(highest, abs=1e-5)
+    if {p for _, p in candidates} <= {*ROUND}:  # others tie within the decoder's precision
+        assert len(chosen) == most
+    assert chosen == sorted(chosen, key=lambda item: (item[0].start, -item[0].end, item[0].label))
+    mixed = [*candidates]
+    shuffle.shuffle(mixed)
+    assert best_spans(mixed, decoding, THRESHOLDS) == chosen
+
+
+@quick
+@given(scored())
+def test_overlapping_is_a_plain_filter(candidates):
+    chosen = best_spans(candidates, "overlapping", THRESHOLDS)
+    assert sorted(chosen) == sorted(legal(candidates))
+
+
+@quick
+@given(scored(most=14))
+def test_what_is_allowed_more_weighs_more(candidates):
+    flat, nested, every = (
+        total(best_spans(candidates, decoding, THRESHOLDS))
+        for decoding in ("flat", "nested", "overlapping")
+    )
+    assert flat <= nested + 1e-5 <= every + 2e-5
+
+
+@pytest.mark.parametrize("decoding", DECODINGS)
+@quick
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 3), scores), max_size=8))
+def test_without_conflicts_all_are_taken(decoding, parts):
+    end, candidates = 0, []
+    for gap, width, score in parts:
+        candidates.append((Span(end + gap, end + gap + width, "A"), score))
+        end += gap + width
+    assert best_spans(candidates, decoding, THRESHOLDS) == legal(candidates)
+
+
+def answer(candidates, decoding, **thresholds):
+    found = best_spans([(Span(*s), p) for s, p in candidates], decoding, thresholds)
+    return [tuple(span) for span, _ in found]
+
+
+def test_flat_by_hand():
+    three = [((0, 2, "A"), 0.8), ((1, 4, "B"), 0.9), ((3, 5, "A"), 0.8)]
+    assert answer(three, "flat") == [(0, 2, "A"), (3, 5, "A")], "greedy takes the middle one"
+    three[1] = (1, 4, "B"), 0.99
+    assert answer(three, "flat") == [(1, 4, "B")]
+    assert answer(three, "flat", B=0.98) == [(0, 2, "A"), (3, 5, "A")]
+    assert answer([((0, 2, "B"), 0.7), ((0, 2, "A"), 0.8)], "flat") == [(0, 2, "A")]
+    assert answer([((0, 2, "B"), 0.7), ((0, 2, "A"), 0.7)], "flat") == [(0, 2, "A")]
+
+
+def test_nested_by_hand():
+    inside = [((0, 6, "A"), 0.9), ((1, 3, "B"), 0.6), ((1, 3, "C"), 0.7), ((2, 5, "A"), 0.8)]
+    every = [(0, 6, "A"), (1, 3, "B"), (1, 3, "C")]
+    assert answer(inside[:3], "nested") == every
+    assert answer(inside, "nested") == [(0, 6, "A"), (2, 5, "A")], "4 to 1 against 1.5 and 2.3"
+    inside[2] = (1, 3, "C"), 0.8
+    assert answer(inside, "nested") == every, "two labels of one extent weigh together"
+    touching = [((0, 3, "A"), 0.9), ((3, 5, "A"), 0.9), ((0, 5, "A"), 0.6), ((0, 1, "A"), 0.6)]
+    assert len(answer(touching, "nested")) == 4
+
+
+def test_a_score_at_the_threshold_weighs_nothing():
+    at, above = ((0, 2, "A"), 0.5), ((1, 3, "A"), 0.51)
+    for decoding in DECODINGS:
+        assert answer([at], decoding) == [(0, 2, "A")]
+    assert answer([at, above], "flat") == answer([at, above], "nested") == [(1, 3, "A")]
+    wide, parts = ((0, 3, "A"), 0.5), [((0, 1, "A"), 0.5), ((2, 3, "A"), 0.5)]
+    assert len(answer([wide, *parts], "flat")) == 2, "of equal weight: most spans"
+
+
+def test_sure_and_impossible_scores():
+    sure = [((0, 2, "A"), 1.0), ((1, 3, "A"), 1.0), ((2, 4, "A"), 1.0), ((5, 6, "A"), 0.0)]
+    for decoding in ("flat", "nested"):
+        assert answer(sure, decoding) == [(0, 2, "A"), (2, 4, "A")]
+        assert answer(sure, decoding, A=1.0) == [(0, 2, "A"), (2, 4, "A")]
+        assert len(answer(sure, decoding, A=0.0)) == 2
+
+
+def test_low_scores_never_become_answers():
+    """So that throwing them away early changes nothing."""
+    low = [((0, 2, "A"), LOWEST / 2), ((3, 4, "A"), LOWEST)]
+    for decoding in DECODINGS:
+        assert answer(low, decoding, A=0.0) == [(3, 4, "A")]
+    assert LOWEST < min(GRID)
+
+
+def test_a_span_given_twice_counts_once():
+    twice = [(Span(0, 1, "A"), 0.6), (Span(0, 1, "A"), 0.8)]
+    for decoding in DECODINGS:
+        assert best_spans(twice, decoding, {}) == best_spans(twice[::-1], decoding, {}) == twice[1:]
+
+
+def test_unknown_decoding_is_named():
+    with pytest.raises(ValueError, match=r"'nest' is not one of flat, nested, over.*'nested'"):
+        best_spans([(Span(0, 1, "A"), 0.9)], "nest", {})
+
+
+@pytest.mark.parametrize("decoding", DECODINGS)
+def test_a_model_that_knows_nothing_is_decoded_in_time(decoding):
+    """Every candidate of a long text is scored alike: thousands of conflicts."""
+    draw = random.Random(0)
+    many = [(Span(s, e, "A"), draw.uniform(0.5, 0.6)) for s, e in extents(200, 10).tolist()]
+    before = time.process_time()
+    chosen = best_spans(many, decoding, {})
+    assert time.process_time() - before < 5
+    assert allowed(chosen, decoding)
+
+
+# Thresholds
+
+
+def f1(gold, candidates, decoding, thresholds) -> float:
+    answers = [{s for s, _ in best_spans(c, decoding, thresholds)} for c in candidates]
+    right = sum(len(a & set(g)) for a, g in zip(answers, gold, strict=True))
+    size = sum(map(len, answers)) + sum(len(set(g)) for g in gold)
+    return 2 * right / size if size else 0.0
+
+
+@st.composite
+def validation(draw, most_texts=4, most=6):
+    candidates = draw(st.lists(scored(most), min_size=1, max_size=most_texts))
+    gold = [
+        [s for s, _ in found if draw(st.booleans())] + draw(st.lists(spans(), max_size=1))
+        for found in candidates
+    ]
+    return gold, candidates
+
+
+@pytest.mark.parametrize("decoding", DECODINGS)
+@settings(max_examples=40, deadline=None)
+@given(validation())
+def test_one_threshold_equals_trying_all(decoding, data):
+    gold, candidates = data
+    found = choose_thresholds(gold, candidates, decoding, "ABC", per_type=False)
+    assert len({*found.values()}) == 1
+    tried = {t: f1(gold, candidates, decoding, dict.fromkeys("ABC", t)) for t in GRID}
+    nearest = min(round(abs(t - 0.5), 6) for t in GRID if tried[t] == max(tried.values()))
+    assert tried[found["A"]] == max(tried.values())
+    assert round(abs(found["A"] - 0.5), 6) == nearest
+
+
+@pytest.mark.parametrize("decoding", DECODINGS)
+@settings(max_examples=40, deadline=None)
+@given(data=validation())
+def test_thresholds_by_type_do_no_harm(decoding, data):
+    """Copies of the texts give every type enough gold."""
+    gold, candidates = (part * FEWEST_GOLD for part in data)
+    common = choose_thresholds(gold, candidates, decoding, "ABC", per_type=False)
+    found = choose_thresholds(gold, candidates, decoding, "ABC", per_type=True)
+    results = [f1(gold, candidates, decoding, t) for t in ({}, common, found)]
+    assert results == sorted(results)
+    assert [*found] == ["A", "B", "C"]
+    assert {*found.values()} <= {*GRID}
+    assert found == choose_thresholds(gold, candidates, decoding, "ABC", per_type=True)
+
+
+@pytest.mark.parametrize("decoding", DECODINGS)
+def test_types_find_their_own_thresholds(decoding):
+    """Scores of A lie around 0.25 and those of B around 0.75; of C there is too little gold."""
+    gold, candidates = [], []
+    for _ in range(FEWEST_GOLD):
+        pairs = [("A", 0.32, 0.18), ("B", 0.82, 0.68)]
+        places = [(at, label, p) for at, (label, *ps) in enumerate(pairs) for p in ps]
+        texts = [(Span(3 * n, 3 * n + 2, label), p) for n, (_, label, p) in enumerate(places)]
+        candidates.append(texts)
+        gold.append([texts[0][0], texts[2][0]])
+    candidates.append([(Span(0, 1, "C"), 0.1)])
+    gold.append([Span(0, 1, "C")])
+    found = choose_thresholds(gold, candidates, decoding, "ABC", per_type=True)
+    assert 0.18 < found["A"] <= 0.32
+    assert 0.68 < found["B"] <= 0.82
+    common = choose_thresholds(gold, candidates, decoding, "ABC", per_type=False)
+    assert found["C"] == common["C"]
+
+
+def test_conflicts_count_in_the_choice():
+    """From 0.4 down the outer spans, both right, together outweigh the wrong one between them."""
+    three = [(Span(0, 2, "A"), 0.45), (Span(1, 4, "A"), 0.48), (Span(3, 5, "A"), 0.45)]
+    gold = [[three[0][0], three[2][0]]]
+    found = choose_thresholds(gold, [three], "flat", ["A"], per_type=False)
+    assert f1(gold, [three], "flat", found) == 1.0
+    assert found["A"] == 0.4
+
+
+def test_nothing_to_choose_from_leaves_one_half():
+    assert choose_thresholds([], [], "flat", ["A"], True) == {"A": 0.5}
+    assert choose_thresholds([[Span(0, 1, "A")]], [[]], "nested", ["A"], True) == {"A": 0.5}
+    with pytest.raises(ValueError, match="zip"):
+        choose_thresholds([[]], [], "flat", ["A"], False)
+
+
+@pytest.mark.parametrize("decoding", DECODINGS)
+def test_choosing_is_quick(decoding):
+    draw = random.Random(0)
+    gold, candidates = [], []
+    for _ in range(2000):
+        starts = [draw.randrange(25) for _ in range(5)]
+        found = {
+            Span(s, s + draw.randint(1, 4), draw.choice("ABCD")): draw.random() for s in starts
+        }
+        candidates.append([*found.items()])
+        gold.append([span for span, p in found.items() if draw.random() < p])
+    before = time.process_time()
+    choose_thresholds(gold, candidates, decoding, "ABCD", per_type=True)
+    assert time.process_time() - before < 20, "about 1.5 seconds here"

@@ -1,0 +1,312 @@
+"""Span NER as a task: nothing is lost but what is said to be, whatever the windows and labels."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import finetune
+from finetune.config.tasks import NerConfig
+from finetune.inference.loop import predict
+from finetune.preprocessing.batching import pack
+from finetune.preprocessing.span_candidates import candidates
+from finetune.tasks import load_task, saved_task
+from finetune.training.trainer import fit
+from finetune.types import IGNORED, Span, TokenExample
+from tests.command import run
+from tests.small_data import write_jsonl
+from tests.tiny import save_tiny_checkpoint
+
+NESTED = [
+    ("the bank of New York", [(0, 5, "ORG"), (3, 5, "LOC")]),
+    ("Anna saw the European Union", [(0, 1, "PER"), (3, 5, "ORG"), (3, 4, "LOC")]),
+    ("the big red dog of John Smith of Geneva", [(5, 9, "PER"), (5, 7, "PER"), (8, 9, "LOC")]),
+    ("a guitar", []),
+    ("IBM in Paris", [(0, 3, "ORG"), (0, 1, "ORG"), (2, 3, "LOC")]),
+    ("the United Nations of the United Nations of Geneva signed it", [(0, 9, "ORG"), (1, 3, "ORG"),
+     (4, 9, "ORG"), (8, 9, "LOC")]),
+]  # fmt: skip
+TWICE = [*NESTED, ("Madrid wins", [(0, 1, "LOC"), (0, 1, "ORG")])]
+CROSSING = [*NESTED, ("John Smith of New York", [(0, 4, "PER"), (2, 5, "LOC")])]
+
+
+def rows(sentences: list) -> list[dict]:
+    return [
+        {"tokens": text.split(), "spans": [dict(zip(("start", "end", "label"), s, strict=True))
+                                           for s in spans]}
+        for text, spans in sentences
+    ]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("ner")
+    for family in ("bert", "roberta"):
+        save_tiny_checkpoint(folder / family, family, num_hidden_layers=2)
+    for name, sentences in (("nested", NESTED), ("twice", TWICE), ("crossing", CROSSING)):
+        for split in ("train", "validation", "test"):
+            write_jsonl(folder / name / f"{split}.jsonl", rows(sentences))
+    return folder
+
+
+def task_of(place: Path, data: str = "nested", **settings: Any) -> Any:
+    settings = {"model": str(place / "bert"), "max_length": 40, "precision": "fp32", **settings}
+    return load_task(NerConfig(data=str(place / data), **settings), "ner")
+
+
+def gold_logits(task: Any, target: torch.Tensor) -> torch.Tensor:
+    """Logits [S, C] of a model that knows the targets; wrong where another window answers."""
+    multi = target.ndim == 2
+    logits = torch.full((len(target), len(task.labels) + (not multi)), -12.0)
+    if multi:
+        logits[target == 1] = 12.0
+    else:
+        known = target != IGNORED
+        logits[known, target[known]] = 12.0
+    others = target[:, 0] == IGNORED if multi else target == IGNORED
+    logits[others, -1] = 30.0
+    return logits
+
+
+def answers(task: Any, examples: list[TokenExample]) -> list[Any]:
+    encoded = task.encode(examples)
+    flat = [e for windows in encoded for e in windows]
+    batch = pack(flat, task.collate(flat))
+    partials = task.decode(gold_logits(task, batch.targets["span"]), batch)
+    return [task.finish(e, [p for p in reversed(partials) if p.example == e.id]) for e in examples]
+
+
+def out_of_reach(task: Any, examples: list[TokenExample]) -> int:
+    """The number that the task tells people."""
+    lines = task.lost(examples, task.encode(examples))
+    return int(re.match(r"([\d,]+) of", lines[0])[1]) if lines else 0
+
+
+@pytest.mark.parametrize("data", ["nested", "twice", "crossing"])
+@pytest.mark.parametrize("settings", [
+    {}, {"max_width": 3}, {"max_width": 1}, {"representation": "biaffine"},
+    {"max_length": 10, "overlap": 4}, {"max_length": 8, "overlap": 0, "max_width": 5},
+    {"max_length": 10, "overlap": 5, "representation": "biaffine"}, {"multi_label": True},
+    {"multi_label": True, "max_length": 10, "overlap": 5, "max_width": 4},
+    {"decoding": "flat"}, {"decoding": "overlapping", "multi_label": True},
+], ids=str)  # fmt: skip
+def test_gold_is_answered_but_for_what_is_said_to_be_lost(
+    place: Path, data: str, settings: dict[str, Any]
+):
+    task = task_of(place, data, **settings)
+    examples = task.read("test")
+    predicted = answers(task, examples)
+    gold = sum(len(example.spans) for example in examples)
+    found = sum(len(set(e.spans) & set(p.spans)) for e, p in zip(examples, predicted, strict=True))
+    extra = sum(len(set(p.spans) - set(e.spans)) for e, p in zip(examples, predicted, strict=True))
+    assert extra == 0
+    assert gold - found == out_of_reach(task, examples)
+    scores = task.score(examples, predicted)
+    assert scores["span_recall_strict"] == pytest.approx(found / gold)
+    assert scores["span_precision_strict"] == (1.0 if found else 0.0)
+
+
+def test_two_labels_of_one_extent_are_kept_or_counted(place: Path):
+    single, multi = task_of(place, "twice"), task_of(place, "twice", multi_label=True)
+    both = [example for example in single.read("test") if example.words == ("Madrid", "wins")]
+    assert out_of_reach(single, both) == 1
+    assert "a second label of one extent" in single.lost(both, single.encode(both))[0]
+    assert out_of_reach(multi, both) == 0
+    (last,) = answers(multi, multi.read("test"))[-1:]
+    assert last.spans == (Span(0, 1, "LOC"), Span(0, 1, "ORG"))
+
+
+@pytest.mark.parametrize("decoding", ["flat", "nested", "overlapping"])
+def test_what_may_stand_together(place: Path, decoding: str):
+    task = task_of(place, "crossing", decoding=decoding)
+    for answer, example in zip(answers(task, task.read("test")), task.read("test"), strict=True):
+        if decoding == "flat":
+            ends = [0, *(span.end for span in answer.spans)]
+            assert all(s.start >= e for s, e in zip(answer.spans, ends, strict=False))
+            assert set(answer.spans) <= set(example.spans)
+        else:
+            crossing = decoding == "nested" and example.words[:3] == ("John", "Smith", "of")
+            assert len(set(example.spans) - set(answer.spans)) == crossing
+
+
+def test_flat_data_is_decoded_flat_unless_told_otherwise(place: Path):
+    assert task_of(place).decoding == "nested"
+    flat = place / "flat"
+    for split in ("train", "validation"):
+        write_jsonl(flat / f"{split}.jsonl", rows([(t, s[:1]) for t, s in NESTED]))
+    assert task_of(place, "flat").decoding == "flat"
+    assert task_of(place, "flat", decoding="nested").decoding == "nested"
+
+
+def test_each_candidate_is_learnt_once(place: Path):
+    """Over all windows of a long text, every span that some window holds has one target."""
+    task = task_of(place, max_length=12, overlap=5, max_width=4)
+    text = " ".join(text for text, _ in NESTED) + " " + "the dog saw it " * 5
+    example = TokenExample(0, tuple(text.split()), (Span(3, 5, "LOC"),))
+    (windows,) = task.encode([example])
+    assert len(windows) > 4
+    seen: dict[tuple[int, int], int] = {}
+    held = set()
+    for window in windows:
+        target = task.collate([window])["span"].numpy()
+        extents = candidates(window.num_words, 4) + window.first_word
+        held |= {tuple(extent) for extent in extents.tolist()}
+        for extent, value in zip(extents.tolist(), target.tolist(), strict=True):
+            if value != IGNORED:
+                assert tuple(extent) not in seen
+                seen[tuple(extent)] = value
+    assert set(seen) == held
+    assert {extent: value for extent, value in seen.items() if value} == {
+        (3, 5): 1 + task.labels.id("LOC")
+    }
+
+
+def test_windows_change_no_word(place: Path):
+    """A long text's answers come from all its windows, in words and characters of the text."""
+    task = task_of(place, max_length=12, overlap=5, max_width=4)
+    head = task.head().eval()
+    sentences = [TokenExample(i, ("dog",) * n) for i, n in enumerate((0, 1, 30))]
+    predicted = predict(task, head, sentences)
+    assert [len(answer.words) for answer in predicted] == [0, 1, 30]
+    reach = {end for span, _ in predicted[2].candidates for end in range(span.start, span.end)}
+    assert not reach or max(reach) < 30
+    spans = [span for span, _ in predicted[2].candidates]
+    assert len(set(spans)) == len(spans), "no candidate is answered twice"
+
+
+def test_learns_keeps_its_threshold_and_answers_in_characters(place: Path, tmp_path: Path):
+    config = NerConfig(
+        model=str(place / "roberta"), data=str(place / "nested"), out=str(tmp_path / "run"),
+        steps=200, eval_every=50, lr=5e-3, batch_size=6, precision="fp32", calibrate="types",
+        weight_decay=0.0, max_length=40,
+    )  # fmt: skip
+    torch.manual_seed(3)
+    task = load_task(config, "ner")
+    result = fit(task, config)
+    assert result.metrics["validation"]["span_f1_strict"] > 0.85
+    assert "span_f1_uncalibrated" in result.metrics["test"]
+    model = finetune.load(result.folder)
+    assert set(model.task.extra["thresholds"]) == set(task.labels)
+    assert model.model.config.thresholds == model.task.extra["thresholds"]
+    (answer,) = model.predict(["the bank of  New York"])
+    texts = {(s["text"], s["label"]) for s in answer.record()["spans"]}
+    assert texts == {("the bank of  New York", "ORG"), ("New York", "LOC")}
+    (flat,) = finetune.load(result.folder, decoding="flat").predict(["the bank of New York"])
+    assert len(flat.spans) == 1
+    with pytest.raises(ValueError, match=r"--decoding greedy: legal are .*flat, nested"):
+        finetune.load(result.folder, decoding="greedy")
+
+    again = fit(load_task(config.__class__(**{**vars_of(config), "resume": True}), "ner"),
+                config.__class__(**{**vars_of(config), "resume": True}))  # fmt: skip
+    assert again.metrics == result.metrics, "a finished run is not calibrated twice"
+
+
+def test_a_task_is_trained_again_as_the_first_time(place: Path, tmp_path: Path):
+    task = task_of(place, steps=20, lr=5e-3, eval_every=5, calibrate="types")
+    runs = []
+    for name, left in (("fresh", {}), ("again", dict.fromkeys(task.labels, 0.95))):
+        task.extra["thresholds"] = left  # as an earlier training leaves them
+        result = fit(task, replace(task.config, out=str(tmp_path / name)))
+        lines = (result.folder / "log.jsonl").read_text().splitlines()
+        runs.append(([line for line in lines if '"split"' in line], result.metrics))
+    assert runs[0] == runs[1]
+
+
+@pytest.mark.parametrize("metric", ["span_f1_strict:PER", "span_f1_inner"])
+def test_a_metric_may_be_missing_in_the_first_example(place: Path, tmp_path: Path, metric: str):
+    sentences = [NESTED[3], *NESTED[:3]]  # the first has no span at all
+    data = tmp_path / "data"
+    for split in ("train", "validation"):
+        write_jsonl(data / f"{split}.jsonl", rows(sentences))
+    task = task_of(place, str(data), metric=metric, steps=1)
+    result = fit(task, replace(task.config, out=str(tmp_path / "run")))
+    assert metric in result.metrics["validation"]
+
+
+def vars_of(config: NerConfig) -> dict[str, Any]:
+    return {name: getattr(config, name) for name in config.__dataclass_fields__}
+
+
+def test_saved_task_answers_without_data(place: Path, tmp_path: Path):
+    task = task_of(place, multi_label=True, word_vectors="mean")
+    head = task.head().eval()
+    head.save_pretrained(tmp_path)
+    task.save(tmp_path)
+    loaded = saved_task(tmp_path)
+    examples = task.read("test")
+    with torch.no_grad():
+        before = predict(task, head, examples)
+        after = predict(loaded, loaded.head(tmp_path).eval(), examples)
+    assert [a.spans for a in before] == [a.spans for a in after]
+    assert [s for a in before for _, s in a.candidates] == pytest.approx(
+        [s for a in after for _, s in a.candidates]
+    )
+
+
+def test_sampling_leaves_out_only_candidates_without_label(place: Path):
+    task, all_of_them = task_of(place, negatives=0.2), task_of(place)
+    flat = [e for windows in task.encode(task.read("train")) for e in windows]
+    batch = pack(flat, task.collate(flat))
+    target = batch.targets["span"]
+    logits = torch.zeros(len(target), len(task.labels) + 1, dtype=torch.double)
+    torch.manual_seed(0)
+    few = np.mean([float(task.loss(logits, batch)[0]) for _ in range(300)])
+    whole = float(all_of_them.loss(logits, batch)[0])
+    one = whole / len(target)
+    positives = int((target > 0).sum())
+    assert few == pytest.approx(one * (positives + 0.2 * (len(target) - positives)), rel=0.03)
+    assert int(task.loss(logits, batch)[1]) == sum(len(e.words) for e in task.read("train"))
+    logits[target == 0, 0] = 30.0  # none of those that are drawn costs anything
+    assert float(task.loss(logits, batch)[0]) == pytest.approx(one * positives, rel=1e-6)
+
+
+def test_commands(place: Path, tmp_path: Path):
+    common = ["--model", place / "bert", "--precision", "fp32", "--max-length", 40]
+    trained = run("ner", "--data", place / "nested", *common, "--steps", 4, "--out", tmp_path / "r")
+    assert trained.code == 0, trained.err
+    assert "span_f1_strict" in trained.out
+    predictions = tmp_path / "r" / "predictions.test.jsonl"
+    scored = run("score", predictions, place / "nested" / "test.jsonl")
+    assert scored.code == 0, scored.err
+    assert "span_f1_strict" in scored.out
+    planned = run("ner", "--data", place / "nested", *common, "--dry-run", "--max-width", 4)
+    assert "3 of 15 gold spans are out of reach" in planned.out, planned.out
+    checked = run("check", "--data", place / "nested")
+    assert "--max-width" in checked.out
+
+
+@pytest.mark.parametrize(("flags", "message"), [
+    (["--max-width", "41", "--max-length", "40"], "--max-width 41 exceeds --max-length 40"),
+    (["--max-width", "0"], "--max-width must be above 0"),
+    (["--negatives", "0"], "--negatives must be above 0 and at most 1"),
+])  # fmt: skip
+def test_wrong_settings(place: Path, flags: list[str], message: str):
+    outcome = run("ner", "--model", place / "bert", "--data", place / "nested", *flags)
+    assert outcome.code == 2
+    assert message in outcome.err
+    assert "Traceback" not in outcome.err
+
+
+def test_tagged_data_will_do(place: Path, tmp_path: Path):
+    rows_of_tags = [{"tokens": ["Anna", "saw", "New", "York"], "tags": ["B-PER", "O", "B-LOC",
+                     "I-LOC"]}] * 4  # fmt: skip
+    for split in ("train", "validation"):
+        write_jsonl(tmp_path / "data" / f"{split}.jsonl", rows_of_tags)
+    trained = run("ner", "--model", place / "bert", "--data", tmp_path / "data", "--steps", 2,
+                  "--out", tmp_path / "r")  # fmt: skip
+    assert trained.code == 0, trained.err
+    assert "decoding flat" in trained.err + trained.out
+    assert "always answering" not in trained.out
+
+
+def test_data_without_spans_is_refused(place: Path, tmp_path: Path):
+    write_jsonl(tmp_path / "train.jsonl", [{"tokens": ["a", "b"], "tags": ["DET", "NOUN"]}])
+    outcome = run("ner", "--model", place / "bert", "--data", tmp_path)
+    assert outcome.code == 2
+    assert "has spans, or tags that spell spans" in outcome.err

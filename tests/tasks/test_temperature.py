@@ -1,0 +1,165 @@
+"""`--calibrate temperature`: fitted, kept, applied, and never changing an answer."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import finetune
+from finetune.config.tasks import CONFIGS, TrainConfig
+from finetune.tasks import load_task, saved_task
+from finetune.training.trainer import fit
+from finetune.types import Partial, TextExample, TextPrediction
+from tests.small_data import write_jsonl
+from tests.tiny import save_tiny_checkpoint
+
+WORDS = "the train from paris to berlin was late and nobody knew why".split()
+
+
+def texts(number: int, seed: int, several: bool = False) -> list[dict]:
+    """Labels that a word says, but for a third that are drawn: nobody can be sure of them."""
+    rng = np.random.default_rng(seed)
+    rows = []
+    for _ in range(number):
+        words = [str(word) for word in rng.choice(WORDS, 5)]
+        label = "late" if "late" in words or "train" in words else "early"
+        if rng.random() < 0.35:
+            label = str(rng.choice(["late", "early", "never"]))
+        text = " ".join(words)
+        rows.append({"text": text, "label": [label] if several else label})
+    return rows
+
+
+def tagged(number: int, seed: int) -> list[dict]:
+    rng = np.random.default_rng(seed)
+    rows = []
+    for _ in range(number):
+        words = [str(word) for word in rng.choice(WORDS, 6)]
+        tags = ["B-LOC" if word in ("paris", "berlin") else "O" for word in words]
+        tags = [str(rng.choice(["O", "B-LOC", "B-PER"])) if rng.random() < 0.3 else tag
+                for tag in tags]  # fmt: skip
+        rows.append({"tokens": words, "tags": tags})
+    return rows
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("temperature")
+    save_tiny_checkpoint(folder / "bert", "bert", dropout=0.0, num_hidden_layers=2)
+    for split, number, seed in (("train", 60, 1), ("validation", 80, 2), ("test", 80, 3)):
+        write_jsonl(folder / "single" / f"{split}.jsonl", texts(number, seed))
+        write_jsonl(folder / "multi" / f"{split}.jsonl", texts(number, seed, several=True))
+        write_jsonl(folder / "tag" / f"{split}.jsonl", tagged(number, seed))
+    return folder
+
+
+def configured(place: Path, name: str, out: Path, **changes: Any) -> tuple[TrainConfig, str]:
+    task = "tag" if name == "tag" else "classify"
+    config = CONFIGS[task](
+        model=str(place / "bert"), data=str(place / name), out=str(out), steps=60, eval_every=60,
+        lr=5e-3, precision="fp32", calibrate="temperature", **changes,
+    )  # fmt: skip
+    return config, task
+
+
+@pytest.mark.parametrize("name", ["single", "multi", "tag"])
+def test_fitted_kept_and_applied(place: Path, tmp_path: Path, name: str):
+    config, kind = configured(place, name, tmp_path / "run")
+    torch.manual_seed(3)
+    task = load_task(config, kind)
+    result = fit(task, config)
+    temperature = task.extra["temperature"]
+    assert temperature != pytest.approx(1.0, abs=1e-3)
+    metrics = result.metrics["test"]
+    if name != "multi":  # sure of a third of labels that were drawn
+        assert temperature > 1.1 and metrics["ece"] < metrics["ece_uncalibrated"]
+    assert any("temperature" in note for note in result.notes)
+    assert saved_task(result.folder).extra["temperature"] == temperature
+    rows = list(map(json.loads, (result.folder / "predictions.test.jsonl").open()))
+    model = finetune.load(result.folder)
+    data = [json.loads(line) for line in (place / name / "test.jsonl").open()]
+    inputs = [row.get("tokens", row.get("text")) for row in data]
+    answers = model.predict(inputs)
+    del model.task.extra["temperature"]
+    plain = model.predict(inputs)
+    for row, answer, without in zip(rows, answers, plain, strict=True):
+        record, other = answer.record(), without.record()
+        assert (record.get("label"), record.get("tags")) == (other.get("label"), other.get("tags"))
+        for key in ("score", "scores"):
+            if key in row:
+                assert list_of(record[key]) == pytest.approx(list_of(row[key]), abs=1e-4)
+                assert list_of(record[key]) != pytest.approx(list_of(other[key]), abs=1e-4)
+    again, _ = configured(place, name, tmp_path / "run", resume=True)
+    assert fit(load_task(again, kind), again).metrics == result.metrics
+
+
+def list_of(value: Any) -> list[float]:
+    return (
+        list(value.values())
+        if isinstance(value, dict)
+        else value
+        if isinstance(value, list)
+        else [value]
+    )
+
+
+def test_windows_are_averaged_before_the_temperature(place: Path, tmp_path: Path):
+    """The best label of averaged windows stays the best, which tempering each would not grant."""
+    config, kind = configured(place, "single", tmp_path / "run")
+    task = load_task(config, kind)
+    example = TextExample(0, "x")
+    windows = [[0.98, 0.01, 0.01], [0.2, 0.79, 0.01], [0.2, 0.79, 0.01]]
+    partials = [Partial(0, index, np.array(values)) for index, values in enumerate(windows)]
+    before = task.finish(example, partials)
+    task.extra["temperature"] = 0.3
+    after = task.finish(example, partials)
+    assert before.label == after.label and after.score > before.score
+    powers = np.mean(windows, axis=0) ** (1 / 0.3)
+    assert list(after.scores.values()) == pytest.approx(list(powers / powers.sum()))
+
+
+def test_errors_with_and_without(place: Path, tmp_path: Path):
+    config, kind = configured(place, "single", tmp_path / "run")
+    task = load_task(config, kind)
+    gold = [TextExample(i, "x", label=label) for i, label in enumerate(["early", "late"])]
+    chances = np.array([[0.9, 0.05, 0.05], [0.9, 0.05, 0.05]])
+    plain = [task._answer(i, row) for i, row in enumerate(chances)]
+    assert "ece" not in task.score(gold, plain)
+    task.extra["temperature"] = 4.0
+    scores = task.score(gold, [task._answer(i, row) for i, row in enumerate(chances)])
+    assert scores["ece_uncalibrated"] == pytest.approx(0.4)
+    root = chances[0] ** 0.25
+    assert scores["ece"] == pytest.approx(abs(root[0] / root.sum() - 0.5))
+
+
+def test_rows_without_gold_and_second_trainings_do_not_matter(place: Path, tmp_path: Path):
+    config, kind = configured(place, "single", tmp_path / "run")
+    task = load_task(config, kind)
+    rng = np.random.default_rng(0)
+    chances = rng.dirichlet([0.3] * 3, 200)
+    gold = [TextExample(i, "x", label=str(rng.choice(list(task.labels)))) for i in range(200)]
+    predicted = [task._answer(i, row) for i, row in enumerate(chances)]
+    fitted = task.calibrate(None, gold, predicted)
+    first = task.extra["temperature"]
+    assert [p.label for p in fitted] == [p.label for p in predicted]
+    task.forget()
+    assert [task._answer(i, row) for i, row in enumerate(chances)] == predicted
+    other = TextPrediction(200, "late", 1.0, dict.fromkeys(task.labels, 1 / 3))
+    task.calibrate(None, [*gold, TextExample(200, "x")], [*predicted, other])
+    assert task.extra["temperature"] == pytest.approx(first, rel=1e-6)
+
+
+def test_what_is_refused(place: Path, tmp_path: Path):
+    with pytest.raises(ValueError, match="--calibrate must be none with --crf"):
+        configured(place, "tag", tmp_path / "run", crf=True)
+    write_jsonl(tmp_path / "data" / "train.jsonl",
+                [{"text": f"w {i}", "label": i / 7} for i in range(20)])  # fmt: skip
+    config, kind = configured(place, "single", tmp_path / "run")
+    with pytest.raises(ValueError, match="the answers are numbers and have no probabilities"):
+        load_task(replace(config, data=str(tmp_path / "data")), kind)

@@ -1,0 +1,171 @@
+"""Viterbi equals enumeration; words' scores from their pieces equal sums done by hand."""
+
+from __future__ import annotations
+
+import math
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from finetune.data.tag_schemes import continuation_tag, illegal_transitions, tag_names
+from finetune.tasks.viterbi import Transitions, viterbi, word_scores
+
+TAGS = {
+    "IO": tag_names(["A", "B"], "IO"),
+    "BIO": tag_names(["A", "B"], "BIO"),
+    "BIOES": tag_names(["A"], "BIOES"),
+    "IOB1": tag_names(["A"], "IOB1"),
+    None: ["NOUN", "VERB", "X"],
+}
+
+
+def legal(tags: list[str], scheme: str | None) -> bool:
+    return scheme is None or not illegal_transitions(tags, scheme)
+
+
+@pytest.mark.parametrize("scheme", TAGS)
+@given(data=st.data())
+@settings(max_examples=40, deadline=None)
+def test_viterbi_equals_enumeration(scheme: str | None, data) -> None:
+    names = TAGS[scheme]
+    num_words = data.draw(st.integers(1, 4))
+    number = st.integers(-8, 8)  # small whole numbers: ties occur, and sums are exact
+    row = st.lists(number, min_size=len(names), max_size=len(names))
+    rows = data.draw(st.lists(row, min_size=num_words, max_size=num_words))
+    scores = np.array(rows, dtype=float)
+    ids = viterbi(scores, Transitions(names, scheme))
+    assert ids.shape == (num_words,)
+    assert legal([names[i] for i in ids], scheme)
+    best = max(
+        sum(row[i] for row, i in zip(rows, path, strict=True))
+        for path in product(range(len(names)), repeat=num_words)
+        if legal([names[i] for i in path], scheme)
+    )
+    assert sum(row[i] for row, i in zip(rows, ids, strict=True)) == best
+
+
+@pytest.mark.parametrize(
+    ("scheme", "scores", "expected"),
+    [
+        ("BIO", {"I-A": 5, "B-A": 2, "O": 1}, "B-A"),
+        ("BIOES", {"B-A": 9, "I-A": 8, "E-A": 7, "O": 1, "S-A": 0}, "O"),
+        ("BIOES", {"B-A": 9, "S-A": 2, "O": 1}, "S-A"),
+        ("IO", {"I-A": 5}, "I-A"),
+        ("IOB1", {"B-A": 5, "I-A": 4}, "I-A"),
+        (None, {"VERB": 5}, "VERB"),
+    ],
+)
+def test_one_word_must_both_begin_and_end(scheme, scores, expected) -> None:
+    names = TAGS[scheme]
+    row = np.array([[scores.get(name, -9.0) for name in names]])
+    assert names[viterbi(row, Transitions(names, scheme))[0]] == expected
+
+
+def test_no_words_and_long_sentences() -> None:
+    names = TAGS["BIOES"]
+    transitions = Transitions(names, "BIOES")
+    assert viterbi(np.zeros((0, len(names))), transitions).shape == (0,)
+    scores = np.random.default_rng(0).normal(size=(500, len(names)))
+    assert legal([names[i] for i in viterbi(scores, transitions)], "BIOES")
+    assert viterbi(scores, Transitions(names, None)).tolist() == scores.argmax(-1).tolist()
+
+
+LOGS = torch.tensor(
+    [  # O, B-A, I-A
+        [0.5, 0.3, 0.2],
+        [0.1, 0.8, 0.1],  # first of two
+        [0.2, 0.5, 0.3],
+        [0.2, 0.2, 0.6],  # first of three
+        [0.6, 0.1, 0.3],
+        [0.1, 0.8, 0.1],
+    ],
+    dtype=torch.double,
+).log()
+LENGTHS = torch.tensor([1, 2, 3])
+NAMES = ["O", "B-A", "I-A"]
+CONTINUATIONS = [NAMES.index(continuation_tag(name, "BIO")) for name in NAMES]
+
+
+def scored(how: str) -> torch.Tensor:
+    return word_scores(LOGS, LENGTHS, CONTINUATIONS, how).exp()
+
+
+def normalised(rows: list[list[float]]) -> torch.Tensor:
+    made = torch.tensor(rows, dtype=torch.double)
+    return made / made.sum(-1, keepdim=True)
+
+
+def test_first_takes_the_first_piece() -> None:
+    torch.testing.assert_close(scored("first"), LOGS.exp()[[0, 1, 3]])
+
+
+def test_mean_of_log_probabilities() -> None:
+    """By hand: geometric means, where later pieces read B- off their I- column."""
+    expected = normalised(
+        [
+            [0.5, 0.3, 0.2],
+            [math.sqrt(0.1 * 0.2), math.sqrt(0.8 * 0.3), math.sqrt(0.1 * 0.3)],
+            [
+                (0.2 * 0.6 * 0.1) ** (1 / 3),
+                (0.2 * 0.3 * 0.1) ** (1 / 3),
+                (0.6 * 0.3 * 0.1) ** (1 / 3),
+            ],
+        ]
+    )
+    torch.testing.assert_close(scored("mean"), expected)
+
+
+def test_largest_over_the_pieces() -> None:
+    """By hand: a later piece's own B- (0.5 and 0.8) says nothing about the word, and its I- is
+    shared out as the first piece has it."""
+    expected = normalised([[0.5, 0.3, 0.2], [0.2, 0.8, 0.1], [0.6, 0.2, 0.6]])
+    torch.testing.assert_close(scored("max"), expected)
+    sure = torch.tensor([[0.1, 0.3, 0.6], [0.05, 0.05, 0.9]], dtype=torch.double).log()
+    found = word_scores(sure, torch.tensor([2]), CONTINUATIONS, "max").exp()
+    torch.testing.assert_close(found, normalised([[0.1, 0.9 * 0.3 / 0.9, 0.9 * 0.6 / 0.9]]))
+
+
+@pytest.mark.parametrize("how", ["mean", "max"])
+@pytest.mark.parametrize("tag", ["B-A", "I-A", "E-A", "S-A"])
+def test_the_first_piece_decides_between_tags_that_continue_alike(how: str, tag: str) -> None:
+    """A later piece that is surer of I- than the first of its tag must not make a tie."""
+    names = TAGS["BIOES"]
+    continuations = [names.index(continuation_tag(name, "BIOES")) for name in names]
+    logits = torch.zeros(2, len(names))
+    logits[0, names.index(tag)] = 1.0
+    logits[1, names.index("I-A")] = 9.0
+    words = word_scores(logits.log_softmax(-1), torch.tensor([2]), continuations, how)
+    assert names[words[0].argmax()] == tag
+    torch.testing.assert_close(words.exp().sum(), torch.tensor(1.0))
+
+
+@pytest.mark.parametrize("how", ["first", "mean", "max"])
+def test_words_of_one_piece_keep_their_scores(how: str) -> None:
+    logs = torch.randn(7, 3, dtype=torch.double).log_softmax(-1)
+    words = word_scores(logs, torch.ones(7, dtype=torch.long), CONTINUATIONS, how)
+    torch.testing.assert_close(words, logs, rtol=0, atol=1e-15)
+
+
+@pytest.mark.parametrize("how", ["first", "mean", "max"])
+def test_no_words(how: str) -> None:
+    none = word_scores(torch.zeros(0, 3), torch.zeros(0, dtype=torch.long), CONTINUATIONS, how)
+    assert none.shape == (0, 3)
+
+
+@pytest.mark.parametrize(
+    ("tag", "scheme", "expected"),
+    [
+        ("B-A", "BIO", "I-A"),
+        ("S-A", "BIOES", "I-A"),
+        ("E-A", "BIOES", "I-A"),
+        ("I-A", "IO", "I-A"),
+        ("O", "BIO", "O"),
+        ("B-A", None, "B-A"),
+    ],
+)
+def test_a_word_continues_as_inside(tag: str, scheme: str | None, expected: str) -> None:
+    assert continuation_tag(tag, scheme) == expected

@@ -1,0 +1,214 @@
+"""The order of the rooms, what each may load, and what importing the package costs."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import resource
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1] / "finetune"
+
+ROOMS = (
+    "types", "config", "data", "runtime", "evaluation", "models", "preprocessing", "tasks",
+    "inference", "training", "reporting", "benchmark", "cli",
+)  # fmt: skip
+"""Each room imports only those before it."""
+
+STANDARD_LIBRARY_ONLY = ("types", "config.tasks", "data.tag_schemes", "models.families", "")
+LIGHT = ("types", "config", "data", "evaluation", "")
+"""Rooms whose import loads nothing of HEAVY."""
+HEAVY = {"torch", "transformers", "accelerate", "datasets", "scipy", "sklearn", "pandas", "tyro"}
+WITHOUT_TORCH = ("config", "data", "evaluation", "reporting")
+"""Rooms that torch and transformers are not imported in, not even inside functions."""
+UPWARD = {
+    ("benchmark.command", "cli.arguments"),
+    ("benchmark.subject", "cli.arguments"),
+    ("evaluation.baselines", "tasks"),
+    ("evaluation.compare", "cli.arguments"),
+    ("evaluation.runs", "tasks"),
+    ("reporting.write_report", "cli.arguments"),
+}
+"""Edges that are still to be cut."""
+
+
+def name_of(path: Path) -> str:
+    """`tasks/nli.py` is ``tasks.nli``, a package's own file is the package, ours is ``""``."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(part for part in parts if part != "__init__")
+
+
+MODULES = {name_of(path): path for path in sorted(ROOT.rglob("*.py"))}
+
+
+@functools.cache
+def tree(module: str) -> ast.Module:
+    return ast.parse(MODULES[module].read_text(encoding="utf-8"))
+
+
+def walk(node: ast.AST, at_top: bool = True) -> Iterator[tuple[ast.AST, bool]]:
+    """Every node with whether importing the module runs it; blocks for type checkers left out."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+            continue
+        yield child, at_top
+        inside = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        yield from walk(child, at_top and not inside)
+
+
+@functools.cache
+def imports(module: str, top_only: bool = False) -> frozenset[str]:
+    """Full names of all modules that a module imports."""
+    found = set()
+    for node, at_top in walk(tree(module)):
+        if top_only and not at_top:
+            continue
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{module}: relative imports hide where a name comes from"
+            inner = {f"{node.module}.{alias.name}" for alias in node.names}
+            modules = {name for name in inner if name.removeprefix("finetune.") in MODULES}
+            found |= modules
+            if inner - modules:
+                found.add(str(node.module))
+    return frozenset(found)
+
+
+def ours(module: str, top_only: bool = False) -> set[str]:
+    names = imports(module, top_only)
+    return {
+        name.removeprefix("finetune").removeprefix(".")
+        for name in names
+        if name.split(".")[0] == "finetune"
+    }
+
+
+def others(module: str, top_only: bool = False) -> set[str]:
+    return {name.split(".")[0] for name in imports(module, top_only)} - {"finetune"}
+
+
+def loaded_by(module: str) -> set[str]:
+    """Third-party packages that importing a module imports, through all of ours."""
+    seen: set[str] = set()
+    todo = [module]
+    packages: set[str] = set()
+    while todo:
+        name = todo.pop()
+        if name in seen or name not in MODULES:
+            continue
+        seen.add(name)
+        packages |= others(name, top_only=True)
+        todo += [*ours(name, top_only=True), name.rpartition(".")[0]]
+    return packages - sys.stdlib_module_names
+
+
+def of_rooms(*rooms: str) -> list[str]:
+    return [module for module in MODULES if module.split(".")[0] in rooms]
+
+
+def test_the_reading_of_imports_reads():
+    assert "accelerate" in others("training.trainer")
+    assert "torch" in others("models.loading")
+    assert "torch" not in others("models.loading", top_only=True)
+    assert "torch" not in others("types"), "it stands there for type checkers only"
+    assert {"torch", "accelerate"} <= loaded_by("training.trainer")
+    entries = {part for name in MODULES if (part := name.split(".")[0])}
+    assert entries == {*ROOMS, "__main__"}
+
+
+@pytest.mark.parametrize("module", of_rooms(*ROOMS))
+def test_a_room_imports_only_rooms_before_it(module: str):
+    room = module.split(".")[0]
+    later = ROOMS[ROOMS.index(room) + 1 :]
+    upward = {(module, name) for name in ours(module) if name.split(".")[0] in later}
+    assert not upward - UPWARD
+
+
+def test_names_are_imported_from_where_they_are_defined():
+    """A name comes from the module that defines it, or from a package that offers it."""
+    for module in MODULES:
+        for node, _ in walk(tree(module)):
+            if not isinstance(node, ast.ImportFrom) or not str(node.module).startswith("finetune."):
+                continue
+            source = str(node.module).removeprefix("finetune.")
+            if MODULES[source].name == "__init__.py":
+                continue
+            imported = {
+                alias.asname or alias.name
+                for statement, _ in walk(tree(source))
+                if isinstance(statement, ast.Import | ast.ImportFrom)
+                for alias in statement.names
+            }
+            borrowed = {alias.name for alias in node.names} & imported
+            assert not borrowed, f"{module} takes {borrowed} from {source}, which imports them"
+
+
+def test_the_package_has_few_entries():
+    entries = [path for path in ROOT.iterdir() if path.name != "__pycache__"]
+    assert len(entries) <= 17
+
+
+def test_training_knows_no_concrete_task_and_no_head():
+    for module in ("trainer", "step", "optimizer", "run_folder"):
+        names = ours(f"training.{module}")
+        assert not {n for n in names if n.startswith(("tasks.", "models.heads"))}, module
+
+
+@pytest.mark.parametrize("module", STANDARD_LIBRARY_ONLY)
+def test_standard_library_only(module: str):
+    assert others(module) <= sys.stdlib_module_names
+
+
+@pytest.mark.parametrize("module", [*of_rooms(*LIGHT), "cli.main", "tasks", "models.loading"])
+def test_light_rooms_load_nothing_heavy(module: str):
+    if "evaluate_modules" not in module:  # loaded by the library evaluate itself
+        assert not loaded_by(module) & HEAVY
+
+
+@pytest.mark.parametrize("module", of_rooms(*WITHOUT_TORCH))
+def test_rooms_without_torch(module: str):
+    assert not others(module) & {"torch", "transformers", "accelerate"}
+
+
+def seconds_of(code: str) -> tuple[float, set[str]]:
+    """Processor time of a fresh interpreter (a busy machine does not count) and what it loaded."""
+    code += "\nimport sys; print('|', *(name for name in sys.modules if '.' not in name))"
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT.parent
+    )
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    loaded = set(done.stdout.rpartition("|")[2].split())
+    return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime, loaded
+
+
+@pytest.mark.parametrize(
+    ("code", "limit"),
+    [
+        ("import finetune", 0.4),
+        ("from finetune.cli.main import main; main(['--help'])", 1.0),
+        ("from finetune.data import read_text", 0.5),
+    ],
+)
+def test_what_starting_costs(code: str, limit: float):
+    seconds, loaded = min((seconds_of(code) for _ in range(2)), key=lambda found: found[0])
+    assert "finetune" in loaded
+    assert not loaded & HEAVY
+    assert seconds < limit
+
+
+@pytest.mark.parametrize("command", ["tag", "bench"])
+def test_help_of_a_command_loads_no_torch(command: str):
+    code = (
+        "from finetune.cli.main import main\n"
+        f"try: main(['{command}', '--help'])\n"
+        "except SystemExit as end: assert not end.code"
+    )
+    _, loaded = seconds_of(code)
+    assert not loaded & (HEAVY - {"tyro"})

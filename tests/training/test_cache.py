@@ -1,0 +1,126 @@
+"""Large data are tokenised once, and what is found again is what was made."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from finetune.config.tasks import ClassifyConfig, NerConfig, TagConfig, TrainConfig
+from finetune.tasks import load_task
+from finetune.tasks.base import BaseTask
+from finetune.training import cache as encoding_cache
+from finetune.training.trainer import fit
+from tests import small_data as data
+from tests import tiny
+
+CONFIGS: dict[str, tuple[type[TrainConfig], dict[str, Any]]] = {
+    "classify": (ClassifyConfig, {}),
+    "tag": (TagConfig, {"crf": True}),
+    "ner": (NerConfig, {}),
+}
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("FINETUNE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(encoding_cache, "FEWEST", 10)
+    return tmp_path / "cache" / "encodings"
+
+
+def config_of(task: str, place: Path, **settings: Any) -> TrainConfig:
+    kind, own = CONFIGS[task]
+    folder = place / f"data-{task}"
+    if not folder.exists():
+        (data.sentiment if task == "classify" else data.entities)(folder)
+    model = place / "bert"
+    if not model.exists():
+        tiny.save_tiny_checkpoint(model, "bert")
+    return kind(model=str(model), data=str(folder), max_length=14, **(own | settings))
+
+
+def listed(encoded: Any) -> list[Any]:
+    return [list(windows) for windows in encoded]
+
+
+def refuse_to_tokenise(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: Any) -> None:
+        raise AssertionError("tokenised again")
+
+    monkeypatch.setattr(BaseTask, "encode", refuse)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_found_again_as_it_was(
+    name: str, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = load_task(config_of(name, tmp_path), name)
+    examples = task.read("train")
+    made = listed(task.encode(examples))
+    task.num_cut = 0
+    assert listed(encoding_cache.encoded(task, examples)) == made
+    cut = task.num_cut
+    assert len(list(cache.iterdir())) == 1
+    refuse_to_tokenise(monkeypatch)
+    found = encoding_cache.encoded(task, examples)
+    assert listed(found) == made
+    assert task.num_cut == 2 * cut
+    taken, plain = found.sequences[3:7], [e for windows in made for e in windows][3:7]
+    assert list(taken) == plain
+
+
+def test_few_examples_and_off_keep_nothing(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = load_task(config_of("classify", tmp_path), "classify")
+    encoding_cache.encoded(task, task.read("train")[:9])
+    monkeypatch.setenv("FINETUNE_CACHE", "off")
+    encoding_cache.encoded(task, task.read("train"))
+    assert not cache.exists()
+
+
+def test_the_key_tells_apart_what_differs(tmp_path: Path) -> None:
+    config = config_of("tag", tmp_path)
+    task = load_task(config, "tag")
+    examples = task.read("train")
+    keys = {task.encoding_key(examples), task.encoding_key(examples[1:])}
+    keys.add(task.encoding_key([replace(examples[0], tags=None), *examples[1:]]))
+    for changed in ({"max_length": 12}, {"overlap": 3}, {"crf": False}, {"scheme": "BIOES"}):
+        keys.add(load_task(replace(config, **changed), "tag").encoding_key(examples))
+    tiny.save_tiny_checkpoint(tmp_path / "roberta", "roberta")
+    other = replace(config, model=str(tmp_path / "roberta"))
+    keys.add(load_task(other, "tag").encoding_key(examples))
+    assert len(keys) == 8
+    same = load_task(replace(config, lr=0.5, seed=3), "tag")
+    assert same.encoding_key(examples) in keys
+
+
+def test_damaged_and_unused_entries(tmp_path: Path, cache: Path) -> None:
+    task = load_task(config_of("classify", tmp_path), "classify")
+    examples = task.read("train")
+    made = listed(encoding_cache.encoded(task, examples))
+    (entry,) = cache.iterdir()
+    (entry / "ids.values.npy").write_bytes(b"no array")
+    assert listed(encoding_cache.encoded(task, examples)) == made
+    assert listed(encoding_cache.encoded(task, examples)) == made
+    long_ago = time.time() - 40 * 86_400
+    os.utime(entry, (long_ago, long_ago))
+    encoding_cache.encoded(task, examples[5:])
+    assert not entry.exists(), "a month unused"
+    assert len(list(cache.iterdir())) == 1
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_training_is_the_same_from_mapped_files(name: str, tmp_path: Path, cache: Path) -> None:
+    results = []
+    for run in ("made", "found"):
+        config = config_of(name, tmp_path, out=str(tmp_path / run), steps=3, batch_size=8)
+        results.append(fit(load_task(config, name), config).metrics)
+    assert cache.exists()
+    assert results[0] == results[1]
+    first, second = (tmp_path / run / "best" / "model.safetensors" for run in ("made", "found"))
+    assert first.read_bytes() == second.read_bytes()

@@ -1,0 +1,258 @@
+"""Steps, rates and parameter groups, by hand and against transformers' own schedule."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from transformers import get_linear_schedule_with_warmup
+
+from finetune.config.field_docs import field_docs
+from finetune.config.tasks import RESULT_FREE, NerConfig, TagConfig, TrainConfig
+from finetune.models.heads.crf_tagger import CrfTagger
+from finetune.models.heads.sequence_classification import SequenceClassifier
+from finetune.models.heads.span_ner import SpanNer
+from finetune.models.heads.token_classification import TokenTagger
+from finetune.runtime.precision import autocast, precision_of
+from finetune.training import optimizer as optimization
+from finetune.training.optimizer import (
+    Plan,
+    default_epochs,
+    default_rate,
+    make_optimizer,
+    parameter_groups,
+    result_settings,
+    set_rate,
+)
+from tests import tiny
+
+
+def config(**settings) -> TrainConfig:
+    return TrainConfig(**({"batch_size": 8, "epochs": 3.0} | settings))
+
+
+@pytest.mark.parametrize(
+    ("settings", "num_examples", "steps", "warmup", "evaluation"),
+    [
+        ({}, 20, 9, 1, 3),  # 3 epochs of 3 steps, the last step of each short
+        ({"epochs": 1.5}, 20, 5, 1, 3),  # 4.5 steps
+        ({"epochs": 0.01}, 20, 1, 1, 3),
+        ({"steps": 7}, 20, 7, 1, 3),
+        ({"steps": 7, "epochs": 100.0}, 20, 7, 1, 3),
+        ({"warmup": 0.5}, 16, 6, 3, 2),
+        ({"warmup": 0.0}, 16, 6, 0, 2),
+        ({"warmup": 1.0}, 16, 6, 1, 2),  # from 1 on a number of steps
+        ({"warmup": 4.0}, 16, 6, 4, 2),
+        ({"warmup": 400.0}, 16, 6, 6, 2),
+        ({"eval_every": 5}, 16, 6, 1, 5),
+    ],
+)
+def test_plan(settings, num_examples, steps, warmup, evaluation) -> None:
+    plan = Plan.of(config(**settings), num_examples)
+    assert (plan.num_steps, plan.warmup_steps, plan.eval_every) == (steps, warmup, evaluation)
+    assert plan.save_every == evaluation
+    assert Plan.of(config(**settings, save_every=4), num_examples).save_every == 4
+
+
+@pytest.mark.parametrize(
+    ("per_epoch", "epochs"), [(1, 10), (50, 10), (56, 9), (100, 5), (166, 4), (167, 3), (9999, 3)]
+)
+def test_epochs_where_none_are_given(per_epoch: int, epochs: int) -> None:
+    """As many up to 10 as make 500 steps, and 3 at least."""
+    assert default_epochs(per_epoch) == epochs
+    plan = Plan.of(config(epochs=None, batch_size=1), per_epoch)
+    assert plan.num_steps == epochs * per_epoch
+    assert Plan.of(config(epochs=None, steps=7), per_epoch).num_steps == 7
+
+
+@pytest.mark.parametrize(("num_examples", "batch_size"), [(20, 8), (16, 8), (1, 8), (9, 1)])
+def test_batches_cover_each_epoch_once(num_examples: int, batch_size: int) -> None:
+    plan = Plan.of(config(batch_size=batch_size), num_examples)
+    epochs = []
+    for epoch in range(3):
+        first = epoch * plan.steps_per_epoch
+        batches = [plan.batch(step) for step in range(first, first + plan.steps_per_epoch)]
+        assert {len(batch) for batch in batches[:-1]} <= {batch_size}
+        order = [index for batch in batches for index in batch]
+        assert sorted(order) == list(range(num_examples))
+        epochs.append(order)
+    assert num_examples == 1 or epochs[0] != epochs[1] != epochs[2]
+
+
+def test_batches_are_a_pure_function_of_the_step() -> None:
+    plan = Plan.of(config(), 50)
+    steps = list(range(plan.num_steps))
+    forward = [plan.batch(step) for step in steps]
+    torch.manual_seed(123)
+    backward = [plan.batch(step) for step in reversed(steps)][::-1]
+    assert forward == backward
+    assert [Plan.of(config(epochs=9.0), 50).batch(step) for step in steps] == forward
+    assert [Plan.of(config(seed=2), 50).batch(step) for step in steps] != forward
+    forward[0].append(7)
+    assert plan.batch(0) == backward[0], "a caller's change must not come back"
+
+
+@pytest.mark.parametrize("warmup", [0.0, 0.1, 0.34, 1.0, 5.0, 12.0, 99.0])
+def test_rate_equals_transformers_schedule(warmup: float) -> None:
+    plan = Plan.of(config(steps=12, warmup=warmup), 40)
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    schedule = get_linear_schedule_with_warmup(optimizer, plan.warmup_steps, 12)
+    for step in range(12):
+        assert plan.rate(step) == pytest.approx(schedule.get_last_lr()[0], abs=1e-15)
+        optimizer.step()
+        schedule.step()
+
+
+def test_set_rate_is_a_factor_on_each_peak() -> None:
+    one, other = (torch.nn.Parameter(torch.zeros(1)) for _ in "ab")
+    groups = [{"params": [one], "peak": 0.5}, {"params": [other], "peak": 2.0}]
+    optimizer = torch.optim.SGD(groups, lr=1.0)
+    for factor in (0.5, 0.25):  # a factor on the peak, not on the rate before
+        set_rate(optimizer, factor)
+        assert [g["lr"] for g in optimizer.param_groups] == [0.5 * factor, 2.0 * factor]
+
+
+def head(family: str = "bert", kind=TokenTagger):
+    auto = kind.auto_class
+    return kind(tiny.model(family, auto, num_labels=3))
+
+
+def names_of(model, groups) -> list[dict]:
+    """The groups with parameter names in the place of parameters."""
+    by_id = {id(weight): name for name, weight in model.named_parameters()}
+    return [{**group, "params": [by_id[id(w)] for w in group["params"]]} for group in groups]
+
+
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+@pytest.mark.parametrize("kind", [SequenceClassifier, TokenTagger])
+def test_every_trainable_parameter_once(family: str, kind) -> None:
+    model = head(family, kind)
+    model.encoder.freeze("1")
+    groups = names_of(model, parameter_groups(model, config(layer_decay=0.9, head_lr=1e-3)))
+    grouped = [name for group in groups for name in group["params"]]
+    assert sorted(grouped) == sorted(n for n, w in model.named_parameters() if w.requires_grad)
+    sizes = dict(model.named_parameters())
+    norms = {n for n, module in model.named_modules() if "Norm" in type(module).__name__[-9:]}
+    for group in groups:
+        assert group["peak"] == group["lr"]
+        for name in group["params"]:
+            assert group["weight_decay"] == (0.01 if sizes[name].ndim > 1 else 0.0), name
+            if name.endswith("bias") or name.rpartition(".")[0] in norms:
+                assert group["weight_decay"] == 0.0, name
+
+
+def rates(**settings) -> dict[str, float]:
+    model = head()
+    groups = names_of(model, parameter_groups(model, config(lr=1e-3, **settings)))
+    return {name: group["lr"] for group in groups for name in group["params"]}
+
+
+def test_layer_decay_by_hand() -> None:
+    """Three layers: the head has depth 4, so the embeddings are scaled four times."""
+    found = rates(layer_decay=0.5)
+    expected = {
+        "model.classifier.weight": 1e-3,
+        "model.bert.encoder.layer.2.output.dense.weight": 5e-4,
+        "model.bert.encoder.layer.1.output.dense.bias": 2.5e-4,
+        "model.bert.encoder.layer.0.attention.self.query.weight": 1.25e-4,
+        "model.bert.embeddings.word_embeddings.weight": 6.25e-5,
+        "model.bert.embeddings.LayerNorm.weight": 6.25e-5,
+    }
+    assert {name: found[name] for name in expected} == pytest.approx(expected, rel=1e-12)
+    assert set(rates().values()) == {1e-3}
+
+
+def test_head_rate_is_for_the_head_only() -> None:
+    found = rates(head_lr=0.5, layer_decay=0.5)
+    changed = {name for name, rate in found.items() if rate == 0.5}
+    assert changed == {"model.classifier.weight", "model.classifier.bias"}
+    plain = rates(layer_decay=0.5)
+    assert all(found[name] == plain[name] for name in found.keys() - changed)
+
+
+def test_rate_by_width() -> None:
+    assert (default_rate(384), default_rate(512), default_rate(768)) == (1e-4, 2e-5, 2e-5)
+    assert {g["lr"] for g in parameter_groups(head(), config())} == {1e-4}
+
+
+@pytest.mark.parametrize(
+    ("freeze", "frozen_layers", "embeddings"),
+    [("none", 0, False), ("embeddings", 0, True), ("2", 2, True), ("all", 3, True)],
+)
+def test_frozen_weights_are_in_no_group(freeze: str, frozen_layers: int, embeddings: bool) -> None:
+    model = head()
+    model.encoder.freeze(freeze)
+    groups = names_of(model, parameter_groups(model, config(freeze=freeze)))
+    trained = {name for group in groups for name in group["params"]}
+    layers = {f"model.bert.encoder.layer.{n}." for n in range(3)}
+    found = {layer for layer in layers if any(name.startswith(layer) for name in trained)}
+    assert found == {f"model.bert.encoder.layer.{n}." for n in range(frozen_layers, 3)}
+    assert embeddings != any("embeddings" in name for name in trained)
+    assert {"model.classifier.weight", "model.classifier.bias"} <= trained
+
+
+def test_nothing_to_train_is_an_error() -> None:
+    model = head()
+    model.requires_grad_(False)
+    with pytest.raises(ValueError, match="--freeze all leaves no weight to train"):
+        parameter_groups(model, config(freeze="all"))
+
+
+def test_optimizer_is_decoupled_adamw() -> None:
+    optimizer = make_optimizer(head(), config(weight_decay=0.3))
+    assert isinstance(optimizer, torch.optim.AdamW)
+    assert {g["weight_decay"] for g in optimizer.param_groups} == {0.3, 0.0}
+
+
+def test_settings_of_adam() -> None:
+    defaults = make_optimizer(head(), config()).defaults
+    assert (defaults["betas"], defaults["eps"]) == ((0.9, 0.999), 1e-8)
+    own = make_optimizer(head(), config(adam_beta2=0.98, adam_epsilon=1e-6)).defaults
+    assert (own["betas"], own["eps"]) == ((0.9, 0.98), 1e-6)
+    assert not {"adam_beta2", "adam_epsilon"} & RESULT_FREE
+    with pytest.raises(ValueError, match="--adam-beta2 must be 0 or more and below 1, not 1"):
+        config(adam_beta2=1)
+    with pytest.raises(ValueError, match="--adam-epsilon must be above 0, not 0"):
+        config(adam_epsilon=0)
+
+
+def test_precision(monkeypatch) -> None:
+    cpu = torch.device("cpu")
+    for has, expected in ((True, "bf16"), (False, "fp32")):
+        monkeypatch.setattr(optimization, "has_bf16", lambda device, has=has: has)
+        assert precision_of(config(), cpu) == expected
+        assert precision_of(config(precision="fp32"), cpu) == "fp32"
+        assert precision_of(config(precision="bf16"), cpu) == "bf16"
+    weight = torch.ones(2, 2)
+    with autocast("bf16", cpu):
+        assert (weight @ weight).dtype == torch.bfloat16
+    with autocast("fp32", cpu):
+        assert (weight @ weight).dtype == torch.float32
+    assert not optimization.has_bf16(torch.device("meta"))
+
+
+def test_result_settings_leave_out_what_changes_no_result() -> None:
+    found = result_settings(config(max_tokens=99, out="x"))
+    assert not RESULT_FREE & found.keys()
+    assert found["batch_size"] == 8
+    assert found.keys() | RESULT_FREE == result_settings_fields()
+
+
+def result_settings_fields() -> set[str]:
+    return set(TrainConfig.__dataclass_fields__)
+
+
+def test_heads_say_their_own_rates(tmp_path):
+    tiny.save_tiny_checkpoint(tmp_path, "bert")
+    spans = SpanNer.from_encoder(str(tmp_path), labels=["PER"], max_width=3)
+    rates = {group["lr"] for group in parameter_groups(spans, NerConfig(lr=1e-4))}
+    assert rates == {1e-4, 1e-3}
+    assert "10 times" in field_docs(NerConfig)["head_lr"]
+    rates = {group["lr"] for group in parameter_groups(spans, NerConfig(lr=1e-4, head_lr=5e-4))}
+    assert rates == {1e-4, 5e-4}
+
+    crf = CrfTagger.from_encoder(str(tmp_path), labels=["O", "B-PER", "I-PER"], scheme="BIO")
+    groups = parameter_groups(crf, TagConfig(lr=1e-4, crf=True))
+    (own,) = [group for group in groups if group["lr"] == 0.05]
+    assert sum(weight.numel() for weight in own["params"]) == 3 + 3 + 9
+    assert own["weight_decay"] == 0.0
+    assert "0.05" in field_docs(TagConfig)["crf_lr"]

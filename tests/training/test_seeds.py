@@ -1,0 +1,259 @@
+"""Several seeds: kept, resumed, refused, summed up, judged."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import statistics
+from pathlib import Path
+
+import pytest
+
+from finetune.cli.seeds import summary, table
+from finetune.evaluation.baselines import Baseline, degenerate
+from finetune.training.run_log import Diverged
+from tests import small_data as data
+from tests.command import run
+from tests.tiny import save_tiny_checkpoint
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("seeds")
+    save_tiny_checkpoint(folder / "model", "bert")
+    data.sentiment(folder / "data")
+    (folder / "small.yaml").write_text(
+        f"task: classify\nmodel: {folder / 'model'}\ndata: {folder / 'data'}\nsteps: 3\n"
+        "batch_size: 8\nexpected:\n"
+        "  - {split: test, metric: accuracy, value: 0.5, tolerance: 0.5, source: a made-up one}\n"
+        "  - {split: test, metric: mse, value: 0.5, tolerance: 0.5, source: a made-up one}\n"
+    )
+    return folder
+
+
+JUDGED = re.compile(r"reproduced (\(degenerate\) )?\(a made-up one\)")
+"""How a run of three steps is judged, whether it has learnt anything or not."""
+
+
+def content(folder: Path) -> dict:
+    return json.loads((folder / "seeds.json").read_text("utf-8"))
+
+
+def test_seeds_are_trained_kept_and_resumed(place: Path, tmp_path: Path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    outcome = run("run", place / "small.yaml", "--seeds", "2")
+    assert outcome.code == 0, outcome.err
+    folder = Path("runs/classify-small-seeds")
+    found = content(folder)
+    metrics = [json.loads((folder / f"seed-{n}/metrics.json").read_text()) for n in (1, 2)]
+    values = [each["test"]["accuracy"] for each in metrics]
+    accuracy = found["metrics"]["test"]["accuracy"]
+    assert accuracy["mean"] == statistics.fmean(values)
+    assert accuracy["standard_deviation"] == statistics.stdev(values)
+    assert accuracy["seeds"] == {"1": values[0], "2": values[1]}
+    number = len(found["degenerate"])  # three steps may teach nothing
+    said = "not reproduced" if number == 2 else "reproduced"
+    after = f" ({number} of 2 seeds degenerate)" if number else ""
+    verdicts = [each["verdict"] for each in found["verdicts"]]
+    assert verdicts == [f"{said}{after}", f"not measured{after}"]
+    assert "mean of 2 seeds" in outcome.out and f"{said}{after} (a made-up one)" in outcome.out
+    configs = [json.loads((folder / f"seed-{n}/config.json").read_text()) for n in (1, 2)]
+    assert [each["seed"] for each in configs] == [1, 2]
+
+    # the same command with one more: two are kept, one is begun, one that was cut off continues
+    (folder / "seed-2" / "metrics.json").unlink()
+    before = (folder / "seed-1" / "log.jsonl").stat().st_mtime_ns
+    outcome = run("run", place / "small.yaml", "--seeds=3")
+    assert outcome.code == 0, outcome.err
+    assert "seed-1 is finished: kept" in outcome.out
+    assert "seed-2 is finished" not in outcome.out
+    assert (folder / "seed-1" / "log.jsonl").stat().st_mtime_ns == before
+    again = json.loads((folder / "seed-2" / "metrics.json").read_text())
+    assert again == metrics[1]
+    assert content(folder)["seeds"] == [1, 2, 3]
+
+    # other settings: not comparable, and not in the same folder
+    outcome = run("run", place / "small.yaml", "--seeds", "2", "--lr", "0.5")
+    assert outcome.code == 2
+    assert "seed-1: was trained with lr = None, now 0.5: use the same settings" in outcome.err
+    outcome = run("run", place / "small.yaml", "--seeds", "1", "--steps", "2", "--out", "other")
+    assert "not comparable (steps changed)" in outcome.out
+
+    listed = run("recipes", "--folder", place)
+    assert f"{folder}: test accuracy: expected 0.5 ± 0.5, mean of 3 seeds" in listed.out
+
+
+def test_a_single_run_of_a_recipe_is_listed(place: Path, tmp_path: Path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert run("run", place / "small.yaml").code == 0
+    assert Path("runs/classify-small/metrics.json").is_file()
+    assert run("run", place / "small.yaml", "--steps", "2").code == 0
+    out = run("recipes", "--folder", place).out
+    assert "runs/classify-small: test accuracy: expected 0.5 ± 0.5, got" in out
+    assert "runs/classify-small-2: test accuracy:" in out
+    assert "not comparable (steps changed)" in out
+
+
+def test_runs_of_a_recipe_are_found_wherever_they_are(place: Path, tmp_path: Path):
+    out = tmp_path / "runs" / "of" / "mine"
+    assert run("run", place / "small.yaml", "--out", out).code == 0
+    assert (
+        run("run", place / "small.yaml", "--seeds", "1", "--out", tmp_path / "runs/two").code == 0
+    )
+    about = json.loads((out / "environment.json").read_text())["recipe"]
+    assert (about["name"], about["path"]) == ("classify-small", str(place / "small.yaml"))
+
+    def listed(folder: Path) -> list[str]:
+        lines = run("recipes", "--folder", folder, "--runs", tmp_path / "runs").out.splitlines()
+        return [line.split(":")[0].strip() for line in lines if "accuracy: expected" in line]
+
+    found = [str(out), str(tmp_path / "runs/two")]
+    assert listed(place) == found, "one line each, and none for a seed by itself"
+    copy = tmp_path / "copies"
+    copy.mkdir()
+    text = (place / "small.yaml").read_text()
+    (copy / "small.yaml").write_text(text)
+    assert listed(copy) == found, "a copy is the same recipe"
+    (copy / "small.yaml").write_text(f"{text}seed: 1\n")
+    assert listed(copy) == [], "another file of that name is not"
+    (out / "environment.json").write_text(json.dumps({"recipe": about | {"path": "gone.yaml"}}))
+    assert listed(copy) == [str(out)], "the file has been moved or edited since"
+    (out / "environment.json").unlink()
+    assert listed(place) == found[1:], "an older run counts by the name of its folder"
+    out.rename(out.with_name("classify-small-2"))
+    assert len(listed(place)) == 2
+
+
+def test_the_same_data_elsewhere_are_comparable(place: Path, tmp_path: Path):
+    assert run("run", place / "small.yaml", "--out", tmp_path / "runs" / "one").code == 0
+    known = json.loads((tmp_path / "runs/one/config.json").read_text())["fingerprint"]
+    text = (place / "small.yaml").read_text().replace("data\n", "copy\n")
+    text = text.replace("source: a made-up one", f"source: a made-up one, fingerprint: {known}")
+    (tmp_path / "r.yaml").write_text(text)
+    arguments = ("--data", place / "data", "--out", tmp_path / "runs" / "two")
+    outcome = run("run", tmp_path / "r.yaml", *arguments)
+    assert "not comparable" not in outcome.out and JUDGED.search(outcome.out)
+    outcome = run("recipes", "--folder", tmp_path, "--runs", tmp_path / "runs")
+    assert "not comparable" not in outcome.out and JUDGED.search(outcome.out)
+
+
+def test_a_single_run_that_learnt_nothing_reproduces_nothing(place: Path, tmp_path: Path):
+    data.sentiment(tmp_path / "data")
+    same = [{"text": "all the same", "label": label} for label in ("pos", "neg")]
+    data.write_jsonl(tmp_path / "data" / "test.jsonl", same)
+    folder = tmp_path / "runs" / "one"
+    arguments = ("--data", tmp_path / "data", "--out", folder)
+    text = (place / "small.yaml").read_text()
+    (tmp_path / "r.yaml").write_text(text.replace(f"{place / 'data'}", f"{tmp_path / 'data'}"))
+    outcome = run("run", tmp_path / "r.yaml", *arguments)
+    assert outcome.code == 0 and "this run is degenerate: " in outcome.out
+    said = "not reproduced (degenerate) (a made-up one)"
+    assert 'test: every answer is "' in outcome.out and said in outcome.out
+    about = json.loads((folder / "environment.json").read_text())
+    assert about["recipe"]["verdicts"][0]["verdict"] == "not reproduced (degenerate)"
+    assert "one is degenerate: " in (folder / "report.html").read_text("utf-8")
+    outcome = run("recipes", "--folder", tmp_path, "--runs", tmp_path / "runs")
+    assert said in outcome.out
+
+
+def test_a_split_that_the_data_lack_is_refused_before_training(place: Path, tmp_path: Path):
+    text = (place / "small.yaml").read_text().replace("split: test", "split: test_matched")
+    (tmp_path / "r.yaml").write_text(text)
+    outcome = run("run", tmp_path / "r.yaml", "--out", tmp_path / "out")
+    assert outcome.code == 2 and not (tmp_path / "out").exists()
+    assert "split 'test_matched', but the data have validation, test." in outcome.err
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    (("--seeds", "0"), "--seeds must be the number of seeds, 1 or more, not '0'"),
+    (("--seeds", "x"), "--seeds must be the number of seeds, 1 or more, not 'x'"),
+    (("--seeds", "2", "--resume"), "leave --resume out"),
+])  # fmt: skip
+def test_wrong_seeds(place: Path, arguments: tuple[str, ...], message: str):
+    outcome = run("run", place / "small.yaml", *arguments)
+    assert outcome.code == 2 and message in outcome.err
+
+
+def test_the_folder_of_a_single_run_is_refused(place: Path, tmp_path: Path):
+    (tmp_path / "config.json").write_text("{}")
+    outcome = run("run", place / "small.yaml", "--seeds", "2", "--out", tmp_path)
+    assert outcome.code == 2 and "is the folder of a single run" in outcome.err
+
+
+def test_a_seed_that_diverges_is_flagged_and_the_others_count(
+    place: Path, tmp_path: Path, monkeypatch
+):
+    from finetune.cli import seeds
+
+    real = seeds.train_once
+
+    def train_once(task, config, again, followed):
+        if config.seed == 1:
+            raise Diverged("the loss is no longer a number")
+        return real(task, config, again, followed)
+
+    monkeypatch.setattr(seeds, "train_once", train_once)
+    outcome = run("run", place / "small.yaml", "--seeds", "2", "--out", tmp_path / "out")
+    assert outcome.code == 0, outcome.err
+    assert "seed 1 is degenerate: the loss is no longer a number" in outcome.out
+    found = content(tmp_path / "out")
+    assert found["seeds"] == [2]
+    number = len(found["degenerate"])  # three steps may teach the other nothing either
+    assert found["verdicts"][0]["verdict"].endswith(f"({number} of 2 seeds degenerate)")
+
+
+def test_summary_by_hand():
+    found = summary({
+        1: {"test": {"a": 1.0, "b": 0.5, "c": math.nan}},
+        2: {"test": {"a": 2.0, "c": 1.0}},
+        5: {"test": {"a": 6.0, "b": 0.5, "c": 1.0}},
+    })  # fmt: skip
+    assert found == {"test": {"a": {
+        "mean": 3.0, "standard_deviation": pytest.approx(7**0.5), "median": 2.0, "minimum": 1.0,
+        "maximum": 6.0, "seeds": {"1": 1.0, "2": 2.0, "5": 6.0},
+    }}}  # fmt: skip
+    assert table(found)[1].split() == ["test", "a", "3.0000", "2.6458", "2.0000", "1.0000",
+                                       "6.0000"]  # fmt: skip
+    assert summary({1: {"test": {"a": 1.0}}})["test"]["a"]["standard_deviation"] is None
+
+
+BASE = {"test": Baseline("pos", "accuracy", 0.6)}
+
+
+@pytest.mark.parametrize(("records", "metrics", "reason"), [
+    ([{"label": "a"}, {"label": "a"}], {"accuracy": 0.9}, 'test: every answer is "a"'),
+    ([{"label": 1.5}, {"label": 1.5}], {"pearson": 0.0}, "test: every answer is 1.5"),
+    ([{"tags": ["O", "O"], "spans": []}, {"tags": ["O"]}], {"f": 0.0}, "test: every answer is O"),
+    ([{"spans": []}, {"spans": []}], {"f": 0.0}, "test: no spans at all"),
+    ([{"label": "a"}, {"label": "b"}], {"accuracy": math.nan}, "test: accuracy is no number"),
+    ([{"label": "a"}, {"label": "b"}], {"accuracy": 0.6},
+     "test: accuracy 0.6000, not above always answering 'pos': accuracy 0.6000"),
+    ([{"label": "a"}, {"label": "b"}], {"accuracy": 0.61}, None),
+    ([{"spans": [{"start": 0}]}, {"spans": []}], {"f": 0.1}, None),
+    ([{"tags": ["O"], "spans": []}, {"tags": ["B-X"]}], {"f": 0.1}, None),
+    ([{"label": 1.5}, {"label": 1.6}], {"pearson": -0.03, "mse": 2.0},
+     "test: pearson -0.0300 is that of no learning"),
+    ([{"label": 1.5}, {"label": 1.6}], {"pearson": 0.06, "mse": 0.0}, None),
+    ([{"label": ["a"]}, {"label": []}], {"micro_f1": 0.0, "hamming_loss": 0.5},
+     "test: micro_f1 0.0000 is that of no learning"),
+    ([{"tags": ["O"]}, {"tags": ["B-X"]}], {"span_f1_conll": 0.0, "tag_accuracy": 0.7},
+     "test: span_f1_conll 0.0000 is that of no learning"),
+    ([{"spans": [{"start": 0}]}, {"spans": []}], {"span_f1_strict": 0.0},
+     "test: span_f1_strict 0.0000 is that of no learning"),
+    ([{"spans": [{"start": 0}]}, {"spans": []}], {"span_f1_strict": 0.01}, None),
+    ([{"label": "a"}, {"label": "b"}], {"accuracy": 0.61, "matthews": 0.0}, None),
+])  # fmt: skip
+def test_degenerate(tmp_path: Path, records: list, metrics: dict, reason: str | None):
+    data.write_jsonl(tmp_path / "predictions.test.jsonl", records)
+    base = BASE if "accuracy" in metrics else {}
+    found = list(degenerate(tmp_path, {"test": metrics}, base))
+    assert found == ([reason] if reason else [])
+
+
+def test_the_metric_asked_for_counts(tmp_path: Path):
+    data.write_jsonl(tmp_path / "predictions.test.jsonl", [{"label": "a"}, {"label": "b"}])
+    metrics = {"test": {"accuracy": 0.61, "matthews": 0.05}}
+    assert list(degenerate(tmp_path, metrics, BASE)) == []
+    found = list(degenerate(tmp_path, metrics, BASE, "matthews"))
+    assert found == ["test: matthews 0.0500 is that of no learning"]

@@ -1,0 +1,333 @@
+"""Training only the rows that occur is training the whole table: step by step, saved, resumed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tests.invariance.test_trajectory import command, config_of, same_files, weights_after
+
+from finetune.config.tasks import TrainConfig
+from finetune.models.encoder import Encoder
+from finetune.preprocessing.batching import pack
+from finetune.preprocessing.encodings import Encoded
+from finetune.runtime.signals import Stopped
+from finetune.tasks import load_task
+from finetune.training.sparse_embedding import ActiveEmbedding, Vocabulary
+from finetune.training.trainer import fit
+from tests import small_data as data
+from tests import tiny
+from tests.models.parity import encodings, gradients
+from tests.tiny import save_tiny_checkpoint
+from tests.training.stopping import interrupt_in_step
+
+FAMILIES = ("bert", "roberta", "albert", "modernbert", "deberta-v2")
+EVERYTHING = {"weight_decay": 0.3, "clip": 0.5, "warmup": 0.2, "layer_decay": 0.8}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("vocabulary")
+    for family in FAMILIES:
+        save_tiny_checkpoint(folder / family, family, dropout=0.0)
+    save_tiny_checkpoint(folder / "dropout", "bert", dropout=0.1)
+    data.sentiment(folder / "sentiment")
+    data.entities(folder / "entities", words=3)
+    return folder
+
+
+def table_of(weights: dict[str, torch.Tensor]) -> torch.Tensor:
+    return next(v for n, v in weights.items() if "word_embeddings" in n or "tok_embeddings" in n)
+
+
+@pytest.mark.parametrize("kind", ["classify", "tag", "ner"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_trajectory_is_that_of_the_whole_table(
+    kind: str, family: str, place: Path, tmp_path: Path
+) -> None:
+    """In double precision: weights in memory and every row of what is saved."""
+    whole = config_of(
+        kind, place, tmp_path / "off", model=family, active_vocabulary="off", **EVERYTHING
+    )
+    expected = weights_after(kind, whole)
+    compact = replace(whole, out=str(tmp_path / "on"), active_vocabulary="on")
+    found = weights_after(kind, compact)
+    assert list(found) == list(expected)
+    for name, value in found.items():
+        torch.testing.assert_close(value, expected[name], rtol=0, atol=1e-12, msg=name)
+    for folder in ("best", "last"):
+        ours, theirs = (
+            load_file(str(tmp_path / n / folder / "model.safetensors")) for n in ("on", "off")
+        )
+        assert ours.keys() == theirs.keys()
+        for name, value in ours.items():
+            torch.testing.assert_close(value, theirs[name], rtol=0, atol=1e-12, msg=name)
+    absent = unread(compact, kind)
+    fresh = load_file(str(place / family / "model.safetensors"))
+    moved = (table_of(ours)[absent] - table_of(fresh)[absent]).abs().amax(1)
+    assert len(absent) > 20 and (moved > 1e-4).all(), "the rows that never occur did not decay"
+    assert torch.equal(table_of(ours)[absent], table_of(theirs)[absent])
+
+
+def unread(config: TrainConfig, kind: str) -> list[int]:
+    """Ids that occur in no training or validation example."""
+    task = load_task(config, kind)
+    seen = {
+        piece
+        for split in ("train", "validation")
+        for windows in task.encode(task.read(split))
+        for encoding in windows
+        for piece in encoding.input_ids
+    }
+    head = task.head()
+    return sorted(set(range(head.encoder.vocabulary_size)) - seen - {head.encoder.pad_id})
+
+
+class Whole(torch.nn.Module):
+    """The least of a head: an encoder."""
+
+    def __init__(self, family: str) -> None:
+        super().__init__()
+        self.model = tiny.model(family).double()
+        self.__dict__["encoder"] = Encoder(self.model)
+
+
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_every_family_reads_its_rows_through_the_embedding(family: str) -> None:
+    """Hidden states and gradients, with padding where the family has it; then whole again."""
+    whole, compact = Whole(family), Whole(family)
+    made = encodings(whole.model, (5, 17, 3))
+    vocabulary = Vocabulary(compact, "on", [Encoded.of([made])])
+    for head in (whole, compact):
+        hidden = head.encoder(pack(made))
+        weight = torch.linspace(-1, 1, hidden.numel(), dtype=hidden.dtype).view_as(hidden)
+        (hidden * weight).sum().backward()
+    expected, found = gradients(whole), gradients(compact)
+    assert vocabulary.embedding is not None
+    rows = vocabulary.embedding.rows
+    name = next(n for n, p in compact.named_parameters() if p is vocabulary.embedding.weight)
+    table = expected[name]
+    moved = set(table.abs().amax(1).nonzero()[:, 0].tolist())
+    assert 20 < len(moved) <= len(rows) <= 26 and moved <= set(rows.tolist())
+    assert found.keys() == expected.keys()
+    torch.testing.assert_close(found[name], table[rows], rtol=0, atol=1e-12)
+    for other in found.keys() - {name}:
+        torch.testing.assert_close(found[other], expected[other], rtol=0, atol=1e-12, msg=other)
+    weights = compact.state_dict()
+    with vocabulary:
+        pass
+    for head in (weights, compact.state_dict()):
+        assert list(head) == list(whole.state_dict())
+        assert all(torch.equal(value, whole.state_dict()[n]) for n, value in head.items())
+
+
+@pytest.mark.parametrize(
+    ("setting", "share", "freeze", "rows", "reason"),
+    [
+        ("auto", 0.59, "none", 177, ""),
+        ("auto", 0.6, "none", 300, "180 of 300 pieces of the vocabulary occur"),
+        ("on", 0.6, "none", 180, ""),
+        ("on", 1.0, "none", 300, "300 of 300 pieces of the vocabulary occur"),
+        ("off", 0.1, "none", 300, "it is off"),
+        ("auto", 0.1, "embeddings", 300, "the embeddings are frozen (--freeze)"),
+        ("auto", 0.1, "1", 300, "the embeddings are frozen (--freeze)"),
+        ("auto", 0.1, "all", 300, "the embeddings are frozen (--freeze)"),
+    ],
+)
+def test_which_rows_are_trained(
+    setting: str, share: float, freeze: str, rows: int, reason: str, place: Path
+) -> None:
+    """The padding row is 0; ids that the model does not have are for the encoder to refuse."""
+    task = load_task(config_of("classify", place, place), "classify")
+    head = task.head()
+    head.encoder.model.resize_token_embeddings(300)
+    head.encoder.freeze(freeze)
+    encoding = replace(
+        task.encode(task.read("train"))[0][0], input_ids=[*range(1, round(300 * share)), 300, 999]
+    )
+    vocabulary = Vocabulary(head, setting, [Encoded.of([[encoding]])])
+    assert len(table_of(dict(head.named_parameters()))) == rows
+    assert vocabulary.reason == reason
+    assert vocabulary.note.startswith(f"{rows} of 300 pieces") == (not reason)
+    with vocabulary:
+        assert len(table_of(head.state_dict())) == 300
+    assert len(table_of(dict(head.named_parameters()))) == 300
+
+
+def test_on_is_refused_where_the_model_forbids_it(place: Path) -> None:
+    task = load_task(config_of("classify", place, place), "classify")
+    head = task.head()
+    head.encoder.freeze("all")
+    with pytest.raises(ValueError, match=r"--active-vocabulary on: the embeddings are frozen"):
+        Vocabulary(head, "on", [])
+    head = task.head()
+    head.encoder.model.config.model_type = "unheard"
+    with pytest.raises(ValueError, match=r"no test shows that unheard models only look rows up"):
+        Vocabulary(head, "on", [])
+
+
+def test_a_shared_table_is_trained_whole(place: Path) -> None:
+    task = load_task(config_of("classify", place, place), "classify")
+    head = task.head()
+    head.output = torch.nn.Linear(32, 7, bias=False)
+    head.output.weight = head.encoder.model.get_input_embeddings().weight
+    vocabulary = Vocabulary(head, "auto", [task.encode(task.read("train"))])
+    assert vocabulary.reason == "another layer of the model shares the table"
+
+
+def test_rows_that_wait_end_bit_for_bit_where_adamw_takes_them() -> None:
+    """However often somebody looks in between."""
+    torch.manual_seed(0)
+    plain = torch.nn.Embedding(5_000, 48, padding_idx=3)
+    table = torch.nn.Parameter(plain.weight.detach().clone())
+    compact = ActiveEmbedding(plain, torch.tensor([3, 17, 4_999]))
+    looked = ActiveEmbedding(plain, torch.tensor([3, 17, 4_999]))
+    group = {"params": [table], "weight_decay": 0.1}
+    optimizer = torch.optim.AdamW([group], lr=1e-3, fused=True)
+    for step in range(50):
+        rate = optimizer.param_groups[0]["lr"] = 1e-3 * (50 - step) / 50
+        table.grad = torch.zeros_like(table)
+        optimizer.step()
+        for embedding in (compact, looked):
+            embedding.pending.append(1 - rate * 0.1)
+        if step in (3, 4, 20):
+            looked.table()
+    for embedding in (compact, looked):
+        assert torch.equal(embedding.table()[embedding.absent], table[embedding.absent])
+    ids = torch.tensor([[3, 17], [4_999, 3]])
+    assert torch.equal(compact(ids), plain(ids))
+    compact(ids).sum().backward()
+    assert compact.weight.grad is not None
+    assert compact.weight.grad[:, 0].tolist() == [0.0, 1.0, 1.0], "padding has no gradient"
+    with pytest.raises(IndexError):
+        compact(torch.tensor([5]))
+
+
+@pytest.mark.parametrize("kind", ["classify", "ner"])
+def test_interrupted_and_resumed_is_bit_equal(
+    kind: str, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = config_of(
+        kind, place, tmp_path / "whole", model="dropout", eval_every=4, active_vocabulary="on",
+        weight_decay=0.3,
+    )  # fmt: skip
+    fit(load_task(whole, kind), whole)
+    parts = interrupted(kind, replace(whole, out=str(tmp_path / "parts")), monkeypatch)
+    fit(load_task(parts, kind), parts)
+    same_files(tmp_path / "whole", tmp_path / "parts")
+
+
+def interrupted(kind: str, config: TrainConfig, patch: pytest.MonkeyPatch) -> TrainConfig:
+    """Run up to step 7; returns what continues it."""
+    interrupt_in_step(7, patch)
+    task = load_task(config, kind)
+    torch.manual_seed(config.seed)  # the head that a run makes for itself
+    head = task.head()
+    size = len(table_of(dict(head.named_parameters())))
+    with pytest.raises(Stopped):
+        fit(task, config, head=head)
+    patch.undo()
+    assert len(table_of(dict(head.named_parameters()))) == size, "the model given is whole again"
+    return replace(config, resume=True)
+
+
+@pytest.mark.parametrize("setting", ["on", "off"])
+def test_a_run_that_is_refused_gives_the_model_back(
+    setting: str, place: Path, tmp_path: Path
+) -> None:
+    settings = {"active_vocabulary": setting, "metric": "loss"}
+    config = config_of("classify", place, tmp_path / "run", **settings)
+    task = load_task(config, "classify")
+    head = task.head()
+    plain = head.encoder.model.get_input_embeddings()
+    with pytest.raises(ValueError, match="--metric 'loss' cannot select a model"):
+        fit(task, config, head=head)
+    assert head.encoder.model.get_input_embeddings() is plain and type(plain) is torch.nn.Embedding
+    assert len(plain.weight) == plain.num_embeddings
+
+
+@pytest.mark.parametrize(("before", "after"), [("on", "off"), ("off", "on")])
+def test_a_run_continues_with_the_other_setting(
+    before: str, after: str, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = config_of("tag", place, tmp_path / "whole", weight_decay=0.3, active_vocabulary="off")
+    fit(load_task(whole, "tag"), whole)
+    parts = replace(whole, out=str(tmp_path / "parts"), active_vocabulary=before)
+    parts = replace(interrupted("tag", parts, monkeypatch), active_vocabulary=after)
+    fit(load_task(parts, "tag"), parts)
+    close_models(tmp_path / "whole", tmp_path / "parts")
+    moments = [
+        sum(
+            v.numel()
+            for v in load_file(str(tmp_path / n / "last" / "optimizer.safetensors")).values()
+        )
+        for n in ("whole", "parts")
+    ]
+    assert (moments[1] < moments[0]) == (after == "on")
+
+
+def close_models(one: Path, other: Path) -> None:
+    first, second = (load_file(str(n / "last" / "model.safetensors")) for n in (one, other))
+    assert first.keys() == second.keys()
+    for name, value in first.items():
+        if not name.endswith("key.bias"):  # no gradient but rounding, which AdamW blows up
+            torch.testing.assert_close(second[name], value, rtol=0, atol=2e-4, msg=name)
+
+
+def test_number_of_processes_does_not_matter(place: Path, tmp_path: Path) -> None:
+    one = config_of("tag", place, tmp_path / "one", active_vocabulary="off")
+    fit(load_task(one, "tag"), one)
+    two = config_of("tag", place, tmp_path / "two")
+    shared = {
+        **os.environ, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(20_000 + (os.getpid() + 7) % 20_000), "ACCELERATE_USE_CPU": "true",
+        "OMP_NUM_THREADS": "1",
+    }  # fmt: skip
+    processes = [
+        subprocess.Popen(
+            command(two, "tag", "--active-vocabulary", "on"),
+            env={**shared, "RANK": str(r), "LOCAL_RANK": str(r)},
+            stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )
+        for r in range(2)
+    ]  # fmt: skip
+    outputs = [process.communicate(timeout=120) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], outputs
+    close_models(tmp_path / "one", tmp_path / "two")
+    lines = [
+        (tmp_path / n / "predictions.test.jsonl").read_text().splitlines() for n in ("one", "two")
+    ]
+    assert [json.loads(x)["tags"] for x in lines[0]] == [json.loads(x)["tags"] for x in lines[1]]
+
+
+@pytest.mark.parametrize("setting", ["off", "on"])
+def test_the_gradient_in_kept_memory_is_that_of_torchs_embedding(setting: str, place: Path) -> None:
+    """Over two backward passes into one gradient, twice, with ids that repeat and the padding's."""
+    task = load_task(config_of("classify", place, place), "classify")
+    head = task.head()
+    encoded = task.encode(task.read("train"))
+    plain = head.encoder.model.get_input_embeddings()
+    table = plain.weight.detach().clone().requires_grad_(True)
+    occurring = torch.from_numpy(encoded.sequences.ids.values[:6]).long()
+    ids = torch.cat([occurring, occurring[2:], torch.tensor([plain.padding_idx] * 2)]).view(2, 6)
+    with (vocabulary := Vocabulary(head, setting, [encoded])):
+        assert (vocabulary.embedding is None) == (setting == "off")
+        embedding, memory = head.encoder.model.get_input_embeddings(), set()
+        for _ in range(2):
+            embedding.weight.grad = table.grad = None
+            for factor in (1.0, 3.0):
+                weights = torch.randn(2, 6, table.shape[1]) * factor
+                (embedding(ids) * weights).sum().backward()
+                rows = torch.nn.functional.embedding(ids, table, plain.padding_idx)
+                (rows * weights).sum().backward()
+            expected = table.grad if setting == "off" else table.grad[embedding.rows]
+            torch.testing.assert_close(embedding.weight.grad, expected)
+            memory.add(embedding.weight.grad.data_ptr())
+        assert len(memory) == 1
+    assert type(head.encoder.model.get_input_embeddings()) is torch.nn.Embedding

@@ -1,0 +1,273 @@
+"""One trajectory, however it is computed: packed, padded, cut into micro-batches, in processes,
+interrupted and continued."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from finetune.config.tasks import ClassifyConfig, NerConfig, TagConfig, TrainConfig
+from finetune.runtime.signals import Stopped
+from finetune.tasks import load_task
+from finetune.training.trainer import fit
+from tests import small_data as data
+from tests.tiny import save_tiny_checkpoint
+from tests.training.stopping import interrupt_in_step
+
+EXACT = {"lr": 1e-2, "epochs": 2.0, "batch_size": 8, "precision": "fp32", "max_length": 32}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("trajectory")
+    save_tiny_checkpoint(folder / "bert", "bert", dropout=0.0)
+    save_tiny_checkpoint(folder / "dropout", "bert", dropout=0.1)
+    save_tiny_checkpoint(folder / "modernbert", "modernbert", dropout=0.0)
+    data.sentiment(folder / "sentiment")
+    data.entities(folder / "entities", words=3)
+    data.documents(folder / "documents")
+    return folder
+
+
+def config_of(kind: str, place: Path, out: Path, **changes) -> TrainConfig:
+    model = str(place / changes.pop("model", "bert"))
+    settings = {**EXACT, "model": model, "out": str(out), **changes}
+    if kind in ("tag", "crf"):
+        crf = {"crf": True, **settings} if kind == "crf" else settings
+        return TagConfig(data=str(place / "entities"), overlap=8, **crf)
+    if kind == "ner":
+        return NerConfig(data=str(place / "entities"), overlap=8, **settings)
+    if kind == "context":
+        return TagConfig(data=str(place / "documents"), context="doc", overlap=8, **settings)
+    return ClassifyConfig(data=str(place / "sentiment"), **settings)
+
+
+def task_of(kind: str) -> str:
+    return "tag" if kind in ("crf", "context") else kind
+
+
+def weights_after(kind: str, config: TrainConfig, double: bool = True) -> dict[str, torch.Tensor]:
+    """Train (in double precision: differences are then rounding alone) and return the weights."""
+    task = load_task(config, task_of(kind))
+    torch.manual_seed(7)
+    head = task.head()
+    for module in head.modules():
+        if kind == "ner" and isinstance(module, torch.nn.Dropout):
+            module.p = 0.0  # a span head has dropout of its own
+    fit(task, config, head=head.double() if double else head)
+    return {name: value.detach().clone() for name, value in head.named_parameters()}
+
+
+@pytest.mark.parametrize("kind", ["classify", "tag", "crf", "ner", "context"])
+@pytest.mark.parametrize("model", ["bert", "modernbert"])
+def test_layout_of_batches_does_not_matter(kind: str, model: str, place: Path, tmp_path: Path):
+    base = config_of(kind, place, tmp_path / "a", model=model)
+    expected = weights_after(kind, base)
+    for number, changes in enumerate(
+        ({"batching": "padded"}, {"max_tokens": 40}, {"batching": "padded", "max_tokens": 100})
+    ):
+        other = replace(base, out=str(tmp_path / f"b{number}"), **changes)
+        for name, value in weights_after(kind, other).items():
+            torch.testing.assert_close(value, expected[name], rtol=0, atol=1e-9, msg=name)
+    assert any(
+        (value - fresh).abs().max() > 1e-3
+        for value, fresh in zip(
+            expected.values(), load_task(base, task_of(kind)).head().parameters(), strict=True
+        )
+    ), "training changed nothing, so the comparison above says nothing"
+
+
+def command(config: TrainConfig, kind: str, *more: str) -> list[str]:
+    flags = [
+        "--model",
+        config.model,
+        "--data",
+        config.data,
+        "--out",
+        str(config.out),
+        "--lr",
+        str(config.lr),
+        "--epochs",
+        str(config.epochs),
+        "--precision",
+        "fp32",
+        "--batch-size",
+        str(config.batch_size),
+        "--max-length",
+        str(config.max_length),
+    ]
+    overlap = ["--overlap", "8"] if task_of(kind) == "tag" else []
+    context = ["--context", "doc"] if kind == "context" else []
+    return [
+        sys.executable, "-m", "finetune", task_of(kind), *flags, *overlap, *context, *more,
+    ]  # fmt: skip
+
+
+def in_two_processes(words: list[str]) -> list[subprocess.Popen]:
+    """Start a command as an accelerate launcher does."""
+    shared = {
+        **os.environ,
+        "WORLD_SIZE": "2",
+        "LOCAL_WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(20_000 + os.getpid() % 20_000),
+        "ACCELERATE_USE_CPU": "true",
+        "OMP_NUM_THREADS": "1",
+    }
+    return [
+        subprocess.Popen(
+            words,
+            env={**shared, "RANK": str(r), "LOCAL_RANK": str(r)},
+            stderr=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for r in range(2)
+    ]
+
+
+@pytest.mark.parametrize("kind", ["tag", "context"])
+def test_number_of_processes_does_not_matter(kind: str, place: Path, tmp_path: Path):
+    one = config_of(kind, place, tmp_path / "one")
+    fit(load_task(one, "tag"), one)
+    two = config_of(kind, place, tmp_path / "two", batch_size=8)
+    processes = in_two_processes(command(two, kind))
+    outputs = [process.communicate(timeout=120) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], outputs
+    first, second = (
+        load_file(str(tmp_path / n / "last" / "model.safetensors")) for n in ("one", "two")
+    )
+    for name, value in first.items():
+        if not name.endswith("key.bias"):  # no gradient but rounding, which AdamW blows up
+            torch.testing.assert_close(second[name], value, rtol=0, atol=2e-4, msg=name)
+    lines = [
+        (tmp_path / n / "predictions.test.jsonl").read_text().splitlines() for n in ("one", "two")
+    ]
+    assert [json.loads(x)["tags"] for x in lines[0]] == [json.loads(x)["tags"] for x in lines[1]]
+
+
+def test_a_signal_to_one_of_two_processes_stops_both(place: Path, tmp_path: Path):
+    config = config_of("classify", place, tmp_path / "run", epochs=1000.0)
+    processes = in_two_processes(command(config, "classify", "--eval-every", "100000"))
+    log, deadline = tmp_path / "run" / "log.jsonl", time.monotonic() + 120
+    while time.monotonic() < deadline and not (log.exists() and log.read_text()):
+        assert [process.poll() for process in processes] == [None, None], "ended too early"
+        time.sleep(0.05)
+    processes[1].send_signal(signal.SIGINT)  # not the one that writes
+    outputs = [process.communicate(timeout=120) for process in processes]
+    assert [process.returncode for process in processes] == [130, 130], outputs
+    step = _step(tmp_path / "run" / "last" / "trainer_state.json")
+    assert step > 0 and f"stopped at step {step} of" in outputs[0][1]
+
+
+def test_what_cannot_be_saved_ends_both_of_two_processes(place: Path, tmp_path: Path):
+    config = config_of("classify", place, tmp_path / "run")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "best.new").write_text("a file where the new model's folder belongs")
+    processes = in_two_processes(command(config, "classify"))
+    outputs = [process.communicate(timeout=120) for process in processes]
+    assert [process.returncode for process in processes] == [2, 2], outputs
+    assert all("best: could not be saved (File exists)" in said for _, said in outputs), outputs
+
+
+def same_files(one: Path, other: Path) -> None:
+    for name in (
+        "last/model.safetensors",
+        "last/optimizer.safetensors",
+        "best/model.safetensors",
+        "metrics.json",
+        "predictions.test.jsonl",
+    ):
+        assert (one / name).read_bytes() == (other / name).read_bytes(), name
+
+
+@pytest.mark.parametrize("kind", ["classify", "crf", "ner", "context"])
+def test_interrupted_and_resumed_is_bit_equal(
+    kind: str, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    task = task_of(kind)
+    whole = config_of(kind, place, tmp_path / "whole", model="dropout", eval_every=4)
+    fit(load_task(whole, task), whole)
+
+    parts = replace(whole, out=str(tmp_path / "parts"))
+    interrupt_in_step(7, monkeypatch)
+    with pytest.raises(Stopped, match="stopped at step 7"):
+        fit(load_task(parts, task), parts)
+    monkeypatch.undo()
+    resumed = replace(parts, resume=True)
+    fit(load_task(resumed, task), resumed)
+    same_files(tmp_path / "whole", tmp_path / "parts")
+    steps = [
+        [json.loads(line)["step"] for line in (tmp_path / n / "log.jsonl").open()]
+        for n in ("whole", "parts")
+    ]
+    assert set(steps[0]) <= set(steps[1])
+
+
+def test_killed_and_resumed_is_bit_equal(place: Path, tmp_path: Path):
+    settings = {"model": "dropout", "epochs": 30.0}
+    whole = config_of("classify", place, tmp_path / "whole", **settings)
+    killed = config_of("classify", place, tmp_path / "killed", **settings)
+    run = subprocess.run(
+        [*command(whole, "classify", "--save-every", "2")], capture_output=True, text=True
+    )
+    assert run.returncode == 0, run.stderr
+    process = subprocess.Popen(
+        command(killed, "classify", "--save-every", "2"),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    state = tmp_path / "killed" / "last" / "trainer_state.json"
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and process.poll() is None:
+        if state.exists() and _step(state) >= 20:
+            break
+        time.sleep(0.002)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert not (tmp_path / "killed" / "metrics.json").exists(), "killed too late to say anything"
+    run = subprocess.run(
+        command(killed, "classify", "--save-every", "2", "--resume"), capture_output=True, text=True
+    )
+    assert run.returncode == 0, run.stderr
+    assert "continuing from step" in run.stderr
+    same_files(tmp_path / "whole", tmp_path / "killed")
+
+
+def _step(state: Path) -> int:
+    try:
+        return json.loads(state.read_text())["step"]
+    except (OSError, ValueError):
+        return -1
+
+
+def test_resume_refuses_other_settings_and_other_data(place: Path, tmp_path: Path):
+    config = config_of("classify", place, tmp_path / "run", steps=2)
+    fit(load_task(config, "classify"), config)
+    with pytest.raises(ValueError, match=r"started with lr = 0\.01, now 0\.02"):
+        changed = replace(config, lr=0.02, resume=True)
+        fit(load_task(changed, "classify"), changed)
+    data.sentiment(tmp_path / "sentiment", (20, 4, 4))
+    with pytest.raises(ValueError, match="data"):
+        changed = replace(config, data=str(tmp_path / "sentiment"), resume=True)
+        fit(load_task(changed, "classify"), changed)
+
+
+def test_early_stopping_survives_resume(place: Path, tmp_path: Path):
+    config = config_of("classify", place, tmp_path / "run", lr=1e-9, patience=2, epochs=20.0)
+    result = fit(load_task(config, "classify"), config)
+    assert result.stopped_early
+    log = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").open()]
+    assert sum("split" in line for line in log) == 3  # the first is the best, then two no better
+    again = fit(load_task(config, "classify"), replace(config, resume=True))
+    assert again.metrics == result.metrics
