@@ -25,7 +25,15 @@ if TYPE_CHECKING:
     from finetune.runtime.launch import make_accelerator
     from finetune.tasks import load_task, saved_task
     from finetune.training.trainer import fit
-    from finetune.types import Batch, Encoding, LabelSet, Span, TextExample, TokenExample
+    from finetune.types import (
+        Batch,
+        Encoding,
+        LabelSet,
+        Span,
+        TextExample,
+        TokenExample,
+        UserError,
+    )
 
 _HOMES = {
     "finetune.preprocessing.batching": ("pack",),
@@ -49,7 +57,15 @@ _HOMES = {
     "finetune.preprocessing.tokenizer": ("PieceTokenizer",),
     "finetune.training.trainer": ("fit",),
     "finetune.evaluation.hf_trainer": ("compute_metrics",),
-    "finetune.types": ("Batch", "Encoding", "LabelSet", "Span", "TextExample", "TokenExample"),
+    "finetune.types": (
+        "Batch",
+        "Encoding",
+        "LabelSet",
+        "Span",
+        "TextExample",
+        "TokenExample",
+        "UserError",
+    ),
 }
 """The module that each public name lives in."""
 
@@ -73,6 +89,7 @@ __all__ = [
     "TokenExample",
     "TokenTagger",
     "TrainConfig",
+    "UserError",
     "__version__",
     "compute_metrics",
     "fit",

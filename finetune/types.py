@@ -20,6 +20,13 @@ IGNORED = -100
 """Target of a position that carries no loss (the convention of torch's cross entropy)."""
 
 
+class UserError(ValueError):
+    """An error of use: its text says what is wrong, the value, what is legal and what to do.
+
+    The command line prints it as one line. Every other exception is a bug and shows its traceback.
+    """
+
+
 class Span(NamedTuple):
     """A labelled stretch of words ``start .. end-1``."""
 
@@ -81,13 +88,13 @@ class LabelSet:
         self._ids = {name: index for index, name in enumerate(self.names)}
         if len(self._ids) != len(self.names):
             repeated = next(n for n in self.names if self.names.count(n) > 1)
-            raise ValueError(f"label {repeated!r} occurs twice in the label set")
+            raise UserError(f"label {repeated!r} occurs twice in the label set")
 
     def id(self, name: str, where: str = "") -> int:
         """Index of a label; raises ValueError that names the legal labels and the nearest one."""
         if name in self._ids:
             return self._ids[name]
-        raise ValueError(
+        raise UserError(
             f"{where + ': ' if where else ''}label {name!r} is not among the training labels "
             f"({shortened(self.names)}).{perhaps(name, self.names)}"
         )

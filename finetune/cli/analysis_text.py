@@ -16,7 +16,7 @@ from finetune.evaluation.analysis_tables import TITLES, Table
 from finetune.evaluation.calibration import Bin, error_of
 from finetune.evaluation.error_analysis import Analysis, analyse, first_of_each, record
 from finetune.evaluation.errors import Mistake, counts_of, most_confident
-from finetune.types import shortened
+from finetune.types import UserError, shortened
 
 if TYPE_CHECKING:
     from finetune.cli.arguments import AnalyseCommand
@@ -35,7 +35,7 @@ def print_analysis(
 ) -> None:
     """What the command does."""
     if command.examples < 0:
-        raise ValueError(f"--examples must be 0 or more, not {command.examples}.")
+        raise UserError(f"--examples must be 0 or more, not {command.examples}.")
     found = analyse(predictions, gold, split=command.split, train=command.train, columns=columns)
     if command.json:
         print(json.dumps(record(found, command.examples), indent=2, ensure_ascii=False))

@@ -8,7 +8,7 @@ from typing import Literal
 
 from finetune.config.field_docs import field_docs
 from finetune.config.tasks import CONFIGS, flag
-from finetune.types import perhaps
+from finetune.types import UserError, perhaps
 
 ALSO = (
     "Also: --recipe FILE takes the settings of a recipe, over which flags win; --dry-run shows the "
@@ -67,7 +67,7 @@ class CheckCommand:
             return
         for name in ("folds", "epochs", "out", "examples"):
             if getattr(self, name) != getattr(CheckCommand, name):
-                raise ValueError(
+                raise UserError(
                     f"--{name} goes with --label-errors: add that, or leave --{name} out."
                 )
 
@@ -220,15 +220,15 @@ class BenchCommand:
         """Raise ValueError for a number out of range, and what is no phase."""
         for name in ("batch_size", "rounds", "threads"):
             if (number := getattr(self, name)) is not None and number < 1:
-                raise ValueError(f"{flag(name)} must be 1 or more, not {number}.")
+                raise UserError(f"{flag(name)} must be 1 or more, not {number}.")
         for name in self.chosen_phases:
             if name not in PHASES:
-                raise ValueError(
+                raise UserError(
                     f"--phases {self.phases!r}: {name!r} is none of {', '.join(PHASES)}."
                     f"{perhaps(name, PHASES)}"
                 )
         if self.columns and not self.data:
-            raise ValueError("--columns goes with --data: add that, or leave --columns out.")
+            raise UserError("--columns goes with --data: add that, or leave --columns out.")
 
     @property
     def chosen_phases(self) -> list[str]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from finetune.tasks import Task
+from finetune.types import UserError
 
 if TYPE_CHECKING:
     from finetune.cli.arguments import (
@@ -96,7 +97,7 @@ def predict_texts(folder: Path, command: PredictCommand) -> None:
     )
     task = model.task
     if command.pair is not None and task.words:
-        raise ValueError("--pair goes with models of pairs of texts, and this one tags words.")
+        raise UserError("--pair goes with models of pairs of texts, and this one tags words.")
     if command.glue_submission is not None:
         _submit(model, command)
         return
@@ -182,7 +183,7 @@ def _output(path: str | None) -> Iterator[TextIO]:
         return
     if Path(path).is_dir() or not Path(path).absolute().parent.is_dir():
         what = "is a folder" if Path(path).is_dir() else "its folder does not exist"
-        raise ValueError(f"--output {path}: {what}: name a file in a folder that exists.")
+        raise UserError(f"--output {path}: {what}: name a file in a folder that exists.")
     fresh = Path(path + ".new")
     try:
         with fresh.open("w", encoding="utf-8") as file:
@@ -192,7 +193,7 @@ def _output(path: str | None) -> Iterator[TextIO]:
         with contextlib.suppress(OSError):
             fresh.unlink(missing_ok=True)
         if isinstance(error, OSError) and error.filename in (None, str(fresh)):
-            raise ValueError(f"--output {path}: cannot be written ({error.strerror}).") from error
+            raise UserError(f"--output {path}: cannot be written ({error.strerror}).") from error
         raise
 
 
@@ -229,7 +230,7 @@ def _columns(items: Sequence[str]) -> dict[str, str]:
     """`role=column` items as a mapping; ValueError for one of another form."""
     for item in items:
         if "=" not in item:
-            raise ValueError(
+            raise UserError(
                 f"--columns must be role=column, for instance text=sentence, not {item!r}."
             )
     return dict(item.split("=", 1) for item in items)

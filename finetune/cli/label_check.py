@@ -16,7 +16,7 @@ from finetune.runtime.launch import require_writable
 from finetune.runtime.signals import Stopped
 from finetune.training.cross_fitting import cross_fit
 from finetune.training.suspects import Suspect, Suspects, find_suspects
-from finetune.types import TextExample
+from finetune.types import TextExample, UserError
 
 MOST_TAKEN = 8
 """Pairs of given and true label that are printed."""
@@ -36,7 +36,7 @@ def configuration(
     Raises ValueError where no model is named.
     """
     if model is None and of_recipe is None:
-        raise ValueError(
+        raise UserError(
             "--label-errors trains a model on parts of the data: name one with --model, such as "
             "--model minilm."
         )
@@ -52,7 +52,7 @@ def check_labels(
 ) -> None:
     """Find the probable label errors of the training data, print the first and write all."""
     if folds < 2:
-        raise ValueError(f"--folds must be 2 or more, not {folds}.")
+        raise UserError(f"--folds must be 2 or more, not {folds}.")
     with _folder(out) as work:
         try:
             fitted = cross_fit(task, config, folds, work)
@@ -79,7 +79,7 @@ def _folder(out: str | None) -> Iterator[Path]:
             yield Path(folder)
         return
     if Path(out).is_dir():
-        raise ValueError(f"--out {out} is a folder: name a file.")
+        raise UserError(f"--out {out} is a folder: name a file.")
     require_writable(Path(out).parent)
     yield Path(f"{out}.folds")
 

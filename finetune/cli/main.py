@@ -23,7 +23,7 @@ from finetune.cli.arguments import (
 from finetune.cli.parsing import joined, parse
 from finetune.cli.start import configured, run, train
 from finetune.config.tasks import CONFIGS
-from finetune.types import perhaps
+from finetune.types import UserError, perhaps
 
 COMMANDS = {
     "classify": "label texts: one label, several, or a number",
@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(1)
     except KeyboardInterrupt:
         _fail("interrupted", 130)
-    except (ValueError, OSError, RuntimeError, ImportError) as error:
+    except (UserError, OSError, RuntimeError, ImportError) as error:
         line = _line(error)
         if line is None or os.environ.get("FINETUNE_TRACEBACK"):
             raise
@@ -89,7 +89,7 @@ def _dispatch(arguments: list[str]) -> None:
         print(version("finetune"))
         return
     if name not in COMMANDS:
-        raise ValueError(f"unknown command {name!r}.{perhaps(name, COMMANDS)}\n\n{_overview()}")
+        raise UserError(f"unknown command {name!r}.{perhaps(name, COMMANDS)}\n\n{_overview()}")
     runners: dict[str, Callable[[list[str]], None]] = {
         "run": run,
         "recipes": _recipes,
@@ -126,7 +126,7 @@ def _recipes(arguments: list[str]) -> None:
 
     paths = find_recipes(command.folder)
     if not paths:
-        raise ValueError(f"{command.folder}: no recipes (*.yaml) there.")
+        raise UserError(f"{command.folder}: no recipes (*.yaml) there.")
     runs = finished_runs(Path(command.runs))
     wrong = 0
     for path in paths:
@@ -136,7 +136,7 @@ def _recipes(arguments: list[str]) -> None:
             wrong, lines = wrong + 1, [f"error: {_line(error)}"]
         print("\n    ".join([str(path), *lines]))
     if wrong:
-        raise ValueError(f"{wrong} of {len(paths)} recipes cannot be read: see above.")
+        raise UserError(f"{wrong} of {len(paths)} recipes cannot be read: see above.")
 
 
 def _check(arguments: list[str]) -> None:
@@ -158,10 +158,10 @@ def _check(arguments: list[str]) -> None:
         CheckCommand, arguments, "check", more="finetune check RECIPE checks a recipe and its data."
     )
     if not command.data:
-        raise ValueError("check needs a recipe or --data.")
+        raise UserError("check needs a recipe or --data.")
     command.require_legal()
     if recipe is not None and command.task != recipe.task:
-        raise ValueError(
+        raise UserError(
             f"{recipe.path} is a recipe for {recipe.task}, not {command.task}: leave --task out."
         )
     from finetune.cli import commands
@@ -178,16 +178,14 @@ def _predict(arguments: list[str]) -> None:
         "model in it.",
     )  # fmt: skip
     if run is None:
-        raise ValueError(
-            "predict needs the folder of a run or model: finetune predict RUN --text …"
-        )
+        raise UserError("predict needs the folder of a run or model: finetune predict RUN --text …")
     if command.glue_submission is not None:
         if command.text is not None:
-            raise ValueError("--glue-submission answers a whole test file: leave --text out.")
+            raise UserError("--glue-submission answers a whole test file: leave --text out.")
     elif (command.text is None) == (command.file is None):
-        raise ValueError("predict needs either --text or --file (`--file -` reads standard input).")
+        raise UserError("predict needs either --text or --file (`--file -` reads standard input).")
     if sum(argument.startswith("--text=") for argument in rest) > 1:
-        raise ValueError("--text is given twice: several texts are lines of a file, --file FILE.")
+        raise UserError("--text is given twice: several texts are lines of a file, --file FILE.")
     from finetune.cli import commands
 
     commands.predict_texts(Path(run), command)
@@ -197,7 +195,7 @@ def _export(arguments: list[str]) -> None:
     run, rest = _first(arguments)
     command = parse(ExportCommand, rest, "export", more="finetune export RUN --output FOLDER")
     if run is None or command.output is None:
-        raise ValueError(
+        raise UserError(
             "export needs the folder of a run or model and a new one: finetune export RUN "
             "--output FOLDER"
         )
@@ -211,7 +209,7 @@ def _score(arguments: list[str]) -> None:
     gold, rest = _first(rest)
     command = parse(ScoreCommand, rest, "score", more="finetune score PREDICTIONS GOLD")
     if predictions is None or gold is None:
-        raise ValueError("score needs two files: finetune score PREDICTIONS GOLD")
+        raise UserError("score needs two files: finetune score PREDICTIONS GOLD")
     from finetune.cli import commands
 
     commands.score_files(Path(predictions), gold, command)
@@ -225,9 +223,9 @@ def _analyse(arguments: list[str]) -> None:
         more="finetune analyse RUN, or finetune analyse PREDICTIONS GOLD.",
     )  # fmt: skip
     if predictions is None:
-        raise ValueError("analyse needs a run folder or predictions: finetune analyse FILE GOLD")
+        raise UserError("analyse needs a run folder or predictions: finetune analyse FILE GOLD")
     if gold is not None and command.gold is not None:
-        raise ValueError(f"gold is named twice, as {gold} and as --gold {command.gold}.")
+        raise UserError(f"gold is named twice, as {gold} and as --gold {command.gold}.")
     from finetune.cli import commands
 
     commands.analyse_file(predictions, gold or command.gold, command)
@@ -243,7 +241,7 @@ def _compare(arguments: list[str]) -> None:
         "folder of run folders.",
     )  # fmt: skip
     if first is None or second is None:
-        raise ValueError("compare needs two systems: finetune compare A B --gold FILE")
+        raise UserError("compare needs two systems: finetune compare A B --gold FILE")
     from finetune.cli import commands
 
     commands.compare_files(first, second, command)
@@ -261,7 +259,7 @@ def _report(arguments: list[str]) -> None:
         "folder of a run, or one of several seeds.",
     )  # fmt: skip
     if not folders:
-        raise ValueError("report needs the folder of a run: finetune report RUN")
+        raise UserError("report needs the folder of a run: finetune report RUN")
     from finetune.reporting.write_report import run
 
     run(folders, command)
@@ -272,7 +270,7 @@ def _push(arguments: list[str]) -> None:
     id, rest = _first(rest)
     command = parse(PushCommand, rest, "push", more="finetune push RUN OWNER/NAME")
     if folder is None or id is None:
-        raise ValueError(
+        raise UserError(
             "push needs the folder of a run and an id on the hub: finetune push RUN OWNER/NAME"
         )
     from finetune.reporting.hub_upload import push

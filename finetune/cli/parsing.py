@@ -12,7 +12,7 @@ from typing import Any, get_args, get_type_hints
 
 from finetune.config.field_docs import field_docs
 from finetune.config.tasks import flag
-from finetune.types import perhaps
+from finetune.types import UserError, perhaps
 
 FRAME = str.maketrans("╭╮╰╯│", " " * 5)
 """What tyro's box is drawn with; where only ASCII can be printed, with blanks and dashes."""
@@ -44,7 +44,7 @@ def parse(kind: type[Any], arguments: Sequence[str], command: str, *, more: str 
         if not end.code:  # after --help
             raise
         line = _in_one_line(said.getvalue(), kind, arguments)
-        raise ValueError(f"{line} `finetune {command} --help` lists all options.") from None
+        raise UserError(f"{line} `finetune {command} --help` lists all options.") from None
     names = [entry.name for entry in dataclasses.fields(kind)]
     return kind(**{name: getattr(read, name) for name in names})
 

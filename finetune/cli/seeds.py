@@ -27,6 +27,7 @@ from finetune.runtime import launch
 from finetune.runtime.progress import clock
 from finetune.tasks import load_task
 from finetune.training.run_log import Diverged
+from finetune.types import UserError
 
 FILE = "seeds.json"
 """The summary in the folder that holds the seeds' folders."""
@@ -58,7 +59,7 @@ def train_seeds(
     Raises ValueError where the folder holds a seed with other settings.
     """
     if config.push_to_hub is not None:
-        raise ValueError(
+        raise UserError(
             "--push-to-hub goes with one run: leave it out with --seeds, and upload the seed you "
             "choose with: finetune push RUN ID"
         )
@@ -96,7 +97,7 @@ def _kinds(folder: Path, configs: Sequence[TrainConfig]) -> list[str]:
     be one of these seeds."""
     launch.require_writable(folder)
     if launch.is_run(folder):
-        raise ValueError(f"--seeds: {folder} is the folder of a single run: choose another --out.")
+        raise UserError(f"--seeds: {folder} is the folder of a single run: choose another --out.")
     return [_kind(Path(config.out or ""), config) for config in configs]
 
 
@@ -106,7 +107,7 @@ def _kind(folder: Path, config: TrainConfig) -> str:
     saved = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     if differing := changed(saved, config):
         name = differing[0]
-        raise ValueError(
+        raise UserError(
             f"{folder}: was trained with {name} = {saved.get(name)!r}, now "
             f"{settings(config)[name]!r}: use the same settings, or another --out."
         )
@@ -145,7 +146,7 @@ def _check_data(folder: Path, results: Results) -> None:
     saved = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     results.data = results.data or saved["fingerprint"]
     if saved["fingerprint"] != results.data:
-        raise ValueError(
+        raise UserError(
             f"{folder}: was trained on other data than the other seeds: choose another --out, or "
             "delete the folder to train it anew."
         )

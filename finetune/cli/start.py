@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from finetune.cli.arguments import ALSO
 from finetune.cli.parsing import joined, parse
 from finetune.config.tasks import CONFIGS, TrainConfig
+from finetune.types import UserError
 
 if TYPE_CHECKING:
     from finetune.config.recipes import Recipe
@@ -20,7 +21,7 @@ def train(task: str, arguments: list[str]) -> None:
         recipe = named[-1].removeprefix("--recipe=")
         arguments = [argument for argument in arguments if argument not in named]
     elif "--recipe" in arguments:
-        raise ValueError("--recipe needs a file.")
+        raise UserError("--recipe needs a file.")
     _start(task, recipe, arguments)
 
 
@@ -34,7 +35,7 @@ def run(arguments: list[str]) -> None:
             "`--seeds 5` trains five seeds and sums them up. `finetune recipes`\nlists recipes."
         )
         if not any(a in ("-h", "--help") for a in arguments):
-            raise ValueError("finetune run needs a recipe file.")
+            raise UserError("finetune run needs a recipe file.")
         return
     _start(None, arguments[0], arguments[1:])
 
@@ -47,7 +48,7 @@ def _start(task: str | None, recipe_path: str | None, arguments: list[str]) -> N
 
         recipe = load_recipe(recipe_path)
         if task is not None and recipe.task != task:
-            raise ValueError(f"{recipe_path} is a recipe for {recipe.task}, not {task}.")
+            raise UserError(f"{recipe_path} is a recipe for {recipe.task}, not {task}.")
         task = recipe.task
     assert task is not None
     dry, smoke = "--dry-run" in arguments, "--smoke" in arguments
@@ -56,7 +57,7 @@ def _start(task: str | None, recipe_path: str | None, arguments: list[str]) -> N
     of_recipe = configured(recipe) if recipe else None
     if smoke:
         if recipe is None:
-            raise ValueError("--smoke goes with a recipe: name one, or leave --smoke out.")
+            raise UserError("--smoke goes with a recipe: name one, or leave --smoke out.")
         recipe = recipe.quickly()
     before = recipe.arguments if recipe else []
     config = parse(CONFIGS[task], before + arguments, task, more=ALSO)
@@ -93,9 +94,9 @@ def _seeds(arguments: list[str]) -> tuple[int | None, list[str]]:
         return None, arguments
     value = named[-1].partition("=")[2]
     if not value.isdecimal() or int(value) < 1:
-        raise ValueError(f"--seeds must be the number of seeds, 1 or more, not {value!r}.")
+        raise UserError(f"--seeds must be the number of seeds, 1 or more, not {value!r}.")
     if "--resume" in arguments:
-        raise ValueError("--seeds goes on where it was stopped by itself: leave --resume out.")
+        raise UserError("--seeds goes on where it was stopped by itself: leave --resume out.")
     return int(value), [argument for argument in arguments if argument not in named]
 
 
@@ -104,4 +105,4 @@ def configured(recipe: Recipe) -> TrainConfig:
     try:
         return parse(CONFIGS[recipe.task], recipe.arguments, recipe.task)
     except ValueError as error:
-        raise ValueError(f"{recipe.path}: {error}") from None
+        raise UserError(f"{recipe.path}: {error}") from None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from finetune.types import UserError
+
 
 @dataclass(frozen=True, kw_only=True)
 class ContextSetting:
@@ -20,7 +22,7 @@ class ContextSetting:
         if type(self.context) is int:  # as one writes it in Python
             object.__setattr__(self, "context", str(self.context))
         if self.context not in ("none", "doc") and not _is_count(self.context):
-            raise ValueError(
+            raise UserError(
                 "--context must be none, doc, or a number of pieces from 1 for each side, not "
                 f"{self.context!r}."
             )

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from finetune.types import perhaps, shortened
+from finetune.types import UserError, perhaps, shortened
 
 _CALIBRATION = ("ece", "ece_uncalibrated")
 
@@ -92,7 +92,7 @@ def read_expected(where: str, task: str, problem: Any, entry: Any) -> Expected:
     legal = [f.name for f in dataclasses.fields(Expected)]
     needed = [f.name for f in dataclasses.fields(Expected) if f.default is dataclasses.MISSING]
     if not isinstance(entry, dict) or not set(needed) <= set(entry) or not set(entry) <= set(legal):
-        raise ValueError(
+        raise UserError(
             f"{where}: each entry under `expected` has the keys {', '.join(needed)} "
             "(and source_checked, if the source was not looked at; statistic, if the value is no "
             f"mean; fingerprint, of the data it was measured on), not {entry!r}."
@@ -101,13 +101,13 @@ def read_expected(where: str, task: str, problem: Any, entry: Any) -> Expected:
     of_problem = PROBLEMS.get(problem) if isinstance(problem, str) else None
     _check_name(where, "metric", entry["metric"], of_problem or METRICS[task])
     if not isinstance(entry["source"], str) or not entry["source"].strip():
-        raise ValueError(f"{where}: source says in words where the score is from, not "
+        raise UserError(f"{where}: source says in words where the score is from, not "
                          f"{entry['source']!r}.")  # fmt: skip
     if not isinstance(checked := entry.get("source_checked", True), bool):
-        raise ValueError(f"{where}: source_checked is true or false, not {checked!r}.")
+        raise UserError(f"{where}: source_checked is true or false, not {checked!r}.")
     data = entry.get("fingerprint")
     if data is not None and not (isinstance(data, str) and re.fullmatch("[0-9a-f]{64}", data)):
-        raise ValueError(
+        raise UserError(
             f"{where}: fingerprint is 64 hexadecimal digits, as in a run's config.json, not "
             f"{data!r}."
         )
@@ -120,11 +120,11 @@ def read_expected(where: str, task: str, problem: Any, entry: Any) -> Expected:
 def _check_name(where: str, what: str, name: Any, legal: Collection[str]) -> None:
     """Refuse a name that no run can give; a metric may be that of one type of spans."""
     if not isinstance(name, str):
-        raise ValueError(f"{where}: {what} is a name, not {name!r}.")
+        raise UserError(f"{where}: {what} is a name, not {name!r}.")
     kind, colon, part = name.partition(":")
     of_type = bool(colon and part) and kind == "span_f1_strict" and kind in legal
     if name not in legal and not of_type:
-        raise ValueError(
+        raise UserError(
             f"{where}: {what} {name!r} is none that a run gives.{perhaps(name, legal)} Legal "
             f"are {shortened(legal, 20)}."
         )
@@ -136,21 +136,21 @@ def _number(where: str, name: str, value: Any) -> float:
             raise TypeError
         number = float(value)  # YAML 1.1 reads 1e-2 as a text
     except (TypeError, ValueError):
-        raise ValueError(f"{where}: {name} {value!r} is no number.") from None
+        raise UserError(f"{where}: {name} {value!r} is no number.") from None
     if not math.isfinite(number):
-        raise ValueError(f"{where}: {name} {value!r} is no finite number.")
+        raise UserError(f"{where}: {name} {value!r} is no finite number.")
     return number
 
 
 def _check_range(where: str, metric: str, value: float, tolerance: float) -> None:
     if tolerance <= 0:
-        raise ValueError(f"{where}: tolerance must be above 0, not {tolerance:g}.")
+        raise UserError(f"{where}: tolerance must be above 0, not {tolerance:g}.")
     if metric in UNBOUNDED:
         return
     lowest = -1 if metric in CORRELATIONS else 0
     if not lowest <= value <= 1:
-        raise ValueError(
+        raise UserError(
             f"{where}: {metric} is from {lowest} to 1, not {value:g}: write percents as shares."
         )
     if tolerance > 1:
-        raise ValueError(f"{where}: tolerance {tolerance:g} of {metric} is above 1: write a share.")
+        raise UserError(f"{where}: tolerance {tolerance:g} of {metric} is above 1: write a share.")

@@ -12,12 +12,13 @@ import dataclasses
 import glob
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from finetune.config.expected_scores import Expected, read_expected
 from finetune.config.tasks import CONFIGS, RESULT_FREE, TrainConfig, flag, settings
-from finetune.types import perhaps, shortened
+from finetune.types import UserError, perhaps, shortened
 
 OWN_KEYS = ("task", "description", "expected", "smoke")
 
@@ -44,7 +45,7 @@ class Recipe:
         """The recipe with its settings for a quick check, and runs of another name; raises
         ValueError where it has none."""
         if not self.smoke:
-            raise ValueError(
+            raise UserError(
                 f"{self.path} has no `smoke` settings for a quick check: add some, such as "
                 "`smoke: {steps: 3}`, or leave --smoke out."
             )
@@ -74,7 +75,7 @@ class Followed:
             return
         for entry in self.recipe.expected:
             if entry.split not in splits:
-                raise ValueError(
+                raise UserError(
                     f"{self.recipe.path}: a score is expected on the split {entry.split!r}, but "
                     f"the data have {shortened(splits)}.{perhaps(entry.split, splits)}"
                 )
@@ -93,24 +94,24 @@ def load_recipe(path: str | Path) -> Recipe:
     """Read and check a recipe; raises ValueError that names the file, the line and the key."""
     path = _located(Path(path))
     if not path.is_file():
-        raise ValueError(f"{path}: no such recipe file. `finetune recipes` lists those there are.")
+        raise UserError(f"{path}: no such recipe file. `finetune recipes` lists those there are.")
     content, lines = _read(path)
     where = _Where(path, lines)
     task = content.get("task")
     if task not in CONFIGS:
-        raise ValueError(
+        raise UserError(
             f"{where('task')}: task is {task!r}, legal are {', '.join(CONFIGS)}."
             f"{perhaps(str(task), CONFIGS)}"
         )
     settings = {key: value for key, value in content.items() if key not in OWN_KEYS}
     smoke = content.get("smoke") or {}
     if not isinstance(smoke, dict):
-        raise ValueError(f"{where('smoke')}: smoke is a mapping of settings, not {smoke!r}.")
+        raise UserError(f"{where('smoke')}: smoke is a mapping of settings, not {smoke!r}.")
     _check_settings(where, task, settings)
     _check_settings(where, task, smoke, "smoke")
     expected = content.get("expected") or []
     if not isinstance(expected, list):
-        raise ValueError(f"{where('expected')}: `expected` is a list of scores, not {expected!r}.")
+        raise UserError(f"{where('expected')}: `expected` is a list of scores, not {expected!r}.")
     scores = tuple(
         read_expected(where("expected", n), task, settings.get("problem"), entry)
         for n, entry in enumerate(expected)
@@ -120,8 +121,10 @@ def load_recipe(path: str | Path) -> Recipe:
 
 
 def packaged() -> Path:
-    """The folder of the recipes that came with the package."""
-    return Path(__file__).parent / "recipes"
+    """Return the folder of recipes: inside an installed package, or at the top of a checkout."""
+    package = Path(str(resources.files("finetune")))
+    installed = package / "recipes"
+    return installed if installed.is_dir() else package.parent / "recipes"
 
 
 def _located(path: Path) -> Path:
@@ -133,7 +136,7 @@ def _located(path: Path) -> Path:
     found = sorted(packaged().rglob(glob.escape(str(inside.parent / name))))
     if len(found) > 1:
         listed = " or ".join(str(other.relative_to(packaged()).with_suffix("")) for other in found)
-        raise ValueError(f"{path}: there are several recipes of that name: write {listed}.")
+        raise UserError(f"{path}: there are several recipes of that name: write {listed}.")
     return found[0] if found else path
 
 
@@ -147,14 +150,14 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[tuple[Any, ...], int]]:
         lines = dict(_lines(path, node))
         content = yaml.safe_load(text)
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: byte {error.start} is not UTF-8: convert the file.") from error
+        raise UserError(f"{path}: byte {error.start} is not UTF-8: convert the file.") from error
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f":{mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or " ".join(str(error).split())
-        raise ValueError(f"{path}{line}: not valid YAML: {problem}.") from error
+        raise UserError(f"{path}{line}: not valid YAML: {problem}.") from error
     if not isinstance(content, dict):
-        raise ValueError(f"{path}: a recipe is a mapping of settings, such as `task: nli`.")
+        raise UserError(f"{path}: a recipe is a mapping of settings, such as `task: nli`.")
     return content, lines
 
 
@@ -167,7 +170,7 @@ def _lines(path: Path, node: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple
         name = key.value if kind == "mapping" else number
         line = key.start_mark.line + 1
         if kind == "mapping" and name in seen:
-            raise ValueError(f"{path}:{line}: {name!r} stands twice: keep one.")
+            raise UserError(f"{path}:{line}: {name!r} stands twice: keep one.")
         seen.add(name if kind == "mapping" else number)
         yield (*above, name), line
         yield from _lines(path, value, (*above, name))
@@ -220,13 +223,13 @@ def _check_settings(where: _Where, task: str, values: Mapping[str, Any], *above:
     legal = [f.name for f in dataclasses.fields(CONFIGS[task])]
     for key, value in values.items():
         if key not in legal:
-            raise ValueError(
+            raise UserError(
                 f"{where(*above, key)}: unknown setting {key!r} for task {task}."
                 f"{perhaps(str(key), legal)} Legal are {shortened(legal, 50)}."
             )
         parts = value if isinstance(value, list) else [value]
         if not all(isinstance(part, _SCALARS) for part in parts):
-            raise ValueError(f"{where(*above, key)}: {key} is a value or a list, not {value!r}.")
+            raise UserError(f"{where(*above, key)}: {key} is a value or a list, not {value!r}.")
 
 
 _SCALARS = (str, int, float, bool, type(None))

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_type_hints
 
 from finetune.config.context import ContextSetting
+from finetune.types import UserError
 
 MAX_TOKENS, MAX_TOKENS_ON_CUDA = 4096, 32_768
 """Tokens per forward pass where none are said; on a GPU large enough for most optimizer batches, as
@@ -131,7 +132,7 @@ class TrainConfig:
             self._require("=" in item, "columns", "role=column, for instance text=sentence", item)
         limits = self.max_length, self.max_tokens
         if None not in limits and limits[0] > limits[1]:  # type: ignore[operator]
-            raise ValueError(
+            raise UserError(
                 f"--max-length {self.max_length} exceeds --max-tokens {self.max_tokens} (one "
                 "sequence must fit into a forward pass): raise --max-tokens."
             )
@@ -139,7 +140,7 @@ class TrainConfig:
     def _require(self, legal: bool, name: str, what: str, value: Any = None) -> None:
         if not legal:
             value = getattr(self, name) if value is None else value
-            raise ValueError(f"{flag(name)} must be {what}, not {value!r}.")
+            raise UserError(f"{flag(name)} must be {what}, not {value!r}.")
 
     def tokens_on(self, device: str) -> int:
         """Tokens per forward pass on a kind of device (``cpu``, ``cuda``, …)."""
@@ -272,7 +273,7 @@ class NerConfig(ContextSetting, TrainConfig):
         self._require(0 < self.negatives <= 1, "negatives", "above 0 and at most 1")
         wide = None not in (self.max_width, self.max_length) and self.max_width > self.max_length  # type: ignore[operator]
         if wide:
-            raise ValueError(
+            raise UserError(
                 f"--max-width {self.max_width} exceeds --max-length {self.max_length} (words "
                 "never outnumber tokens): lower --max-width."
             )

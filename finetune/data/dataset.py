@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from finetune.types import Example, TextExample, TokenExample
+from finetune.types import Example, TextExample, TokenExample, UserError
 
 HELD_OUT_EVERY = 10
 """One example (or document) in this many becomes validation data where a set has none."""
@@ -18,7 +18,7 @@ FEWEST_DOCUMENTS = 20
 """From this many documents on, whole documents are held out instead of single examples."""
 
 
-class DataError(ValueError):
+class DataError(UserError):
     """Data that cannot be read: what is wrong, where (file:line), what is legal, what to do."""
 
 

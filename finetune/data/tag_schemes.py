@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import pairwise
 
-from finetune.types import Span, perhaps
+from finetune.types import Span, UserError, perhaps
 
 SCHEMES = {"IO": "I", "IOB1": "BI", "BIO": "BI", "BIOES": "BIES", "BILOU": "BILU", "BMES": "BMES"}
 """The prefixes of each scheme, in the order begin, inside, end, single; BIO is also called IOB2."""
@@ -34,14 +34,14 @@ def _role(tag: str, scheme: str) -> tuple[str, str]:
         return _OUTSIDE
     if prefix not in [*letters] or not kind:
         legal = ", ".join(f"{letter}-TYPE" for letter in letters)
-        raise ValueError(f"tag {tag!r} is not in the scheme {scheme}: legal are O, {legal}")
+        raise UserError(f"tag {tag!r} is not in the scheme {scheme}: legal are O, {legal}")
     return _ROLES[prefix], kind
 
 
 def _letters(scheme: str) -> str:
     if scheme not in SCHEMES:
         hint = " Perhaps you meant 'BIO'?" if scheme == "IOB2" else perhaps(scheme, SCHEMES)
-        raise ValueError(f"tag scheme {scheme!r} is not one of {', '.join(SCHEMES)}.{hint}")
+        raise UserError(f"tag scheme {scheme!r} is not one of {', '.join(SCHEMES)}.{hint}")
     return SCHEMES[scheme]
 
 
@@ -135,14 +135,14 @@ def spans_to_tags(spans: Iterable[Span], num_words: int, scheme: str) -> list[st
 
 def _check_span(span: Span, before: Span, num_words: int) -> None:
     if span.start >= span.end:
-        raise ValueError(f"{tuple(span)} is empty: a span covers the words start .. end-1")
+        raise UserError(f"{tuple(span)} is empty: a span covers the words start .. end-1")
     if span.start < 0 or span.end > num_words:
-        raise ValueError(f"{tuple(span)} is out of range: the text has {num_words} words")
+        raise UserError(f"{tuple(span)} is out of range: the text has {num_words} words")
     if not span.label:
-        raise ValueError(f"{tuple(span)} has no label")
+        raise UserError(f"{tuple(span)} has no label")
     if span.start < before.end:
         why = "a word has only one tag, so overlapping or nested spans cannot be written as tags"
-        raise ValueError(f"{tuple(before)} and {tuple(span)} overlap: {why}")
+        raise UserError(f"{tuple(before)} and {tuple(span)} overlap: {why}")
 
 
 def _spelling(length: int, scheme: str, touching: bool) -> str:

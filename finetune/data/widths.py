@@ -6,6 +6,8 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from itertools import count
 
+from finetune.types import UserError
+
 PER_MILLE = 995
 """Spans in a thousand that a proposed limit must hold at least."""
 
@@ -17,7 +19,7 @@ def proposed_width(widths: Iterable[int]) -> int:
     """
     ordered = sorted(widths)
     if not ordered:
-        raise ValueError("no spans, so there is no width that holds them")
+        raise UserError("no spans, so there is no width that holds them")
     return ordered[-(-len(ordered) * PER_MILLE // 1000) - 1]
 
 

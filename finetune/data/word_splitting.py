@@ -7,7 +7,7 @@ import unicodedata
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 
-from finetune.types import Span
+from finetune.types import Span, UserError
 
 # Letters of scripts written without spaces: Thai, Lao, Burmese, Khmer, kana, Bopomofo, Han, Tangut.
 _UNSPACED = re.compile(
@@ -70,7 +70,7 @@ def char_spans_to_words(
     for start, end, label in char_spans:
         first, last = bisect_right(ends, start), bisect_left(starts, end)
         if start >= end or first >= last:
-            raise ValueError(f"characters {start} to {end} ({label!r}) touch no word of the text")
+            raise UserError(f"characters {start} to {end} ({label!r}) touch no word of the text")
         num_widened += starts[first] < start or ends[last - 1] > end
         spans.append(Span(first, last, label))
     return spans, num_widened

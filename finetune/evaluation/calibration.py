@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from finetune.types import UserError
+
 NUM_BINS = 15
 """Bins of equal width, as in Guo et al."""
 LOWEST, HIGHEST = 0.05, 20.0
@@ -39,11 +41,11 @@ def reliability(
     Raises ValueError if the lengths differ, and for a confidence that is no probability.
     """
     if len(confidences) != len(right):
-        raise ValueError(f"{len(confidences)} confidences of {len(right)} answers")
+        raise UserError(f"{len(confidences)} confidences of {len(right)} answers")
     values = np.asarray(confidences, dtype=float)  # [N]
     bad = values[~((values >= 0) & (values <= 1 + 1e-6))]
     if len(bad):
-        raise ValueError(f"{bad[0]} is no probability: confidences are from 0 to 1")
+        raise UserError(f"{bad[0]} is no probability: confidences are from 0 to 1")
     place = bins_of(values, num_bins)
     number, confidence, accuracy = (
         np.bincount(place, weights=weights, minlength=num_bins)

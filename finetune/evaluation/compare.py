@@ -16,7 +16,7 @@ from finetune.evaluation.prediction_rows import Rows, file_of, form_of, read_row
 from finetune.evaluation.runs import System, find_gold, find_system
 from finetune.evaluation.significance import LEVEL, Comparison, Estimate, compare
 from finetune.evaluation.sufficient_statistics import LOWER_IS_BETTER, count, default_metric
-from finetune.types import Example, TextExample, TokenExample, shortened
+from finetune.types import Example, TextExample, TokenExample, UserError, shortened
 
 if TYPE_CHECKING:
     from finetune.cli.arguments import CompareCommand
@@ -75,7 +75,7 @@ def compare_systems(
     knows it (of several the first). Raises ValueError where anything of this does not fit together.
     """
     if resamples < 1:
-        raise ValueError(f"--resamples must be 1 or more, not {resamples}.")
+        raise UserError(f"--resamples must be 1 or more, not {resamples}.")
     systems = find_system(first, split), find_system(second, split)
     rows = [read_rows(path) for system in systems for path in system.files]
     for other in rows[1:]:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from finetune.types import UserError
+
 CREDIBLE_ACCURACY, CREDIBLE_ERROR = 0.9, 0.05
 """What a model says against gold is worth a look where its accuracy is at least the one, or its
 expected calibration error at most the other. Short of both its own mistakes are among its surest
@@ -55,7 +57,7 @@ def confident_classes(chances: np.ndarray, given: np.ndarray) -> np.ndarray:
     short of theirs.
     """
     if len(chances) != len(given):
-        raise ValueError(f"probabilities of {len(chances)} examples with {len(given)} labels")
+        raise UserError(f"probabilities of {len(chances)} examples with {len(given)} labels")
     if len(given) == 0:
         return np.zeros(0, dtype=int)
     rows = np.arange(len(given))

@@ -46,7 +46,7 @@ from finetune.evaluation.subgroups import (
     tags_of_words,
     word_breakdowns,
 )
-from finetune.types import Example, TokenExample
+from finetune.types import Example, TokenExample, UserError
 
 
 @dataclass
@@ -92,7 +92,7 @@ def analyse(
     """
     system = find_system(predictions, split)
     if len(system.files) != 1:
-        raise ValueError(
+        raise UserError(
             f"{predictions}: holds the predictions of {len(system.files)} runs: name one of them, "
             f"such as {system.files[0].parent}."
         )

@@ -18,7 +18,7 @@ from finetune.evaluation.metrics import (
     regression_scores,
     tagging_scores,
 )
-from finetune.types import IGNORED
+from finetune.types import IGNORED, UserError
 
 
 def compute_metrics(
@@ -76,7 +76,7 @@ def _scores(
         return multilabel_scores(*sides, names)
     if not classes and gold.ndim == 1 and answers.size == gold.size:
         return regression_scores(gold.tolist(), answers.reshape(-1).tolist())
-    raise ValueError(
+    raise UserError(
         f"predictions of shape {answers.shape} for labels of shape {gold.shape} and type "
         f"{gold.dtype}: expected tags [N, L], a label [N], labels as floats [N, C], or a number as "
         "float [N]."
@@ -85,7 +85,7 @@ def _scores(
 
 def _checked(logits: np.ndarray, names: Sequence[str]) -> np.ndarray:
     if logits.shape[-1] != len(names):
-        raise ValueError(
+        raise UserError(
             f"the model has {logits.shape[-1]} classes, but compute_metrics was given "
             f"{len(names)} labels: give them all, in the order of the model's id2label."
         )

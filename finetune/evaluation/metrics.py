@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from finetune.data.tag_schemes import spans_to_tags, strict_spans, tags_to_spans
 from finetune.evaluation.positive import positive_label
-from finetune.types import LabelSet, Span
+from finetune.types import LabelSet, Span, UserError
 
 
 def classification_scores(
@@ -125,7 +125,7 @@ def regression_scores(gold: Sequence[float], predicted: Sequence[float]) -> dict
     for name, side in zip(("gold", "predicted"), sides, strict=True):
         bad = next((i for i, value in enumerate(side) if not math.isfinite(value)), None)
         if bad is not None:
-            raise ValueError(f"{name} value {bad} is {side[bad]}: only finite numbers have a score")
+            raise UserError(f"{name} value {bad} is {side[bad]}: only finite numbers have a score")
     return {
         "pearson": _pearson(*sides),
         "spearman": _pearson(*map(_ranks, sides)),
@@ -197,7 +197,7 @@ def tagging_scores(
 
 def _check_lengths(gold: Sequence[object], predicted: Sequence[object], what: str) -> None:
     if len(gold) != len(predicted):
-        raise ValueError(
+        raise UserError(
             f"{len(gold)} gold and {len(predicted)} predicted {what}: every one needs exactly one "
             "prediction"
         )
@@ -207,7 +207,7 @@ def _check_words(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str
     _check_lengths(gold, predicted, "sentences")
     for index, (right, answer) in enumerate(zip(gold, predicted, strict=True)):
         if len(right) != len(answer):
-            raise ValueError(
+            raise UserError(
                 f"sentence {index} has {len(right)} gold and {len(answer)} predicted tags: every "
                 "word needs exactly one prediction"
             )

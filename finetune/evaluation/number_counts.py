@@ -12,6 +12,7 @@ import numpy as np
 
 from finetune.evaluation.counts import Ranks, Sums, ratio
 from finetune.evaluation.item_counts import mean_of
+from finetune.types import UserError
 
 if TYPE_CHECKING:
     from finetune.evaluation.answers import Answers
@@ -21,7 +22,7 @@ def answers_of(runs: Sequence[Answers]) -> list[float]:
     """The answers of all runs; raises ValueError if one of them, or of gold, is not finite."""
     for number in (number for run in runs for number in (*run.answers, *run.gold)):
         if not np.isfinite(number):
-            raise ValueError(f"gold or a prediction is {number}: only finite numbers have a score.")
+            raise UserError(f"gold or a prediction is {number}: only finite numbers have a score.")
     return [answer for run in runs for answer in run.answers]
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 
+from finetune.types import UserError
+
 OPPOSITES = frozenset({
     ("yes", "no"), ("y", "n"), ("true", "false"), ("t", "f"), ("positive", "negative"),
     ("pos", "neg"), ("1", "0"), ("1", "-1"), ("+1", "-1"), ("+", "-"),
@@ -25,7 +27,7 @@ def positive_label(labels: Collection[str]) -> str:
     """
     names = set(labels)
     if len(names) != 2:
-        raise ValueError(f"a positive class is one of two labels, not of {len(names)}.")
+        raise UserError(f"a positive class is one of two labels, not of {len(names)}.")
     numeric = all(re.fullmatch(r"[-+]?\d+", name) for name in names)
     first, last = sorted(names, key=lambda name: (int(name) if numeric else 0, name))
     return first if _denied(first, last) else last

@@ -14,7 +14,7 @@ from finetune.data import Dataset, hold_out
 from finetune.evaluation.gold import Gold
 from finetune.evaluation.prediction_rows import has_gold_column
 from finetune.tasks import task_class
-from finetune.types import Example, TextExample, shortened
+from finetune.types import Example, TextExample, UserError, shortened
 
 _PREDICTIONS = "predictions.{}.jsonl"
 
@@ -32,9 +32,9 @@ def find_system(spec: str, split: str) -> System:
     parts = [spec] if Path(spec).exists() else [part.strip() for part in spec.split(",")]
     files = tuple(file for part in parts if part for file in _files_of(Path(part), split))
     if len({file.resolve() for file in files}) < len(files):
-        raise ValueError(f"{spec}: names the same predictions twice.")
+        raise UserError(f"{spec}: names the same predictions twice.")
     if not files:
-        raise ValueError(f"{spec!r} names no predictions: give a file or the folder of a run.")
+        raise UserError(f"{spec!r} names no predictions: give a file or the folder of a run.")
     return System(spec, files)
 
 
@@ -49,7 +49,7 @@ def _files_of(path: Path, split: str) -> list[Path]:
     found = {file.name.split(".")[1] for pattern in ("", "*/")
              for file in path.glob(pattern + _PREDICTIONS.format("*"))}  # fmt: skip
     hint = f"; write --split {shortened(sorted(found))}" if found else ""
-    raise ValueError(f"{path}: no {name} in it or in its folders{hint}.")
+    raise UserError(f"{path}: no {name} in it or in its folders{hint}.")
 
 
 def _natural(path: Path) -> tuple[int, str]:
@@ -65,7 +65,7 @@ def find_gold(
         return Gold(gold, columns)
     if columns:
         role, name = next(iter(columns.items()))
-        raise ValueError(f"--columns {role}={name} is about a file of gold: add --gold FILE.")
+        raise UserError(f"--columns {role}={name} is about a file of gold: add --gold FILE.")
     files = [file for system in systems for file in system.files]
     for file in files:
         if has_gold_column(file):
@@ -77,7 +77,7 @@ def find_gold(
     ]
     if runs:
         return _gold_of_runs(runs, split)
-    raise ValueError(
+    raise UserError(
         "there is no gold to compare with: predictions alone do not tell right from wrong; write "
         "--gold FILE."
     )
@@ -96,7 +96,7 @@ def _gold_of_runs(folders: Sequence[Path], split: str) -> Gold:
         found = _tested_on(other, split)
         same_form = other_task == task
         if not _same_examples(gold.examples, found.examples, same_form):
-            raise ValueError(
+            raise UserError(
                 f"{other} was tested on other examples, or by another gold ({found.name}), than "
                 f"{first} ({gold.name}): only answers to the same can be compared."
             )
@@ -127,12 +127,12 @@ def _tested_on(folder: Path, split: str) -> _Tested:
     content, config = _read_run(folder)
     data = _data_of_run(content["task"], config, folder / "config.json")
     if content.get("fingerprint") not in (None, data.fingerprint):
-        raise ValueError(
+        raise UserError(
             f"{config.data}: changed since {folder} was trained on it: name the gold with --gold "
             "FILE."
         )
     if split not in data.splits:
-        raise ValueError(f"{config.data}: no split {split!r}, only {shortened(data.splits)}.")
+        raise UserError(f"{config.data}: no split {split!r}, only {shortened(data.splits)}.")
     train = data.splits.get("train", [])[: config.limit]
     return _Tested(config.data, data.splits[split], train)
 
@@ -146,7 +146,7 @@ def _read_run(folder: Path) -> tuple[dict[str, Any], TrainConfig]:
         fields = {field.name for field in dataclasses.fields(kind)}
         config = from_settings(kind, {key: content[key] for key in fields & {*content}})
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(
+        raise UserError(
             f"{path}: damaged, or of another version of finetune ({error!r:.100}): name the gold "
             "with --gold FILE."
         ) from error
@@ -158,6 +158,6 @@ def _data_of_run(task: str, config: TrainConfig, path: Path) -> Dataset:
     try:
         return hold_out(cls.prepare(config, cls.open(config)))
     except ValueError as error:
-        raise ValueError(
+        raise UserError(
             f"{error} ({path} names these data as gold; --gold FILE names others.)"
         ) from error

@@ -20,6 +20,8 @@ from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 
+from finetune.types import UserError
+
 LEVEL = 0.05
 """Level of the tests; intervals hold 1 - LEVEL of the resamples."""
 
@@ -97,7 +99,7 @@ def compare(
     systems = [list(first), list(second)]
     sizes = {run.num_units for runs in systems for run in runs}
     if len(sizes) != 1 or not all(systems) or 0 in sizes or num_resamples < 1:
-        raise ValueError(
+        raise UserError(
             f"cannot compare {len(first)} and {len(second)} runs on {sorted(sizes)} units with "
             f"{num_resamples} resamples: at least one of each, and the same units for all runs."
         )
@@ -136,7 +138,7 @@ def estimate(runs: Sequence[Counted], *, num_resamples: int = 10_000, seed: int 
     """
     sizes = {run.num_units for run in runs}
     if len(sizes) != 1 or 0 in sizes or num_resamples < 1:
-        raise ValueError(f"no interval from {len(runs)} runs on {sorted(sizes)} units")
+        raise UserError(f"no interval from {len(runs)} runs on {sorted(sizes)} units")
     whole = np.ones((1, *sizes))
     observed = np.concatenate([run.values(whole) for run in runs])
     for_units, for_luck = map(np.random.default_rng, np.random.SeedSequence(seed).spawn(2))

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from finetune.types import Span
+from finetune.types import Span, UserError
 
 KINDS = ("correct", "type", "boundary", "boundary and type", "false positive", "miss")
 """What becomes of a span: right; wrong in type, in extent, in both; without a gold one; without a
@@ -102,7 +102,7 @@ def match_sentences(
 ) -> list[list[Match]]:
     """``match_spans`` of each sentence; raises ValueError if their numbers differ."""
     if len(gold) != len(predicted):
-        raise ValueError(
+        raise UserError(
             f"{len(gold)} gold and {len(predicted)} predicted sentences: every one needs exactly "
             "one prediction"
         )

@@ -20,7 +20,7 @@ from finetune.evaluation.counts import Ranks, Sums
 from finetune.evaluation.group_counts import calibration_error, group_counters, matched, nested_f1
 from finetune.evaluation.item_counts import by_name, items_of, kind_of, share
 from finetune.evaluation.span_matching import WAYS
-from finetune.types import Example, perhaps, shortened
+from finetune.types import Example, UserError, perhaps, shortened
 
 LOWER_IS_BETTER = frozenset({"mse", "hamming_loss", "ece"})
 """Metrics of which the smaller value is the better."""
@@ -55,7 +55,7 @@ def count(
         counts = [groups[metric](run) for run in runs]
         if any(each.rows.any() for each in counts):  # the group occurs
             return counts
-    raise ValueError(_refusal(metric, runs, names, groups, train))
+    raise UserError(_refusal(metric, runs, names, groups, train))
 
 
 def _refusal(

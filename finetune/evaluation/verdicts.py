@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from finetune.config.expected_scores import Expected
+from finetune.types import UserError
 
 
 class Claim(NamedTuple):
@@ -50,7 +51,7 @@ def verdict(expected: Expected, value: float) -> str:
     """``reproduced``, ``below`` or ``above``: a measured score against the recipe's claim. Raises
     ValueError where a number is none."""
     if not all(map(math.isfinite, (value, expected.value, expected.tolerance))):
-        raise ValueError(f"{value} against {expected.claimed}: only finite numbers compare.")
+        raise UserError(f"{value} against {expected.claimed}: only finite numbers compare.")
     if value < expected.value - expected.tolerance:
         return "below"
     return "above" if value > expected.value + expected.tolerance else "reproduced"

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from finetune.data import hub_set
 from finetune.data.nli_labels import canonical_name
-from finetune.types import Prediction, TextPrediction, perhaps, shortened
+from finetune.types import Prediction, TextPrediction, UserError, perhaps, shortened
 
 AUTO = "auto"
 """The task is the one whose data the model was trained on."""
@@ -90,12 +90,12 @@ def parts_of(asked: str, trained_on: str, file: str | None) -> list[Part]:
     own = _named(_glue_config(trained_on) or "")
     tasks = own if asked == AUTO else _named(asked)
     if not tasks:
-        raise ValueError(_unknown(asked, trained_on))
+        raise UserError(_unknown(asked, trained_on))
     if file is not None:
         return [Part(_of_file(tasks, file), None)]
     on_hub = (chosen := hub_set(trained_on)) is not None and chosen.id == HUB
     if not on_hub and not {task.config for task in tasks} <= {task.config for task in own}:
-        raise ValueError(
+        raise UserError(
             f"--glue-submission {asked}: name the benchmark's test file with --file: the model was "
             f"trained on {trained_on}, which does not have it."
         )
@@ -141,7 +141,7 @@ def _of_file(tasks: Sequence[GlueTask], file: str) -> GlueTask:
     for word, task in (("mismatched", "MNLI-mm"), ("matched", "MNLI-m")):
         if word in name:
             return TASKS[task]
-    raise ValueError(
+    raise UserError(
         f"--file {file}: is it MNLI's matched or mismatched test file? Write --glue-submission "
         "MNLI-m, MNLI-mm or AX."
     )
@@ -151,16 +151,16 @@ def check_labels(task: GlueTask, labels: Sequence[str], problem: str | None) -> 
     """Refuse a model whose answers are not those of the task; ``problem`` is the model's kind."""
     if not task.answers:
         if problem != "regression":
-            raise ValueError(
+            raise UserError(
                 f"{task.name} wants numbers, and this model answers with {shortened(labels)}."
             )
         return
     if problem != "single":
-        raise ValueError(f"{task.name} wants one label for each row, and this model has others.")
+        raise UserError(f"{task.name} wants one label for each row, and this model has others.")
     names = {canonical_name(name) for name in labels}
     unknown = sorted(names - set(task.answers))
     if unknown or len({task.answers[name] for name in names}) < len(set(task.answers.values())):
-        raise ValueError(
+        raise UserError(
             f"{task.name} wants {' and '.join(sorted(set(task.answers.values())))}, and the labels "
             f"of this model are {shortened(labels)}: they do not fit."
         )

@@ -30,7 +30,7 @@ from finetune.models.heads.token_classification import TokenTagger, piece_rows
 from finetune.models.padding import flat
 from finetune.preprocessing.batching import pack
 from finetune.tasks import Task, model_folder, saved_task
-from finetune.types import Batch, Encoding
+from finetune.types import Batch, Encoding, UserError
 
 GRAPH = "model.onnx"
 """The name that onnxruntime's users expect, as Optimum writes it."""
@@ -98,7 +98,7 @@ def export_onnx(run: str | Path, output: str | Path) -> Exported:
     place, output = model_folder(run), Path(output)
     task = saved_task(place)
     if reason := _why_not(task):
-        raise ValueError(f"{place}: {reason}")
+        raise UserError(f"{place}: {reason}")
     _require_new(output)
     head = task.head(place).eval()
     assert isinstance(head, PretrainedHead), "all others were refused above"
@@ -112,7 +112,7 @@ def export_onnx(run: str | Path, output: str | Path) -> Exported:
 def _require_packages() -> None:
     missing = [name for name in ("onnx", "onnxruntime") if importlib.util.find_spec(name) is None]
     if missing:
-        raise ValueError(f"export needs {' and '.join(missing)}: pip install 'finetune[onnx]'.")
+        raise UserError(f"export needs {' and '.join(missing)}: pip install 'finetune[onnx]'.")
 
 
 def _why_not(task: Task) -> str:
@@ -144,7 +144,7 @@ def _why_not(task: Task) -> str:
 def _require_new(folder: Path) -> None:
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
         what = "is not empty" if folder.is_dir() else "is a file"
-        raise ValueError(f"--output {folder}: {what}: name a new folder.")
+        raise UserError(f"--output {folder}: {what}: name a new folder.")
 
 
 @contextlib.contextmanager
@@ -154,12 +154,12 @@ def _complete(folder: Path) -> Iterator[Path]:
     try:
         fresh.mkdir(parents=True)
     except FileExistsError:
-        raise ValueError(
+        raise UserError(
             f"{fresh}: exists, perhaps from an export that was killed: remove it, or name another "
             "--output."
         ) from None
     except OSError as error:
-        raise ValueError(f"--output {folder}: cannot be made ({error.strerror}).") from error
+        raise UserError(f"--output {folder}: cannot be made ({error.strerror}).") from error
     try:
         yield fresh
         fresh.replace(folder.absolute())
@@ -182,7 +182,7 @@ def _export(task: Task, head: PretrainedHead, fresh: Path, output: Path) -> Expo
         graph = Graph(fresh / GRAPH)
         difference, scale = _compare(graph, head, names, groups)
     if not difference <= TOLERANCE * max(1.0, scale):  # not a number is refused, too
-        raise ValueError(
+        raise UserError(
             f"{kind} models cannot be exported: onnxruntime's logits are off by {difference:.1e} "
             f"from torch's (up to {scale:.3g}): ask this model with `finetune predict`."
         )

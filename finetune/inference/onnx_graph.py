@@ -13,6 +13,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from finetune.types import UserError
+
 OPSET = 17
 """The operators of ONNX 1.12: any onnxruntime since 1.12 runs them."""
 
@@ -74,7 +76,7 @@ def blaming(model: nn.Module) -> Iterator[None]:
     except (OSError, MemoryError):
         raise
     except Exception as error:
-        raise ValueError(
+        raise UserError(
             f"{model.config.model_type} models cannot be exported with torch {torch.__version__} "
             f"({type(error).__name__}: {' '.join(str(error).split()):.200}): ask this model with "
             "`finetune predict`."

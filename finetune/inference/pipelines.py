@@ -22,7 +22,7 @@ from finetune.models.heads.span_ner import SpanNer
 from finetune.preprocessing.batching import micro_batches, pack
 from finetune.runtime.transfer import on_device
 from finetune.tasks import saved_task
-from finetune.types import SpanPrediction
+from finetune.types import SpanPrediction, UserError
 
 TASK = "span-ner"
 
@@ -56,7 +56,7 @@ class SpanNerPipeline(Pipeline):
         """Examples, and the sequences they become."""
         for text in texts:
             if not isinstance(text, str):
-                raise ValueError(f"the {TASK} pipeline takes texts, not {text!r:.60}.")
+                raise UserError(f"the {TASK} pipeline takes texts, not {text!r:.60}.")
         task = self.task_of_model
         examples = [to_example(task, index, text) for index, text in enumerate(texts)]
         return {"examples": examples, "encoded": task.encode(examples)}

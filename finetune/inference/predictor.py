@@ -16,7 +16,15 @@ from finetune.data.word_splitting import split_words
 from finetune.inference.loop import predict
 from finetune.runtime.launch import make_accelerator
 from finetune.tasks import Task, model_folder, saved_task
-from finetune.types import Example, LabelSet, Prediction, TextExample, TokenExample, perhaps
+from finetune.types import (
+    Example,
+    LabelSet,
+    Prediction,
+    TextExample,
+    TokenExample,
+    UserError,
+    perhaps,
+)
 
 Input = str | Sequence[str]
 """A text; a pair of texts (for a model of pairs); or words (for a model that tags words)."""
@@ -62,7 +70,7 @@ class Predictor:
         are read in each other's context. Raises ValueError for an input of another kind.
         """
         if isinstance(inputs, str):
-            raise ValueError(f"predict takes a list of inputs: write predict([{inputs!r:.40}]).")
+            raise UserError(f"predict takes a list of inputs: write predict([{inputs!r:.40}]).")
         examples = [to_example(self.task, index, item) for index, item in enumerate(inputs)]
         if documents is not None:
             examples = list(self.task.in_context(_named(self.task, examples, documents)))
@@ -91,7 +99,7 @@ def load_model(
         legal = choices(type(task.config), "decoding")
         if decoding not in legal:
             what = f"legal are {', '.join(legal)}" if legal else f"{task.name} models have none"
-            raise ValueError(f"--decoding {decoding}: {what}.{perhaps(decoding, legal)}")
+            raise UserError(f"--decoding {decoding}: {what}.{perhaps(decoding, legal)}")
         changed["decoding"] = decoding
     task.config = replace(task.config, **changed)
     return task, task.head(place)
@@ -100,11 +108,11 @@ def load_model(
 def _named(task: Task, examples: Sequence[Any], documents: Sequence[Any]) -> list[TokenExample]:
     """The examples with the names of their documents."""
     if getattr(task.config, "context", "none") == "none":
-        raise ValueError(
+        raise UserError(
             "documents go with a model that was trained with --context: leave them out."
         )
     if len(documents) != len(examples):
-        raise ValueError(
+        raise UserError(
             f"documents must name one for each of the {len(examples)} inputs (or be None there), "
             f"not {len(documents)}."
         )
@@ -124,12 +132,12 @@ def to_example(task: Task, index: int, item: Input, where: str = "") -> Example:
 def fitting(task: Task, example: TextExample) -> TextExample:
     """The example, if it is one text for a model of texts, or two for a model of pairs."""
     if task.pairs is True and example.pair is None:
-        raise ValueError(
+        raise UserError(
             f"{example.where}: this model compares two texts and got one: give the second, with "
             "--pair or in a column text_pair (in Python as (text, text))."
         )
     if task.pairs is False and example.pair is not None:
-        raise ValueError(
+        raise UserError(
             f"{example.where}: this model was trained on single texts and got a pair: leave the "
             "second text out."
         )
@@ -138,7 +146,7 @@ def fitting(task: Task, example: TextExample) -> TextExample:
 
 def _pair(item: Any, where: str) -> tuple[str, str]:
     if not isinstance(item, list | tuple) or len(item) != 2 or not _all_texts(item):
-        raise ValueError(f"{where}: {item!r:.60} is neither a text nor a pair of texts.")
+        raise UserError(f"{where}: {item!r:.60} is neither a text nor a pair of texts.")
     return item[0], item[1]
 
 
@@ -147,7 +155,7 @@ def _words(index: int, item: Any, where: str) -> TokenExample:
         words, offsets = split_words(item)
         return TokenExample(index, tuple(words), text=item, offsets=tuple(offsets), where=where)
     if not isinstance(item, list | tuple) or not _all_texts(item):
-        raise ValueError(f"{where}: {item!r:.60} is neither a text nor a list of words.")
+        raise UserError(f"{where}: {item!r:.60} is neither a text nor a list of words.")
     return TokenExample(index, tuple(item), where=where)
 
 

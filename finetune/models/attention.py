@@ -22,6 +22,7 @@ from transformers.masking_utils import sdpa_mask
 from finetune.models.attention_cpu import attended
 from finetune.models.grouping import order_of, seen_by
 from finetune.models.packing import PackedLayout
+from finetune.types import UserError
 
 NAME = "finetune_packed"
 """The name under which transformers knows this implementation. It never reaches a saved file."""
@@ -60,17 +61,17 @@ def attend(
     query, key, value = _alike(query, key, value)
     num_tokens = sum(layout.lengths)
     if query.shape[0] != 1 or query.shape[2] != num_tokens or key.shape != query.shape:
-        raise ValueError(
+        raise UserError(
             f"a packed layout of {num_tokens} tokens in one row got queries {list(query.shape)} "
             f"and keys {list(key.shape)}"
         )
     if attention_mask is not None:
-        raise ValueError("a packed row takes no attention mask: its layout says who sees whom")
+        raise UserError("a packed row takes no attention mask: its layout says who sees whom")
     if getattr(module, "is_causal", False):
-        raise ValueError(f"{type(module).__name__} attends causally; packing is for encoders")
+        raise UserError(f"{type(module).__name__} attends causally; packing is for encoders")
     path = _path(query, key, value, layout, dropout)
     if layout.longest is not None and query.is_cuda and path is not _kernel:
-        raise ValueError(
+        raise UserError(
             f"the variable-length kernel, which fixed shapes need, takes no {query.dtype} heads of "
             f"{query.shape[-1]} values on this device"
         )
@@ -94,9 +95,9 @@ def _refuse_unmarked_packing(
     if mask is not None:
         return
     if position_ids is not None and bool((position_ids.diff(dim=-1) <= 0).any()):
-        raise ValueError("positions restart inside a row, but no packed layout came with it")
+        raise UserError("positions restart inside a row, but no packed layout came with it")
     if sliding_window is not None and query.shape[2] > sliding_window:
-        raise ValueError("a layer with a local window got neither a mask nor a packed layout")
+        raise UserError("a layer with a local window got neither a mask nor a packed layout")
 
 
 def _path(query: Tensor, key: Tensor, value: Tensor, layout: PackedLayout, dropout: float) -> Any:

@@ -24,7 +24,7 @@ from finetune.models.loading import load_config, load_weights
 from finetune.models.packing import PackedLayout
 from finetune.models.padding import flat, flat_places, in_order, in_rows, length_groups
 from finetune.models.rounding import pays, rounded
-from finetune.types import Batch
+from finetune.types import Batch, UserError
 
 Batching = Literal["auto", "packed", "padded"]
 
@@ -87,7 +87,7 @@ class Encoder(nn.Module):
         Ids are looked at only on the CPU, where that costs no wait; check before ``batch.to``.
         """
         if self.max_length is not None and batch.max_seqlen > self.max_length:
-            raise ValueError(
+            raise UserError(
                 f"a sequence of {batch.max_seqlen} tokens exceeds the {self.max_length} positions "
                 "of the model: lower --max-length."
             )
@@ -134,11 +134,11 @@ class Encoder(nn.Module):
         if what == "none":
             return 0
         if what not in ("embeddings", "all") and not str(what).isdecimal():
-            raise ValueError(f"freeze must be none, embeddings, all or a number, not {what!r}")
+            raise UserError(f"freeze must be none, embeddings, all or a number, not {what!r}")
         depth = {"embeddings": 0, "all": self.top_depth}.get(str(what))
         depth = int(what) if depth is None else depth
         if depth > self.top_depth or (depth == self.top_depth and what != "all"):
-            raise ValueError(f"cannot freeze {what} layers: the model has {self.top_depth - 1}")
+            raise UserError(f"cannot freeze {what} layers: the model has {self.top_depth - 1}")
         frozen = [
             parameter for name, parameter in self.model.named_parameters()
             if self.depth_of(name) <= depth and not name.startswith("pooler.")
@@ -210,7 +210,7 @@ class Encoder(nn.Module):
 def _check_range(what: str, ids: Tensor, size: int) -> None:
     lowest, highest = (int(bound) for bound in ids.aminmax())
     if lowest < 0 or highest >= size:
-        raise ValueError(
+        raise UserError(
             f"{what} {lowest if lowest < 0 else highest} is outside the model's 0..{size - 1}: "
             "tokenizer and model do not belong together."
         )
@@ -224,7 +224,7 @@ def _unlisted(model: PreTrainedModel) -> Family:
 def _why_padded(model: PreTrainedModel, family: Family, batching: Batching) -> str:
     """Why a model runs padded, empty where it runs packed."""
     if batching not in ("auto", "packed", "padded"):
-        raise ValueError(f"batching must be auto, packed or padded, not {batching!r}")
+        raise UserError(f"batching must be auto, packed or padded, not {batching!r}")
     if batching == "padded":
         return "batching is padded"
     kind = model.config.model_type
@@ -241,5 +241,5 @@ def _why_padded(model: PreTrainedModel, family: Family, batching: Batching) -> s
     elif getattr(model.config, "is_decoder", False):
         reason = "the model is configured as a decoder"
     if reason and batching == "packed":
-        raise ValueError(f"--batching packed: {reason}; use auto or padded.")
+        raise UserError(f"--batching packed: {reason}; use auto or padded.")
     return reason

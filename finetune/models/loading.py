@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from finetune.data.hub_cache import cache_without_network
-from finetune.types import perhaps
+from finetune.types import UserError, perhaps
 
 _FAMILY_OWNERS = {
     "FacebookAI": ("roberta-base", "roberta-large", "xlm-roberta-base", "xlm-roberta-large"),
@@ -96,7 +96,7 @@ def load_config(name: str, *, revision: str | None = None, trust_remote_code: bo
                 source, revision=revision, trust_remote_code=trust_remote_code
             )
     except (OSError, ValueError, KeyError, ImportError) as error:
-        raise ValueError(_why_not(name, error)) from error
+        raise UserError(_why_not(name, error)) from error
     _require_encoder(name, config)
     config._commit_hash = _commit_of(source, revision)
     return config
@@ -136,7 +136,7 @@ def load_weights(
     except (
         OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError
     ) as error:  # fmt: skip
-        raise ValueError(_why_not(name, error)) from error
+        raise UserError(_why_not(name, error)) from error
     absent = set(report["missing_keys"]) | {entry[0] for entry in report["mismatched_keys"]}
     _require_weights(name, model, absent, new_head)
     return model
@@ -150,13 +150,13 @@ def _require_weights(name: str, model: Any, absent: set[str], new_head: bool) ->
         if key.startswith(prefix) and not key.removeprefix(prefix).startswith("pooler")
     )  # fmt: skip
     if inner:
-        raise ValueError(
+        raise UserError(
             f"model {name!r}: {len(inner)} encoder weights are missing or of another shape than "
             f"{model.config.model_type} needs (first: {inner[0]}): the checkpoint belongs to "
             "another architecture or size than its config.json says."
         )
     if absent and not new_head:
-        raise ValueError(
+        raise UserError(
             f"model {name!r} has no trained head (missing: {sorted(absent)[0]}): give the labels "
             "to train one, or the folder of a fine-tuned model."
         )
@@ -169,7 +169,7 @@ def _require_encoder(name: str, config: Any) -> None:
     known = config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES
     own_code = bool(getattr(config, "auto_map", None))
     if config.is_encoder_decoder or not (known or own_code):
-        raise ValueError(
+        raise UserError(
             f"model {name!r} is of type {config.model_type!r}, which is not a bidirectional text "
             "encoder: use one such as roberta-base, deberta-v3-base or modernbert-base."
         )

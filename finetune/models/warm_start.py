@@ -25,6 +25,7 @@ from finetune.models.heads.sequence_classification import SequenceClassifier
 from finetune.models.heads.span_ner import SpanNer
 from finetune.models.heads.token_classification import TokenTagger
 from finetune.models.loading import load_config, load_weights, quiet
+from finetune.types import UserError
 
 _INNER = {"crf-tagger": "tagger", "span-ner": "encoder"}
 """Model types of our own, and where their configuration holds that of the model inside."""
@@ -129,7 +130,7 @@ def _found(config: TrainConfig) -> tuple[str, str | None, Any, dict[str, Any]]:
     try:
         return source, None, load_config(source, **where), where
     except ValueError as error:
-        raise ValueError(f"--init-from {name}: {error}") from error
+        raise UserError(f"--init-from {name}: {error}") from error
 
 
 _HEADS: dict[str, type[PretrainedHead]] = {
@@ -145,7 +146,7 @@ def _model_in(name: str) -> str:
     folder = Path(name)
     if not folder.exists():
         if name.startswith((".", "/", "~", "runs/")) or name.count("/") > 1:
-            raise ValueError(
+            raise UserError(
                 f"--init-from {name}: no such folder: train that model first, or name another run "
                 "folder, saved model or hub id."
             )
@@ -155,7 +156,7 @@ def _model_in(name: str) -> str:
             return str(candidate)
     inside = sorted(path.parent for path in folder.glob("*/best"))
     hint = f" It holds several runs: name one, such as {inside[0]}." if inside else ""
-    raise ValueError(
+    raise UserError(
         f"--init-from {name}: there is no model in it or in its best/: name a run folder with a "
         f"finished evaluation, a saved model or a hub id.{hint}"
     )
@@ -182,7 +183,7 @@ def _check_model(config: TrainConfig, inner: Any, source: Path) -> None:
     for name in _SAME:
         one, other = getattr(asked, name, None), getattr(inner, name, None)
         if one != other:
-            raise ValueError(
+            raise UserError(
                 f"--model {config.model} has {name} {one}, but --init-from {config.init_from} has "
                 f"{other}: leave --model out."
             )

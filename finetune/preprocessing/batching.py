@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from finetune.preprocessing.encodings import Encodings, Ragged
-from finetune.types import Batch, Encoding
+from finetune.types import Batch, Encoding, UserError
 
 
 def epoch_order(num_examples: int, seed: int, epoch: int) -> list[int]:
@@ -35,7 +35,7 @@ def share(
     far (Graham 1969: at most 4/3 of the best possible longest share). A share may be empty.
     """
     if not 0 <= rank < world_size:
-        raise ValueError(f"rank {rank} is not in 0..{world_size - 1}")
+        raise UserError(f"rank {rank} is not in 0..{world_size - 1}")
     if world_size == 1:
         return list(examples)
     tokens = [0] * world_size
@@ -85,7 +85,7 @@ def pack(encodings: Iterable[Encoding], targets: Mapping[str, Tensor] | None = N
     ids, bounds, _ = encodings.ids
     lengths = encodings.lengths
     if not len(lengths) or lengths.min() == 0:
-        raise ValueError("a batch needs at least one sequence, and every sequence a token")
+        raise UserError("a batch needs at least one sequence, and every sequence a token")
     segments = encodings.segments
     words, word_lengths = _word_rows(encodings.words, bounds)
     num_words = encodings.num_words

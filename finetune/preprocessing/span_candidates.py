@@ -12,6 +12,8 @@ from functools import lru_cache
 
 import numpy as np
 
+from finetune.types import UserError
+
 
 @lru_cache(maxsize=128)
 def candidates(num_words: int, max_width: int | None) -> np.ndarray:
@@ -39,7 +41,7 @@ def num_candidates(num_words: int, max_width: int | None) -> int:
 def _width(num_words: int, max_width: int | None) -> int:
     """The width of the widest candidate."""
     if num_words < 0 or (max_width is not None and max_width < 1):
-        raise ValueError(
+        raise UserError(
             f"no candidate spans of up to {max_width} words in a text of {num_words}: give a width "
             "of at least 1, or None for no limit"
         )
@@ -59,7 +61,7 @@ def place(
     if wrong.any():
         number = int(wrong.argmax())
         shown = f"{first.flat[number]} to {last.flat[number]}"
-        raise ValueError(
+        raise UserError(
             f"words {shown} are no candidate span: legal are 1 to {width} of words 0 to {num_words}"
         )
     rest = num_words - first  # candidates from here on are those of a text of this length

@@ -10,7 +10,7 @@ from dataclasses import replace
 from finetune.config.tasks import ClassifyConfig, TextConfig
 from finetune.data import Dataset
 from finetune.preprocessing.tokenizer import PieceTokenizer
-from finetune.types import Encoding, TextExample, perhaps
+from finetune.types import Encoding, TextExample, UserError, perhaps
 
 
 def problem_of(config: TextConfig, data: Dataset) -> str:
@@ -36,7 +36,7 @@ def in_one_form(data: Dataset, problem: str) -> Dataset:
             notes.append(f"{len(examples) - len(labelled):,} rows of {split} without label dropped")
         kept = labelled or (examples if split.startswith("test") else [])
         if not kept:
-            raise ValueError(f"{data.name}: no row of {split} has a label: --columns label=?")
+            raise UserError(f"{data.name}: no row of {split} has a label: --columns label=?")
         splits[split] = [with_problem(example, problem) for example in kept]
     given = [example.label for example in data.splits.get("train", ())]
     if problem == "multi" and not any(isinstance(label, tuple) for label in given):
@@ -57,7 +57,7 @@ def with_problem(example: TextExample, problem: str) -> TextExample:
     if problem == "multi":
         return example if isinstance(label, tuple) else replace(example, label=(_name(label),))
     if isinstance(label, tuple):
-        raise ValueError(
+        raise UserError(
             f"{example.where}: the label is a list {list(label)!r}, but one label is wanted: "
             "write --problem multi, or correct the row."
         )
@@ -72,7 +72,7 @@ def _number(example: TextExample) -> float:
     with contextlib.suppress(TypeError, ValueError):
         if math.isfinite(number := float(example.label)):  # type: ignore[arg-type]
             return number
-    raise ValueError(
+    raise UserError(
         f"{example.where}: label {example.label!r} is not a number, as regression needs: "
         "correct the row, or write --problem single."
     )
@@ -99,15 +99,15 @@ def class_weights(
         try:
             given[name.strip()] = float(value)
             if not 0 <= given[name.strip()] < math.inf:
-                raise ValueError(value)
+                raise UserError(value)
         except ValueError:
-            raise ValueError(
+            raise UserError(
                 f"--class-weights {asked!r}: {item!r} is not LABEL=NUMBER (0 or more); write none, "
                 f"auto or for instance {labels[0]}=1,{labels[-1]}=2."
             ) from None
     for name in given:
         if name not in labels:
-            raise ValueError(
+            raise UserError(
                 f"--class-weights: no label {name!r}; legal are {', '.join(labels)}."
                 f"{perhaps(name, labels)}"
             )
@@ -134,7 +134,7 @@ def encode_texts(
         if fits:
             parts = [(first, second)]
         elif long_text == "error":
-            raise ValueError(
+            raise UserError(
                 f"{example.where}: the text has {len(first) + len(second or ())} tokens, "
                 f"--max-length {max_length} leaves room for {room}: raise it, or write "
                 "--long-text truncate or --long-text window."

@@ -13,6 +13,7 @@ from typing import Any
 
 from finetune.data.hub_cache import cache_without_network
 from finetune.models.loading import load_config, quiet, resolve_model
+from finetune.types import UserError
 
 SHARE_UNKNOWN = 0.05
 """From this share of unknown pieces on a vocabulary does not fit a text."""
@@ -49,14 +50,14 @@ class PieceTokenizer:
         self.tokenizer = tokenizer
         self.name = str(tokenizer.name_or_path)
         if not getattr(tokenizer, "is_fast", False):
-            raise ValueError(
+            raise UserError(
                 f"{self.name}: its tokenizer has no tokenizer.json (no fast version), which is "
                 "needed to know the word of each piece: choose another model, or convert it."
             )
         self.backend = tokenizer.backend_tokenizer
         if self.backend.get_vocab_size() <= len(set(tokenizer.all_special_ids)):
             # transformers makes such a tokenizer, without a word, for a folder that has none
-            raise ValueError(
+            raise UserError(
                 f"{self.name}: its tokenizer has no vocabulary: the tokenizer files "
                 "(tokenizer.json, vocab.txt and the like) are missing. Copy them from where the "
                 "model is from."
@@ -118,7 +119,7 @@ class PieceTokenizer:
                 tokenizer = AutoTokenizer.from_pretrained(resolve_model(str(name)), **where)
         except (OSError, ValueError, KeyError, ImportError) as error:
             reason = " ".join(str(error).split())[:300]
-            raise ValueError(f"model {name!r}: its tokenizer cannot be loaded: {reason}") from error
+            raise UserError(f"model {name!r}: its tokenizer cannot be loaded: {reason}") from error
         return cls(tokenizer, words=words)
 
     def save_pretrained(self, folder: str | Path) -> None:
@@ -136,12 +137,12 @@ class PieceTokenizer:
         if asked is None:
             return min(limit, LONGEST)
         if asked > limit:
-            raise ValueError(
+            raise UserError(
                 f"--max-length {asked} exceeds the {limit} tokens that {self.name} can take: "
                 f"write --max-length {limit} or less."
             )
         if asked < self.pair.num_special + 2:
-            raise ValueError(
+            raise UserError(
                 f"--max-length {asked} leaves no room for text: write "
                 f"{self.pair.num_special + 2} or more."
             )
@@ -190,7 +191,7 @@ class PieceTokenizer:
         """Read the special tokens and segments off the encoding of a probe text."""
         size = len(self.text_pieces(["a"])[0])
         if size == 0:
-            raise ValueError(
+            raise UserError(
                 f"{self.name}: its tokenizer has no pieces for the letter a. The tokenizer files "
                 "are damaged or not those of a text encoder: choose another model."
             )
@@ -205,7 +206,7 @@ class PieceTokenizer:
 
     def _check_special_tokens(self) -> None:
         if not self.single.prefix or not self.pair.middle:
-            raise ValueError(
+            raise UserError(
                 f"{self.name}: its tokenizer adds no special tokens around a text, so there is no "
                 "first token to classify from. The tokenizer files are damaged or not those of "
                 "an encoder: load it with a newer transformers, or choose another model."
@@ -215,7 +216,7 @@ class PieceTokenizer:
         words = ["one", "two", "three"]
         encoding = self.backend.encode(words, is_pretokenized=True, add_special_tokens=False)
         if sorted(set(encoding.word_ids)) != [0, 1, 2]:
-            raise ValueError(
+            raise UserError(
                 f"{self.name}: its tokenizer does not tell which word a piece belongs to "
                 f"(word ids {encoding.word_ids} for three words): choose another model."
             )

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
+from finetune.types import UserError
+
 
 class Window(NamedTuple):
     """Words ``start .. end-1`` of a long text; it answers for ``own_start .. own_end-1``."""
@@ -28,7 +30,7 @@ def windows(piece_counts: Sequence[int], capacity: int, overlap: int) -> list[Wi
     """
     if not 0 <= overlap < capacity:
         legal = f"overlap must be 0 to {capacity - 1}" if capacity > 0 else "give them at least 1"
-        raise ValueError(f"windows of {capacity} pieces cannot overlap by {overlap}: {legal}")
+        raise UserError(f"windows of {capacity} pieces cannot overlap by {overlap}: {legal}")
     before = [0, *accumulate(piece_counts)]  # pieces before each word
     bounds = [(0, _reach(before, 0, capacity))]
     while (end := bounds[-1][1]) < len(piece_counts):

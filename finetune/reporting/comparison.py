@@ -10,6 +10,7 @@ from finetune.evaluation.compare import Report, about_seeds, compare_systems, ve
 from finetune.reporting.html import Html, element, joined
 from finetune.reporting.runs import System
 from finetune.reporting.tables import table
+from finetune.types import UserError
 
 
 def comparison(systems: Sequence[System]) -> Html:
@@ -48,9 +49,9 @@ def _about_seeds(found: Sequence[tuple[str, str, Report]]) -> Iterator[str]:
 def _compared(first: System, second: System) -> Report:
     one, other = first.headline, second.headline
     if one is None or other is None:
-        raise ValueError("one of them has no score.")
+        raise UserError("one of them has no score.")
     if (one.metric, one.split) != (other.metric, other.split):
-        raise ValueError(f"{one.metric} on {one.split} is no {other.metric} on {other.split}.")
+        raise UserError(f"{one.metric} on {one.split} is no {other.metric} on {other.split}.")
     return compare_systems(
         _files(one.folders), _files(other.folders), gold=None, metric=one.metric, split=one.split,
     )  # fmt: skip

@@ -14,6 +14,7 @@ from typing import Any
 from finetune.reporting.model_card import for_hub, last_part, write_card
 from finetune.reporting.runs import gather
 from finetune.tasks import TASK_FILE, model_folder
+from finetune.types import UserError
 
 PATHS = ("data", "out", "init_from", "model")
 """Settings in the task file that may be paths of this machine; only their last part is public."""
@@ -28,26 +29,24 @@ def require_login(id: str) -> None:
     try:
         validate_repo_id(id)
     except ValueError as error:
-        raise ValueError(
-            f"--push-to-hub {id!r}: not an id such as OWNER/NAME ({error})."
-        ) from error
+        raise UserError(f"--push-to-hub {id!r}: not an id such as OWNER/NAME ({error}).") from error
     try:
         account = HfApi().whoami()
     except Exception as error:
-        raise ValueError(
+        raise UserError(
             f"--push-to-hub {id}: the hub does not know you ({_first_line(error)}): sign in with "
             "`hf auth login`, or set HF_TOKEN. Nothing was trained."
         ) from error
     token = (account.get("auth") or {}).get("accessToken") or {}
     if token.get("role") == "read":
-        raise ValueError(
+        raise UserError(
             f"--push-to-hub {id}: the token of {account['name']!r} may only read: sign in with one "
             "that may write (`hf auth login`). Nothing was trained."
         )
     owner, slash, _ = id.partition("/")
     own = [account["name"], *(each["name"] for each in account.get("orgs", ()))]
     if slash and owner not in own:
-        raise ValueError(
+        raise UserError(
             f"--push-to-hub {id}: you are {account['name']!r} on the hub, and not in {owner!r}: "
             f"use one of {', '.join(own)}. Nothing was trained."
         )
@@ -71,7 +70,7 @@ def push(folder: Path, id: str, *, private: bool = False) -> str:
             )
     except Exception as error:
         again = shlex.join(["finetune", "push", str(folder), id, *["--private"] * private])
-        raise ValueError(
+        raise UserError(
             f"{source} is kept, but could not be pushed to {id} ({_first_line(error)}). Try again "
             f"with: {again}"
         ) from error
@@ -83,7 +82,7 @@ def _require_card(source: Path) -> None:
     if (source / "README.md").is_file():
         return
     if not (source.parent / "config.json").is_file():
-        raise ValueError(f"{source}: no README.md in it, and no run around it to make one from.")
+        raise UserError(f"{source}: no README.md in it, and no run around it to make one from.")
     write_card(gather(source.parent, None))
 
 

@@ -19,6 +19,7 @@ from finetune.models.loading import ALIASES
 from finetune.reporting.runs import Run, System
 from finetune.reporting.scores import number
 from finetune.tasks import TASK_FILE
+from finetune.types import UserError
 
 PLACE = "path/to/this/folder"
 """What a card calls its model until it has a name on the hub."""
@@ -163,7 +164,7 @@ def _encoder(run: Run) -> str:
 def _saved(run: Run) -> dict[str, Any]:
     path = run.folder / "best" / TASK_FILE
     if not path.is_file():
-        raise ValueError(f"{run.folder}: there is no saved model in it: no {TASK_FILE} in best.")
+        raise UserError(f"{run.folder}: there is no saved model in it: no {TASK_FILE} in best.")
     return json.loads(path.read_text(encoding="utf-8"))
 
 

@@ -17,6 +17,7 @@ from finetune.evaluation.prediction_rows import read_rows
 from finetune.evaluation.runs import find_gold, find_system
 from finetune.evaluation.significance import Estimate, estimate
 from finetune.evaluation.sufficient_statistics import count, default_metric
+from finetune.types import UserError
 
 SAME = 1e-4
 """Scores that differ by more are not the same."""
@@ -98,7 +99,7 @@ def gather(folder: Path, split: str | None, gold: Mapping[str, Gold] | None = No
             if folder.is_dir()
             else "no such folder"
         )
-        raise ValueError(
+        raise UserError(
             f"{folder}: {what}. Give the folder that --out named, or one of several seeds."
         )
     missing: list[str] = []
@@ -234,7 +235,7 @@ def _evaluated(
             gold = golds.get(name) or find_gold(None, {}, [system], name)
             answers = beside(read_rows(system.files[0]), gold)
             if not answers.gold:
-                raise ValueError("no example with gold")
+                raise UserError("no example with gold")
             analysis = analyse_answers(answers, gold.train, str(system.files[0]), gold.name)
             return Evaluated(name, answers, analysis)
         except (ValueError, OSError) as error:

@@ -13,6 +13,7 @@ from finetune.evaluation.gold import Gold
 from finetune.reporting.errors import MOST_EXAMPLES
 from finetune.reporting.model_card import write_card
 from finetune.reporting.runs import System, gather
+from finetune.types import UserError
 
 if TYPE_CHECKING:
     from finetune.cli.arguments import ReportCommand
@@ -25,13 +26,13 @@ MOST_RUNS = 12
 def run(folders: Sequence[str], command: ReportCommand) -> None:
     """What the command does."""
     if command.examples < 0:
-        raise ValueError(f"--examples must be 0 or more, not {command.examples}.")
+        raise UserError(f"--examples must be 0 or more, not {command.examples}.")
     paths = [Path(folder) for folder in folders]
     if repeated := [path for path in paths if paths.count(path) > 1]:
-        raise ValueError(f"{repeated[0]}: named twice: name each run once.")
+        raise UserError(f"{repeated[0]}: named twice: name each run once.")
     systems = _named_apart([gather(path, command.split) for path in paths])
     if (number := sum(len(system.runs) for system in systems)) > MOST_RUNS:
-        raise ValueError(f"{number} runs are too many for one page: name {MOST_RUNS} at most.")
+        raise UserError(f"{number} runs are too many for one page: name {MOST_RUNS} at most.")
     out = Path(command.out or (paths[0] / FILE if len(paths) == 1 else FILE))
     write(systems, out, command.examples)
     _write_first_card(systems)
@@ -50,7 +51,7 @@ def write(systems: Sequence[System], out: Path, most_examples: int = MOST_EXAMPL
     text = page(systems, defaults, most_examples)
     if out.is_dir() or not out.absolute().parent.is_dir():
         what = "is a folder" if out.is_dir() else "its folder does not exist"
-        raise ValueError(f"--out {out}: {what}: name a file in a folder that exists.")
+        raise UserError(f"--out {out}: {what}: name a file in a folder that exists.")
     fresh = out.with_name(out.name + ".new")
     fresh.write_text(text, encoding="utf-8")
     fresh.replace(out)

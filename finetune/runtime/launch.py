@@ -15,6 +15,7 @@ from accelerate import Accelerator, PartialState
 from accelerate.utils import broadcast_object_list
 
 from finetune.config.tasks import TrainConfig
+from finetune.types import UserError
 
 RUNS = Path("runs")
 """Where runs without --out go."""
@@ -38,7 +39,7 @@ def _require_tracker(name: str) -> None:
     if name == "none" or importlib.util.find_spec(name):
         return
     package = "'finetune[track]'" if name == "tensorboard" else name
-    raise ValueError(f"--track {name}: {name} is not installed: pip install {package}.")
+    raise UserError(f"--track {name}: {name} is not installed: pip install {package}.")
 
 
 def _on_cpu() -> bool:
@@ -75,7 +76,7 @@ def agreed(decide: Callable[[], Any]) -> Any:
     broadcast_object_list(chosen)
     decided, value = chosen[0]
     if not decided:
-        raise ValueError(value)
+        raise UserError(value)
     return value
 
 
@@ -101,21 +102,21 @@ def _folder(config: TrainConfig, task: str, name: str | None) -> Path:
     if config.out is not None:
         folder = Path(config.out)
         if folder.exists() and not folder.is_dir():
-            raise ValueError(f"--out {folder} is a file, not a folder: choose another.")
+            raise UserError(f"--out {folder} is a file, not a folder: choose another.")
         require_writable(folder)
         if _holds_weights(folder) and not config.resume:
-            raise ValueError(
+            raise UserError(
                 f"--out {folder} holds a run already: write --resume to continue it, or choose "
                 "another folder."
             )
         if config.resume and not is_run(folder):
-            raise ValueError(f"--resume: there is no run in {folder} to continue.")
+            raise UserError(f"--resume: there is no run in {folder} to continue.")
         return folder
     base = RUNS / (name or f"{unseeded_name(config, task)}-seed{config.seed}")
     taken = [path for path in (base, *_numbered(base)) if is_run(path)]
     if config.resume:
         if not taken:
-            raise ValueError(f"--resume: there is no run {base} to continue; name it with --out.")
+            raise UserError(f"--resume: there is no run {base} to continue; name it with --out.")
         return taken[-1]
     return next(path for path in (base, *_numbered(base, 10_000)) if not path.exists())
 
@@ -124,9 +125,9 @@ def require_writable(folder: Path) -> None:
     """Refuse a run folder that cannot be made or written, before anything is computed."""
     place = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     if not place.is_dir():
-        raise ValueError(f"--out {folder}: {place} is a file, not a folder: choose another.")
+        raise UserError(f"--out {folder}: {place} is a file, not a folder: choose another.")
     if not os.access(place, os.W_OK):
-        raise ValueError(f"--out {folder}: {place} cannot be written to: choose another folder.")
+        raise UserError(f"--out {folder}: {place} cannot be written to: choose another folder.")
 
 
 def _numbered(base: Path, most: int = 100) -> list[Path]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from finetune.config.tasks import TrainConfig
-from finetune.types import Batch, Encoding, Example, LabelSet, Partial, Prediction
+from finetune.types import Batch, Encoding, Example, LabelSet, Partial, Prediction, UserError
 
 if TYPE_CHECKING:
     import torch
@@ -147,7 +147,7 @@ def saved_task(folder: str | Path) -> Task:
         content = json.loads(path.read_text(encoding="utf-8"))
         task = task_class(content["task"])
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(
+        raise UserError(
             f"{path}: damaged, or of another version of finetune ({error!r:.100}): restore the "
             "folder from its source, or train again."
         ) from error
@@ -161,15 +161,15 @@ def model_folder(folder: str | Path) -> Path:
         if (candidate / TASK_FILE).is_file():
             return candidate
     if not folder.exists():
-        raise ValueError(f"{folder}: no such folder. Give a run folder or the model inside it.")
+        raise UserError(f"{folder}: no such folder. Give a run folder or the model inside it.")
     inner = next(
         (run for run in sorted(folder.glob("*/")) if (run / "best" / TASK_FILE).is_file()), None
     )
     if inner is not None:
-        raise ValueError(
+        raise UserError(
             f"{folder} is a folder of runs, not one of them: write for instance {inner}."
         )
-    raise ValueError(
+    raise UserError(
         f"{folder}: no {TASK_FILE} in it or in {folder / 'best'}, so this is no model saved by "
         "finetune (or its training has not reached the first evaluation)."
     )

@@ -21,7 +21,7 @@ from finetune.models.warm_start import Initial, find_initial
 from finetune.preprocessing.encodings import SEQUENCES, Encoded, Encodings, Ragged
 from finetune.preprocessing.tokenizer import PieceTokenizer
 from finetune.tasks import TASK_FILE
-from finetune.types import Encoding, Example, LabelSet, TextExample
+from finetune.types import Encoding, Example, LabelSet, TextExample, UserError
 
 if TYPE_CHECKING:
     import torch
@@ -77,7 +77,7 @@ class BaseTask(ABC):
         """Read the data (unless they are given), derive the labels, load the tokenizer."""
         data = cls.prepare(config, cls.open(config) if data is None else data)
         if "train" not in data.splits:
-            raise ValueError(
+            raise UserError(
                 f"{config.data}: there is no train split (found: {', '.join(data.splits)}). "
                 "Name it with --data train=FILE,test=FILE."
             )
@@ -167,7 +167,7 @@ class BaseTask(ABC):
         """Tokens that neighbouring windows of a long text share."""
         asked, most = self.config.overlap, self.max_length // 2
         if asked is not None and asked > most:
-            raise ValueError(
+            raise UserError(
                 f"--overlap {asked} is over half of --max-length {self.max_length}: write "
                 f"{most} or less."
             )

@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from finetune.types import Span, perhaps
+from finetune.types import Span, UserError, perhaps
 
 Candidates = Sequence[tuple[Span, float]]
 """Spans with their scores; of a span that occurs twice the higher score counts."""
@@ -118,7 +118,7 @@ def _groups(spans: Sequence[Span], decoding: str) -> list[list[Span]]:
     if decoding == "overlapping":
         return [[span] for span in spans]
     if decoding not in DECODINGS:
-        raise ValueError(
+        raise UserError(
             f"decoding {decoding!r} is not one of {', '.join(DECODINGS)}."
             f"{perhaps(decoding, DECODINGS)}"
         )

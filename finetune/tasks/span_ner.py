@@ -38,6 +38,7 @@ from finetune.types import (
     Span,
     SpanPrediction,
     TokenExample,
+    UserError,
     shortened,
 )
 
@@ -64,7 +65,7 @@ class Ner(WordTask):
         for split, examples in data.splits.items():
             labelled = [example for example in examples if example.spans is not None]
             if not labelled and not split.startswith("test"):
-                raise ValueError(
+                raise UserError(
                     f"{data.name}: no sentence of {split} has spans, or tags that spell spans "
                     "(B-TYPE, I-TYPE, O). Tags of single words are a matter for `finetune tag`."
                 )
@@ -77,7 +78,7 @@ class Ner(WordTask):
         train = [example.spans or () for example in data.splits["train"]]
         labels = sorted({span.label for spans in train for span in spans})
         if not labels:
-            raise ValueError(f"{data.name}: train has no spans: there is nothing to learn.")
+            raise UserError(f"{data.name}: train has no spans: there is nothing to learn.")
         widths = [span.end - span.start for spans in train for span in spans]
         limited = config.representation != "biaffine"
         max_width = config.max_width or (proposed_width(widths) if limited else None)

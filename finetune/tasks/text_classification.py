@@ -25,7 +25,15 @@ from finetune.models.heads.sequence_classification import SequenceClassifier
 from finetune.preprocessing.encodings import Ragged
 from finetune.preprocessing.texts import class_weights, encode_texts, in_one_form, problem_of
 from finetune.tasks.base import BaseTask
-from finetune.types import Batch, Encoding, LabelSet, Partial, TextExample, TextPrediction
+from finetune.types import (
+    Batch,
+    Encoding,
+    LabelSet,
+    Partial,
+    TextExample,
+    TextPrediction,
+    UserError,
+)
 
 METRICS = {"single": "accuracy", "multi": "micro_f1", "regression": "pearson"}
 """The metric that selects the best model of each kind of problem."""
@@ -44,17 +52,17 @@ class Classify(BaseTask):
         super().__init__(*arguments, **named)
         self._on_device: dict[Any, torch.Tensor] = {}
         if self.problem != "multi" and self.threshold != 0.5:
-            raise ValueError(
+            raise UserError(
                 f"--threshold {self.threshold} goes with several labels for a text (--problem "
                 "multi): leave it out."
             )
         if self.problem == "regression" and self.config.calibrate != "none":
-            raise ValueError(
+            raise UserError(
                 f"--calibrate {self.config.calibrate}: the answers are numbers and have no "
                 "probabilities: leave --calibrate out."
             )
         if self.data and self.config.overlap is not None and self.config.long_text != "window":
-            raise ValueError(
+            raise UserError(
                 f"--overlap {self.config.overlap} goes with --long-text window: add that, or "
                 "leave --overlap out."
             )
@@ -78,7 +86,7 @@ class Classify(BaseTask):
         extra = {"problem": problem, "pairs": kinds.pop() if len(kinds) == 1 else None}
         if problem == "regression":
             if config.class_weights != "none":
-                raise ValueError(
+                raise UserError(
                     f"--class-weights {config.class_weights}: the labels of {data.name} are "
                     "numbers, not classes: leave --class-weights out."
                 )
@@ -90,7 +98,7 @@ class Classify(BaseTask):
         )
         labels = cls.order(counts)
         if len(labels) < 2 and problem == "single":
-            raise ValueError(
+            raise UserError(
                 f"{data.name}: all {len(train):,} training rows have the same label "
                 f"({shown(labels)}), so there is nothing to learn. Is the label column right? "
                 "Name it with --columns label=COLUMN."

@@ -46,6 +46,7 @@ from finetune.types import (
     Span,
     TokenExample,
     TokenPrediction,
+    UserError,
     shortened,
 )
 
@@ -64,13 +65,13 @@ class Tag(WordTask):
         for split, examples in data.splits.items():
             nested = next((e for e in examples if e.tags is None and e.spans is not None), None)
             if nested is not None:
-                raise ValueError(
+                raise UserError(
                     f"{nested.where}: spans overlap or nest, and one tag for a word cannot say "
                     "that: use `finetune ner`, or keep the outermost spans only."
                 )
             labelled = [example for example in examples if example.tags is not None]
             if not labelled and not split.startswith("test"):
-                raise ValueError(f"{data.name}: no sentence of {split} has tags.")
+                raise UserError(f"{data.name}: no sentence of {split} has tags.")
             splits[split] = labelled or examples
         return replace(data, splits=splits)
 
@@ -81,14 +82,14 @@ class Tag(WordTask):
         source = detect_scheme(train)
         if source is None:
             if config.scheme != "auto":
-                raise ValueError(
+                raise UserError(
                     f"--scheme {config.scheme}: the tags of {data.name} are no spans in a "
                     f"B-/I- scheme ({shortened(sorted({t for tags in train for t in tags}))}): "
                     "leave --scheme out."
                 )
             labels = sorted({tag for tags in train for tag in tags})
             if len(labels) < 2:
-                raise ValueError(
+                raise UserError(
                     f"{data.name}: every word of train is tagged {shortened(labels)!r}, so there "
                     "is nothing to learn. Name the column with --columns tags=COLUMN."
                 )

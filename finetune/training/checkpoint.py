@@ -18,11 +18,13 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
+from finetune.types import UserError
+
 OPTIMIZER = "optimizer.safetensors"
 STATE = "trainer_state.json"
 
 
-class SaveError(ValueError):
+class SaveError(UserError):
     """A folder could not be written; what stood there before still does."""
 
 
@@ -134,7 +136,7 @@ def load_random(folder: Path, rank: int) -> None:
     """Restore a process's random state; ValueError if the run had fewer processes."""
     path = folder / f"random-{rank}.safetensors"
     if not path.is_file():
-        raise ValueError(
+        raise UserError(
             f"{folder}: holds no random state for process {rank}: continue with the number of "
             "processes that the run was started with."
         )

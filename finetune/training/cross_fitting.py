@@ -33,6 +33,7 @@ from finetune.types import (
     TextPrediction,
     TokenExample,
     TokenPrediction,
+    UserError,
 )
 
 
@@ -63,7 +64,7 @@ def cross_fit(
     known = [] if own_validation else task.read("validation")  # held out of train
     first = task.read("train")[0]
     if isinstance(first, TextExample) and isinstance(first.label, float):
-        raise ValueError(
+        raise UserError(
             "--label-errors finds wrong classes, tags and spans, and the labels of "
             f"{config.data} are numbers."
         )
@@ -110,7 +111,7 @@ def _claim(work: Path, facts: dict[str, Any]) -> None:
     """Note what the folds are of; refuse a folder of others."""
     path = work / "folds.json"
     if path.is_file() and json.loads(path.read_text(encoding="utf-8")) != facts:
-        raise ValueError(
+        raise UserError(
             f"{work}: has folds of other data or settings: choose another --out, or delete it."
         )
     work.mkdir(parents=True, exist_ok=True)
@@ -131,7 +132,7 @@ def _answered(
     config = replace(config, out=str(folder), resume=is_run(folder))
     accelerator = make_accelerator(config)
     if accelerator.num_processes > 1:
-        raise ValueError("--label-errors works in one process: start it without accelerate launch.")
+        raise UserError("--label-errors works in one process: start it without accelerate launch.")
     try:
         fit(task, config, accelerator, reporter)
     except Stopped as stopped:

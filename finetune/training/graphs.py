@@ -26,7 +26,7 @@ from finetune.training.optimizer import set_rate
 from finetune.training.recording import Action, CudaRecorder, Recorder
 from finetune.training.static_batch import Buffers, Shape, padded
 from finetune.training.step import Step
-from finetune.types import Batch
+from finetune.types import Batch, UserError
 
 WARM_UP = 2
 """Steps of a shape before it is recorded: kernels are chosen and loaded in the first."""
@@ -204,7 +204,7 @@ class GraphStep:
             first = first.__context__
         self.reason = f"{type(first).__name__}: {' '.join(str(first).split()):.300}"
         if self.required:
-            raise ValueError(
+            raise UserError(
                 f"--cuda-graphs on: steps cannot be captured ({self.reason}): write auto or off."
             ) from error
         self._say_once(f"CUDA graphs: steps run without from here on ({self.reason})")
@@ -242,7 +242,7 @@ def choose_step(
         recorder = CudaRecorder(step.device)
         return GraphStep(step, recorder, stepped=stepped, say=say, required=setting == "on")
     if setting == "on":
-        raise ValueError(f"--cuda-graphs on: {reason}: write auto or off.")
+        raise UserError(f"--cuda-graphs on: {reason}: write auto or off.")
     say(f"CUDA graphs: steps run without ({reason})")
     return step
 

@@ -12,6 +12,7 @@ import torch
 
 from finetune.config.tasks import RESULT_FREE, TrainConfig
 from finetune.preprocessing.batching import epoch_order
+from finetune.types import UserError
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +108,7 @@ def parameter_groups(head: Any, config: TrainConfig) -> list[dict[str, Any]]:
         group = groups.setdefault((rate, decay), {"params": [], "lr": rate, "weight_decay": decay})
         group["params"].append(weight)
     if not groups:
-        raise ValueError(f"--freeze {config.freeze} leaves no weight to train.")
+        raise UserError(f"--freeze {config.freeze} leaves no weight to train.")
     return [{**group, "peak": group["lr"]} for group in groups.values()]
 
 

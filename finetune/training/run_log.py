@@ -11,9 +11,10 @@ from typing import Any
 import torch
 
 from finetune.training import checkpoint
+from finetune.types import UserError
 
 
-class Diverged(ValueError):
+class Diverged(UserError):
     """The loss is no number any more."""
 
 

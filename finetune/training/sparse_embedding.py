@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from finetune.models.families import family_of
 from finetune.preprocessing.encodings import Encoded
+from finetune.types import UserError
 
 SHARE = 0.6
 """``auto`` trains the whole table from this share of occurring rows on: less is hardly saved."""
@@ -152,7 +153,7 @@ class Vocabulary:
         reason = _why_whole(head)
         self.reason = "it is off" if setting == "off" else reason
         if self.reason and setting == "on":
-            raise ValueError(f"--active-vocabulary on: {self.reason}; use auto or off.")
+            raise UserError(f"--active-vocabulary on: {self.reason}; use auto or off.")
         if not self.reason:
             self._make_compact(self._rows(encoded), SHARE if setting == "auto" else 1.0)
         if self.embedding is None and not reason:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from finetune.training import checkpoint
+from finetune.types import UserError
 
 
 @dataclass
@@ -36,13 +37,13 @@ class State:
         for name, value in now["settings"].items():
             before = saved["settings"].get(name, unset.get(name))
             if before != value:
-                raise ValueError(
+                raise UserError(
                     f"{last.parent}: started with {name} = {before!r}, now {value!r}: continue "
                     "with the same settings, or start anew with another --out."
                 )
         for name, what in (("fingerprint", "other data"), ("num_processes", "other processes")):
             if saved[name] != now[name]:
-                raise ValueError(
+                raise UserError(
                     f"{last.parent}: was started with {what} ({name} {saved[name]!r}, now "
                     f"{now[name]!r}): start anew with --out."
                 )

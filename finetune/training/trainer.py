@@ -36,7 +36,7 @@ from finetune.training.run_log import RunLog
 from finetune.training.sparse_embedding import Vocabulary
 from finetune.training.state import State
 from finetune.training.step import Step
-from finetune.types import Example, Prediction
+from finetune.types import Example, Prediction, UserError
 
 LOG_POINTS = 200
 """About how many training-loss lines a run logs."""
@@ -68,7 +68,7 @@ def fit(
     after Ctrl-C or SIGTERM once the checkpoint is written.
     """
     if config.out is None:
-        raise ValueError("--out must name the run folder.")
+        raise UserError("--out must name the run folder.")
     accelerator = accelerator or make_accelerator(config)
     reporter = reporter or Reporter(quiet=not accelerator.is_main_process)
     return _Run(task, config, accelerator, reporter, head).run()
@@ -90,7 +90,7 @@ class _Run:
         self.accelerator, self.reporter = accelerator, reporter
         self.folder = RunFolder(Path(config.out or ""), accelerator)
         if not (config.resume or self.folder.is_empty):
-            raise ValueError(
+            raise UserError(
                 f"--out {self.folder.path} holds a run already: write --resume to continue it, or "
                 "choose another folder."
             )
@@ -300,5 +300,5 @@ def chosen(metrics: dict[str, float], name: str) -> float:
     """One metric by name; ValueError that lists those that can select (higher is better)."""
     legal = [metric for metric in metrics if metric not in ("mse", "hamming_loss")]
     if name not in legal:
-        raise ValueError(f"--metric {name!r} cannot select a model; legal are {', '.join(legal)}.")
+        raise UserError(f"--metric {name!r} cannot select a model; legal are {', '.join(legal)}.")
     return metrics[name]

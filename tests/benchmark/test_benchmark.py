@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.contract.test_graphs import Plain, made
 from torch.nn import functional as F
 
 from finetune.benchmark import lengths, memory, nested, prediction, shapes, spans, subject, training
@@ -22,6 +21,7 @@ from finetune.preprocessing.tokenizer import PieceTokenizer
 from finetune.training import graphs
 from tests import tiny
 from tests.command import run
+from tests.training.test_graphs import Plain, made
 
 ARMS = {
     "boundary": ["naive", "finetune", "finetune-recomputed", "gliner"],

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.contract.test_graphs import TINY, config_of, logged, task_of
 
 from finetune.config.tasks import TrainConfig
 from finetune.training import graphs
@@ -20,6 +19,7 @@ from finetune.training.recording import CudaRecorder
 from finetune.training.trainer import fit
 from tests import small_data as data
 from tests.tiny import save_tiny_checkpoint
+from tests.training.test_graphs import TINY, config_of, logged, task_of
 
 pytestmark = pytest.mark.gpu
 

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import torch
 from accelerate import Accelerator
-from tests.contract.test_graphs import TINY, batches_of, config_of, task_of
 
 from finetune.inference import loop as prediction
 from finetune.inference.loop import predict
@@ -20,6 +19,7 @@ from finetune.training.optimizer import make_optimizer
 from finetune.training.step import Step
 from tests import small_data as data
 from tests.tiny import save_tiny_checkpoint
+from tests.training.test_graphs import TINY, batches_of, config_of, task_of
 
 pytestmark = pytest.mark.gpu
 

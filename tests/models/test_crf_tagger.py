@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.contract.test_heads import words_of
 from transformers import AutoConfig, AutoModel, AutoModelForTokenClassification
 
 from finetune.config.tasks import TagConfig
@@ -28,6 +27,7 @@ from finetune.types import IGNORED, Encoding, TokenExample
 from tests import small_data as data
 from tests import tiny
 from tests.models.parity import CLOSE, encodings
+from tests.models.test_heads import words_of
 
 TAGS = ["O", "B-A", "I-A"]
 

@@ -10,7 +10,6 @@ import shutil
 
 import pytest
 import torch
-from tests.contract.test_heads import words_of
 from torch import Tensor
 from torch.nn import functional as F
 from transformers import AutoConfig, AutoModel
@@ -23,6 +22,7 @@ from finetune.preprocessing.span_candidates import candidates
 from finetune.types import Batch, Encoding
 from tests import tiny
 from tests.models.parity import CLOSE, assert_same_gradients, encodings
+from tests.models.test_heads import words_of
 
 LABELS = ["PER", "LOC", "ORG"]
 

@@ -12,7 +12,7 @@ from finetune.runtime import memory as heap
 FREED = """
 import resource
 import torch
-from finetune.heap import memory_kept
+from finetune.runtime.memory import memory_kept
 
 def resident():
     return int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize() / 2**20

@@ -12,8 +12,8 @@ from finetune.models.heads.crf_tagger import CrfTagger
 from finetune.models.heads.sequence_classification import SequenceClassifier
 from finetune.models.heads.span_ner import SpanNer
 from finetune.models.heads.token_classification import TokenTagger
+from finetune.runtime import precision
 from finetune.runtime.precision import autocast, precision_of
-from finetune.training import optimizer as optimization
 from finetune.training.optimizer import (
     Plan,
     default_epochs,
@@ -218,7 +218,7 @@ def test_settings_of_adam() -> None:
 def test_precision(monkeypatch) -> None:
     cpu = torch.device("cpu")
     for has, expected in ((True, "bf16"), (False, "fp32")):
-        monkeypatch.setattr(optimization, "has_bf16", lambda device, has=has: has)
+        monkeypatch.setattr(precision, "has_bf16", lambda device, has=has: has)
         assert precision_of(config(), cpu) == expected
         assert precision_of(config(precision="fp32"), cpu) == "fp32"
         assert precision_of(config(precision="bf16"), cpu) == "bf16"
@@ -227,7 +227,7 @@ def test_precision(monkeypatch) -> None:
         assert (weight @ weight).dtype == torch.bfloat16
     with autocast("fp32", cpu):
         assert (weight @ weight).dtype == torch.float32
-    assert not optimization.has_bf16(torch.device("meta"))
+    assert not precision.has_bf16(torch.device("meta"))
 
 
 def test_result_settings_leave_out_what_changes_no_result() -> None:

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.invariance.test_trajectory import command, config_of, same_files, weights_after
 
 from finetune.config.tasks import TrainConfig
 from finetune.models.encoder import Encoder
@@ -26,6 +25,7 @@ from tests import tiny
 from tests.models.parity import encodings, gradients
 from tests.tiny import save_tiny_checkpoint
 from tests.training.stopping import interrupt_in_step
+from tests.training.test_trajectory import command, config_of, same_files, weights_after
 
 FAMILIES = ("bert", "roberta", "albert", "modernbert", "deberta-v2")
 EVERYTHING = {"weight_decay": 0.3, "clip": 0.5, "warmup": 0.2, "layer_decay": 0.8}

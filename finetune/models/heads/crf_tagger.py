@@ -22,7 +22,7 @@ from finetune.models.encoder import Batching, Encoder
 from finetune.models.heads.crf import CrfScores, LinearChainCrf
 from finetune.models.heads.custom import OwnModel
 from finetune.models.heads.token_classification import TokenTagger
-from finetune.types import Batch, LabelSet
+from finetune.types import Batch, LabelSet, UserError
 
 
 class CrfTaggerConfig(PreTrainedConfig):
@@ -66,7 +66,7 @@ class CrfTagger(OwnModel):
         """A CRF with all scores 0 over a fresh token classification model, or over ``model``."""
         super().__init__(config)
         if config.tagger is None:
-            raise ValueError(f"a {config.model_type} needs the configuration of its tagger")
+            raise UserError(f"a {config.model_type} needs the configuration of its tagger")
         if model is None:
             inner = AutoConfig.for_model(**config.tagger)
             model = AutoModelForTokenClassification.from_config(inner)
@@ -89,7 +89,7 @@ class CrfTagger(OwnModel):
             trust_remote_code=trust_remote_code,
         ).model  # fmt: skip
         if type(model).__module__.startswith("transformers_modules"):
-            raise ValueError(
+            raise UserError(
                 f"model {name!r} runs its own Python code, which a tagger with a CRF cannot save: "
                 "leave --crf out, or use another model."
             )

@@ -17,6 +17,7 @@ from transformers import PreTrainedModel
 
 from finetune.models.encoder import Encoder
 from finetune.models.loading import quiet
+from finetune.types import UserError
 
 
 class OwnModel(PreTrainedModel):
@@ -41,9 +42,9 @@ class OwnModel(PreTrainedModel):
                 )
         except (OSError, RuntimeError, SafetensorError) as error:
             detail = f"{' '.join(str(error).split()):.300}"
-            raise ValueError(f"model {str(name)!r} cannot be loaded: {detail}") from error
+            raise UserError(f"model {str(name)!r} cannot be loaded: {detail}") from error
         if absent := sorted(report["missing_keys"]):
-            raise ValueError(
+            raise UserError(
                 f"model {str(name)!r}: {len(absent)} weights are missing (first: {absent[0]}): "
                 "restore the folder from its source, or train again."
             )

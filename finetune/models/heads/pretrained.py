@@ -14,7 +14,7 @@ from finetune.models.encoder import Batching, Encoder
 from finetune.models.families import family_of
 from finetune.models.loading import load_config, load_weights, quiet
 from finetune.models.padding import flat, in_order, length_groups
-from finetune.types import Batch, LabelSet
+from finetune.types import Batch, LabelSet, UserError
 
 Problem = Literal["single", "multi", "regression"]
 
@@ -125,7 +125,7 @@ class PretrainedHead(nn.Module):
 
 def _set_labels(config: Any, labels: LabelSet) -> None:
     if not len(labels):
-        raise ValueError("a head needs at least one label")
+        raise UserError("a head needs at least one label")
     config.num_labels = len(labels)
     config.id2label = dict(enumerate(labels))
     config.label2id = {label: index for index, label in enumerate(labels)}
@@ -171,7 +171,7 @@ def _dropout_setting(config: Any) -> str:
     """The name of the classifier's dropout in a configuration."""
     name = _DROPOUT_SETTINGS.get(config.model_type, "classifier_dropout")
     if not hasattr(config, name) and name != "cls_dropout":
-        raise ValueError(
+        raise UserError(
             f"--classifier-dropout: {config.model_type} models have no such dropout: leave it out."
         )
     return name

@@ -17,7 +17,7 @@ from transformers import AutoModelForSequenceClassification
 
 from finetune.models.encoder import Batching
 from finetune.models.heads.pretrained import PROBLEM_TYPES, PretrainedHead, Problem
-from finetune.types import Batch
+from finetune.types import Batch, UserError
 
 
 class SequenceClassifier(PretrainedHead):
@@ -39,7 +39,7 @@ class SequenceClassifier(PretrainedHead):
         model, where it is no encoder, or where its weights do not fit.
         """
         if problem == "regression" and labels is not None and len(labels) != 1:
-            raise ValueError(f"regression has one label, the name of the number, not {len(labels)}")
+            raise UserError(f"regression has one label, the name of the number, not {len(labels)}")
         return cls._load(
             name, labels=labels, problem=problem, revision=revision, batching=batching,
             trust_remote_code=trust_remote_code, dropout=dropout,

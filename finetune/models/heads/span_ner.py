@@ -31,7 +31,7 @@ from finetune.models.heads.span_scorers import (
     word_vectors,
 )
 from finetune.models.loading import load_config, load_weights
-from finetune.types import Batch, LabelSet, perhaps
+from finetune.types import Batch, LabelSet, UserError, perhaps
 
 REPRESENTATIONS = ("boundary", "ffn", "attention", "biaffine")
 WORD_VECTORS = ("first", "mean")
@@ -72,7 +72,7 @@ class SpanNerConfig(PreTrainedConfig):
     def require_legal(self) -> None:
         """Raise ValueError where no model can be made of the settings."""
         if self.encoder is None:
-            raise ValueError("a span-ner configuration needs that of its encoder")
+            raise UserError("a span-ner configuration needs that of its encoder")
         for name, legal in (
             ("representation", REPRESENTATIONS),
             ("word_vectors", WORD_VECTORS),
@@ -80,18 +80,18 @@ class SpanNerConfig(PreTrainedConfig):
         ):
             value = getattr(self, name)
             if value not in legal:
-                raise ValueError(
+                raise UserError(
                     f"{name} {value!r} is not one of {', '.join(legal)}.{perhaps(value, legal)}"
                 )
         if self.max_width is None and self.representation != "biaffine":
-            raise ValueError(
+            raise UserError(
                 f"max_width None: spans of any width are for biaffine, and {self.representation} "
                 "has an embedding of each width: give the widest span in words."
             )
         if self.max_width is not None and self.max_width < 1:
-            raise ValueError(f"max_width must be 1 word or more, not {self.max_width}")
+            raise UserError(f"max_width must be 1 word or more, not {self.max_width}")
         if not self.id2label:
-            raise ValueError("span NER needs at least one label")
+            raise UserError("span NER needs at least one label")
 
 
 class SpanNer(OwnModel):
@@ -140,7 +140,7 @@ class SpanNer(OwnModel):
         where: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
         inner = load_config(name, **where)
         if inner.model_type not in CONFIG_MAPPING or hasattr(inner, "auto_map"):
-            raise ValueError(
+            raise UserError(
                 f"model {name!r} brings its own Python code, which span NER cannot save: use a "
                 "model that transformers knows."
             )

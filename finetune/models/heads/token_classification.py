@@ -16,7 +16,7 @@ from transformers import AutoModelForTokenClassification, PreTrainedModel
 
 from finetune.models.encoder import Batching
 from finetune.models.heads.pretrained import PretrainedHead
-from finetune.types import Batch
+from finetune.types import Batch, UserError
 
 Pieces = Literal["first", "all"]
 
@@ -32,7 +32,7 @@ class TokenTagger(PretrainedHead):
         """Wrap a Hugging Face token classification model."""
         super().__init__(model, batching)
         if pieces not in ("first", "all"):
-            raise ValueError(f"pieces must be first or all, not {pieces!r}")
+            raise UserError(f"pieces must be first or all, not {pieces!r}")
         self.pieces = pieces
 
     @classmethod
