@@ -16,6 +16,7 @@ from finetune.cli.main import COMMANDS, main
 from finetune.cli.parsing import joined, parse
 from finetune.config.recipes import Recipe
 from finetune.config.tasks import CONFIGS, TagConfig, TrainConfig
+from finetune.types import UserError
 from tests.command import run
 
 
@@ -121,7 +122,7 @@ def test_help_is_the_documentation_of_the_fields(capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.parametrize(("error", "code", "said"), [
-    (ValueError("what and where"), 2, "error: what and where\n"),
+    (UserError("what and where"), 2, "error: what and where\n"),
     (OSError(errno.ENOSPC, "No space left on device", "a/b"), 2,
      "error: a/b: No space left on device.\n"),
     (PermissionError(errno.EACCES, "Permission denied"), 2, "error: Permission denied.\n"),
