@@ -32,7 +32,6 @@ UPWARD = {
     ("evaluation.baselines", "tasks"),
     ("evaluation.compare", "cli.arguments"),
     ("evaluation.runs", "tasks"),
-    ("reporting.write_report", "cli.arguments"),
 }
 """Edges that are still to be cut."""
 

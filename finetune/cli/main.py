@@ -260,9 +260,17 @@ def _report(arguments: list[str]) -> None:
     )  # fmt: skip
     if not folders:
         raise UserError("report needs the folder of a run: finetune report RUN")
-    from finetune.reporting.write_report import run
+    from finetune.reporting import write_report
 
-    run(folders, command)
+    report = write_report(
+        [Path(folder) for folder in folders],
+        out=Path(command.out) if command.out else None,
+        split=command.split,
+        most_examples=command.examples,
+    )
+    for line in report.warnings:
+        print(line, file=sys.stderr)
+    print(report.path)
 
 
 def _push(arguments: list[str]) -> None:

@@ -16,16 +16,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from finetune import reporting as report
 from finetune.cli.commands import quiet_libraries
-from finetune.cli.train import train_once
+from finetune.cli.train import report_run, train_once
 from finetune.config.recipes import Followed, Recipe, changed, follow
 from finetune.config.tasks import TrainConfig, settings
 from finetune.evaluation.baselines import Baseline, baselines_of, degenerate
 from finetune.evaluation.verdicts import Claim, claims_of_seeds
+from finetune.reporting import REPORT_FILE
 from finetune.runtime import launch
 from finetune.runtime.progress import clock
 from finetune.tasks import load_task
+from finetune.training.environment import command_line
 from finetune.training.run_log import Diverged
 from finetune.types import UserError
 
@@ -85,10 +86,10 @@ def train_seeds(
         print(f"seed {seed} is degenerate: {'; '.join(reasons)}")
     for claim in _claims(results, followed):
         print(claim.line())
-    report.write_or_say(folder)
+    report_run(folder)
     print(
         f"{clock(time.monotonic() - start)} in all. Everything is in {folder}, see {FILE} and "
-        f"{report.FILE}."
+        f"{REPORT_FILE}."
     )
 
 
@@ -124,7 +125,7 @@ def _train_one(
     if kind != "finished":
         resumed = replace(config, resume=kind == "unfinished")
         try:
-            trained = train_once(task, resumed, report.command_line, followed)
+            trained = train_once(task, resumed, command_line, followed)
         except Diverged as error:
             results.degenerate[config.seed] = [str(error)]
             return

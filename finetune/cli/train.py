@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import statistics
 import sys
 import time
@@ -10,13 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from finetune import reporting as report
 from finetune.cli.commands import quiet_libraries
 from finetune.config.recipes import Followed, Recipe, follow
 from finetune.config.tasks import TrainConfig
 from finetune.evaluation.baselines import Baseline, baselines_of, degenerate
 from finetune.evaluation.verdicts import Claim, claims
+from finetune.reporting import REPORT_FILE, results, write_run_readme, write_run_report
 from finetune.tasks import Task, load_task
+from finetune.training.environment import environment, predict_command, resume_command
 
 if TYPE_CHECKING:
     from finetune.evaluation.gold import Gold
@@ -49,7 +51,7 @@ def train(
     folder = Path(config.out or "")
 
     followed = follow(recipe, config, of_recipe)
-    trained = train_once(name, config, lambda: report.to_continue(str(folder)), followed)
+    trained = train_once(name, config, lambda: resume_command(str(folder)), followed)
     if trained is None:
         return
     if trained.degenerate:
@@ -58,9 +60,9 @@ def train(
         print(claim.line())
     print(
         f"{clock(time.monotonic() - start)} in all. Everything is in {folder}: README.md says what "
-        f"is what, {report.FILE} shows it; the model is {folder / 'best'}."
+        f"is what, {REPORT_FILE} shows it; the model is {folder / 'best'}."
     )
-    print(f"Try it: {report.to_predict(folder, trained.pairs)}")
+    print(f"Try it: {predict_command(folder, trained.pairs)}")
     if id is not None:
         print(push(folder, id))
 
@@ -99,9 +101,9 @@ def train_once(
         return None
     folder = Path(config.out or "")
     precision = precision_of(config, accelerator.device)
-    about = report.environment(accelerator.device.type, precision)
+    about = environment(accelerator.device.type, precision)
     trained = _judged(task, config, result.metrics, about, followed)
-    report.write_readme(
+    write_run_readme(
         folder,
         task=name,
         config=config,
@@ -113,9 +115,25 @@ def train_once(
         best_step=result.best_step,
         num_steps=result.num_steps,
     )
-    print(report.results(result.metrics, lines))
-    report.write_or_say(folder, _gold(task))
+    print(results(result.metrics, lines))
+    report_run(folder, _gold(task))
     return trained
+
+
+def report_run(folder: Path, gold: Mapping[str, Gold] | None = None) -> None:
+    """Write the report and the model card of finished runs; print why where that fails.
+
+    The run is finished either way, so that any failure here ends in one line.
+    """
+    try:
+        write_run_report(folder, gold)
+    except Exception as error:
+        print(
+            f"The report or the model card could not be written ({type(error).__name__}: {error}). "
+            "The run itself is finished. Try again with: finetune report "
+            f"{shlex.quote(str(folder))}",
+            file=sys.stderr,
+        )
 
 
 def _judged(

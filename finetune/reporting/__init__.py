@@ -1,18 +1,7 @@
-"""What a run leaves for people: README, model card, environment, and a page to look at."""
+"""Files for people: the HTML report, the model card, the README of a run, uploads to the hub."""
 
-from finetune.reporting.run_readme import write_readme
-from finetune.reporting.scores import metrics_table, results
-from finetune.reporting.write_report import FILE, write_or_say
-from finetune.training.environment import command_line, environment, to_continue, to_predict
+from finetune.reporting.run_readme import write_run_readme
+from finetune.reporting.scores import results
+from finetune.reporting.write_report import REPORT_FILE, write_report, write_run_report
 
-__all__ = [
-    "FILE",
-    "command_line",
-    "environment",
-    "metrics_table",
-    "results",
-    "to_continue",
-    "to_predict",
-    "write_or_say",
-    "write_readme",
-]
+__all__ = ["REPORT_FILE", "results", "write_report", "write_run_readme", "write_run_report"]

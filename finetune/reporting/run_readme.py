@@ -9,10 +9,10 @@ from typing import Any
 
 from finetune.config.tasks import TrainConfig
 from finetune.reporting.scores import metrics_table
-from finetune.training.environment import command_line, to_predict
+from finetune.training.environment import command_line, predict_command
 
 
-def write_readme(
+def write_run_readme(
     folder: Path,
     *,
     task: str,
@@ -40,7 +40,7 @@ never took part in.
 
 ## Use
 
-    {to_predict(folder, pairs)}
+    {predict_command(folder, pairs)}
 
 The folder `best/` also loads with plain transformers: `pipeline(model="{folder / "best"}")`.
 

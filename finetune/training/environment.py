@@ -38,7 +38,7 @@ def command_line() -> str:
     return shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
 
 
-def to_continue(out: str) -> str:
+def resume_command(out: str) -> str:
     """The command that continues an interrupted run: the one that was typed, with --resume."""
     named = any(argument.split("=")[0] == "--out" for argument in sys.argv)
     parts = [command_line()]
@@ -47,7 +47,7 @@ def to_continue(out: str) -> str:
     return " ".join(parts)
 
 
-def to_predict(folder: Path, pairs: bool | None) -> str:
+def predict_command(folder: Path, pairs: bool | None) -> str:
     """The command that asks a trained model."""
     second = ' --pair "…"' if pairs else ""
     return f'finetune predict {shlex.quote(str(folder))} --text "…"{second}'
