@@ -159,9 +159,8 @@ class Batch:
     word's first piece; ``word_lengths`` [W], its number of pieces; ``words_cu`` [N+1], the
     boundaries of the sequences' words. Python values, so that nothing waits for a device:
     ``lengths`` [N], ``example`` [N], ``first_word`` [N], ``num_words`` [N]. ``targets`` is the
-    task's own. ``longest`` is set where shapes are fixed beforehand and only the tensors say where
-    sequences end: no sequence is longer (``training.static_batch``). ``num_pieces`` is the sum of
-    ``word_lengths``, where it was taken before they went to a device.
+    task's own. ``num_pieces`` is the sum of ``word_lengths``, where it was taken before they went
+    to a device.
     """
 
     input_ids: torch.Tensor
@@ -176,7 +175,6 @@ class Batch:
     first_word: tuple[int, ...]
     num_words: tuple[int, ...]
     targets: Mapping[str, torch.Tensor] = field(default_factory=dict)
-    longest: int | None = None
     num_pieces: int | None = None
 
     @property

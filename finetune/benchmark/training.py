@@ -3,15 +3,13 @@ weights.
 
 Ours and most of Trainer's are on the same random batches, Trainer at its best on batches of like
 lengths. A turn of an arm makes an optimizer, takes one step that does not count, and then steps
-over all of its batches; with CUDA graphs, those that do not count are as many as record all shapes.
-Texts are encoded before, and packed by a thread as in training. ``trainer-pad128-fp32`` takes some
-batches only: they are alike.
+over all of its batches. Texts are encoded before, and packed by a thread as in training.
+``trainer-pad128-fp32`` takes some batches only: they are alike.
 """
 
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -24,7 +22,6 @@ from finetune.preprocessing.batching import micro_batches, pack
 from finetune.preprocessing.encodings import Encoded
 from finetune.preprocessing.prefetch import ahead
 from finetune.runtime.memory import memory_kept
-from finetune.training.graphs import WARM_UP, choose_step
 from finetune.training.optimizer import make_optimizer
 from finetune.training.sparse_embedding import Vocabulary
 from finetune.training.step import Step
@@ -41,10 +38,10 @@ def case_of(subject: Subject) -> Case:
     mixed, grouped = subject.mixed, subject.grouped
     work = _work(subject, mixed)
 
-    def ours(name: str, precision: str, active_vocabulary: str, cuda_graphs: str = "off") -> Arm:
+    def ours(name: str, precision: str, active_vocabulary: str) -> Arm:
         return _arm(
             name, precision, work, mixed, subject,
-            lambda batches: seconds(subject, batches, precision, active_vocabulary, cuda_graphs),
+            lambda batches: seconds(subject, batches, precision, active_vocabulary),
         )  # fmt: skip
 
     def theirs(
@@ -67,8 +64,6 @@ def case_of(subject: Subject) -> Case:
         part = mixed[: subject.size.num_padded]  # which take as long as any others
         mean = work.times(len(part) / len(mixed))
         arms.append(theirs("trainer-pad128-fp32", "fp32", part, mean, True))
-    if _captured(subject):
-        arms.insert(1, ours("finetune-graphs", best, "auto", "on"))
     return Case("train", f"{subject.case}, batches of {subject.size.batch_size}", tuple(arms))
 
 
@@ -77,22 +72,6 @@ def _work(subject: Subject, batches: Sequence[Sequence[int]]) -> Work:
     work = subject.work_of(batches)
     assert work.operations is not None
     return replace(work, operations=FORWARD_AND_BACKWARD * work.operations)
-
-
-def _captured(subject: Subject) -> bool:
-    """Whether steps can be captured on this device; if not on a GPU, the reason is printed."""
-    if subject.device.type != "cuda":
-        return False
-    try:
-        seconds(subject, subject.mixed[:1], subject.precision, "auto", "on")
-    except ValueError as error:
-        _say(f"train: no arm with CUDA graphs: {error}")
-        return False
-    return True
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 def _arm(
@@ -113,23 +92,18 @@ def seconds(
     batches: Sequence[Sequence[int]],
     precision: str,
     active_vocabulary: str,
-    cuda_graphs: str = "off",
 ) -> float:
-    """How long our steps over the batches take, after some that do not count.
-
-    ``cuda_graphs`` is ``on`` or ``off``; ValueError where it is on and steps cannot be captured.
-    """
+    """How long our steps over the batches take, after one that does not count."""
     task, head = subject.task, subject.head
     config = replace(task.config, active_vocabulary=active_vocabulary)
     vocabulary = Vocabulary(
         head, config.active_vocabulary, [Encoded.of(part) for part in subject.occurring]
     )
     optimizer = vocabulary.follow(make_optimizer(head, config))
-    plain = Step(task, head, optimizer, config, subject.accelerator, precision)
+    step = Step(task, head, optimizer, config, subject.accelerator, precision)
     with memory_kept(), vocabulary:
-        step = choose_step(plain, cuda_graphs, vocabulary.stepped, _say)
-        parts = Parts(plain, Encoded.of(subject.encoded))
-        parts.take(step, batches[:1] if step is plain else [*batches] * (WARM_UP + 1))
+        parts = Parts(step, Encoded.of(subject.encoded))
+        parts.take(step, batches[:1])
         begin = now(subject.device)
         parts.take(step, batches)
         return now(subject.device) - begin

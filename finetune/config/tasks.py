@@ -51,7 +51,7 @@ class TrainConfig:
     """Examples per optimizer step, over all devices together."""
     max_tokens: int | None = None
     """Tokens per forward pass on each device: memory and speed only, never results. Unset is 4096,
-    and 32768 on a CUDA device. Steps of more tokens take several passes, without CUDA graphs."""
+    and 32768 on a CUDA device. Steps of more tokens take several passes."""
     max_length: int | None = None
     """Longest sequence in tokens; unset takes the model's limit, at most 512."""
     overlap: int | None = None
@@ -85,11 +85,6 @@ class TrainConfig:
     active_vocabulary: Literal["auto", "on", "off"] = "auto"
     """Whether only the embeddings of pieces that occur in the data are trained, and the others
     decay as they would: `auto` does where under 60 % occur. Never changes results."""
-    cuda_graphs: Literal["off", "auto", "on"] = "off"
-    """Whether whole optimizer steps are captured as CUDA graphs and replayed, which spares the
-    launches that small batches wait for: `auto` does where it can and says why where it cannot,
-    `on` refuses then. Steps over --max-tokens run without. Off, as it has not been measured on a
-    GPU yet. Never changes results."""
     freeze: str = "none"
     """Weights that stay as they are: `none`, `embeddings`, `all` (the whole encoder), or N (the
     embeddings and the N lowest layers)."""
@@ -288,9 +283,12 @@ CONFIGS: dict[str, type[TrainConfig]] = {
 """The configuration class of each task."""
 
 RESULT_FREE = frozenset({"out", "resume", "track", "save_every", "trust_remote_code"}) | {
-    "push_to_hub", "max_tokens", "batching", "active_vocabulary", "cuda_graphs"
+    "push_to_hub", "max_tokens", "batching", "active_vocabulary"
 }  # fmt: skip
 """Settings that cannot change what a run computes; all others make results incomparable."""
+
+REMOVED = frozenset({"cuda_graphs"})
+"""Settings that models saved by earlier versions may have; they never changed results."""
 
 
 def flag(name: str) -> str:
@@ -313,5 +311,6 @@ def settings(config: TrainConfig) -> dict[str, Any]:
 
 
 def from_settings(config: type[TrainConfig], values: dict[str, Any]) -> TrainConfig:
-    """The inverse of ``settings``."""
-    return config(**{n: tuple(v) if isinstance(v, list) else v for n, v in values.items()})
+    """The inverse of ``settings``; settings that were removed since are ignored."""
+    kept = {name: value for name, value in values.items() if name not in REMOVED}
+    return config(**{n: tuple(v) if isinstance(v, list) else v for n, v in kept.items()})

@@ -70,11 +70,6 @@ def attend(
     if getattr(module, "is_causal", False):
         raise UserError(f"{type(module).__name__} attends causally; packing is for encoders")
     path = _path(query, key, value, layout, dropout)
-    if layout.longest is not None and query.is_cuda and path is not _kernel:
-        raise UserError(
-            f"the variable-length kernel, which fixed shapes need, takes no {query.dtype} heads of "
-            f"{query.shape[-1]} values on this device"
-        )
     rows = [tensor[0].transpose(0, 1) for tensor in (query, key, value)]  # 3 of [T, A, D]
     return path(*rows, layout, dropout, scaling, sliding_window)[None], None
 

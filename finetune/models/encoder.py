@@ -98,7 +98,7 @@ class Encoder(nn.Module):
 
     def packed_inputs(self, batch: Batch) -> dict[str, Any]:
         """The keywords of the model's forward for one packed row [1, T]."""
-        layout = PackedLayout(batch.cu_seqlens, batch.lengths, longest=batch.longest)
+        layout = PackedLayout(batch.cu_seqlens, batch.lengths)
         inputs: dict[str, Any] = {
             "input_ids": batch.input_ids[None],
             "position_ids": (batch.position_ids + self._first_position)[None],

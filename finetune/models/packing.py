@@ -36,21 +36,18 @@ class PackedLayout:
     """Where the N sequences of a packed row lie: their boundaries [N+1] int32 and lengths.
 
     ``max_waste`` is the padding that groups of them may add, as a share of their tokens.
-    ``longest`` is an upper bound of the lengths, for shapes that are fixed beforehand: on a GPU
-    the boundaries alone then say where sequences end, and ``lengths`` are those of one batch among
-    many. Sequences may be empty. ``plans`` are of who computes attention, made once for all layers.
+    Sequences may be empty. ``plans`` are of who computes attention, made once for all layers.
     """
 
     cu_seqlens: Tensor
     lengths: tuple[int, ...]
     max_waste: float = MAX_WASTE
-    longest: int | None = None
     plans: dict[Any, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     @property
     def max_seqlen(self) -> int:
-        """Length of the longest sequence, in tokens, or the bound that stands for it."""
-        return self.longest or max(self.lengths)
+        """Length of the longest sequence, in tokens."""
+        return max(self.lengths)
 
     @cached_property
     def groups(self) -> tuple[Group, ...]:

@@ -1,8 +1,4 @@
-"""Copies from the CPU to a GPU that nothing waits for: out of memory that a GPU reads by itself.
-
-Such memory must not be asked for while a CUDA graph is captured, in whatever thread: so batches are
-packed ahead in ordinary memory, and staged by the thread that computes.
-"""
+"""Copies of tensors and batches to a device, from pinned memory so that no copy is waited for."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import importlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from finetune.config.tasks import TrainConfig
 from finetune.types import Batch, Encoding, Example, LabelSet, Partial, Prediction, UserError
@@ -53,13 +53,6 @@ class Task(Protocol):
     """Texts or words cut to fit since the count was last set to 0."""
     num_alone: int
     """Examples answered without the context that the task reads: they name no document."""
-    padding: ClassVar[Mapping[str, float]]
-    """What ``collate`` would write for sequences (of words: for words) that carry no loss."""
-
-    @property
-    def why_no_graph(self) -> str:
-        """Why its loss cannot be part of a captured step (it waits for the device, or its shapes
-        follow from values); empty where it can, and ``padding`` then covers all targets."""
 
     @property
     def splits(self) -> list[str]:

@@ -11,7 +11,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from finetune.config.tasks import CONFIGS, TrainConfig, from_settings, settings
 from finetune.data import Dataset, fingerprint, hold_out
@@ -45,8 +45,6 @@ class BaseTask(ABC):
     name: str
     words: bool
     """Whether its input is words (and not whole texts)."""
-    padding: ClassVar[Mapping[str, float]] = {}
-    """What ``collate`` would write for sequences (of words: for words) that carry no loss."""
 
     def __init__(
         self,
@@ -156,11 +154,6 @@ class BaseTask(ABC):
     @abstractmethod
     def derive(cls, config: TrainConfig, data: Dataset) -> tuple[list[str], dict[str, Any]]:
         """Labels, and what else must be remembered, from the training data."""
-
-    @property
-    def why_no_graph(self) -> str:
-        """Why its loss cannot be part of a captured step; empty where it can."""
-        return f"the loss of {self.name} has shapes of its own in every batch"
 
     @property
     def overlap(self) -> int:

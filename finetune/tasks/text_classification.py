@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -44,8 +44,6 @@ class Classify(BaseTask):
 
     name = "classify"
     words = False
-    padding: ClassVar[Mapping[str, float]] = {"label": 0, "share": 0.0}
-    why_no_graph = ""
     config: TextConfig
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
@@ -200,8 +198,8 @@ class Classify(BaseTask):
         return (losses * share).sum(), share.sum()
 
     def _weights(self, like: torch.Tensor) -> torch.Tensor | None:
-        """The class weights [C] in the type and on the device of others: a copy to a device,
-        made once, as none may be in a captured step."""
+        """The class weights [C] in the type and on the device of others: copied once, as a
+        copy waits for the device."""
         weights = self.extra.get("class_weights")
         if weights is None:
             return None

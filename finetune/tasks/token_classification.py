@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -55,7 +55,6 @@ class Tag(WordTask):
     """One tag for every word."""
 
     name = "tag"
-    padding: ClassVar[Mapping[str, float]] = {"tag": IGNORED}
     config: TagConfig
 
     @classmethod
@@ -128,15 +127,6 @@ class Tag(WordTask):
                     f"{shortened(unseen)} in {split} never occurs in train: cannot be predicted "
                     "and counts as missed"
                 )
-
-    @property
-    def why_no_graph(self) -> str:
-        """Why its loss cannot be part of a captured step; empty where it can."""
-        if self.config.crf:
-            return "the CRF walks through the words of the longest sequence"
-        if self.all_pieces:
-            return "how many pieces are scored (--label-pieces, --word-score) differs by batch"
-        return ""
 
     @property
     def metric(self) -> str:

@@ -198,16 +198,10 @@ class Vocabulary:
         return optimizer
 
     def stepped(self, optimizer: torch.optim.Optimizer, *call: Any) -> None:
-        """Remember the decay of the step that the optimizer has taken.
-
-        The optimizer calls this itself, but no replay of a captured step does; in those its rates
-        are tensors on the device, and who replays them calls this with the rates as numbers.
-        """
+        """Remember the decay of the step that the optimizer has taken."""
         if self.embedding is None:
             return
         group = next(g for _, g, w in _numbered(optimizer) if w is self.embedding.weight)
-        if isinstance(group["lr"], Tensor):
-            return
         factor = 1 - group["lr"] * group["weight_decay"]
         if factor != 1:
             self.embedding.pending.append(factor)

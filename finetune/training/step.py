@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -48,7 +48,7 @@ class Step:
         self, batches: Sequence[Batch], *, weight: float, rate: float
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Update the weights; returns the mean loss and the gradient norm before clipping, both
-        on the device. This waits for nothing there, unless model or loss do (``why_no_graph``).
+        on the device. This waits for nothing there, unless model or loss do.
 
         ``batches`` with their targets, on the CPU or the device, are this process's share of the
         optimizer batch, cut into forward passes. A process without a share gives any sequence with
@@ -58,16 +58,11 @@ class Step:
         set_rate(self.optimizer, rate)
         for batch in batches:
             self.head.encoder.check(batch)  # on the CPU, where looking at ids costs no wait
-        return self.compute((on_device(batch, self.device) for batch in batches), weight)
-
-    def compute(
-        self, batches: Iterable[Batch], weight: float = 1.0
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The same at the learning rates that the optimizer has, with batches on the device."""
         if not self.head.training:  # going through all modules takes half a millisecond
             self.head.train()
         totals = torch.zeros(2, dtype=self.sums, device=self.device)
         for batch in batches:
+            batch = on_device(batch, self.device)
             with autocast(self.precision, self.device):
                 logits = self.head(batch)
             loss, count = self.task.loss(full_precision(logits), batch)

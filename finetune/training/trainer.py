@@ -29,7 +29,6 @@ from finetune.runtime.signals import Interruption, Stopped
 from finetune.tasks import Task
 from finetune.training import checkpoint
 from finetune.training.data import TrainingData
-from finetune.training.graphs import choose_step
 from finetune.training.optimizer import make_optimizer, result_settings
 from finetune.training.run_folder import RunFolder
 from finetune.training.run_log import RunLog
@@ -134,13 +133,10 @@ class _Run:
             self.reporter.say(self.vocabulary.note)
         self.optimizer = self.vocabulary.follow(make_optimizer(self.head, self.config))
         self.interruption = Interruption(self.accelerator)
-        step = Step(
+        self.step = Step(
             self.task, self.head, self.optimizer, self.config, self.accelerator, self.precision,
             self.interruption,
         )  # fmt: skip
-        self.step = choose_step(
-            step, self.config.cuda_graphs, self.vocabulary.stepped, self.reporter.say
-        )
         if resuming:
             self.state = State(**checkpoint.load_training(last, self.optimizer))
             checkpoint.load_random(last, self.rank)

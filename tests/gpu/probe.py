@@ -1,9 +1,9 @@
-"""What must be known about a GPU before steps on it can be planned, measured and in one table.
+"""Measure attention, matrix products and training steps on a GPU; print one table.
 
     python -m tests.gpu.probe                 # on the first CUDA device, at roberta-base's size
     python -m tests.gpu.probe --device cpu    # tiny, and only what exists there
 
-Times are medians with the device waited for; the graphs are the trainer's own ``GraphStep``.
+Times are medians, each measured until the device has finished.
 """
 
 from __future__ import annotations
@@ -26,9 +26,7 @@ from finetune.models import attention
 from finetune.models.heads.sequence_classification import SequenceClassifier
 from finetune.models.packing import PackedLayout
 from finetune.preprocessing.batching import pack
-from finetune.training.graphs import WARM_UP, GraphStep
 from finetune.training.optimizer import make_optimizer
-from finetune.training.recording import CudaRecorder
 from finetune.training.step import Step
 from finetune.types import Batch, Encoding
 
@@ -105,40 +103,8 @@ def varlen(size: Size) -> Iterator[Row]:
     yield "attention fwd+bwd, padded to 128", f"{median(dense, size):.3f} ms"
 
 
-def capture(size: Size) -> Iterator[Row]:
-    """(ii) The kernel with dropout in a graph: masks that move on, boundaries that may change."""
-    if not size.large:
-        yield "capture of the kernel", ABSENT
-        return
-    recorder = CudaRecorder(size.device)
-    rows = torch.randn(3, 256, 12, 64, device=size.device, dtype=torch.bfloat16)
-    bounds = torch.tensor([0, 100, 256], device=size.device, dtype=torch.int32)
-    layout = PackedLayout(bounds, (100, 156), longest=256)
-    alike = {}
-    for dropout in (0.0, 0.1):
-        out = torch.empty_like(rows[0])
-
-        def action(out: torch.Tensor = out, dropout: float = dropout) -> None:
-            out.copy_(attention._kernel(*rows, layout, dropout, None, None))
-
-        recorder.run(action)
-        replay = recorder.record(action)
-        replay()
-        first = out.clone()
-        replay()
-        alike[dropout] = torch.equal(first, out)
-        if not dropout:
-            bounds[1] = 17  # another batch in the same buffer
-            replay()
-            expected = attention._kernel(*rows, layout, 0.0, None, None)
-            moved = torch.equal(out, expected) and not torch.equal(out, first)
-    yield "replays without dropout are alike", str(alike[0.0])
-    yield "replays with dropout differ", str(not alike[0.1])
-    yield "replays read new boundaries", str(moved)
-
-
 def gemms(size: Size) -> Iterator[Row]:
-    """(iv) Matrix products at the sizes of small batches."""
+    """(ii) Matrix products at the sizes of small batches."""
     kind = torch.bfloat16 if size.large else torch.float32
     wide = 1 if size.large else 16
     shapes = ((768, 768), (768, 2304), (768, 3072), (3072, 768))
@@ -160,7 +126,7 @@ def model_of(size: Size) -> Any:
 
 
 def plain_step(size: Size) -> Iterator[Row]:
-    """(iii, v) A step as training loops of transformers take it, padded to 128; AdamW alone."""
+    """(iii) A step as training loops of transformers take it, padded to 128; AdamW alone."""
     model = model_of(size).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
     ids = torch.randint(5, size.vocabulary, (size.sequences, 128), device=size.device)
@@ -189,12 +155,11 @@ def task_of(config: TrainConfig) -> Any:
         losses = F.cross_entropy(logits, batch.targets["label"], reduction="none")
         return (losses * share).sum(), share.sum()
 
-    padding = {"label": 0, "share": 0.0}
-    return SimpleNamespace(loss=loss, padding=padding, words=False, why_no_graph="", config=config)
+    return SimpleNamespace(loss=loss, config=config)
 
 
 def own_steps(size: Size) -> Iterator[Row]:
-    """(vi) The trainer's step on packed batches, plain and as a graph, on different batches."""
+    """(iv) The trainer's step on packed batches of different lengths."""
     config = TrainConfig(batch_size=size.sequences, lr=1e-5)
     head = SequenceClassifier(model_of(size))
     accelerator = Accelerator(cpu=not size.large)
@@ -204,30 +169,21 @@ def own_steps(size: Size) -> Iterator[Row]:
     batches = [size.batch() for _ in range(64)]
     stream = iter(batches * 1000)
 
-    def take(step: Any, batch: Batch) -> None:
+    def take(batch: Batch) -> None:
         step([batch], weight=1.0, rate=1.0)
 
-    yield "packed, plain: step", f"{median(lambda: take(step, next(stream)), size):.2f} ms"
+    yield "packed: step", f"{median(lambda: take(next(stream)), size):.2f} ms"
     if not size.large:
-        yield "packed, graph: step", ABSENT
         return
-    yield "packed, plain: launches", str(launches(lambda: take(step, batches[0])))
-    engine = GraphStep(step, CudaRecorder(size.device), stepped=id, say=print, required=True)
-    begin = time.perf_counter()
-    for batch in batches * (WARM_UP + 1):
-        take(engine, batch)
-    torch.cuda.synchronize()
-    yield "packed, graph: preparation of all", f"{time.perf_counter() - begin:.2f} s"
-    yield "packed, graph: shapes", str(len(engine.recordings))
-    yield "packed, graph: step", f"{median(lambda: take(engine, next(stream)), size):.2f} ms"
+    yield "packed: launches", str(launches(lambda: take(batches[0])))
     torch.cuda.synchronize()
     begin = time.perf_counter()
     for batch in batches * 4:
-        take(engine, batch)
+        take(batch)
     handed = 1000 * (time.perf_counter() - begin) / 256
     torch.cuda.synchronize()
     took = 1000 * (time.perf_counter() - begin) / 256
-    yield "packed, graph: step in a row", f"{took:.2f} ms (host {handed:.2f} ms)"
+    yield "packed: step in a row", f"{took:.2f} ms (host {handed:.2f} ms)"
     yield "memory reserved", f"{torch.cuda.memory_reserved(size.device) / 2**30:.2f} GiB"
 
 
@@ -239,7 +195,7 @@ def main() -> None:
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
     print(f"| {name}, torch {torch.__version__} | |\n|---|---|")
     torch.manual_seed(0)
-    for part in (varlen, capture, gemms, plain_step, own_steps):
+    for part in (varlen, gemms, plain_step, own_steps):
         try:
             for what, value in part(Size(device)):
                 print(f"| {what} | {value} |", flush=True)

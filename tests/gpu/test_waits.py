@@ -19,7 +19,7 @@ from finetune.training.optimizer import make_optimizer
 from finetune.training.step import Step
 from tests import small_data as data
 from tests.tiny import save_tiny_checkpoint
-from tests.training.test_graphs import TINY, batches_of, config_of, task_of
+from tests.training.test_step import TINY, batches_of, config_of, task_of
 
 pytestmark = pytest.mark.gpu
 

@@ -1,0 +1,53 @@
+"""One optimizer step; tests/gpu uses the same tasks and batches."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from accelerate import Accelerator
+
+from finetune.config.tasks import ClassifyConfig, TagConfig, TrainConfig
+from finetune.preprocessing.batching import pack
+from finetune.tasks import load_task
+from finetune.training.optimizer import make_optimizer
+from finetune.training.step import Step
+from finetune.types import Batch
+from tests import small_data as data
+from tests.tiny import save_tiny_checkpoint
+
+TINY: dict[str, Any] = {"dropout": 0.0, "max_position_embeddings": 512}
+
+
+def config_of(kind: str, folder: Path, family: str = "bert", **changes: Any) -> TrainConfig:
+    """A configuration to classify (``single``) or to tag (``tag``) the data of that name."""
+    config = TagConfig if kind == "tag" else ClassifyConfig
+    common = {"model": str(folder / family), "precision": "fp32", "batch_size": 7, "lr": 1e-2}
+    return config(data=str(folder / kind), **{**common, **changes})
+
+
+def task_of(config: TrainConfig) -> Any:
+    return load_task(config, "tag" if isinstance(config, TagConfig) else "classify")
+
+
+def batches_of(task: Any, sizes: tuple[int, ...] = (7, 7, 3, 7, 1)) -> list[Batch]:
+    """Batches of the first training examples."""
+    encoded, batches, start = task.encode(task.read("train")), [], 0
+    for size in sizes:
+        members = [e for windows in encoded[start : start + size] for e in windows]
+        batches.append(pack(members, task.collate(members)))
+        start += size
+    return batches
+
+
+def test_a_step_puts_every_module_in_training_mode(tmp_path: Path) -> None:
+    save_tiny_checkpoint(tmp_path / "bert", "bert", **TINY)
+    data.sentiment(tmp_path / "single", (60, 12, 12))
+    config = config_of("single", tmp_path)
+    task = task_of(config)
+    head = task.head()
+    step = Step(task, head, make_optimizer(head, config), config, Accelerator(cpu=True), "fp32")
+    assert all(module.training for module in head.modules()), "from_pretrained leaves eval mode"
+    head.eval()  # as prediction leaves it
+    step(batches_of(task, (7,)), weight=1.0, rate=1.0)
+    assert all(module.training for module in head.modules())
