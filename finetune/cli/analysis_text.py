@@ -14,8 +14,8 @@ from rich.table import Table as Grid
 
 from finetune.evaluation.analysis_tables import TITLES, Table
 from finetune.evaluation.calibration import Bin, error_of
-from finetune.evaluation.error_analysis import Analysis, analyse, first_of_each, record
-from finetune.evaluation.errors import Mistake, counts_of, most_confident
+from finetune.evaluation.error_analysis import Analysis, analyze, first_by_category, record
+from finetune.evaluation.errors import ErrorCase, count_categories, most_confident
 from finetune.types import UserError, shortened
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def print_analysis(
     """What the command does."""
     if command.examples < 0:
         raise UserError(f"--examples must be 0 or more, not {command.examples}.")
-    found = analyse(predictions, gold, split=command.split, train=command.train, columns=columns)
+    found = analyze(predictions, gold, split=command.split, train=command.train, columns=columns)
     if command.json:
         print(json.dumps(record(found, command.examples), indent=2, ensure_ascii=False))
         return
@@ -56,7 +56,7 @@ def show(found: Analysis, num_examples: int, console: Console) -> None:
     console.print("  ".join(f"{name} {_cell(value)}" for name, value in overall.items()))
     for name, table in found.tables.items():
         _show_table(name, table, console)
-    _show_bins(found.bins, found.form, console)
+    _show_bins(found.bins, found.kind, console)
     _show_mistakes(found, num_examples, console)
 
 
@@ -112,27 +112,27 @@ def _show_bins(bins: list[Bin], form: str, console: Console) -> None:
 
 
 def _show_mistakes(found: Analysis, number: int, console: Console) -> None:
-    counts = counts_of(found.mistakes)
-    if found.form != "number":
+    counts = count_categories(found.errors)
+    if found.kind != "number":
         listed = [f"{name}: {count:,}" for name, count in counts.items()]
         console.print(f"[bold]Mistakes[/bold] {escape(shortened(listed, MOST_ROWS) or 'none')}")
     if not number:
         return
-    _list("The surest mistakes", most_confident(found.mistakes, number), console)
+    _list("The surest mistakes", most_confident(found.errors, number), console)
     doubts = found.contradictions
     title = f"{CONTRADICTIONS} ({len(doubts):,}): look at these first"
     _list(title, doubts[:number], console)
     if found.not_credible:
         console.print(found.not_credible, markup=False)
-    if found.form == "label" or (found.form == "tags" and "tag" in found.tables):
+    if found.kind == "label" or (found.kind == "tags" and "tag" in found.tables):
         return  # one category for each pair of labels: the surest ones say enough
-    for name, some in first_of_each(found.mistakes, number).items():
+    for name, some in first_by_category(found.errors, number).items():
         _list(
             "The largest errors" if name == "error" else f"{name} ({counts[name]:,})", some, console
         )
 
 
-def _list(title: str, mistakes: list[Mistake], console: Console) -> None:
+def _list(title: str, mistakes: list[ErrorCase], console: Console) -> None:
     if not mistakes:
         return
     console.print(f"\n[bold]{escape(title)}[/bold]")

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from finetune.evaluation.answers import Answers
+from finetune.evaluation.alignment import AlignedPredictions
 from finetune.evaluation.metrics import confusion
 from finetune.evaluation.subgroups import Part, SpanPart, bucket, buckets, parts
 from finetune.types import Example, Span, TextExample
@@ -81,9 +81,9 @@ def pairs_table(taken: Counter[tuple[str, str]]) -> Table:
     ]
 
 
-def length_table(run: Answers) -> Table:
+def length_table(run: AlignedPredictions) -> Table:
     """Accuracy of labels by length of the text."""
-    right = [a == b for a, b in zip(run.gold, run.answers, strict=True)]
+    right = [a == b for a, b in zip(run.gold, run.predicted, strict=True)]
     found = parts(text_lengths(run.examples), right, buckets(TEXT_LENGTHS))
     return parts_table(found, "text length", "texts")
 

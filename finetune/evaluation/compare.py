@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from finetune.data import DataError
-from finetune.evaluation.answers import Answers, beside, has_numbers
+from finetune.evaluation.alignment import AlignedPredictions, align, has_numbers
 from finetune.evaluation.gold import Gold, training_examples
-from finetune.evaluation.prediction_rows import Rows, file_of, form_of, read_rows
+from finetune.evaluation.predictions import Rows, file_of, kind_of_rows, read_rows
 from finetune.evaluation.runs import System, find_gold, find_system
 from finetune.evaluation.significance import LEVEL, Comparison, Estimate, compare
 from finetune.evaluation.sufficient_statistics import LOWER_IS_BETTER, count, default_metric
@@ -82,16 +82,16 @@ def compare_systems(
         _check_ids(rows[0], other)
     of_gold = {} if gold is None and train is not None else columns or {}
     right = find_gold(gold, of_gold, systems, split)
-    forms = {form_of(each) for each in rows}
+    forms = {kind_of_rows(each) for each in rows}
     form = "spans" if forms == {"tags", "spans"} else None
-    runs = [beside(each, right, form) for each in rows]
-    if {run.form for run in runs} == {"label", "number"} and all(map(has_numbers, rows)):
-        runs = [beside(each, right, "number") for each in rows]  # some have whole numbers only
+    runs = [align(each, right, form) for each in rows]
+    if {run.kind for run in runs} == {"label", "number"} and all(map(has_numbers, rows)):
+        runs = [align(each, right, "number") for each in rows]  # some have whole numbers only
     _check_same(runs, rows)
     if gold is None and right.from_column:
         _check_gold(runs[0], right)
     metric = metric or default_metric(runs[0])
-    seen = right.train if train is None else training_examples(train, columns, runs[0].form)
+    seen = right.train if train is None else training_examples(train, columns, runs[0].kind)
     counts = count(metric, runs, seen)
     if unit == "document":
         documents = _documents(runs[0].examples, right.name)
@@ -118,21 +118,21 @@ def _check_ids(first: Rows, other: Rows) -> None:
             )
 
 
-def _check_same(runs: Sequence[Answers], rows: Sequence[Rows]) -> None:
+def _check_same(runs: Sequence[AlignedPredictions], rows: Sequence[Rows]) -> None:
     """Refuse answers of another form than those of the first file."""
     for run, its_rows in zip(runs, rows, strict=True):
-        if run.form != runs[0].form:
+        if run.kind != runs[0].kind:
             raise DataError(
-                f"{file_of(its_rows)} answers with {_FORMS[run.form]}, but {file_of(rows[0])} with "
-                f"{_FORMS[runs[0].form]}: only answers of one kind can be compared."
+                f"{file_of(its_rows)} answers with {_FORMS[run.kind]}, but {file_of(rows[0])} with "
+                f"{_FORMS[runs[0].kind]}: only answers of one kind can be compared."
             )
 
 
-def _check_gold(run: Answers, gold: Gold) -> None:
+def _check_gold(run: AlignedPredictions, gold: Gold) -> None:
     """Refuse a column that was taken for gold and shares no tag with the answers."""
-    if run.form != "tags":
+    if run.kind != "tags":
         return
-    right, answered = ({tag for tags in side for tag in tags} for side in (run.gold, run.answers))
+    right, answered = ({tag for tags in side for tag in tags} for side in (run.gold, run.predicted))
     if answered - {"O"} and not (right & answered) - {"O"}:
         raise DataError(
             f"{gold.name}: the last column but one ({shortened(sorted(right), 4)}) holds no gold "

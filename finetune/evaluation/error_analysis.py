@@ -8,6 +8,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from finetune.data.tag_schemes import tags_to_spans
+from finetune.evaluation.alignment import (
+    AlignedPredictions,
+    align,
+    label_probabilities,
+    predicted_label_probabilities,
+    span_probabilities,
+    with_probabilities,
+    word_probabilities,
+)
 from finetune.evaluation.analysis_tables import (
     Table,
     confusion_tables,
@@ -18,24 +27,22 @@ from finetune.evaluation.analysis_tables import (
     span_confusion_table,
     span_parts_table,
 )
-from finetune.evaluation.answers import Answers, beside
 from finetune.evaluation.calibration import Bin, error_of, reliability
-from finetune.evaluation.confidences import chances_of_labels, judged, of_labels, of_spans, of_words
 from finetune.evaluation.confident_learning import why_not_credible
 from finetune.evaluation.errors import (
-    Mistake,
+    ErrorCase,
     contradictions,
-    counts_of,
-    label_mistakes,
+    count_categories,
+    label_errors,
+    label_set_errors,
     most_confident,
-    number_mistakes,
-    set_mistakes,
-    span_mistakes,
-    word_mistakes,
+    number_errors,
+    span_errors,
+    word_errors,
 )
 from finetune.evaluation.gold import training_examples
 from finetune.evaluation.metrics import f1_scores, multilabel_sets, span_scores_by_type
-from finetune.evaluation.prediction_rows import read_rows
+from finetune.evaluation.predictions import read_rows
 from finetune.evaluation.runs import find_gold, find_system
 from finetune.evaluation.scoring import score_answers
 from finetune.evaluation.span_matching import match_sentences, scores_by_way
@@ -61,13 +68,13 @@ class Analysis:
 
     predictions: str
     gold: str
-    form: str
+    kind: str
     num_examples: int
     scores: dict[str, float]
     tables: dict[str, Table] = field(default_factory=dict)
     confidences: tuple[list[float], list[bool]] = field(default_factory=lambda: ([], []))
-    mistakes: list[Mistake] = field(default_factory=list)
-    contradictions: list[Mistake] = field(default_factory=list)
+    errors: list[ErrorCase] = field(default_factory=list)
+    contradictions: list[ErrorCase] = field(default_factory=list)
     not_credible: str = ""
 
     @property
@@ -76,7 +83,7 @@ class Analysis:
         return reliability(*self.confidences) if self.confidences[0] else []
 
 
-def analyse(
+def analyze(
     predictions: str,
     gold: str | None = None,
     *,
@@ -98,84 +105,84 @@ def analyse(
         )
     of_gold = {} if gold is None and train is not None else columns or {}
     right = find_gold(gold, of_gold, [system], split)
-    run = beside(read_rows(system.files[0]), right)
-    seen = right.train if train is None else training_examples(train, columns, run.form)
-    return analyse_answers(run, seen, str(system.files[0]), right.name)
+    run = align(read_rows(system.files[0]), right)
+    seen = right.train if train is None else training_examples(train, columns, run.kind)
+    return analyze_predictions(run, seen, str(system.files[0]), right.name)
 
 
-def analyse_answers(
-    run: Answers,
+def analyze_predictions(
+    run: AlignedPredictions,
     train: Sequence[Example] | None = None,
     predictions: str = "",
     gold: str = "",
 ) -> Analysis:
     """Analyse answers that lie beside their gold; ``train`` is what the system learned from."""
-    found = Analysis(predictions, gold, run.form, len(run.gold), score_answers(run))
-    pairs = [pair for each in judged(run) or () for pair in each]
+    found = Analysis(predictions, gold, run.kind, len(run.gold), score_answers(run))
+    pairs = [pair for each in with_probabilities(run) or () for pair in each]
     found.confidences = [sure for sure, _ in pairs], [right for _, right in pairs]
-    if run.form == "label":
+    if run.kind == "label":
         _labels(found, run)
-    elif run.form == "labels":
+    elif run.kind == "labels":
         _sets(found, run)
-    elif run.form == "number":
-        found.mistakes = number_mistakes(run.examples, run.gold, run.answers)  # type: ignore[arg-type]
-    elif run.form == "tags" and run.schemes[0] is None:
+    elif run.kind == "number":
+        found.errors = number_errors(run.examples, run.gold, run.predicted)  # type: ignore[arg-type]
+    elif run.kind == "tags" and run.schemes[0] is None:
         _words(found, run, train)
     else:
         _spans(found, run, train)
     return found
 
 
-def _labels(found: Analysis, run: Answers) -> None:
+def _labels(found: Analysis, run: AlignedPredictions) -> None:
     found.scores["micro_f1"] = found.scores["accuracy"]  # one answer each: the same number
-    found.tables["label"] = scored_table(f1_scores(run.gold, run.answers), "label")
-    found.tables |= confusion_tables(run.gold, run.answers)
+    found.tables["label"] = scored_table(f1_scores(run.gold, run.predicted), "label")
+    found.tables |= confusion_tables(run.gold, run.predicted)
     found.tables["text length"] = length_table(run)
-    known = of_labels(run)
-    found.mistakes = label_mistakes(run.examples, run.gold, run.answers, known or ())  # type: ignore[arg-type]
-    if chances := chances_of_labels(run):
+    known = predicted_label_probabilities(run)
+    found.errors = label_errors(run.examples, run.gold, run.predicted, known or ())  # type: ignore[arg-type]
+    if chances := label_probabilities(run):
         error = error_of(found.bins) if found.bins else 1.0
         found.not_credible = why_not_credible(found.scores["accuracy"], error)
         if not found.not_credible:
             found.contradictions = contradictions(run.examples, run.gold, chances)  # type: ignore[arg-type]
 
 
-def _sets(found: Analysis, run: Answers) -> None:
+def _sets(found: Analysis, run: AlignedPredictions) -> None:
     """Every label of every text is an answer of its own, with the probability that it applies."""
-    found.tables["label"] = scored_table(multilabel_sets(run.gold, run.answers), "label")
-    chances = chances_of_labels(run)
-    found.mistakes = set_mistakes(run.examples, run.gold, run.answers, chances or ())  # type: ignore[arg-type]
+    found.tables["label"] = scored_table(multilabel_sets(run.gold, run.predicted), "label")
+    chances = label_probabilities(run)
+    found.errors = label_set_errors(run.examples, run.gold, run.predicted, chances or ())  # type: ignore[arg-type]
 
 
-def _words(found: Analysis, run: Answers, train: Sequence[Example] | None) -> None:
+def _words(found: Analysis, run: AlignedPredictions, train: Sequence[Example] | None) -> None:
     """Tags that spell no spans, such as parts of speech."""
     words = _words_of(run.examples)
-    flat = [[tag for tags in side for tag in tags] for side in (run.gold, run.answers)]
+    flat = [[tag for tags in side for tag in tags] for side in (run.gold, run.predicted)]
     found.tables["tag"] = scored_table(f1_scores(*flat), "tag")
     found.tables |= confusion_tables(*flat)
     learned = _token_examples(train)
     seen = None
     if learned is not None:
         seen = tags_of_words(_words_of(learned), [example.tags or () for example in learned])
-    for name, groups in word_breakdowns(words, run.gold, run.answers, seen).items():
+    for name, groups in word_breakdowns(words, run.gold, run.predicted, seen).items():
         found.tables[name] = parts_table(groups, name, "words")
         if name == "in training":
             unseen = [part for part in groups if part.name == KNOWN[2]]
             found.scores["unseen_words"] = float(sum(part.number for part in unseen))
             found.scores["unseen_word_accuracy"] = sum(part.accuracy for part in unseen)
-    known = of_words(run)
-    found.mistakes = word_mistakes(run.examples, run.gold, run.answers, known or ())  # type: ignore[arg-type]
+    known = word_probabilities(run)
+    found.errors = word_errors(run.examples, run.gold, run.predicted, known or ())  # type: ignore[arg-type]
 
 
-def _spans(found: Analysis, run: Answers, train: Sequence[Example] | None) -> None:
+def _spans(found: Analysis, run: AlignedPredictions, train: Sequence[Example] | None) -> None:
     """Spans, or tags that spell them, read as conlleval does."""
-    words, gold, answers = _words_of(run.examples), run.gold, run.answers
+    words, gold, answers = _words_of(run.examples), run.gold, run.predicted
     known = None
-    if run.form == "tags":
+    if run.kind == "tags":
         source, answered = map(str, run.schemes)
         gold = [tags_to_spans(tags, source) for tags in gold]
         answers = [tags_to_spans(tags, answered) for tags in answers]
-        known = of_words(run)
+        known = word_probabilities(run)
     matches = match_sentences(gold, answers)
     ways = scores_by_way(matches)
     found.tables["counted"] = [{"counted": way} | scores for way, scores in ways.items()]
@@ -195,8 +202,8 @@ def _spans(found: Analysis, run: Answers, train: Sequence[Example] | None) -> No
     forms = None if learned is None else forms_of(learned)
     for name, groups in span_breakdowns(words, gold, answers, forms).items():
         found.tables[name] = span_parts_table(groups, name)
-    confidences = of_spans(run, gold, answers, known)
-    found.mistakes = span_mistakes(run.examples, gold, answers, confidences)  # type: ignore[arg-type]
+    confidences = span_probabilities(run, gold, answers, known)
+    found.errors = span_errors(run.examples, gold, answers, confidences)  # type: ignore[arg-type]
 
 
 def _words_of(examples: Sequence[Any]) -> list[Sequence[str]]:
@@ -214,7 +221,7 @@ def record(found: Analysis, num_examples: int) -> dict[str, Any]:
     return {
         "predictions": found.predictions,
         "gold": found.gold,
-        "form": found.form,
+        "form": found.kind,
         "num_examples": found.num_examples,
         "scores": found.scores,
         "tables": found.tables,
@@ -222,21 +229,21 @@ def record(found: Analysis, num_examples: int) -> dict[str, Any]:
             "expected_calibration_error": error_of(found.bins) if found.bins else None,
             "bins": [each._asdict() for each in found.bins],
         },
-        "mistakes": counts_of(found.mistakes),
+        "mistakes": count_categories(found.errors),
         "num_contradictions": len(found.contradictions),
         "contradictions": [m.record() for m in found.contradictions[:num_examples]],
         "contradictions_left_out": found.not_credible or None,
-        "most_confident": [m.record() for m in most_confident(found.mistakes, num_examples)],
+        "most_confident": [m.record() for m in most_confident(found.errors, num_examples)],
         "examples": {
             name: [mistake.record() for mistake in some]
-            for name, some in first_of_each(found.mistakes, num_examples).items()
+            for name, some in first_by_category(found.errors, num_examples).items()
         },
     }
 
 
-def first_of_each(mistakes: Sequence[Mistake], number: int) -> dict[str, list[Mistake]]:
+def first_by_category(mistakes: Sequence[ErrorCase], number: int) -> dict[str, list[ErrorCase]]:
     """Some mistakes of each category: the surest first where that is known, else as they come."""
-    by_category: dict[str, list[Mistake]] = {name: [] for name in counts_of(mistakes)}
+    by_category: dict[str, list[ErrorCase]] = {name: [] for name in count_categories(mistakes)}
     for mistake in mistakes:
         by_category[mistake.category].append(mistake)
     return {

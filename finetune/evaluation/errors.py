@@ -21,7 +21,7 @@ MOST_LETTERS = 200
 
 
 @dataclass(frozen=True)
-class Mistake:
+class ErrorCase:
     """One wrong answer.
 
     ``gold`` and ``predicted`` are JSON values: a label, a number, or a span with its ``start``,
@@ -44,12 +44,12 @@ class Mistake:
         return {name: value for name, value in asdict(self).items() if name != "excerpt"}
 
 
-def span_mistakes(
+def span_errors(
     examples: Sequence[TokenExample],
     gold: Sequence[Collection[Span]],
     predicted: Sequence[Collection[Span]],
     confidences: Sequence[Mapping[Span, float]] = (),
-) -> list[Mistake]:
+) -> list[ErrorCase]:
     """Every gold or predicted span that is not right, in one mistake, in the order of the data.
 
     ``confidences`` has those of the spans of each sentence, also of gold spans that were missed
@@ -72,12 +72,12 @@ def span_mistakes(
     return found
 
 
-def word_mistakes(
+def word_errors(
     examples: Sequence[TokenExample],
     gold: Sequence[Sequence[str]],
     predicted: Sequence[Sequence[str]],
     confidences: Sequence[Sequence[float] | None] = (),
-) -> list[Mistake]:
+) -> list[ErrorCase]:
     """Every word with a wrong tag; the category is what was taken for what."""
     found = []
     confidences = confidences or [None] * len(examples)
@@ -94,12 +94,12 @@ def word_mistakes(
     return found
 
 
-def label_mistakes(
+def label_errors(
     examples: Sequence[TextExample],
     gold: Sequence[str],
     predicted: Sequence[str],
     confidences: Sequence[float | None] = (),
-) -> list[Mistake]:
+) -> list[ErrorCase]:
     """Every text with a wrong label; the category is what was taken for what."""
     confidences = confidences or [None] * len(examples)
     rows = zip(examples, gold, predicted, confidences, strict=True)
@@ -112,7 +112,7 @@ def label_mistakes(
 
 def contradictions(
     examples: Sequence[TextExample], gold: Sequence[str], chances: Sequence[Mapping[str, float]]
-) -> list[Mistake]:
+) -> list[ErrorCase]:
     """Texts whose gold label the answer contradicts with more confidence than is usual for its
     class (``probable_label_errors``), the surest first.
 
@@ -130,12 +130,12 @@ def contradictions(
     ]
 
 
-def set_mistakes(
+def label_set_errors(
     examples: Sequence[TextExample],
     gold: Sequence[Collection[str]],
     predicted: Sequence[Collection[str]],
     chances: Sequence[Mapping[str, float]] = (),
-) -> list[Mistake]:
+) -> list[ErrorCase]:
     """Every label that a text has and did not get (a miss), or got and does not have.
 
     ``chances`` has the probability of each label for each text.
@@ -152,9 +152,9 @@ def set_mistakes(
     return found
 
 
-def number_mistakes(
+def number_errors(
     examples: Sequence[TextExample], gold: Sequence[float], predicted: Sequence[float]
-) -> list[Mistake]:
+) -> list[ErrorCase]:
     """All texts, those with the largest errors first."""
     rows = sorted(
         zip(examples, gold, predicted, strict=True), key=lambda row: -abs(row[1] - row[2])
@@ -162,12 +162,12 @@ def number_mistakes(
     return [_of_text("error", *row, None) for row in rows]
 
 
-def counts_of(mistakes: Iterable[Mistake]) -> dict[str, int]:
+def count_categories(mistakes: Iterable[ErrorCase]) -> dict[str, int]:
     """How many mistakes there are of each category, the commonest first."""
     return dict(Counter(mistake.category for mistake in mistakes).most_common())
 
 
-def most_confident(mistakes: Iterable[Mistake], number: int) -> list[Mistake]:
+def most_confident(mistakes: Iterable[ErrorCase], number: int) -> list[ErrorCase]:
     """The mistakes that the system was surest of; none where it gave no probabilities."""
     known = [mistake for mistake in mistakes if mistake.confidence is not None]
     return sorted(known, key=lambda mistake: -(mistake.confidence or 0.0))[:number]
@@ -190,8 +190,8 @@ def _of_words(
     gold: Any,
     predicted: Any,
     confidence: float | None,
-) -> Mistake:
-    return Mistake(
+) -> ErrorCase:
+    return ErrorCase(
         category, example.id, example.where, gold, predicted, confidence, text,
         excerpt(example.words, *extent),
     )  # fmt: skip
@@ -199,9 +199,9 @@ def _of_words(
 
 def _of_text(
     category: str, example: TextExample, gold: Any, predicted: Any, confidence: float | None
-) -> Mistake:
+) -> ErrorCase:
     text = example.text if example.pair is None else f"{example.text} ||| {example.pair}"
-    return Mistake(
+    return ErrorCase(
         category, example.id, example.where, gold, predicted, confidence, text, shown(text)
     )
 

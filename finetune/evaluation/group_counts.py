@@ -14,10 +14,9 @@ import numpy as np
 
 from finetune.data.spans import inner_spans
 from finetune.data.tag_schemes import tags_to_spans
+from finetune.evaluation.alignment import AlignedPredictions, with_probabilities
 from finetune.evaluation.analysis_tables import TEXT_LENGTHS, text_lengths
-from finetune.evaluation.answers import Answers
 from finetune.evaluation.calibration import NUM_BINS, bins_of
-from finetune.evaluation.confidences import judged
 from finetune.evaluation.counts import Sums, ratio
 from finetune.evaluation.item_counts import kind_of, mean_of
 from finetune.evaluation.span_matching import credit, kinds_of, match_spans
@@ -33,15 +32,15 @@ from finetune.evaluation.subgroups import (
 )
 from finetune.types import Example, Span, TokenExample
 
-Counted = Callable[[Answers], Sums]
+Counted = Callable[[AlignedPredictions], Sums]
 Sides = list[tuple[Collection[Span], Collection[Span]]]
 """The spans of each sentence in gold and in the answers."""
 
 
-def spans_of(run: Answers) -> Sides:
+def spans_of(run: AlignedPredictions) -> Sides:
     """Spans, or those of tags, read as conlleval does."""
-    gold, answers = run.gold, run.answers
-    if run.form == "tags":
+    gold, answers = run.gold, run.predicted
+    if run.kind == "tags":
         source, answered = run.schemes[0] or "", run.schemes[1] or run.schemes[0] or ""
         gold = [tags_to_spans(tags, source) for tags in gold]
         answers = [tags_to_spans(tags, answered) for tags in answers]
@@ -49,14 +48,17 @@ def spans_of(run: Answers) -> Sides:
 
 
 def matched(
-    run: Answers, names: Sequence[str], way: str, rate: Callable[[np.ndarray], np.ndarray]
+    run: AlignedPredictions,
+    names: Sequence[str],
+    way: str,
+    rate: Callable[[np.ndarray], np.ndarray],
 ) -> Sums:
     """A rate under one of the ways of counting: credit, answered and gold spans [N, 3]."""
     rows = [credit(kinds_of([match_spans(*sides)]), way) for sides in spans_of(run)]
     return Sums(np.array(rows, dtype=np.float64), rate)
 
 
-def nested_f1(run: Answers, names: Sequence[str], inner: bool) -> Sums:
+def nested_f1(run: AlignedPredictions, names: Sequence[str], inner: bool) -> Sums:
     """F1 of inner or of outermost spans, as in ``span_ner_scores``."""
     rows = []
     for gold, answers in ((set(gold), set(answers)) for gold, answers in spans_of(run)):
@@ -71,13 +73,13 @@ def _part_f1(sums: np.ndarray) -> np.ndarray:
     return ratio(2 * precision * recall, precision + recall)
 
 
-def calibration_error(run: Answers, names: Sequence[str]) -> Sums:
+def calibration_error(run: AlignedPredictions, names: Sequence[str]) -> Sums:
     """The expected calibration error: answers, confidence and right ones of each bin [N, 3 B].
 
     That of few answers is larger, so resamples, which repeat some, have larger ones than the whole.
     """
     rows = np.zeros((len(run.gold), 3, NUM_BINS))
-    for counts, pairs in zip(rows, judged(run) or (), strict=True):
+    for counts, pairs in zip(rows, with_probabilities(run) or (), strict=True):
         confidences, right = np.array(pairs, dtype=np.float64).reshape(-1, 2).T
         place = bins_of(confidences)
         for row, weights in zip(counts, (None, confidences, right), strict=True):
@@ -91,7 +93,7 @@ def _bin_gaps(sums: np.ndarray) -> np.ndarray:
 
 
 def group_counters(
-    runs: Sequence[Answers], train: Sequence[Example] | None = None
+    runs: Sequence[AlignedPredictions], train: Sequence[Example] | None = None
 ) -> dict[str, Counted]:
     """How to count each group that the tables of `finetune analyse` have, by name of metric.
 
@@ -140,7 +142,7 @@ def _named(
     }
 
 
-def _group_f1(run: Answers, groups: Naming, group: str) -> Sums:
+def _group_f1(run: AlignedPredictions, groups: Naming, group: str) -> Sums:
     """F1 of the spans of one group: the counts of a ``SpanPart`` [N, 4]."""
     rows = [
         span_counts(index, *sides, groups).get(group, [0] * 4)
@@ -150,7 +152,7 @@ def _group_f1(run: Answers, groups: Naming, group: str) -> Sums:
 
 
 def _accuracy(
-    run: Answers,
+    run: AlignedPredictions,
     groups: Sequence[Sequence[str]],
     group: str,
     pairs: Callable[[Any, Any], Sequence[tuple[str, str]]],
@@ -162,7 +164,7 @@ def _accuracy(
             for name, (gold, answer) in zip(names, pairs(*sides), strict=True)
             if name == group
         ]
-        for names, sides in zip(groups, zip(run.gold, run.answers, strict=True), strict=True)
+        for names, sides in zip(groups, zip(run.gold, run.predicted, strict=True), strict=True)
     ]
     return mean_of(list(map(sum, of_group)), list(map(len, of_group)))
 

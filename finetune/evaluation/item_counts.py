@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from finetune.data.tag_schemes import strict_spans, tags_to_spans
-from finetune.evaluation.answers import Answers, in_scheme_of_gold
+from finetune.evaluation.alignment import AlignedPredictions, in_scheme_of_gold
 from finetune.evaluation.counts import Sums, ratio
 from finetune.evaluation.positive import positive_label
 from finetune.types import Span
@@ -26,14 +26,14 @@ class Items(NamedTuple):
     gold: list[list[str]]
 
 
-def kind_of(run: Answers) -> str:
+def kind_of(run: AlignedPredictions) -> str:
     """The form, with tags that spell spans (``tags``) apart from those that do not (``plain``)."""
-    return "plain" if run.form == "tags" and run.schemes[0] is None else run.form
+    return "plain" if run.kind == "tags" and run.schemes[0] is None else run.kind
 
 
-def items_of(run: Answers, reading: str = "conll") -> Items:
+def items_of(run: AlignedPredictions, reading: str = "conll") -> Items:
     """Names of labels, tags or spans; tags that spell spans are read by conlleval or strictly."""
-    pairs: list[tuple[Any, Any]] = list(zip(run.gold, run.answers, strict=True))
+    pairs: list[tuple[Any, Any]] = list(zip(run.gold, run.predicted, strict=True))
     kind = kind_of(run)
     if kind == "plain":
         right = [[a for a, b in zip(*pair, strict=True) if a == b] for pair in pairs]
@@ -69,7 +69,7 @@ def f1(sums: np.ndarray) -> np.ndarray:
 
 
 def share(
-    run: Answers,
+    run: AlignedPredictions,
     names: Sequence[str],
     rate: Callable[[np.ndarray], np.ndarray],
     reading: str = "conll",
@@ -83,7 +83,9 @@ def share(
     return Sums(np.array(rows, dtype=np.float64).T, rate)
 
 
-def by_name(run: Answers, names: Sequence[str], score: Callable[..., np.ndarray]) -> Sums:
+def by_name(
+    run: AlignedPredictions, names: Sequence[str], score: Callable[..., np.ndarray]
+) -> Sums:
     """A function of the counts of all names: right, answered and gold, [N, 3 C]."""
     index = {name: column for column, name in enumerate(names)}
     items = items_of(run)
@@ -132,7 +134,7 @@ def _hamming_score(sums: np.ndarray) -> np.ndarray:
     return ratio(wrong, number * occurs.sum(axis=-1))
 
 
-def hamming_loss(run: Answers, names: Sequence[str]) -> Sums:
+def hamming_loss(run: AlignedPredictions, names: Sequence[str]) -> Sums:
     """The share of wrong decisions."""
     counts = by_name(run, names, macro_f1).rows.reshape(len(run.gold), 3, len(names))
     right, answered, gold = (counts[:, part] for part in range(3))
@@ -148,17 +150,17 @@ def mean_of(values: Sequence[float], counts: Sequence[float] | None = None) -> S
     return Sums(rows, lambda sums: ratio(sums[..., 0], sums[..., 1]))
 
 
-def subset_accuracy(run: Answers, names: Sequence[str]) -> Sums:
+def subset_accuracy(run: AlignedPredictions, names: Sequence[str]) -> Sums:
     """The share of examples with exactly the right set."""
-    return mean_of([set(g) == set(a) for g, a in zip(run.gold, run.answers, strict=True)])
+    return mean_of([set(g) == set(a) for g, a in zip(run.gold, run.predicted, strict=True)])
 
 
-def tag_accuracy(run: Answers, names: Sequence[str]) -> Sums:
+def tag_accuracy(run: AlignedPredictions, names: Sequence[str]) -> Sums:
     """Equal tags; those of another scheme are written in that of gold first."""
     sides = zip(run.gold, in_scheme_of_gold(run), strict=True)
     return mean_of([sum(map(str.__eq__, *each)) for each in sides], [len(g) for g in run.gold])
 
 
-def positive_f1(run: Answers, names: Sequence[str]) -> Sums:
+def positive_f1(run: AlignedPredictions, names: Sequence[str]) -> Sums:
     """F1 of the positive class of two labels."""
     return share(run, names, f1, name=positive_label(names))

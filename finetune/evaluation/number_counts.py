@@ -15,30 +15,30 @@ from finetune.evaluation.item_counts import mean_of
 from finetune.types import UserError
 
 if TYPE_CHECKING:
-    from finetune.evaluation.answers import Answers
+    from finetune.evaluation.alignment import AlignedPredictions
 
 
-def answers_of(runs: Sequence[Answers]) -> list[float]:
+def answers_of(runs: Sequence[AlignedPredictions]) -> list[float]:
     """The answers of all runs; raises ValueError if one of them, or of gold, is not finite."""
-    for number in (number for run in runs for number in (*run.answers, *run.gold)):
+    for number in (number for run in runs for number in (*run.predicted, *run.gold)):
         if not np.isfinite(number):
             raise UserError(f"gold or a prediction is {number}: only finite numbers have a score.")
-    return [answer for run in runs for answer in run.answers]
+    return [answer for run in runs for answer in run.predicted]
 
 
-def squared_error(run: Answers, seen: Sequence[float]) -> Sums:
+def squared_error(run: AlignedPredictions, seen: Sequence[float]) -> Sums:
     """The mean of squared differences."""
-    return mean_of([(g - a) ** 2 for g, a in zip(run.gold, run.answers, strict=True)])
+    return mean_of([(g - a) ** 2 for g, a in zip(run.gold, run.predicted, strict=True)])
 
 
-def pearson(run: Answers, seen: Sequence[float]) -> Sums:
+def pearson(run: AlignedPredictions, seen: Sequence[float]) -> Sums:
     """Five moments and the number.
 
     Numbers are standardised first, so that little cancels; answers by those of all runs, which
     keeps runs comparable whose answers are swapped.
     """
     x = _standardised(run.gold, run.gold)
-    y = _standardised(run.answers, seen)
+    y = _standardised(run.predicted, seen)
     rows = np.column_stack([x * y, x, y, x * x, y * y, np.ones(len(x))])
     return Sums(rows, _correlation)
 
@@ -57,7 +57,7 @@ def _correlation(sums: np.ndarray) -> np.ndarray:
     return np.clip(ratio(number * xy - x * y, roots[0] * roots[1]), -1, 1)
 
 
-def spearman(run: Answers, seen: Sequence[float]) -> Ranks:
+def spearman(run: AlignedPredictions, seen: Sequence[float]) -> Ranks:
     """Both sides, to be ranked."""
-    gold, answers = (np.asarray(side, dtype=np.float64) for side in (run.gold, run.answers))
+    gold, answers = (np.asarray(side, dtype=np.float64) for side in (run.gold, run.predicted))
     return Ranks(gold, answers)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from finetune.config.tasks import CONFIGS, TrainConfig, from_settings
 from finetune.data import Dataset, hold_out
 from finetune.evaluation.gold import Gold
-from finetune.evaluation.prediction_rows import has_gold_column
+from finetune.evaluation.predictions import has_gold_column
 from finetune.tasks import task_class
 from finetune.types import Example, TextExample, UserError, shortened
 

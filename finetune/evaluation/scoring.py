@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from finetune.evaluation.answers import Answers, beside
+from finetune.evaluation.alignment import AlignedPredictions, align
 from finetune.evaluation.gold import Gold
 from finetune.evaluation.metrics import (
     classification_scores,
@@ -13,7 +13,7 @@ from finetune.evaluation.metrics import (
     regression_scores,
     tagging_scores,
 )
-from finetune.evaluation.prediction_rows import read_rows
+from finetune.evaluation.predictions import read_rows
 from finetune.evaluation.span_metrics import span_ner_scores
 
 
@@ -27,18 +27,18 @@ def score_predictions(
     columns, the last of which is the answer. Tags go before spans where a line has both. Raises
     ValueError where the files do not fit each other.
     """
-    return score_answers(beside(read_rows(predictions), Gold(gold, columns)))
+    return score_answers(align(read_rows(predictions), Gold(gold, columns)))
 
 
-def score_answers(run: Answers) -> dict[str, float]:
+def score_answers(run: AlignedPredictions) -> dict[str, float]:
     """Metrics by name of answers that lie beside their gold."""
-    gold, answers = run.gold, run.answers
-    if run.form == "tags":
+    gold, answers = run.gold, run.predicted
+    if run.kind == "tags":
         return tagging_scores(gold, answers, *run.schemes)
-    if run.form == "spans":
+    if run.kind == "spans":
         return span_ner_scores(gold, answers)
-    if run.form == "number":
+    if run.kind == "number":
         return regression_scores(gold, answers)
-    if run.form == "label":
+    if run.kind == "label":
         return classification_scores(gold, answers, sorted({*gold, *answers}))
     return multilabel_scores(gold, answers, sorted({n for each in (*gold, *answers) for n in each}))

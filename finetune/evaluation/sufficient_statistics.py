@@ -14,8 +14,7 @@ from typing import Any
 
 from finetune.data.spans import inner_spans
 from finetune.evaluation import item_counts, number_counts
-from finetune.evaluation.answers import Answers
-from finetune.evaluation.confidences import judged
+from finetune.evaluation.alignment import AlignedPredictions, with_probabilities
 from finetune.evaluation.counts import Ranks, Sums
 from finetune.evaluation.group_counts import calibration_error, group_counters, matched, nested_f1
 from finetune.evaluation.item_counts import by_name, items_of, kind_of, share
@@ -26,14 +25,14 @@ LOWER_IS_BETTER = frozenset({"mse", "hamming_loss", "ece"})
 """Metrics of which the smaller value is the better."""
 
 
-def default_metric(run: Answers) -> str:
+def default_metric(run: AlignedPredictions) -> str:
     """The metric that selects models of this kind in training."""
     usual = {"label": "accuracy", "labels": "micro_f1", "number": "pearson", "plain": "accuracy"}
-    return usual.get(kind_of(run), "span_f1_conll" if run.form == "tags" else "span_f1_strict")
+    return usual.get(kind_of(run), "span_f1_conll" if run.kind == "tags" else "span_f1_strict")
 
 
 def count(
-    metric: str, runs: Sequence[Answers], train: Sequence[Example] | None = None
+    metric: str, runs: Sequence[AlignedPredictions], train: Sequence[Example] | None = None
 ) -> list[Sums] | list[Ranks]:
     """What each example of each run counts towards a metric.
 
@@ -60,7 +59,7 @@ def count(
 
 def _refusal(
     metric: str,
-    runs: Sequence[Answers],
+    runs: Sequence[AlignedPredictions],
     names: Sequence[Any],
     groups: Collection[str],
     train: Sequence[Example] | None,
@@ -73,26 +72,26 @@ def _refusal(
     ]
     near = perhaps(metric, [usual] if usual.startswith(metric) else legal)
     asked = "in_training" in metric or "unseen" in metric
-    if asked and train is None and runs[0].form in ("tags", "spans"):
+    if asked and train is None and runs[0].kind in ("tags", "spans"):
         near = " Training data are not known: name them with --train FILE."
     return f"--metric {metric} does not fit these predictions: choose {shortened(legal, 16)}.{near}"
 
 
-def _seen(runs: Sequence[Answers]) -> list[Any]:
+def _seen(runs: Sequence[AlignedPredictions]) -> list[Any]:
     """All names in gold or answers of any run, sorted; of numbers all answers."""
-    if runs[0].form == "number":
+    if runs[0].kind == "number":
         return number_counts.answers_of(runs)
     sides = [side for run in runs for side in items_of(run)[1:]]
     return sorted({name for side in sides for names in side for name in names})
 
 
-def _fits(metric: str, runs: Sequence[Answers], names: Sequence[Any]) -> bool:
+def _fits(metric: str, runs: Sequence[AlignedPredictions], names: Sequence[Any]) -> bool:
     """Whether a metric of this kind of answers is told of these."""
     if metric == "f1":
         return len(names) == 2
     if metric in _NESTED:
         return any(inner_spans(spans) for spans in runs[0].gold)
-    return metric != "ece" or all(judged(run) for run in runs)
+    return metric != "ece" or all(with_probabilities(run) for run in runs)
 
 
 _RATES = {"precision": item_counts.precision, "recall": item_counts.recall, "f1": item_counts.f1}

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from finetune.data.tag_schemes import tags_to_spans
-from finetune.evaluation.answers import Answers
-from finetune.evaluation.errors import AROUND, Mistake, most_confident
+from finetune.evaluation.alignment import AlignedPredictions
+from finetune.evaluation.errors import AROUND, ErrorCase, most_confident
 from finetune.reporting.highlight import clipped, marked
 from finetune.reporting.html import EMPTY, Html, element, joined, own_text
 from finetune.reporting.runs import Evaluated, Run
@@ -125,13 +125,13 @@ def _counted(values: Iterable[Sequence[str]]) -> dict[str, int]:
 def cards(name: str, evaluated: Evaluated, most: int) -> tuple[list[Card], int]:
     """The first examples with mistakes, the surest first, and how many there are in all."""
     analysis, run = evaluated.analysis, evaluated.answers
-    by_id: defaultdict[int, list[Mistake]] = defaultdict(list)
-    for mistake in analysis.mistakes:
+    by_id: defaultdict[int, list[ErrorCase]] = defaultdict(list)
+    for mistake in analysis.errors:
         by_id[mistake.id].append(mistake)
     doubtful = {mistake.id: mistake for mistake in analysis.contradictions}
     for number, mistake in doubtful.items():
         by_id.setdefault(number, [mistake])
-    surest = {m.id for m in most_confident(analysis.mistakes, MOST_SURE)}
+    surest = {m.id for m in most_confident(analysis.errors, MOST_SURE)}
     order = sorted(by_id, key=lambda number: -max(m.confidence or 0.0 for m in by_id[number]))
     places = {example.id: place for place, example in enumerate(run.examples)}
     sides = _sides(run)
@@ -141,7 +141,7 @@ def cards(name: str, evaluated: Evaluated, most: int) -> tuple[list[Card], int]:
         groups = ((SUREST, surest), (CONTRADICTION, doubtful))
         views = [view for view, ids in groups if number in ids]
         body = _body(run, place, sides, some, doubtful.get(number))
-        kinds = dict.fromkeys(m.category for m in some if analysis.form != "number")
+        kinds = dict.fromkeys(m.category for m in some if analysis.kind != "number")
         labels = dict.fromkeys(
             label for m in some for label in (_label(m.gold), _label(m.predicted)) if label
         )
@@ -149,14 +149,14 @@ def cards(name: str, evaluated: Evaluated, most: int) -> tuple[list[Card], int]:
     return made, len(by_id)
 
 
-def _sides(run: Answers) -> tuple[Sequence[Any], Sequence[Any]] | None:
+def _sides(run: AlignedPredictions) -> tuple[Sequence[Any], Sequence[Any]] | None:
     """Gold and answered spans of each sentence, read as the analysis does; None for others."""
-    if run.form == "spans":
-        return run.gold, run.answers
-    if run.form == "tags" and run.schemes[0] is not None:
+    if run.kind == "spans":
+        return run.gold, run.predicted
+    if run.kind == "tags" and run.schemes[0] is not None:
         gold, answered = map(str, run.schemes)
         return ([tags_to_spans(tags, gold) for tags in run.gold],
-                [tags_to_spans(tags, answered) for tags in run.answers])  # fmt: skip
+                [tags_to_spans(tags, answered) for tags in run.predicted])  # fmt: skip
     return None
 
 
@@ -167,7 +167,11 @@ def _label(side: Any) -> str:
 
 
 def _body(
-    run: Answers, place: int, sides: Any, some: Sequence[Mistake], doubtful: Mistake | None
+    run: AlignedPredictions,
+    place: int,
+    sides: Any,
+    some: Sequence[ErrorCase],
+    doubtful: ErrorCase | None,
 ) -> Html:
     example = run.examples[place]
     where = element("p", example.where or f"example {example.id}", class_="where")
@@ -189,7 +193,7 @@ def _body(
     return joined([where, element("dl", *lines, class_="sides"), _listed(some)])
 
 
-def _spans_of(sides: Any, place: int, some: Sequence[Mistake]) -> tuple[list[Span], list[Span]]:
+def _spans_of(sides: Any, place: int, some: Sequence[ErrorCase]) -> tuple[list[Span], list[Span]]:
     """The spans to mark: all of gold and answer, or of plain tags those of the wrong words."""
     if sides is not None:
         return [list(dict.fromkeys(side[place])) for side in sides]  # type: ignore[return-value]
@@ -199,7 +203,7 @@ def _spans_of(sides: Any, place: int, some: Sequence[Mistake]) -> tuple[list[Spa
     ]  # type: ignore[return-value]
 
 
-def _extent(example: TokenExample, some: Sequence[Mistake]) -> tuple[int, int]:
+def _extent(example: TokenExample, some: Sequence[ErrorCase]) -> tuple[int, int]:
     """The words to show: all, or those around the mistakes where a sentence is long."""
     number = len(example.words)
     if number <= MOST_WORDS:
@@ -210,7 +214,7 @@ def _extent(example: TokenExample, some: Sequence[Mistake]) -> tuple[int, int]:
     return first, min(last, first + MOST_WORDS)
 
 
-def _listed(some: Sequence[Mistake]) -> Html:
+def _listed(some: Sequence[ErrorCase]) -> Html:
     """What is wrong, span by span."""
     items = []
     for mistake in some[:MOST_LISTED]:
@@ -233,12 +237,12 @@ def _texts(example: TextExample) -> Html:
 
 
 def _text_verdict(
-    run: Answers, place: int, some: Sequence[Mistake], doubtful: Mistake | None
+    run: AlignedPredictions, place: int, some: Sequence[ErrorCase], doubtful: ErrorCase | None
 ) -> Html:
     """Gold, answer and probabilities of a text."""
-    gold, answer = run.gold[place], run.answers[place]
+    gold, answer = run.gold[place], run.predicted[place]
     kind = "right" if gold == answer else None
-    if run.form == "labels":
+    if run.kind == "labels":
         sides = [
             ("gold", [(name, "right" if name in answer else "missed") for name in gold]),
             ("predicted", [(name, "right" if name in gold else "wrong") for name in answer]),
@@ -246,7 +250,7 @@ def _text_verdict(
     else:
         sides = [("gold", [(shown(gold), kind or "missed")]),
                  ("predicted", [(shown(answer), kind or "wrong")])]  # fmt: skip
-    sure = _sure(some[0].confidence) if run.form == "label" and kind is None else EMPTY
+    sure = _sure(some[0].confidence) if run.kind == "label" and kind is None else EMPTY
     lines = [
         element("div", element("dt", name), element(
             "dd", *(joined([_label_mark(*each), " "]) for each in labels[:MOST_LISTED]),
@@ -255,7 +259,7 @@ def _text_verdict(
         for name, labels in sides
     ]  # fmt: skip
     parts: list[Any] = [element("dl", *lines, class_="sides"), _chances(run.rows[place])]
-    if run.form == "number":
+    if run.kind == "number":
         parts.append(element("p", f"error {abs(gold - answer):.4f}", class_="note"))
     if doubtful:
         said = f"Contradicts gold with more confidence than usual for {doubtful.predicted}"

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from finetune.config.tasks import RESULT_FREE
-from finetune.evaluation.answers import Answers, beside
-from finetune.evaluation.error_analysis import Analysis, analyse_answers
+from finetune.evaluation.alignment import AlignedPredictions, align
+from finetune.evaluation.error_analysis import Analysis, analyze_predictions
 from finetune.evaluation.gold import Gold
-from finetune.evaluation.prediction_rows import read_rows
+from finetune.evaluation.predictions import read_rows
 from finetune.evaluation.runs import find_gold, find_system
 from finetune.evaluation.significance import Estimate, estimate
 from finetune.evaluation.sufficient_statistics import count, default_metric
@@ -36,7 +36,7 @@ class Evaluated:
     """The answers of a run on one split, with what was found in them."""
 
     split: str
-    answers: Answers
+    answers: AlignedPredictions
     analysis: Analysis
 
 
@@ -163,7 +163,7 @@ def headline(runs: Sequence[Run], missing: list[str]) -> Headline | None:
     answers = [run.evaluated.answers for run in found if run.evaluated]
     if not answers:
         return None
-    if len({(each.form, len(each.gold)) for each in answers}) > 1:
+    if len({(each.kind, len(each.gold)) for each in answers}) > 1:
         missing.append("the runs answered different examples: no score over all of them")
         return None
     metric, counts = _counts(found[0].config.get("metric"), answers, missing)
@@ -198,7 +198,7 @@ def _counting(runs: Sequence[Run], missing: list[str]) -> tuple[list[Run], str]:
 
 
 def _counts(
-    wanted: str | None, answers: Sequence[Answers], missing: list[str]
+    wanted: str | None, answers: Sequence[AlignedPredictions], missing: list[str]
 ) -> tuple[str, Sequence[Any]]:
     """The metric asked for, or else the usual one where that does not fit the answers, counted."""
     usual = default_metric(answers[0])
@@ -233,10 +233,10 @@ def _evaluated(
         try:
             system = find_system(str(folder), name)
             gold = golds.get(name) or find_gold(None, {}, [system], name)
-            answers = beside(read_rows(system.files[0]), gold)
+            answers = align(read_rows(system.files[0]), gold)
             if not answers.gold:
                 raise UserError("no example with gold")
-            analysis = analyse_answers(answers, gold.train, str(system.files[0]), gold.name)
+            analysis = analyze_predictions(answers, gold.train, str(system.files[0]), gold.name)
             return Evaluated(name, answers, analysis)
         except (ValueError, OSError) as error:
             missing.append(f"{name} predictions cannot be looked at: {error}{_gold_hint(error)}")

@@ -10,7 +10,7 @@ from typing import Any
 from finetune.evaluation.analysis_tables import TITLES
 from finetune.evaluation.calibration import error_of
 from finetune.evaluation.error_analysis import Analysis
-from finetune.evaluation.errors import counts_of
+from finetune.evaluation.errors import count_categories
 from finetune.evaluation.subgroups import SENTENCE_LENGTHS, bucket, buckets
 from finetune.reporting.charts import bar_chart, line_chart, reliability_chart, scatter_chart
 from finetune.reporting.html import EMPTY, Html, details, element, figure, joined
@@ -103,7 +103,7 @@ def confusions(runs: Named) -> Html:
 
 def _confusions(evaluated: Evaluated) -> Html:
     analysis, parts = evaluated.analysis, []
-    if analysis.form == "number":
+    if analysis.kind == "number":
         return element("div", _scatter(evaluated), class_="charts")
     matrix = analysis.tables.get("confusion", [])
     if 0 < len(matrix) <= MOST_LABELS:
@@ -113,7 +113,7 @@ def _confusions(evaluated: Evaluated) -> Html:
                              "finetune analyse --json has it.", class_="note"))  # fmt: skip
     pairs = analysis.tables.get("confused", [])[:MOST_CONFUSED]
     parts.append(record_table(TITLES["confused"], pairs))
-    counts = counts_of(analysis.mistakes)
+    counts = count_categories(analysis.errors)
     if counts and not matrix:
         parts.append(table("Mistakes by kind", ["kind", "number"], [[*c] for c in counts.items()]))
     return element("div", *parts, class_="tables") if any(parts) else EMPTY
@@ -123,7 +123,7 @@ def _scatter(evaluated: Evaluated) -> Html:
     run = evaluated.answers
     number = len(run.gold)
     every = math.ceil(number / MOST_POINTS)  # not the first ones: data may be sorted
-    points = list(zip(run.gold, run.answers, strict=True))[::every]
+    points = list(zip(run.gold, run.predicted, strict=True))[::every]
     of_all = f" of {number:,}" if every > 1 else ""
     caption = f"Predicted over gold, {len(points):,}{of_all} texts"
     return figure(caption, scatter_chart(f"{caption}; the line is where both are equal", points))
@@ -136,13 +136,13 @@ def calibration(runs: Named) -> Html:
 
 def _calibration(evaluated: Evaluated) -> Html:
     bins = evaluated.analysis.bins
-    if evaluated.analysis.form == "number":
+    if evaluated.analysis.kind == "number":
         return EMPTY
     if not bins:
         return element("p", "No probabilities in the predictions: nothing on calibration.",
                        class_="note")  # fmt: skip
     what = {"label": "labels", "labels": "labels that may apply", "tags": "words"}
-    named = what.get(evaluated.analysis.form, "predicted spans")
+    named = what.get(evaluated.analysis.kind, "predicted spans")
     error = error_of(bins)
     said = (
         f"Expected calibration error {error:.4f}: on average, confidence and share of right "

@@ -40,7 +40,7 @@ def headline(system: System) -> Html:
 
 
 def _units(system: System) -> str:
-    form = next(run.evaluated.answers.form for run in system.runs if run.evaluated)
+    form = next(run.evaluated.answers.kind for run in system.runs if run.evaluated)
     return "sentences" if form in ("tags", "spans") else "texts"
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from finetune.data.tag_schemes import convert_tags
 from finetune.evaluation.confident_learning import confident_joint, probable_label_errors
-from finetune.evaluation.errors import excerpt, shown, span_mistakes
+from finetune.evaluation.errors import excerpt, shown, span_errors
 from finetune.training.cross_fitting import CrossFit
 from finetune.types import Span, TextExample, TokenExample
 
@@ -157,7 +157,7 @@ def _of_spans(examples: Sequence[TokenExample], evidence: Sequence[Any]) -> Susp
     confidences = [known | answered for known, answered in zip(missed, answers, strict=True)]
     places = {example.id: index for index, example in enumerate(examples)}
     rows = []
-    for mistake in span_mistakes(examples, gold, list(map(list, answers)), confidences):
+    for mistake in span_errors(examples, gold, list(map(list, answers)), confidences):
         index = places[mistake.id]
         right, said = mistake.gold, mistake.predicted
         score = float(mistake.confidence or 0.0)

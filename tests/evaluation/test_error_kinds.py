@@ -7,14 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from finetune.evaluation.errors import (
-    counts_of,
+    count_categories,
     excerpt,
-    label_mistakes,
+    label_errors,
+    label_set_errors,
     most_confident,
-    number_mistakes,
-    set_mistakes,
-    span_mistakes,
-    word_mistakes,
+    number_errors,
+    span_errors,
+    word_errors,
 )
 from finetune.evaluation.span_matching import KINDS
 from finetune.types import Span, TextExample, TokenExample
@@ -29,7 +29,7 @@ def test_a_boundary_error_with_its_sentence():
         [[Span(0, 2, "PER"), Span(3, 5, "LOC")]],
         [[Span(0, 2, "PER"), Span(4, 5, "LOC")]],
     )
-    (found,) = span_mistakes([SENTENCE], gold, predicted, [{Span(4, 5, "LOC"): 0.75}])
+    (found,) = span_errors([SENTENCE], gold, predicted, [{Span(4, 5, "LOC"): 0.75}])
     assert found.record() == {
         "category": "boundary",
         "id": 7,
@@ -45,9 +45,9 @@ def test_a_boundary_error_with_its_sentence():
 def test_mistakes_of_a_sentence_share_its_text():
     """A document with thousands of mistakes holds its text once."""
     gold, predicted = [["A"] * 5], [["B"] * 5]
-    assert len({id(mistake.text) for mistake in word_mistakes([SENTENCE], gold, predicted)}) == 1
+    assert len({id(mistake.text) for mistake in word_errors([SENTENCE], gold, predicted)}) == 1
     spans = [[Span(n, n + 1, "A") for n in range(5)]]
-    assert len({id(mistake.text) for mistake in span_mistakes([SENTENCE], spans, [[]])}) == 1
+    assert len({id(mistake.text) for mistake in span_errors([SENTENCE], spans, [[]])}) == 1
 
 
 drawn = st.lists(
@@ -59,31 +59,33 @@ drawn = st.lists(
 @settings(max_examples=40, deadline=None)
 @given(drawn, drawn)
 def test_every_wrong_span_is_in_one_mistake(gold: list[Span], predicted: list[Span]):
-    found = span_mistakes([SENTENCE], [gold], [predicted])
+    found = span_errors([SENTENCE], [gold], [predicted])
     for side, spans, other in (("gold", gold, predicted), ("predicted", predicted, gold)):
         records = [getattr(mistake, side) for mistake in found]
         there = [Span(r["start"], r["end"], r["label"]) for r in records if r is not None]
         assert sorted(there) == sorted(set(spans) - set(other))
     assert {mistake.category for mistake in found} <= {*KINDS[1:]}  # all but the right ones
-    assert sum(counts_of(found).values()) == len(found)
+    assert sum(count_categories(found).values()) == len(found)
 
 
 def test_words():
-    found = word_mistakes([SENTENCE], [["N", "N", "V", "N", "N"]], [["N", "V", "V", "D", "V"]],
+    found = word_errors([SENTENCE], [["N", "N", "V", "N", "N"]], [["N", "V", "V", "D", "V"]],
                           [[0.9, 0.8, 1.0, 0.6, 0.95]])  # fmt: skip
-    assert counts_of(found) == {"N taken for V": 2, "N taken for D": 1}
+    assert count_categories(found) == {"N taken for V": 2, "N taken for D": 1}
     assert [m.gold["text"] for m in found] == ["Lima", "New", "York"]
     assert [m.gold["text"] for m in most_confident(found, 2)] == ["York", "Lima"]
 
 
 def test_labels_sets_and_numbers():
-    found = label_mistakes(TEXTS, ["a", "b", "a"], ["a", "a", "b"], [0.9, 0.6, 0.7])
+    found = label_errors(TEXTS, ["a", "b", "a"], ["a", "a", "b"], [0.9, 0.6, 0.7])
     assert [(m.category, m.id, m.confidence) for m in found] == [
         ("b taken for a", 1, 0.6), ("a taken for b", 2, 0.7)]  # fmt: skip
-    found = set_mistakes(TEXTS[:1], [("x", "y")], [("y", "z")], [{"x": 0.2, "y": 0.9, "z": 0.6}])
+    found = label_set_errors(
+        TEXTS[:1], [("x", "y")], [("y", "z")], [{"x": 0.2, "y": 0.9, "z": 0.6}]
+    )
     assert [(m.category, m.gold, m.predicted, m.confidence) for m in found] == [
         ("miss", "x", None, pytest.approx(0.8)), ("false positive", None, "z", 0.6)]  # fmt: skip
-    found = number_mistakes(TEXTS, [1.0, 2.0, 3.0], [1.5, 0.0, 3.0])
+    found = number_errors(TEXTS, [1.0, 2.0, 3.0], [1.5, 0.0, 3.0])
     assert [m.id for m in found] == [1, 0, 2]
     assert most_confident(found, 9) == []
 
@@ -93,6 +95,6 @@ def test_excerpts_are_cut():
     shown = excerpt(words, 20, 21).split()
     assert (shown[0], shown[-1], len(shown)) == ("…", "…", 27) and "[w20]" in shown
     pair = TextExample(0, "one " * 100, "two")
-    (found,) = label_mistakes([pair], ["a"], ["b"])
+    (found,) = label_errors([pair], ["a"], ["b"])
     assert found.excerpt.endswith("…") and len(found.excerpt) == 201
     assert found.text.endswith("||| two")

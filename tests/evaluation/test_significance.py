@@ -14,11 +14,10 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from finetune.evaluation import significance
-from finetune.evaluation.answers import Answers
+from finetune.evaluation.alignment import AlignedPredictions, with_probabilities
 from finetune.evaluation.calibration import error_of
-from finetune.evaluation.confidences import judged
 from finetune.evaluation.counts import Sums, ratio
-from finetune.evaluation.error_analysis import analyse_answers
+from finetune.evaluation.error_analysis import analyze_predictions
 from finetune.evaluation.group_counts import group_counters
 from finetune.evaluation.metrics import f1_scores, span_scores_by_type
 from finetune.evaluation.positive import positive_label
@@ -36,7 +35,9 @@ SPANS = [Span(start, end, label) for start in range(3) for end in range(start + 
          for label in ("X", "Y")]  # fmt: skip
 
 
-def answered(form: str, *schemes: str | None) -> st.SearchStrategy[tuple[Answers, Answers]]:
+def answered(
+    form: str, *schemes: str | None
+) -> st.SearchStrategy[tuple[AlignedPredictions, AlignedPredictions]]:
     """Two runs on the same gold."""
     one = {
         "label": st.sampled_from(NAMES),
@@ -53,31 +54,31 @@ def answered(form: str, *schemes: str | None) -> st.SearchStrategy[tuple[Answers
     else:
         rows = st.tuples(*[one[form]] * 3)
     return st.lists(rows, min_size=1, max_size=12).map(lambda rows: tuple(
-        asked(Answers("label" if form == "two" else form, [row[0] for row in rows],
+        asked(AlignedPredictions("label" if form == "two" else form, [row[0] for row in rows],
                       [row[side] for row in rows], schemes or (None, None))) for side in (1, 2)
     ))  # fmt: skip
 
 
-def asked(run: Answers) -> Answers:
+def asked(run: AlignedPredictions) -> AlignedPredictions:
     """With the examples that were asked, and lines of predictions with probabilities."""
     examples: list[Example] = []
     lines = []
-    for number, (gold, answer) in enumerate(zip(run.gold, run.answers, strict=True)):
+    for number, (gold, answer) in enumerate(zip(run.gold, run.predicted, strict=True)):
         sure = [(7 * number + 3 * place + len(str(answer))) % 20 / 20 for place in range(8)]
-        if run.form in ("tags", "spans"):
+        if run.kind in ("tags", "spans"):
             words = [WORDS[(number * place) % 5] for place in range(3, 3 + len(gold))]
-            words = words if run.form == "tags" else WORDS[number % 3 : number % 3 + 3]
+            words = words if run.kind == "tags" else WORDS[number % 3 : number % 3 + 3]
             examples.append(TokenExample(number, tuple(words), where=""))
         else:
             examples.append(TextExample(number, "a " * (4 * number + 1), where=""))
-        if run.form == "spans":
+        if run.kind == "spans":
             spans = [s._asdict() | {"score": sure[i]} for i, s in enumerate(answer)]
             lines.append({"words": words, "spans": spans})
-        elif run.form == "tags":
+        elif run.kind == "tags":
             lines.append({"scores": sure[: len(answer)]})
         else:
             scores = dict(zip(NAMES, sure, strict=False))
-            lines.append({"label": answer} | ({} if run.form == "number" else {"scores": scores}))
+            lines.append({"label": answer} | ({} if run.kind == "number" else {"scores": scores}))
     return run._replace(examples=examples, rows=lines)
 
 
@@ -100,23 +101,23 @@ FORMS = {
 }
 
 
-def chosen(run: Answers, which: Sequence[int]) -> Answers:
-    sides = ([side[i] for i in which] for side in (run.gold, run.answers, run.examples, run.rows))
-    return run._replace(**dict(zip(("gold", "answers", "examples", "rows"), sides, strict=True)))
+def chosen(run: AlignedPredictions, which: Sequence[int]) -> AlignedPredictions:
+    sides = ([side[i] for i in which] for side in (run.gold, run.predicted, run.examples, run.rows))
+    return run._replace(**dict(zip(("gold", "predicted", "examples", "rows"), sides, strict=True)))
 
 
-def scores_of(run: Answers, names: Sequence[str]) -> dict[str, float]:
+def scores_of(run: AlignedPredictions, names: Sequence[str]) -> dict[str, float]:
     """All scores of `finetune score` and `finetune analyse`, and those of single names, of which
     ``names`` occur in some run."""
-    found = analyse_answers(run, TRAIN)
+    found = analyze_predictions(run, TRAIN)
     scores = dict(found.scores)
-    if run.form == "label":
-        by_name = f1_scores(run.gold, run.answers)
+    if run.kind == "label":
+        by_name = f1_scores(run.gold, run.predicted)
         if len(names) == 2:
             scores["f1"] = by_name.get(positive_label(names), {"f1": 0.0})["f1"]
         scores |= {f"f1:{name}": by_name.get(name, {"f1": 0.0})["f1"] for name in NAMES}
-    elif run.form == "spans":
-        by_name = span_scores_by_type(run.gold, run.answers)
+    elif run.kind == "spans":
+        by_name = span_scores_by_type(run.gold, run.predicted)
         none = {"f1": 0.0, "recall": 0.0}
         for name in ("X", "Y"):
             scores[f"span_f1_strict:{name}"] = by_name.get(name, none)["f1"]
@@ -138,11 +139,11 @@ GROUPED = (
 )  # fmt: skip
 
 
-def metrics_of(runs: Sequence[Answers]) -> dict[str, list]:
+def metrics_of(runs: Sequence[AlignedPredictions]) -> dict[str, list]:
     """Every metric that fits, counted."""
-    plain = runs[0].form == "tags" and runs[0].schemes[0] is None
+    plain = runs[0].kind == "tags" and runs[0].schemes[0] is None
     names = names_of(runs)
-    wanted = [*_WHOLE["plain" if plain else runs[0].form], *group_counters(runs, TRAIN)]
+    wanted = [*_WHOLE["plain" if plain else runs[0].kind], *group_counters(runs, TRAIN)]
     wanted += [name for run in runs for name in scores_of(run, names)]
     counted = {}
     for name in dict.fromkeys(wanted):
@@ -151,21 +152,21 @@ def metrics_of(runs: Sequence[Answers]) -> dict[str, list]:
         except ValueError:  # a label, a group or inner spans that do not occur, or a mere count
             continue
     assert default_metric(runs[0]) in counted
-    assert ("ece" in counted) == (runs[0].form != "number" and all(map(judged, runs)))
+    assert ("ece" in counted) == (runs[0].kind != "number" and all(map(with_probabilities, runs)))
     return counted
 
 
-def names_of(runs: Sequence[Answers]) -> list[str]:
-    if runs[0].form != "label":
+def names_of(runs: Sequence[AlignedPredictions]) -> list[str]:
+    if runs[0].kind != "label":
         return []
-    return sorted({name for run in runs for name in (*run.gold, *run.answers)})
+    return sorted({name for run in runs for name in (*run.gold, *run.predicted)})
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_values_are_the_scores_of_the_resample(form: str):
     @quick
     @given(FORMS[form], st.integers(0, 2**32))
-    def check(runs: tuple[Answers, Answers], seed: int) -> None:
+    def check(runs: tuple[AlignedPredictions, AlignedPredictions], seed: int) -> None:
         size = len(runs[0].gold)
         drawn = np.random.default_rng(seed).integers(0, size, size=(2, size))
         drawn = np.vstack([np.arange(size), drawn])
@@ -195,12 +196,12 @@ COUNTS = {"inner_gold", "inner_predicted", "inner_found", "unseen_words", "unsee
 def test_swapped_answers_score_as_they_would_in_a_file(form: str):
     @quick
     @given(FORMS[form], st.integers(0, 2**32))
-    def check(runs: tuple[Answers, Answers], seed: int) -> None:
+    def check(runs: tuple[AlignedPredictions, AlignedPredictions], seed: int) -> None:
         size = len(runs[0].gold)
         swaps = np.random.default_rng(seed).integers(0, 2, size=size)
         ours = [[getattr(runs[swap], side)[i] for i, swap in enumerate(swaps)]
                 for side in ("answers", "rows")]  # fmt: skip
-        scores = scores_of(runs[0]._replace(answers=ours[0], rows=ours[1]), names_of(runs))
+        scores = scores_of(runs[0]._replace(predicted=ours[0], rows=ours[1]), names_of(runs))
         weights = np.concatenate([1 - swaps, swaps])[None].astype(float)
         for name, (first, second) in metrics_of(runs).items():
             value = first.beside(second).values(weights)[0]
@@ -211,7 +212,7 @@ def test_swapped_answers_score_as_they_would_in_a_file(form: str):
 
 @quick
 @given(FORMS["number"], st.data())
-def test_documents(runs: tuple[Answers, Answers], data: st.DataObject):
+def test_documents(runs: tuple[AlignedPredictions, AlignedPredictions], data: st.DataObject):
     size = len(runs[0].gold)
     drawn = data.draw(st.lists(st.integers(0, 3), min_size=size, max_size=size))
     unit = np.unique(drawn, return_inverse=True)[1]
@@ -225,17 +226,19 @@ def test_documents(runs: tuple[Answers, Answers], data: st.DataObject):
 
 def test_far_off_numbers_keep_their_correlation():
     gold, noise = np.arange(50.0), np.sin(np.arange(50))
-    near, far = (Answers("number", gold, offset + 1e-3 * (gold + noise)) for offset in (0, 100))
+    near, far = (
+        AlignedPredictions("number", gold, offset + 1e-3 * (gold + noise)) for offset in (0, 100)
+    )
     expected = stats.pearsonr(gold, gold + noise).statistic
     for run in count("pearson", [near, far]):
         assert run.values(np.ones((1, 50)))[0] == pytest.approx(expected, abs=1e-6)
-    constant = Answers("number", gold, [100.1] * 50)
+    constant = AlignedPredictions("number", gold, [100.1] * 50)
     assert count("pearson", [near, constant])[1].values(np.ones((1, 50)))[0] == 0.0
 
 
 def test_numbers_that_are_none():
     with pytest.raises(ValueError, match="only finite numbers"):
-        count("mse", [Answers("number", [1.0], [math.nan])])
+        count("mse", [AlignedPredictions("number", [1.0], [math.nan])])
 
 
 @pytest.mark.parametrize(("metric", "said"), [
@@ -247,7 +250,7 @@ def test_numbers_that_are_none():
 ])  # fmt: skip
 def test_metrics_that_do_not_fit(metric: str, said: str):
     with pytest.raises(ValueError, match=said):
-        count(metric, [Answers("label", NAMES, NAMES)])
+        count(metric, [AlignedPredictions("label", NAMES, NAMES)])
 
 
 # --- against scipy ---------------------------------------------------------------------------
@@ -466,7 +469,9 @@ def test_false_positives_over_seeds(runs: tuple[int, int], spread: float):
 
 @quick
 @given(FORMS["label"])
-def test_the_estimate_of_one_system_is_that_of_a_comparison(pair: tuple[Answers, Answers]):
+def test_the_estimate_of_one_system_is_that_of_a_comparison(
+    pair: tuple[AlignedPredictions, AlignedPredictions],
+):
     counts = count("accuracy", pair)
     for runs in (counts[:1], counts):
         found = compare(runs, counts[1:], num_resamples=50, seed=3)

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from finetune.evaluation.answers import beside
+from finetune.evaluation.alignment import align
 from finetune.evaluation.gold import Gold
-from finetune.evaluation.prediction_rows import read_rows
+from finetune.evaluation.predictions import read_rows
 from finetune.evaluation.significance import estimate
 from finetune.evaluation.sufficient_statistics import count
 from finetune.reporting.tables import shown
@@ -132,7 +132,7 @@ def test_the_page_stands_alone_and_can_be_read_aloud(kind: str, tmp_path: Path):
 
 def test_the_interval_is_that_of_the_bootstrap(tmp_path: Path):
     folder = label_run(tmp_path / "run")
-    answers = beside(
+    answers = align(
         read_rows(folder / "predictions.test.jsonl"),
         Gold(str(tmp_path / "data-of-run" / "test.jsonl")),
     )

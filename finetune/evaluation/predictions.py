@@ -29,7 +29,7 @@ def read_rows(path: Path) -> Rows:
     return rows
 
 
-def form_of(rows: Rows) -> str:
+def kind_of_rows(rows: Rows) -> str:
     """What the predictions of a file are: ``tags``, ``spans`` or ``label``.
 
     Tags go before spans where a line has both. Raises DataError where lines differ.

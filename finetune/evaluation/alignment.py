@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from finetune.data import DataError
@@ -11,11 +11,11 @@ from finetune.data.nli_labels import canonical_names
 from finetune.data.span_records import read_spans
 from finetune.data.tag_schemes import convert_tags, detect_scheme, spans_to_tags, tags_to_spans
 from finetune.evaluation.gold import Gold
-from finetune.evaluation.prediction_rows import Rows, file_of, form_of
+from finetune.evaluation.predictions import Rows, file_of, kind_of_rows
 from finetune.types import Example, Span, TokenExample
 
 
-class Answers(NamedTuple):
+class AlignedPredictions(NamedTuple):
     """Gold and one system's answers, side by side, of the examples that have gold.
 
     ``form`` says what they are: ``label`` (a name), ``labels`` (a tuple of names), ``number``,
@@ -23,15 +23,15 @@ class Answers(NamedTuple):
     spell no spans) or ``spans``. ``rows`` are the lines of the predictions.
     """
 
-    form: str
+    kind: str
     gold: Sequence[Any]
-    answers: Sequence[Any]
+    predicted: Sequence[Any]
     schemes: tuple[str | None, str | None] = (None, None)
     examples: Sequence[Example] = ()
     rows: Sequence[Mapping[str, Any]] = ()
 
 
-def beside(rows: Rows, gold: Gold, form: str | None = None) -> Answers:
+def align(rows: Rows, gold: Gold, form: str | None = None) -> AlignedPredictions:
     """Predictions beside their gold; both belong together in order.
 
     ``form`` asks for ``spans`` where lines have tags (which then spell them), and for ``number``
@@ -41,10 +41,10 @@ def beside(rows: Rows, gold: Gold, form: str | None = None) -> Answers:
     if form == "number":
         return _labels(rows, gold, numbers=True)
     read = {"tags": _tags, "spans": _spans, "label": _labels}
-    return read[form or form_of(rows)](rows, gold)
+    return read[form or kind_of_rows(rows)](rows, gold)
 
 
-def _labels(rows: Rows, gold: Gold, numbers: bool = False) -> Answers:
+def _labels(rows: Rows, gold: Gold, numbers: bool = False) -> AlignedPredictions:
     """Names, sets of names, or numbers: as in training, whole numbers are names unless gold has
     numbers with a decimal point, or the answers have."""
     labelled = [example for example in gold.texts if example.label is not None]
@@ -68,7 +68,7 @@ def _labels(rows: Rows, gold: Gold, numbers: bool = False) -> Answers:
         both = canonical_names(map(_name, (*right, *answers)))  # of both sides or of neither
         form, sides = "label", [both[: len(right)], both[len(right) :]]
     kept_rows, kept = zip(*pairs, strict=True) if pairs else ((), ())
-    return Answers(form, *sides, examples=kept, rows=kept_rows)
+    return AlignedPredictions(form, *sides, examples=kept, rows=kept_rows)
 
 
 def _refuse_names_for_measures(right: Sequence[Any], answers: Sequence[Any], gold: str) -> None:
@@ -127,7 +127,7 @@ def _numbers(labels: Sequence[Any], gold: str) -> list[float]:
         ) from error
 
 
-def _tags(rows: Rows, gold: Gold) -> Answers:
+def _tags(rows: Rows, gold: Gold) -> AlignedPredictions:
     examples = gold.tagged
     examples = _asked(examples, [example.tags is not None for example in examples], len(rows))
     _same_number(rows, examples, gold)
@@ -148,7 +148,7 @@ def _tags(rows: Rows, gold: Gold) -> Answers:
     if source not in (None, "BIO", answered):  # as training reads gold, so that scores agree
         right, source = [convert_tags(tags, source, "BIO") for tags in right], "BIO"
     schemes = source, answered
-    return Answers("tags", right, predicted, schemes, examples, [row for _, row in rows])
+    return AlignedPredictions("tags", right, predicted, schemes, examples, [row for _, row in rows])
 
 
 def _asked(
@@ -172,15 +172,15 @@ def _answered_scheme(predicted: Sequence[Sequence[str]], source: str | None) -> 
     return answered
 
 
-def in_scheme_of_gold(run: Answers) -> Sequence[Sequence[str]]:
+def in_scheme_of_gold(run: AlignedPredictions) -> Sequence[Sequence[str]]:
     """The answered tags, written in the scheme of gold where theirs is another."""
     source, answered = run.schemes
     if source is None or answered in (None, source):
-        return run.answers
-    return [spans_to_tags(tags_to_spans(t, answered), len(t), source) for t in run.answers]
+        return run.predicted
+    return [spans_to_tags(tags_to_spans(t, answered), len(t), source) for t in run.predicted]
 
 
-def _spans(rows: Rows, gold: Gold) -> Answers:
+def _spans(rows: Rows, gold: Gold) -> AlignedPredictions:
     examples = gold.marked
     if all(example.spans is None for example in examples):
         raise DataError(
@@ -197,7 +197,7 @@ def _spans(rows: Rows, gold: Gold) -> Answers:
     ]
     answers, examples, kept_rows = map(list, zip(*kept, strict=True)) if kept else ([], [], [])
     right = [example.spans for example in examples]
-    return Answers("spans", right, answers, examples=examples, rows=kept_rows)
+    return AlignedPredictions("spans", right, answers, examples=examples, rows=kept_rows)
 
 
 def _spelled(rows: Rows) -> Rows:
@@ -268,3 +268,116 @@ def _same_number(rows: Rows, examples: Sequence[Example], gold: Gold) -> None:
             f"{gold.name}: {len(examples):,} examples, but {len(rows):,} predictions in "
             f"{file_of(rows)}: the files do not belong together, or one was cut."
         )
+
+
+def with_probabilities(run: AlignedPredictions) -> list[list[tuple[float, bool]]] | None:
+    """The probability of each answer, and whether it is right, for each example.
+
+    Answers are labels; for sets of labels every label that has a probability, which is that it
+    applies; the tags of words; or spans. None where not all of their probabilities are known.
+    """
+    found = _judged(run)
+    return found if found and any(found) else None
+
+
+def _judged(run: AlignedPredictions) -> list[list[tuple[float, bool]]] | None:
+    if run.kind == "spans":
+        return _judged_spans(run)
+    if run.kind == "label" and (known := predicted_label_probabilities(run)):
+        sides = zip(known, run.gold, run.predicted, strict=True)
+        return [[(sure, right == answer)] for sure, right, answer in sides]
+    if run.kind == "labels" and (chances := label_probabilities(run)):
+        return [
+            [(chance, name in right) for name, chance in each.items()]
+            for right, each in zip(run.gold, chances, strict=True)
+        ]
+    if run.kind == "tags" and (values := word_probabilities(run)):
+        rows = zip(values, run.gold, in_scheme_of_gold(run), strict=True)
+        return [[(sure, r == a) for sure, r, a in zip(*row, strict=True)] for row in rows]
+    return None
+
+
+def _judged_spans(run: AlignedPredictions) -> list[list[tuple[float, bool]]] | None:
+    found = []
+    confidences = span_probabilities(run, run.gold, run.predicted, None)
+    for right, spans, known in zip(run.gold, run.predicted, confidences, strict=True):
+        if any(span not in known for span in spans):
+            return None
+        found.append([(known[span], span in set(right)) for span in dict.fromkeys(spans)])
+    return found
+
+
+def predicted_label_probabilities(run: AlignedPredictions) -> list[float] | None:
+    """The probability of each answered label: ``score``, or its entry in ``scores``."""
+    found = []
+    for row in run.rows:
+        value = row.get("score")
+        if value is None and isinstance(scores := row.get("scores"), dict):
+            value = scores.get(str(row.get("label")))
+        if not _is_probability(value):
+            return None
+        found.append(float(value))
+    return found or None
+
+
+def label_probabilities(run: AlignedPredictions) -> list[dict[str, float]] | None:
+    """The probability of every label for each text, from ``scores``."""
+    found = []
+    for row in run.rows:
+        scores = row.get("scores")
+        if not isinstance(scores, dict) or not all(map(_is_probability, scores.values())):
+            return None
+        found.append({name: float(value) for name, value in scores.items()})
+    return found or None
+
+
+def word_probabilities(run: AlignedPredictions) -> list[list[float]] | None:
+    """The probability of each word's tag, from ``scores``."""
+    found = []
+    for row, tags in zip(run.rows, run.predicted, strict=True):
+        scores = row.get("scores")
+        if not isinstance(scores, list) or len(scores) != len(tags):
+            return None
+        if not all(map(_is_probability, scores)):
+            return None
+        found.append([float(value) for value in scores])
+    return found or None
+
+
+def span_probabilities(
+    run: AlignedPredictions,
+    gold: Sequence[Collection[Span]],
+    answers: Sequence[Collection[Span]],
+    words: Sequence[Sequence[float]] | None,
+) -> list[dict[Span, float]]:
+    """The probability of each span, as far as it is known, for each sentence.
+
+    With probabilities of words that of a span is the mean over its words, of a missed gold span
+    too: how sure the system was of what it answered there.
+    """
+    if words is None:
+        return [_of_row(row) for row in run.rows] or [{} for _ in gold]
+    return [
+        {span: sum(known[span.start : span.end]) / (span.end - span.start) for span in both}
+        for known, both in (
+            (values, {*right, *spans})
+            for values, right, spans in zip(words, gold, answers, strict=True)
+        )
+    ]
+
+
+def _of_row(row: Mapping[str, Any]) -> dict[Span, float]:
+    if row.get("words", row.get("tokens")) is None and "text" in row:
+        return {}  # its spans are in characters
+    found = {}
+    spans = row.get("spans")
+    for span in spans if isinstance(spans, list | tuple) else ():
+        if isinstance(span, dict) and _is_probability(score := span.get("score")):
+            start, end, label = (span.get(name) for name in ("start", "end", "label"))
+            if isinstance(start, int) and isinstance(end, int):
+                found[Span(start, end, str(label))] = float(score)
+    return found
+
+
+def _is_probability(value: Any) -> bool:
+    return isinstance(value, float | int) and not isinstance(value, bool) and 0 <= value <= 1 + 1e-6
