@@ -9,12 +9,12 @@ import random
 import torch
 from torch.nn.functional import cross_entropy
 
-from finetune import Encoding, PieceTokenizer, SequenceClassifier, TextExample, pack, read_text
+from finetune import Encoding, SequenceClassifier, SubwordTokenizer, TextExample, pack, read_text
 
 name = os.environ.get("MODEL", "minilm")
 data = read_text("examples/data/sentiment")
 labels = ["negative", "positive"]
-tokenizer = PieceTokenizer.from_pretrained(name)
+tokenizer = SubwordTokenizer.from_pretrained(name)
 model = SequenceClassifier.from_pretrained(name, labels=labels)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
 

@@ -7,6 +7,7 @@ torch.
 from __future__ import annotations
 
 import importlib
+import warnings
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from finetune.models.heads.span_ner import SpanNer
     from finetune.models.heads.token_classification import TokenTagger
     from finetune.preprocessing.batching import pack
-    from finetune.preprocessing.tokenizer import PieceTokenizer
+    from finetune.preprocessing.tokenizer import SubwordTokenizer
     from finetune.runtime.launch import make_accelerator
     from finetune.tasks import load_task, saved_task
     from finetune.training.trainer import fit
@@ -54,7 +55,7 @@ _HOMES = {
     "finetune.inference.loop": ("predict",),
     "finetune.inference.predictor": ("Predictor", "load"),
     "finetune.tasks": ("load_task", "saved_task"),
-    "finetune.preprocessing.tokenizer": ("PieceTokenizer",),
+    "finetune.preprocessing.tokenizer": ("SubwordTokenizer",),
     "finetune.training.trainer": ("fit",),
     "finetune.evaluation.hf_trainer": ("compute_metrics",),
     "finetune.types": (
@@ -79,11 +80,11 @@ __all__ = [
     "LabelSet",
     "NerConfig",
     "NliConfig",
-    "PieceTokenizer",
     "Predictor",
     "SequenceClassifier",
     "Span",
     "SpanNer",
+    "SubwordTokenizer",
     "TagConfig",
     "TextExample",
     "TokenExample",
@@ -108,6 +109,14 @@ _MODULES = {name: module for module, names in _HOMES.items() for name in names}
 
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first asked for."""
+    if name == "PieceTokenizer":
+        warnings.warn(
+            "finetune.PieceTokenizer is deprecated and will be removed in the next release: use "
+            "finetune.SubwordTokenizer.",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        return __getattr__("SubwordTokenizer")
     if name == "__version__":
         from importlib.metadata import version
 

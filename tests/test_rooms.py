@@ -37,7 +37,7 @@ UPWARD = {
 
 
 def name_of(path: Path) -> str:
-    """`tasks/nli.py` is ``tasks.nli``, a package's own file is the package, ours is ``""``."""
+    """`tasks/crf.py` is ``tasks.crf``, a package's own file is the package, ours is ``""``."""
     parts = path.relative_to(ROOT).with_suffix("").parts
     return ".".join(part for part in parts if part != "__init__")
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from finetune.preprocessing.tokenizer import PieceTokenizer
+from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.types import Encoding, Example, Span, TextExample, TokenExample, UserError
 
 
@@ -56,7 +56,7 @@ TYPES = ("DNA", "RNA", "protein", "cell", "organ")
 class Words:
     """Words of one piece, of which frequent ones are drawn most."""
 
-    def __init__(self, tokenizer: PieceTokenizer, share: float, random_: random.Random) -> None:
+    def __init__(self, tokenizer: SubwordTokenizer, share: float, random_: random.Random) -> None:
         """Choose as many words as ``share`` of the vocabulary; fewer where there are not so
         many."""
         vocabulary = tokenizer.backend.get_vocab()

@@ -20,7 +20,7 @@ from finetune.cli.arguments import BenchCommand
 from finetune.config.tasks import CONFIGS, TrainConfig
 from finetune.data import Dataset
 from finetune.models.loading import load_config, resolve_model
-from finetune.preprocessing.tokenizer import PieceTokenizer
+from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.runtime.launch import make_accelerator
 from finetune.runtime.precision import precision_of
 from finetune.tasks import Task, load_task, task_class
@@ -238,7 +238,7 @@ def task_on_drawn(
     config: TrainConfig, name: str, number: int
 ) -> tuple[Task, list[list[list[Encoding]]]]:
     """A task whose data are drawn, and the sequences of what the whole data would have."""
-    tokenizer = PieceTokenizer.from_pretrained(config.model, words=task_class(name).words)
+    tokenizer = SubwordTokenizer.from_pretrained(config.model, words=task_class(name).words)
     vocabulary = Words(tokenizer, LIKE[name].vocabulary, random.Random(0))
     examples = drawn(name, vocabulary, number, config.max_length or LONGEST)
     data = Dataset("drawn", {"train": examples, "validation": examples[:1]}, fingerprint="drawn")

@@ -47,10 +47,10 @@ def check(command: CheckCommand, of_recipe: TrainConfig | None = None) -> None:
     seen: Counter[int | None] = Counter()  # piece ids
     if command.model is not None:
         from finetune.models.loading import load_config
-        from finetune.preprocessing.tokenizer import PieceTokenizer
+        from finetune.preprocessing.tokenizer import SubwordTokenizer
         from finetune.tasks.base import model_limit
 
-        tokenizer = PieceTokenizer.from_pretrained(command.model, words=words)
+        tokenizer = SubwordTokenizer.from_pretrained(command.model, words=words)
         limit = model_limit(load_config(command.model))
         max_length = tokenizer.max_length(limit, command.max_length)
 

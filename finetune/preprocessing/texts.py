@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from finetune.config.tasks import ClassifyConfig, TextConfig
 from finetune.data import Dataset
-from finetune.preprocessing.tokenizer import PieceTokenizer
+from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.types import Encoding, TextExample, UserError, perhaps
 
 
@@ -116,7 +116,7 @@ def class_weights(
 
 def encode_texts(
     examples: Sequence[TextExample],
-    tokenizer: PieceTokenizer,
+    tokenizer: SubwordTokenizer,
     max_length: int,
     long_text: str,
     overlap: int,

@@ -37,7 +37,7 @@ class Template:
         return len(self.prefix) + len(self.middle) + len(self.suffix)
 
 
-class PieceTokenizer:
+class SubwordTokenizer:
     """A Hugging Face tokenizer reduced to what the tasks use: pieces and templates.
 
     ``words`` prepares it for text that is already split: a byte-level BPE then sees each word
@@ -103,14 +103,14 @@ class PieceTokenizer:
         words: bool = False,
         revision: str | None = None,
         trust_remote_code: bool = False,
-    ) -> PieceTokenizer:
+    ) -> SubwordTokenizer:
         """Load an encoder's, by hub id, short name or folder; ValueError that says what to do."""
         where: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
         load_config(str(name), **where)  # says what is wrong with the name itself
         return cls.saved(name, words=words, **where)
 
     @classmethod
-    def saved(cls, name: str | Path, *, words: bool = False, **where: Any) -> PieceTokenizer:
+    def saved(cls, name: str | Path, *, words: bool = False, **where: Any) -> SubwordTokenizer:
         """Load what stands beside a model of any kind, also one of our own."""
         from transformers import AutoTokenizer
 

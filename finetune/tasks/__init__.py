@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from finetune.preprocessing.encodings import Encoded
 
 TASKS = {
-    "classify": "finetune.tasks.text_classification:Classify",
-    "nli": "finetune.tasks.nli:Nli",
-    "tag": "finetune.tasks.token_classification:Tag",
-    "ner": "finetune.tasks.span_ner:Ner",
+    "classify": "finetune.tasks.text_classification:TextClassificationTask",
+    "nli": "finetune.tasks.text_classification:NliTask",
+    "tag": "finetune.tasks.token_classification:TokenClassificationTask",
+    "ner": "finetune.tasks.span_ner:SpanNerTask",
 }
 """Where each task's class is; imported on first use."""
 

@@ -19,7 +19,7 @@ from finetune.models.families import FAMILIES
 from finetune.models.loading import load_config
 from finetune.models.warm_start import Initial, find_initial
 from finetune.preprocessing.encodings import SEQUENCES, Encoded, Encodings, Ragged
-from finetune.preprocessing.tokenizer import PieceTokenizer
+from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.tasks import TASK_FILE
 from finetune.types import Encoding, Example, LabelSet, TextExample, UserError
 
@@ -49,7 +49,7 @@ class BaseTask(ABC):
     def __init__(
         self,
         config: TrainConfig,
-        tokenizer: PieceTokenizer,
+        tokenizer: SubwordTokenizer,
         labels: Iterable[str],
         *,
         max_length: int,
@@ -131,7 +131,7 @@ class BaseTask(ABC):
     def from_folder(cls, folder: Path, content: dict[str, Any]) -> Self:
         """The task as it was saved beside a model, without data."""
         config = from_settings(CONFIGS[content["task"]], content["config"])
-        tokenizer = PieceTokenizer.saved(folder, words=cls.words)
+        tokenizer = SubwordTokenizer.saved(folder, words=cls.words)
         return cls(
             config,
             tokenizer,
@@ -264,11 +264,11 @@ def without_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _tokenizer(config: TrainConfig, initial: Initial | None, words: bool) -> PieceTokenizer:
+def _tokenizer(config: TrainConfig, initial: Initial | None, words: bool) -> SubwordTokenizer:
     """The encoder's, or that of the model to begin with."""
     if initial is not None:
-        return PieceTokenizer.saved(initial.source, words=words, **initial.where)
-    return PieceTokenizer.from_pretrained(
+        return SubwordTokenizer.saved(initial.source, words=words, **initial.where)
+    return SubwordTokenizer.from_pretrained(
         config.model,
         words=words,
         revision=config.revision,

@@ -24,7 +24,7 @@ from finetune.data.spans import overlapping
 from finetune.data.widths import proposed_width
 from finetune.evaluation.span_metrics import span_ner_scores
 from finetune.models.heads.span_ner import SpanNer
-from finetune.preprocessing.documents import in_documents
+from finetune.preprocessing.context import in_documents
 from finetune.preprocessing.encodings import Encoded, Ragged
 from finetune.preprocessing.span_candidates import answered, candidates, num_candidates
 from finetune.tasks.span_decoding import LOWEST, best_spans, choose_thresholds
@@ -52,7 +52,7 @@ class Scored(NamedTuple):
     scores: np.ndarray
 
 
-class Ner(WordTask):
+class SpanNerTask(WordTask):
     """Labelled spans of words."""
 
     name = "ner"

@@ -19,6 +19,7 @@ from torch.nn import functional
 
 from finetune.config.tasks import ClassifyConfig, TextConfig
 from finetune.data import Dataset, read_text
+from finetune.data.nli_labels import ALIASES, NLI_LABELS, canonical_name
 from finetune.evaluation.metrics import classification_scores, multilabel_scores, regression_scores
 from finetune.evaluation.temperature import errors, fitted_on_chances, scaled
 from finetune.models.heads.sequence_classification import SequenceClassifier
@@ -39,7 +40,7 @@ METRICS = {"single": "accuracy", "multi": "micro_f1", "regression": "pearson"}
 """The metric that selects the best model of each kind of problem."""
 
 
-class Classify(BaseTask):
+class TextClassificationTask(BaseTask):
     """One label, several labels or a number for each text."""
 
     name = "classify"
@@ -305,6 +306,49 @@ class Classify(BaseTask):
             best, rows = after.argmax(1), np.arange(len(after))
             right, after, before = best == right, after[rows, best], before[rows, best]
         return errors(*(side.ravel().tolist() for side in (right, after, before)))
+
+
+class NliTask(TextClassificationTask):
+    """Classes for pairs of texts: entailment in two or three ways, paraphrase, and the like."""
+
+    name = "nli"
+
+    @classmethod
+    def open(cls, config: TextConfig) -> Dataset:
+        """Read pairs of texts."""
+        return read_text(config.data, columns=config.column_map, pair=True)
+
+    @classmethod
+    def prepare(cls, config: TextConfig, data: Dataset) -> Dataset:
+        """Map label names to the usual ones where all of them are NLI labels."""
+        names = {
+            example.label
+            for examples in data.splits.values()
+            for example in examples
+            if isinstance(example.label, str)
+        }
+        renamed = sorted(name for name in names if canonical_name(name) != name)
+        if renamed and all(name.strip().lower() in ALIASES for name in names):
+            splits = {
+                split: [_canonical(example) for example in examples]
+                for split, examples in data.splits.items()
+            }
+            listed = ", ".join(f"{name!r} is {canonical_name(name)}" for name in renamed)
+            notes = [*data.notes, f"labels mapped by name: {listed}"]
+            data = replace(data, splits=splits, notes=notes)
+        return super().prepare(config, data)
+
+    @staticmethod
+    def order(labels: Sequence[str] | Counter[str]) -> list[str]:
+        """Entailment, neutral, contradiction first; all other labels sorted."""
+        usual = [name for name in (*NLI_LABELS, "not_entailment") if name in labels]
+        return usual if len(usual) == len(labels) else TextClassificationTask.order(labels)
+
+
+def _canonical(example: TextExample) -> TextExample:
+    if not isinstance(example.label, str):
+        return example
+    return replace(example, label=canonical_name(example.label))
 
 
 def shown(labels: Sequence[str]) -> str:

@@ -33,7 +33,7 @@ from finetune.evaluation.temperature import chances_of, fitted_on_words, word_er
 from finetune.models.heads.crf import CrfScores
 from finetune.models.heads.crf_tagger import CrfTagger
 from finetune.models.heads.token_classification import TokenTagger
-from finetune.preprocessing.documents import in_documents
+from finetune.preprocessing.context import in_documents
 from finetune.preprocessing.encodings import Ragged
 from finetune.tasks.crf import chain_loss, chain_target, chain_targets, decode_chains, whole_chain
 from finetune.tasks.viterbi import Transitions, viterbi, word_scores
@@ -51,7 +51,7 @@ from finetune.types import (
 )
 
 
-class Tag(WordTask):
+class TokenClassificationTask(WordTask):
     """One tag for every word."""
 
     name = "tag"

@@ -9,8 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from finetune.config.context import most_pieces
 from finetune.config.tasks import NerConfig, TagConfig
 from finetune.data import Dataset, read_tokens
-from finetune.preprocessing.context import fill, surrounded
-from finetune.preprocessing.documents import context_facts
+from finetune.preprocessing.context import context_facts, fill, surrounded
 from finetune.preprocessing.windows import Window, windows
 from finetune.tasks.base import BaseTask
 from finetune.types import Encoding, TokenExample

@@ -17,7 +17,7 @@ from finetune.benchmark import lengths, memory, nested, prediction, shapes, span
 from finetune.benchmark.rows import Arm, Case, Work, measured
 from finetune.cli.arguments import BenchCommand
 from finetune.models.heads import span_scorers as span_scoring
-from finetune.preprocessing.tokenizer import PieceTokenizer
+from finetune.preprocessing.tokenizer import SubwordTokenizer
 from tests import tiny
 from tests.command import run
 
@@ -171,7 +171,7 @@ def test_lengths_are_as_said(name: str) -> None:
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "deberta-v2"])
 def test_words_are_one_piece_each(family: str) -> None:
-    tokenizer = PieceTokenizer(tiny.tokenizer(family))
+    tokenizer = SubwordTokenizer(tiny.tokenizer(family))
     words = lengths.Words(tokenizer, 0.5, random.Random(0))
     pieces = tokenizer.text_pieces(words.words)
     assert [[place] for place in words.occurring()[0].input_ids] == pieces
@@ -230,7 +230,7 @@ def test_shapes_are_models_and_tokenizers(
     few = {"vocab_size": 300, "hidden_size": 24, "num_hidden_layers": 1, "intermediate_size": 32}
     monkeypatch.setitem(shapes.SHAPES, shape, (kind, settings | few))
     shapes.write_shape(shape, tmp_path)
-    tokenizer = PieceTokenizer.from_pretrained(tmp_path)
+    tokenizer = SubwordTokenizer.from_pretrained(tmp_path)
     special = tokenizer.tokenizer
     assert special.pad_token_id == settings["pad_token_id"]
     first, segments = tokenizer.build(*tokenizer.text_pieces(["w7 w9"]))

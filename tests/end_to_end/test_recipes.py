@@ -14,7 +14,7 @@ from finetune.config.tasks import CONFIGS, RESULT_FREE
 from finetune.data.hub import ALIASES, TO_FETCH
 from finetune.data.nli_labels import NLI_LABELS
 from finetune.models.heads.sequence_classification import SequenceClassifier
-from finetune.preprocessing.tokenizer import PieceTokenizer
+from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.runtime.launch import RUNS
 from tests import small_data as data
 from tests.command import run
@@ -38,7 +38,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.manual_seed(1)
     begin = SequenceClassifier.from_pretrained(str(folder / "model"), labels=NLI_LABELS)
     begin.save_pretrained(folder / "begin")
-    PieceTokenizer.from_pretrained(folder / "model").save_pretrained(folder / "begin")
+    SubwordTokenizer.from_pretrained(folder / "model").save_pretrained(folder / "begin")
     for task, write in DATA.items():
         write(folder / task)
     data.numbers(folder / "regression")

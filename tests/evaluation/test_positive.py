@@ -14,8 +14,7 @@ from transformers import EvalPrediction
 
 from finetune.evaluation.hf_trainer import compute_metrics
 from finetune.evaluation.positive import positive_label
-from finetune.tasks.nli import Nli
-from finetune.tasks.text_classification import Classify
+from finetune.tasks.text_classification import NliTask, TextClassificationTask
 from finetune.types import TextExample, TextPrediction
 from tests.command import run
 from tests.small_data import write_jsonl
@@ -49,7 +48,7 @@ def test_other_numbers_of_labels(labels: list[str]):
         positive_label(labels)
 
 
-def in_training(task: type[Classify], gold: list[str], answers: list[str]) -> float:
+def in_training(task: type[TextClassificationTask], gold: list[str], answers: list[str]) -> float:
     """As at every evaluation; the score that selects models under --metric f1."""
     stub = SimpleNamespace(problem="single", labels=task.order(set(gold)), extra={})
     rows = [TextExample(i, "x", None, label, "") for i, label in enumerate(gold)]
@@ -72,7 +71,7 @@ def test_f1_of_glue_is_scikit_learns_in_every_command(
     answers = [label if rng.random() < 0.7 else negative for label in gold]
     expected = pytest.approx(f1_score(gold, answers, pos_label=positive))
     assert f1_score(gold, answers, pos_label=negative) != expected
-    for task in (Classify, Nli):
+    for task in (TextClassificationTask, NliTask):
         assert in_training(task, gold, answers) == expected
     for labels in ([positive, negative], [negative, positive]):
         assert in_the_trainer(labels, gold, answers) == expected
@@ -91,7 +90,7 @@ def test_order_of_nli_labels_does_not_matter(tmp_path: Path, monkeypatch: pytest
     gold, answers = ["entailment", "contradiction"] * 4, ["entailment"] * 5 + ["contradiction"] * 3
     write_jsonl(tmp_path / "gold.jsonl", [{"text": "x", "label": label} for label in gold])
     write_jsonl(tmp_path / "answers.jsonl", [{"label": label} for label in answers])
-    assert Nli.order(set(gold)) == ["entailment", "contradiction"]
+    assert NliTask.order(set(gold)) == ["entailment", "contradiction"]
     scored = json.loads(run("score", "answers.jsonl", "gold.jsonl").out)["f1"]
-    assert in_training(Nli, gold, answers) == scored
+    assert in_training(NliTask, gold, answers) == scored
     assert scored == pytest.approx(f1_score(gold, answers, pos_label="entailment"))

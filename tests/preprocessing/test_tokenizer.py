@@ -11,9 +11,10 @@ from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 from tokenizers.processors import TemplateProcessing
 from transformers import AutoTokenizer, CanineTokenizer, PreTrainedTokenizerFast
 
+import finetune
 from finetune.models.loading import resolve_model
 from finetune.preprocessing.texts import truncated
-from finetune.preprocessing.tokenizer import LONGEST, PieceTokenizer
+from finetune.preprocessing.tokenizer import LONGEST, SubwordTokenizer
 from tests import tiny
 
 BYTES = ("roberta", "modernbert", "deberta", "roberta-prelayernorm", "data2vec-text", "eurobert")
@@ -57,14 +58,14 @@ def joined(words: list[list[int]]) -> list[int]:
     return list(chain.from_iterable(words))
 
 
-def built(ours: PieceTokenizer, text: str, pair: str | None = None):
+def built(ours: SubwordTokenizer, text: str, pair: str | None = None):
     texts = [text] if pair is None else [text, pair]
     return ours.build(*ours.text_pieces(texts))
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_single_texts_and_pairs_equal_hugging_face(name: str) -> None:
-    ours, theirs = PieceTokenizer(plain(name)), plain(name)
+    ours, theirs = SubwordTokenizer(plain(name)), plain(name)
     cases = [(text, None) for text in TEXTS] + list(zip(TEXTS, reversed(TEXTS), strict=True))
     for text, pair in cases:
         expected = hugging_face(theirs, text, pair)
@@ -81,7 +82,7 @@ def test_single_texts_and_pairs_equal_hugging_face(name: str) -> None:
 @pytest.mark.parametrize("max_length", [9, 10, 16, 17, 30])
 def test_truncation_equals_hugging_face(name: str, max_length: int) -> None:
     """The rule `longest_first` of fast tokenizers, ties and odd rooms included."""
-    ours, theirs = PieceTokenizer(plain(name)), plain(name)
+    ours, theirs = SubwordTokenizer(plain(name)), plain(name)
     chance = random.Random(max_length)
     words = "a the train saw old dog".split()
     for _ in range(80):
@@ -110,7 +111,7 @@ def test_truncation_keeps_beginnings_and_fills_the_room() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_word_pieces_equal_hugging_face_word_ids(name: str) -> None:
-    ours, theirs = PieceTokenizer(plain(name), words=True), spaced(name)
+    ours, theirs = SubwordTokenizer(plain(name), words=True), spaced(name)
     sentences = [WORDS, WORDS[::-1], ["one"], []]
     for sentence, pieces in zip(sentences, ours.raw_word_pieces(sentences), strict=True):
         encoded = theirs(sentence, is_split_into_words=True) if sentence else {"input_ids": []}
@@ -127,7 +128,7 @@ def test_word_pieces_equal_hugging_face_word_ids(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_word_has_the_same_pieces_wherever_it_stands(name: str) -> None:
-    ours = PieceTokenizer(plain(name), words=True)
+    ours = SubwordTokenizer(plain(name), words=True)
     for word in WORDS:
         first, middle = ours.word_pieces([[word, "a", "dog"], ["a", word, "dog"]])
         assert first[0] == middle[1]
@@ -136,14 +137,14 @@ def test_a_word_has_the_same_pieces_wherever_it_stands(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_words_are_split_as_in_running_text(name: str) -> None:
-    ours = PieceTokenizer(plain(name), words=True)
+    ours = SubwordTokenizer(plain(name), words=True)
     words = "the train from paris was late".split()
     assert joined(ours.word_pieces([words])[0]) == ours.text_pieces([" ".join(words)])[0]
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_vanishing_words_get_the_placeholder(name: str) -> None:
-    ours = PieceTokenizer(plain(name), words=True)
+    ours = SubwordTokenizer(plain(name), words=True)
     words = ["the", *VANISHING, "dog"]
     raw, pieces = (read([words])[0] for read in (ours.raw_word_pieces, ours.word_pieces))
     assert len(pieces) == len(words)
@@ -156,7 +157,7 @@ def test_vanishing_words_get_the_placeholder(name: str) -> None:
 
 
 def test_wordpiece_drops_invisible_words() -> None:
-    ours = PieceTokenizer(tiny.tokenizer("bert"), words=True)
+    ours = SubwordTokenizer(tiny.tokenizer("bert"), words=True)
     assert ours.raw_word_pieces([VANISHING]) == [[[], [], [], []]]
 
 
@@ -164,7 +165,7 @@ def test_prefix_space_reaches_the_backend(tmp_path) -> None:
     """Trap 7: a generic tokenizer ignores add_prefix_space; words would look glued together."""
     glued = tiny.tokenizer("roberta")
     bare = glued(["the"], is_split_into_words=True, add_special_tokens=False)["input_ids"]
-    ours = PieceTokenizer(tiny.tokenizer("roberta"), words=True)
+    ours = SubwordTokenizer(tiny.tokenizer("roberta"), words=True)
     assert ours.word_pieces([["the"]])[0][0] == glued(" the", add_special_tokens=False)["input_ids"]
     assert ours.word_pieces([["the"]])[0][0] != bare
     ours.save_pretrained(tmp_path)
@@ -172,11 +173,11 @@ def test_prefix_space_reaches_the_backend(tmp_path) -> None:
     assert again.backend_tokenizer.pre_tokenizer.add_prefix_space
     reloaded = again(WORDS, is_split_into_words=True, add_special_tokens=False)["input_ids"]
     assert reloaded == joined(ours.word_pieces([WORDS])[0])
-    assert PieceTokenizer(again, words=True).word_pieces([WORDS]) == ours.word_pieces([WORDS])
+    assert SubwordTokenizer(again, words=True).word_pieces([WORDS]) == ours.word_pieces([WORDS])
 
 
 def test_texts_get_no_prefix_space() -> None:
-    ours = PieceTokenizer(tiny.tokenizer("roberta"))
+    ours = SubwordTokenizer(tiny.tokenizer("roberta"))
     assert not ours.backend.pre_tokenizer.add_prefix_space
     assert ours.text_pieces(["the"]) != ours.text_pieces([" the"])
 
@@ -189,7 +190,7 @@ def test_prefix_space_inside_a_sequence(inner_space: bool, tmp_path) -> None:
     inner = pre_tokenizers.ByteLevel(add_prefix_space=inner_space, use_regex=False)
     members = [inner] if inner_space else [split, inner]
     nested.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(members)
-    ours = PieceTokenizer(nested, words=True)
+    ours = SubwordTokenizer(nested, words=True)
     assert ours.leading_space
     words = ["the", "train", "saw", "U.S.", "guitar"]
     running = nested.backend_tokenizer.encode(" " + " ".join(words), add_special_tokens=False).ids
@@ -202,7 +203,7 @@ def test_prefix_space_inside_a_sequence(inner_space: bool, tmp_path) -> None:
         for word in pieces
     )
     ours.save_pretrained(tmp_path)
-    again = PieceTokenizer(AutoTokenizer.from_pretrained(tmp_path), words=True)
+    again = SubwordTokenizer(AutoTokenizer.from_pretrained(tmp_path), words=True)
     assert again.leading_space
     assert again.word_pieces([words]) == [pieces]
 
@@ -212,7 +213,7 @@ def test_other_sequences_get_no_space() -> None:
     made.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Whitespace(), pre_tokenizers.Punctuation()]
     )
-    assert not PieceTokenizer(made, words=True).leading_space
+    assert not SubwordTokenizer(made, words=True).leading_space
 
 
 def damaged(vocabulary: str, processor: bool = True) -> PreTrainedTokenizerFast:
@@ -233,32 +234,32 @@ def damaged(vocabulary: str, processor: bool = True) -> PreTrainedTokenizerFast:
 
 def test_without_special_tokens_is_refused() -> None:
     with pytest.raises(ValueError, match="broken: its tokenizer adds no special tokens"):
-        PieceTokenizer(damaged("aonetwhr", processor=False))
-    assert PieceTokenizer(damaged("aonetwhr"), words=True).placeholder == 1, "no unknown: [SEP]"
+        SubwordTokenizer(damaged("aonetwhr", processor=False))
+    assert SubwordTokenizer(damaged("aonetwhr"), words=True).placeholder == 1, "no unknown: [SEP]"
 
 
 def test_damaged_word_ids_are_refused() -> None:
     """A word id for each of three words, or none of the alignment can be trusted."""
     with pytest.raises(ValueError, match=r"does not tell which word.*word ids \[0, 2, 2\]"):
-        PieceTokenizer(damaged("ae"), words=True)
-    PieceTokenizer(damaged("ae"))  # whole texts need no word ids
+        SubwordTokenizer(damaged("ae"), words=True)
+    SubwordTokenizer(damaged("ae"))  # whole texts need no word ids
 
 
 def test_knowing_no_letter_is_refused() -> None:
     with pytest.raises(ValueError, match="broken: its tokenizer"):
-        PieceTokenizer(damaged("xyz"))
+        SubwordTokenizer(damaged("xyz"))
 
 
 def test_slow_tokenizers_are_refused() -> None:
     with pytest.raises(ValueError, match=r"no tokenizer\.json"):
-        PieceTokenizer(CanineTokenizer())
+        SubwordTokenizer(CanineTokenizer())
 
 
 def test_missing_tokenizer_files(tmp_path) -> None:
     folder = tiny.save_tiny_checkpoint(tmp_path, "bert")
     (folder / "tokenizer.json").write_text("{")
     with pytest.raises(ValueError, match="its tokenizer cannot be loaded") as caught:
-        PieceTokenizer.from_pretrained(folder)
+        SubwordTokenizer.from_pretrained(folder)
     assert "\n" not in str(caught.value)
 
 
@@ -267,7 +268,7 @@ def test_truncation_and_padding_of_the_file_are_off(tmp_path) -> None:
     made = tiny.tokenizer("bert")
     made.backend_tokenizer.enable_truncation(8)
     made.backend_tokenizer.enable_padding(length=20)
-    ours = PieceTokenizer(made)
+    ours = SubwordTokenizer(made)
     assert len(ours.text_pieces(["a " * 30])[0]) == 30
     assert [len(pieces) for pieces in ours.text_pieces(["a", "a dog"])] == [
         len(tiny.tokenizer("bert")(text, add_special_tokens=False)["input_ids"])
@@ -276,7 +277,7 @@ def test_truncation_and_padding_of_the_file_are_off(tmp_path) -> None:
 
 
 def test_max_length() -> None:
-    ours = PieceTokenizer(tiny.tokenizer("bert"))
+    ours = SubwordTokenizer(tiny.tokenizer("bert"))
     assert ours.max_length(None, None) == LONGEST == 512
     assert ours.max_length(8192, None) == 512
     assert ours.max_length(8192, 8192) == 8192
@@ -295,7 +296,7 @@ def test_max_length() -> None:
 
 @pytest.mark.parametrize("name", tiny.FAMILIES)
 def test_build_joins_its_parts(name: str) -> None:
-    ours = PieceTokenizer(tiny.tokenizer(name))
+    ours = SubwordTokenizer(tiny.tokenizer(name))
     ids, segments = ours.build([50, 51], [52])
     inside = [key for key, _ in groupby(ids, key=lambda piece: piece >= 50)]
     assert inside == [False, True, False, True, False]
@@ -303,3 +304,8 @@ def test_build_joins_its_parts(name: str) -> None:
     if segments:
         assert len(segments) == len(ids)
         assert segments[ids.index(52)] != segments[ids.index(50)]
+
+
+def test_the_old_name_is_deprecated():
+    with pytest.warns(DeprecationWarning, match="use finetune.SubwordTokenizer"):
+        assert finetune.PieceTokenizer is SubwordTokenizer
