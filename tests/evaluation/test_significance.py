@@ -200,7 +200,7 @@ def test_swapped_answers_score_as_they_would_in_a_file(form: str):
         size = len(runs[0].gold)
         swaps = np.random.default_rng(seed).integers(0, 2, size=size)
         ours = [[getattr(runs[swap], side)[i] for i, swap in enumerate(swaps)]
-                for side in ("answers", "rows")]  # fmt: skip
+                for side in ("predicted", "rows")]  # fmt: skip
         scores = scores_of(runs[0]._replace(predicted=ours[0], rows=ours[1]), names_of(runs))
         weights = np.concatenate([1 - swaps, swaps])[None].astype(float)
         for name, (first, second) in metrics_of(runs).items():
