@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from finetune import ClassifyConfig, fit, load_task
 from finetune.runtime.progress import Reporter
-from finetune.runtime.signals import Stopped
+from finetune.runtime.signals import Interrupted
 
 
 class Impatient(Reporter):
@@ -30,7 +30,7 @@ config = ClassifyConfig(
 )
 try:
     fit(load_task(config, "classify"), config, reporter=Impatient())
-except Stopped as stopped:
+except Interrupted as stopped:
     print(stopped)  # the checkpoint holds weights, optimizer, place in the data, random state
 
 # On the command line: the same command with --resume. Other settings or data are refused.

@@ -37,7 +37,7 @@ from finetune.benchmark.training import FORWARD_AND_BACKWARD, seconds
 from finetune.config.tasks import NerConfig
 from finetune.models.loading import load_config, load_weights
 from finetune.preprocessing.span_candidates import candidates
-from finetune.training.optimizer import default_rate
+from finetune.training.optimizer import default_learning_rate
 from finetune.types import Encoding
 
 MAX_WIDTH = 8
@@ -104,7 +104,7 @@ class Markers:
         classes = 2 * encoder.width, 1 + len(subject.task.labels)
         self.head = nn.Sequential(nn.Dropout(0.1), nn.Linear(*classes)).to(self.device)
         self.weights = [*self.model.parameters(), *self.head.parameters()]
-        rate = default_rate(encoder.width)
+        rate = default_learning_rate(encoder.width)
         self.optimizer = torch.optim.AdamW(self.weights, lr=rate, fused=True)
         places = list(chain.from_iterable(subject.mixed))
         number = min(self.size.marked_sentences, len(places))

@@ -22,7 +22,7 @@ from finetune.data import Dataset
 from finetune.models.loading import load_config, resolve_model
 from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.runtime.launch import make_accelerator
-from finetune.runtime.precision import precision_of
+from finetune.runtime.precision import resolve_precision
 from finetune.tasks import Task, load_task, task_class
 from finetune.types import Encoding, Example, UserError
 
@@ -181,7 +181,7 @@ def subject_on(
             occurring=[*occurring, encoded],
             grouped=grouped,
             mixed=mixed,
-            precision=precision_of(task.config, accelerator.device),
+            precision=resolve_precision(task.config, accelerator.device),
             size=size,
         )
 

@@ -22,7 +22,7 @@ from transformers import (
 from finetune.benchmark.clock import now
 from finetune.benchmark.subject import LONGEST, Subject
 from finetune.models.loading import quiet
-from finetune.training.optimizer import default_rate
+from finetune.training.optimizer import default_learning_rate
 from finetune.types import IGNORED, Encoding
 
 
@@ -52,7 +52,7 @@ class Peer:
                 folder,
                 per_device_train_batch_size=len(batches[0]),
                 max_steps=1 + len(batches),
-                learning_rate=default_rate(subject.head.encoder.width),
+                learning_rate=default_learning_rate(subject.head.encoder.width),
                 bf16=bf16,
                 save_strategy="no",
                 report_to=[],

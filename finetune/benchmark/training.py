@@ -23,7 +23,7 @@ from finetune.preprocessing.encodings import Encoded
 from finetune.preprocessing.prefetch import ahead
 from finetune.runtime.memory import memory_kept
 from finetune.training.optimizer import make_optimizer
-from finetune.training.sparse_embedding import Vocabulary
+from finetune.training.sparse_embedding import SparseEmbeddings
 from finetune.training.step import Step
 from finetune.types import Batch
 
@@ -96,7 +96,7 @@ def seconds(
     """How long our steps over the batches take, after one that does not count."""
     task, head = subject.task, subject.head
     config = replace(task.config, active_vocabulary=active_vocabulary)
-    vocabulary = Vocabulary(
+    vocabulary = SparseEmbeddings(
         head, config.active_vocabulary, [Encoded.of(part) for part in subject.occurring]
     )
     optimizer = vocabulary.follow(make_optimizer(head, config))

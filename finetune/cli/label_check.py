@@ -13,7 +13,7 @@ from pathlib import Path
 
 from finetune.config.tasks import CONFIGS, TrainConfig
 from finetune.runtime.launch import require_writable
-from finetune.runtime.signals import Stopped
+from finetune.runtime.signals import Interrupted
 from finetune.training.cross_fitting import cross_fit
 from finetune.training.suspects import Suspect, Suspects, find_suspects
 from finetune.types import TextExample, UserError
@@ -56,7 +56,7 @@ def check_labels(
     with _folder(out) as work:
         try:
             fitted = cross_fit(task, config, folds, work)
-        except Stopped as stopped:
+        except Interrupted as stopped:
             kept = f"the same command goes on ({work})" if out else "nothing is kept without --out"
             print(f"{stopped}: {kept}", file=sys.stderr)
             sys.exit(130)

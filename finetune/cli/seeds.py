@@ -66,20 +66,20 @@ def train_seeds(
         )
     quiet_libraries()
     start = time.monotonic()
-    name = (recipe.name if recipe else launch.unseeded_name(config, task)) + "-seeds"
+    name = (recipe.name if recipe else launch.run_name(config, task)) + "-seeds"
     folder = Path(config.out or launch.RUNS / name)
     configs = [
         replace(config, seed=seed, out=str(folder / f"seed-{seed}"))
         for seed in range(config.seed, config.seed + number)
     ]
-    kinds: list[str] = launch.agreed(lambda: _kinds(folder, configs))
+    kinds: list[str] = launch.on_main_process(lambda: _kinds(folder, configs))
     results = Results(baselines=_saved_baselines(folder))
     followed = follow(recipe, config, of_recipe)
     for each, kind in zip(configs, kinds, strict=True):
         _train_one(task, each, kind, results, followed)
-        if launch.is_main():
+        if launch.is_main_process():
             _write(folder, results, followed)
-    if not launch.is_main():
+    if not launch.is_main_process():
         return
     print("\n".join(table(summary(results.metrics))))
     for seed, reasons in results.degenerate.items():
@@ -120,7 +120,7 @@ def _train_one(
 ) -> None:
     """Train a seed, or read what it came to where it is finished."""
     folder = Path(config.out or "")
-    if launch.is_main():
+    if launch.is_main_process():
         print(f"seed {config.seed}: {folder}{' is finished: kept' if kind == 'finished' else ''}")
     if kind != "finished":
         resumed = replace(config, resume=kind == "unfinished")
@@ -131,7 +131,7 @@ def _train_one(
             return
         if trained is not None:
             results.baselines = trained.baselines
-    if not launch.is_main():
+    if not launch.is_main_process():
         return
     metrics = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
     _check_data(folder, results)

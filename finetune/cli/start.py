@@ -66,7 +66,7 @@ def _start(task: str | None, recipe_path: str | None, arguments: list[str]) -> N
 
         check_asked_model(config)
     from finetune.cli import train as training
-    from finetune.runtime.launch import leave
+    from finetune.runtime.launch import destroy_process_group
 
     try:
         if dry:
@@ -78,7 +78,7 @@ def _start(task: str | None, recipe_path: str | None, arguments: list[str]) -> N
 
             train_seeds(task, config, recipe, of_recipe, number)
     finally:
-        leave()
+        destroy_process_group()
 
 
 def _names(arguments: list[str], flag: str) -> bool:

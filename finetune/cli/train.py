@@ -41,13 +41,13 @@ def train(
     """Train a task's model and say what came out, how that compares and where it is."""
     quiet_libraries()
     from finetune.reporting.hub_upload import push, require_login
-    from finetune.runtime.launch import agreed, with_folder
+    from finetune.runtime.launch import on_main_process, with_run_folder
     from finetune.runtime.progress import clock
 
     start = time.monotonic()
     if (id := config.push_to_hub) is not None:
-        agreed(lambda: require_login(id))
-    config = with_folder(config, name, recipe.name if recipe else None)
+        on_main_process(lambda: require_login(id))
+    config = with_run_folder(config, name, recipe.name if recipe else None)
     folder = Path(config.out or "")
 
     followed = follow(recipe, config, of_recipe)
@@ -79,9 +79,9 @@ def train_once(
     After Ctrl-C the program ends, once the command that ``again`` says has been named.
     """
     from finetune.runtime.launch import make_accelerator
-    from finetune.runtime.precision import precision_of
+    from finetune.runtime.precision import resolve_precision
     from finetune.runtime.progress import Reporter
-    from finetune.runtime.signals import Stopped
+    from finetune.runtime.signals import Interrupted
     from finetune.training.trainer import fit
 
     accelerator = make_accelerator(config)
@@ -94,13 +94,13 @@ def train_once(
         reporter.say(line)
     try:
         result = fit(task, config, accelerator, reporter)
-    except Stopped as stopped:
+    except Interrupted as stopped:
         reporter.say(f"{stopped}. Continue with: {again()}")
         sys.exit(130)
     if not main:
         return None
     folder = Path(config.out or "")
-    precision = precision_of(config, accelerator.device)
+    precision = resolve_precision(config, accelerator.device)
     about = environment(accelerator.device.type, precision)
     trained = _judged(task, config, result.metrics, about, followed)
     write_run_readme(
@@ -188,13 +188,13 @@ def _gold(task: Task) -> dict[str, Gold]:
 def dry_run(name: str, config: TrainConfig) -> None:
     """Print what a run would do: data, labels, lengths, steps, memory; nothing is trained."""
     quiet_libraries()
-    from finetune.training.optimizer import Plan
+    from finetune.training.optimizer import Schedule
 
     task = load_task(config, name)
     examples = task.read("train")
     encoded = task.encode(examples[:10_000])
     lengths = sorted(encoded.sequences.lengths.tolist())
-    plan = Plan.of(config, len(examples))
+    plan = Schedule.from_config(config, len(examples))
     print("\n".join((*described(task), *task.notes)))
     print(
         f"lengths in tokens: mean {statistics.fmean(lengths):.1f}, median "

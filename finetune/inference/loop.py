@@ -18,9 +18,9 @@ from finetune.preprocessing.batching import grouped, pack
 from finetune.preprocessing.encodings import Encoded, Encodings
 from finetune.preprocessing.prefetch import ahead
 from finetune.runtime.launch import make_accelerator
-from finetune.runtime.precision import autocast, precision_of
+from finetune.runtime.precision import autocast, resolve_precision
 from finetune.runtime.progress import Reporter
-from finetune.runtime.transfer import on_device
+from finetune.runtime.transfer import batch_to_device
 from finetune.tasks import Task
 from finetune.types import Batch, Example, Partial, Prediction
 
@@ -55,7 +55,7 @@ def predict(
     sequences = encoded.sequences.take(encoded.rows(mine))
     first, copies = distinct(sequences)
     device = accelerator.device
-    precision = precision or precision_of(task.config, device)
+    precision = precision or resolve_precision(task.config, device)
     budget = task.config.tokens_on(device.type)
     if device.type == "cpu":
         budget = min(budget, PREDICT_TOKENS)
@@ -92,7 +92,7 @@ def _answered(
     waiting: deque[tuple[Any, Batch, Any]] = deque()
     for batch in batches:
         head.encoder.check(batch)  # on the CPU, where looking at ids costs no wait
-        batch = on_device(batch, device)
+        batch = batch_to_device(batch, device)
         logits = full_precision(head(batch))
         waiting.append((logits, batch, aside and aside.mark()))
         if len(waiting) > (aside is not None):

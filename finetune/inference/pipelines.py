@@ -20,7 +20,7 @@ from transformers.pipelines import PIPELINE_REGISTRY
 from finetune.inference.predictor import to_example
 from finetune.models.heads.span_ner import SpanNer
 from finetune.preprocessing.batching import micro_batches, pack
-from finetune.runtime.transfer import on_device
+from finetune.runtime.transfer import batch_to_device
 from finetune.tasks import saved_task
 from finetune.types import SpanPrediction, UserError
 
@@ -67,7 +67,7 @@ class SpanNerPipeline(Pipeline):
         sequences = inputs["encoded"].sequences
         partials: dict[int, list[Any]] = {example.id: [] for example in inputs["examples"]}
         for group in micro_batches(sequences, task.config.tokens_on(self.device.type)):
-            batch = on_device(pack(group), self.device)
+            batch = batch_to_device(pack(group), self.device)
             logits = self.model(batch)
             exact = logits.to(torch.promote_types(logits.dtype, torch.float32))
             for partial in task.decode(exact, batch):

@@ -25,7 +25,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from finetune.models.dropout import dropout as cheap_dropout
 from finetune.models.grouping import order_of
 from finetune.models.packing import Group, PackedLayout
-from finetune.runtime.transfer import moved
+from finetune.runtime.transfer import to_device
 
 ACCELERATOR_WASTE = 1.0
 """Padding in attention off the CPU, as a share of the tokens: a call there costs more than rows."""
@@ -92,7 +92,7 @@ def _reach(encoder: Any, longest: int, second: bool) -> Reach | None:
     rows = rows_of_distances(longest, len(embeddings) // 2, buckets, encoder.max_relative_positions)
     first, last = int(rows[0]), int(rows[-1])
     own = bool((rows.diff() == 1).all())
-    inner = None if own else moved(rows - first, embeddings.device)
+    inner = None if own else to_device(rows - first, embeddings.device)
     return Reach(embeddings[first : last + 1], inner)
 
 

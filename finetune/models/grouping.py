@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from finetune.models.packing import Group, PackedLayout
-from finetune.runtime.transfer import moved
+from finetune.runtime.transfer import to_device
 
 
 class Order(NamedTuple):
@@ -57,7 +57,7 @@ def _order(layout: PackedLayout, num_heads: int, heads_first: bool) -> Order:
     back = torch.empty_like(tokens)
     back[joined[tokens]] = tokens
     device = layout.cu_seqlens.device
-    return Order(moved(joined, device), moved(back, device), [len(rows) for rows in places])
+    return Order(to_device(joined, device), to_device(back, device), [len(rows) for rows in places])
 
 
 def seen_by(group: Group, sliding_window: int | None, device: torch.device) -> Tensor | None:

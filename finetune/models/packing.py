@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from finetune.runtime.transfer import moved
+from finetune.runtime.transfer import to_device
 
 MAX_WASTE = 0.5
 """Padding that a group may add to its sequences, as a share of their tokens. It costs attention
@@ -98,4 +98,4 @@ def near_equal(
 
 
 def _keys(valid: Tensor, device: torch.device) -> Tensor | None:
-    return None if bool(valid.all()) else moved(valid[:, None, None], device)
+    return None if bool(valid.all()) else to_device(valid[:, None, None], device)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from finetune.models.packing import near_equal
-from finetune.runtime.transfer import moved
+from finetune.runtime.transfer import to_device
 from finetune.types import Batch
 
 MAX_WASTE = 0.15
@@ -49,7 +49,7 @@ def length_groups(batch: Batch) -> Iterator[LengthGroup]:
     for members in groups:
         lengths = tuple(batch.lengths[member] for member in members)
         rows = torch.cat([torch.arange(starts[m], starts[m] + batch.lengths[m]) for m in members])
-        places = moved(rows, device)
+        places = to_device(rows, device)
         segments = batch.segment_ids
         bounds = torch.tensor([0, *lengths]).cumsum(0)
         part = replace(
@@ -57,11 +57,11 @@ def length_groups(batch: Batch) -> Iterator[LengthGroup]:
             input_ids=batch.input_ids[places],
             position_ids=batch.position_ids[places],
             segment_ids=None if segments is None else segments[places],
-            cu_seqlens=moved(bounds.int(), device),
+            cu_seqlens=to_device(bounds.int(), device),
             lengths=lengths,
             targets={},
         )
-        yield LengthGroup(part, moved(torch.tensor(members), device), places)
+        yield LengthGroup(part, to_device(torch.tensor(members), device), places)
 
 
 def in_order(parts: Sequence[Tensor], places: Sequence[Tensor]) -> Tensor:

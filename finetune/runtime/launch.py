@@ -53,16 +53,16 @@ def _on_cpu() -> bool:
     return asked or (several and not torch.accelerator.is_available())
 
 
-def with_folder(config: TrainConfig, task: str, name: str | None = None) -> TrainConfig:
+def with_run_folder(config: TrainConfig, task: str, name: str | None = None) -> TrainConfig:
     """The configuration with its run folder decided, the same on every process.
 
     ``name`` is that of a run without --out. Raises ValueError where the folder named holds a run
     already and --resume was not said, or where there is none to resume.
     """
-    return replace(config, out=str(agreed(lambda: _folder(config, task, name))))
+    return replace(config, out=str(on_main_process(lambda: _folder(config, task, name))))
 
 
-def agreed(decide: Callable[[], Any]) -> Any:
+def on_main_process(decide: Callable[[], Any]) -> Any:
     """What the main process decides, or the ValueError it raises, on every process."""
     processes = PartialState(cpu=_on_cpu())
     if processes.num_processes == 1:
@@ -80,19 +80,19 @@ def agreed(decide: Callable[[], Any]) -> Any:
     return value
 
 
-def is_main() -> bool:
+def is_main_process() -> bool:
     """Whether this process is the one that writes."""
     return PartialState(cpu=_on_cpu()).is_main_process
 
 
-def leave() -> None:
+def destroy_process_group() -> None:
     """Leave the group of processes, whose threads could otherwise end the interpreter with an
     error ("terminate called without an active exception")."""
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
 
 
-def unseeded_name(config: TrainConfig, task: str) -> str:
+def run_name(config: TrainConfig, task: str) -> str:
     """The name of runs that differ in their seed alone."""
     parts = (task, config.init_from or config.model, config.data)
     return "-".join(_short(part) for part in parts)
@@ -112,7 +112,7 @@ def _folder(config: TrainConfig, task: str, name: str | None) -> Path:
         if config.resume and not is_run(folder):
             raise UserError(f"--resume: there is no run in {folder} to continue.")
         return folder
-    base = RUNS / (name or f"{unseeded_name(config, task)}-seed{config.seed}")
+    base = RUNS / (name or f"{run_name(config, task)}-seed{config.seed}")
     taken = [path for path in (base, *_numbered(base)) if is_run(path)]
     if config.resume:
         if not taken:

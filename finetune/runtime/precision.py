@@ -11,7 +11,7 @@ import torch
 from finetune.config.tasks import TrainConfig
 
 
-def has_bf16(device: torch.device) -> bool:
+def supports_bf16(device: torch.device) -> bool:
     """Whether the hardware multiplies bfloat16 matrices natively."""
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
@@ -23,11 +23,11 @@ def has_bf16(device: torch.device) -> bool:
     return False
 
 
-def precision_of(config: TrainConfig, device: torch.device) -> str:
+def resolve_precision(config: TrainConfig, device: torch.device) -> str:
     """``bf16`` or ``fp32``, as asked or as the hardware has it."""
     if config.precision != "auto":
         return config.precision
-    return "bf16" if has_bf16(device) else "fp32"
+    return "bf16" if supports_bf16(device) else "fp32"
 
 
 def autocast(precision: str, device: torch.device) -> Any:

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 
-class Stopped(Exception):
+class Interrupted(Exception):
     """Training was interrupted and its checkpoint written."""
 
 
-class Interruption:
+class InterruptHandler:
     """Ctrl-C and SIGTERM end training after the step in progress; a second Ctrl-C at once.
 
     Several processes tell each other of theirs with the gradients of a step, and end after the same
@@ -25,10 +25,10 @@ class Interruption:
     def __init__(self, accelerator: Any) -> None:
         self.accelerator = accelerator
         self.caught = 0
-        self.heard: deque[tuple[Tensor, Any]] = deque(maxlen=2)
+        self.received: deque[tuple[Tensor, Any]] = deque(maxlen=2)
         self.previous: dict[int, Any] = {}
 
-    def __enter__(self) -> Interruption:
+    def __enter__(self) -> InterruptHandler:
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
                 self.previous[number] = signal.signal(number, self._catch)
@@ -43,7 +43,7 @@ class Interruption:
             raise KeyboardInterrupt
         self.caught = number
 
-    def hear(self, number: Tensor) -> None:
+    def receive(self, number: Tensor) -> None:
         """Take note of how many processes were asked to stop, a number [] on the device, which
         is not waited for."""
         copied = None
@@ -51,16 +51,16 @@ class Interruption:
             stream = torch.cuda.current_stream(number.device)
             number = number.to("cpu", non_blocking=True)
             copied = stream.record_event()
-        self.heard.append((number.clone() if copied is None else number, copied))
+        self.received.append((number.clone() if copied is None else number, copied))
 
-    def asked(self) -> bool:
+    def should_stop(self) -> bool:
         """Whether any process was asked to stop; the same answer on all of them. To be called once
         after each step."""
         if self.accelerator.num_processes == 1:
             return bool(self.caught)
-        if len(self.heard) == (1 if self.accelerator.device.type == "cuda" else 0):
+        if len(self.received) == (1 if self.accelerator.device.type == "cuda" else 0):
             return False  # a GPU is still at this step: nobody waits for what is said in it
-        number, copied = self.heard.popleft()
+        number, copied = self.received.popleft()
         if copied is not None:
             copied.synchronize()
         return bool(number)

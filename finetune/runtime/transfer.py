@@ -10,7 +10,7 @@ from torch import Tensor
 from finetune.types import Batch
 
 
-def staged(value: Tensor, device: torch.device) -> Tensor:
+def pinned(value: Tensor, device: torch.device) -> Tensor:
     """A CPU tensor in memory that a GPU copies from by itself.
 
     That memory is fresh each time: torch gives it out again only after the copy is done.
@@ -18,15 +18,15 @@ def staged(value: Tensor, device: torch.device) -> Tensor:
     return value.pin_memory() if device.type == "cuda" and value.numel() else value
 
 
-def moved(value: Tensor, device: torch.device) -> Tensor:
+def to_device(value: Tensor, device: torch.device) -> Tensor:
     """The tensor on a device; nothing waits for its way from the CPU to a GPU."""
     if device.type != "cuda" or not value.is_cpu:
         return value.to(device)
-    return staged(value, device).to(device, non_blocking=True)
+    return pinned(value, device).to(device, non_blocking=True)
 
 
-def on_device(batch: Batch, device: torch.device) -> Batch:
+def batch_to_device(batch: Batch, device: torch.device) -> Batch:
     """The batch with its tensors on a device; nothing waits for their way from the CPU to a GPU."""
     if device.type == "cuda" and batch.word_lengths.is_cpu:
         batch = dataclasses.replace(batch, num_pieces=int(batch.word_lengths.sum()))
-    return batch.each(lambda value: moved(value, device))
+    return batch.each(lambda value: to_device(value, device))

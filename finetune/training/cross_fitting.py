@@ -22,7 +22,7 @@ from finetune.data import Dataset, assign_folds, hold_out
 from finetune.inference.loop import predict
 from finetune.runtime.launch import is_run, make_accelerator
 from finetune.runtime.progress import Reporter, clock
-from finetune.runtime.signals import Stopped
+from finetune.runtime.signals import Interrupted
 from finetune.tasks import Task, load_task, task_class
 from finetune.training.trainer import fit
 from finetune.types import (
@@ -54,7 +54,7 @@ def cross_fit(
     where an unfinished one goes on.
 
     Raises ValueError where labels are numbers, or where that folder has folds of other data or
-    settings, and Stopped after Ctrl-C.
+    settings, and Interrupted after Ctrl-C.
     """
     reporter = reporter or Reporter()
     config = _settled(config)
@@ -135,8 +135,8 @@ def _answered(
         raise UserError("--label-errors works in one process: start it without accelerate launch.")
     try:
         fit(task, config, accelerator, reporter)
-    except Stopped as stopped:
-        raise Stopped(f"{folder.name}: {stopped}") from stopped
+    except Interrupted as stopped:
+        raise Interrupted(f"{folder.name}: {stopped}") from stopped
     head = task.head(folder / "best").to(accelerator.device)
     answers = predict(task, head, asked, accelerator, reporter=reporter, title=folder.name)
     for example, answer in zip(asked, answers, strict=True):

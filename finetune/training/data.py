@@ -14,7 +14,7 @@ from finetune.preprocessing.prefetch import ahead
 from finetune.tasks import Task
 from finetune.training import cache as encoding_cache
 from finetune.training.cache import is_kept
-from finetune.training.optimizer import Plan
+from finetune.training.optimizer import Schedule
 from finetune.types import Batch, Example
 
 Part = tuple[list[Batch], float, int]
@@ -44,7 +44,7 @@ class TrainingData:
         self.task, self.max_tokens, self.say = task, config.tokens_on(device), say
         self.rank, self.world_size = rank, world_size
         self.train = task.read("train")
-        self.plan = Plan.of(config, len(self.train))
+        self.plan = Schedule.from_config(config, len(self.train))
         self.encoded = self._encode("train", self.train)
         self.lengths = self.encoded.lengths.tolist()
         self.validation = next(iter(validation_splits(task.splits)), None)

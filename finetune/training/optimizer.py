@@ -16,7 +16,7 @@ from finetune.types import UserError
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class Schedule:
     """The steps of a run, as a pure function of configuration and number of examples."""
 
     num_examples: int
@@ -29,7 +29,7 @@ class Plan:
     seed: int
 
     @classmethod
-    def of(cls, config: TrainConfig, num_examples: int) -> Plan:
+    def from_config(cls, config: TrainConfig, num_examples: int) -> Schedule:
         """The plan for a number of training examples."""
         per_epoch = math.ceil(num_examples / config.batch_size)
         epochs = config.epochs or default_epochs(per_epoch)
@@ -86,20 +86,20 @@ def parameter_groups(head: Any, config: TrainConfig) -> list[dict[str, Any]]:
 
     The rate of depth d (0 = embeddings, L + 1 = head) is lr * layer_decay^(L + 1 - d) in the
     encoder (Clark et al., 2020, ELECTRA, appendix B). In the head it is --head-lr, else lr times
-    the head's ``head_rate``; parts in its ``own_rates`` have their own setting (and a rate where
-    that is unset) and do not decay. Nor do biases, norms and other vectors.
+    the head's ``head_lr_factor``; modules in its ``own_learning_rates`` have their own setting (and
+    a rate where that is unset) and do not decay. Nor do biases, norms and other vectors.
     """
     groups: dict[tuple[float, float], dict[str, Any]] = {}
-    peak = config.lr or default_rate(head.encoder.width)
+    peak = config.lr or default_learning_rate(head.encoder.width)
     top = head.encoder.top_depth
-    own: Mapping[str, tuple[str, float]] = head.own_rates
+    own: Mapping[str, tuple[str, float]] = head.own_learning_rates
     for name, weight in head.named_parameters():
         if not weight.requires_grad:
             continue
         depth = head.depth_of(name)
         rate = peak * config.layer_decay ** (top - depth)
         if depth == top:
-            rate = config.head_lr or peak * head.head_rate
+            rate = config.head_lr or peak * head.head_lr_factor
         decay = config.weight_decay if weight.ndim > 1 else 0.0
         part = name.partition(".")[0]
         if part in own:
@@ -112,7 +112,7 @@ def parameter_groups(head: Any, config: TrainConfig) -> list[dict[str, Any]]:
     return [{**group, "peak": group["lr"]} for group in groups.values()]
 
 
-def default_rate(width: int) -> float:
+def default_learning_rate(width: int) -> float:
     """The learning rate where none is given: small encoders need, and bear, larger steps."""
     return 2e-5 if width >= 512 else 1e-4
 
@@ -124,7 +124,7 @@ def make_optimizer(head: Any, config: TrainConfig) -> torch.optim.Optimizer:
     return torch.optim.AdamW(groups, betas=betas, eps=config.adam_epsilon, fused=True)
 
 
-def set_rate(optimizer: torch.optim.Optimizer, factor: float) -> None:
+def set_learning_rates(optimizer: torch.optim.Optimizer, factor: float) -> None:
     """Set every group's learning rate to a factor of its peak."""
     for group in optimizer.param_groups:
         group["lr"] = group["peak"] * factor

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from finetune.config.tasks import TrainConfig, settings
-from finetune.runtime.launch import agreed
+from finetune.runtime.launch import on_main_process
 from finetune.tasks import Task
 from finetune.training import checkpoint
 from finetune.types import Prediction
@@ -46,7 +46,7 @@ class RunFolder:
             text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
             checkpoint.write_text(self.path / "config.json", text)
 
-        agreed(write)
+        on_main_process(write)
 
     def _make(self) -> None:
         try:
@@ -64,7 +64,7 @@ class RunFolder:
                 head.save_pretrained(fresh)
                 task.save(fresh)
 
-        agreed(write)
+        on_main_process(write)
 
     def save_last(
         self, task: Task, head: Any, optimizer: torch.optim.Optimizer, state: dict[str, Any]
@@ -86,12 +86,12 @@ class RunFolder:
             finally:
                 shutil.rmtree(parts, ignore_errors=True)
 
-        agreed(write)
+        on_main_process(write)
 
     def write_predictions(self, split: str, predicted: Sequence[Prediction]) -> None:
         """``predictions.<split>.jsonl``, one line for each example in the data's order."""
         lines = (json.dumps(p.record(), ensure_ascii=False) + "\n" for p in predicted)
-        agreed(lambda: checkpoint.write_text(self._predictions(split), "".join(lines)))
+        on_main_process(lambda: checkpoint.write_text(self._predictions(split), "".join(lines)))
 
     def compare_predictions(
         self,
@@ -122,7 +122,7 @@ class RunFolder:
     def write_metrics(self, metrics: Mapping[str, Mapping[str, float]]) -> None:
         """``metrics.json``: metrics by split."""
         text = json.dumps(metrics, indent=2) + "\n"
-        agreed(lambda: checkpoint.write_text(self.path / "metrics.json", text))
+        on_main_process(lambda: checkpoint.write_text(self.path / "metrics.json", text))
 
     def _predictions(self, split: str) -> Path:
         return self.path / f"predictions.{split}.jsonl"

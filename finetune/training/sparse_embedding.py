@@ -76,7 +76,7 @@ class WholeEmbedding(nn.Embedding):
         return _looked_up(input, self)
 
 
-class ActiveEmbedding(nn.Module):
+class CompactEmbedding(nn.Module):
     """Stands in for an ``nn.Embedding`` of V rows and trains A of them; ids keep their meaning.
 
     ``weight`` [A, H] are the rows that occur, ``rest`` [V - A, H] the others as they were before
@@ -134,7 +134,7 @@ class ActiveEmbedding(nn.Module):
         destination[prefix + "weight"] = self.table()
 
 
-class Vocabulary:
+class SparseEmbeddings:
     """Which rows of a model's input embeddings a run trains.
 
     ``reason`` says why it is the whole table, and is empty where it is the rows that occur; then
@@ -148,7 +148,7 @@ class Vocabulary:
         the setting is on and the model does not allow it.
         """
         self.encoder, self.note = head.encoder, ""
-        self.embedding: ActiveEmbedding | None = None
+        self.embedding: CompactEmbedding | None = None
         self.plain = self.encoder.model.get_input_embeddings()
         reason = _why_whole(head)
         self.reason = "it is off" if setting == "off" else reason
@@ -165,7 +165,7 @@ class Vocabulary:
         if len(rows) >= most * self.size:
             self.reason = f"{len(rows):,} of {self.size:,} pieces of the vocabulary occur"
             return
-        self.embedding = ActiveEmbedding(self.plain, rows)
+        self.embedding = CompactEmbedding(self.plain, rows)
         self._replace(self.plain, self.embedding)
         self.plain.weight.data = self.plain.weight.new_empty(0)  # the parts are copies
         self.note = (

@@ -12,10 +12,10 @@ from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 from finetune.config.tasks import TrainConfig
 from finetune.inference.loop import full_precision
 from finetune.runtime.precision import autocast
-from finetune.runtime.signals import Interruption
-from finetune.runtime.transfer import on_device
+from finetune.runtime.signals import InterruptHandler
+from finetune.runtime.transfer import batch_to_device
 from finetune.tasks import Task
-from finetune.training.optimizer import set_rate
+from finetune.training.optimizer import set_learning_rates
 from finetune.types import Batch
 
 
@@ -34,12 +34,12 @@ class Step:
         config: TrainConfig,
         accelerator: Any,
         precision: str,
-        interruption: Interruption | None = None,
+        interrupt: InterruptHandler | None = None,
     ) -> None:
-        """``interruption`` is told by each of several processes which of them was to stop."""
+        """``interrupt`` is told by each of several processes which of them was to stop."""
         self.task, self.head, self.optimizer, self.config = task, head, optimizer, config
         self.accelerator, self.device, self.precision = accelerator, accelerator.device, precision
-        self.interruption = interruption
+        self.interrupt = interrupt
         # sums of losses are kept in double where the device has it
         self.sums = torch.float32 if self.device.type == "mps" else torch.float64
         head.train()  # a loaded model is not, inside
@@ -55,14 +55,14 @@ class Step:
         ``weight`` 0, so that it takes part without effect. ``rate`` is the factor on the learning
         rates.
         """
-        set_rate(self.optimizer, rate)
+        set_learning_rates(self.optimizer, rate)
         for batch in batches:
             self.head.encoder.check(batch)  # on the CPU, where looking at ids costs no wait
         if not self.head.training:  # going through all modules takes half a millisecond
             self.head.train()
         totals = torch.zeros(2, dtype=self.sums, device=self.device)
         for batch in batches:
-            batch = on_device(batch, self.device)
+            batch = batch_to_device(batch, self.device)
             with autocast(self.precision, self.device):
                 logits = self.head(batch)
             loss, count = self.task.loss(full_precision(logits), batch)
@@ -84,14 +84,14 @@ class Step:
         gradients = [weight.grad for weight in weights]
         if self.accelerator.num_processes == 1:
             return gradients, totals
-        asked = self.interruption is not None and self.interruption.caught > 0
+        asked = self.interrupt is not None and self.interrupt.caught > 0
         more = torch.cat([totals, totals.new_full((1,), float(asked))]).to(gradients[0].dtype)
         flat = _flatten_dense_tensors([*gradients, more])
         torch.distributed.all_reduce(flat)
         *whole, more = _unflatten_dense_tensors(flat, [*gradients, more])
         torch._foreach_copy_(gradients, whole)
-        if self.interruption is not None:
-            self.interruption.hear(more[2])
+        if self.interrupt is not None:
+            self.interrupt.receive(more[2])
         return gradients, more[:2].to(self.sums)
 
     def _clip(self, gradients: list[torch.Tensor], count: torch.Tensor) -> torch.Tensor:

@@ -23,16 +23,16 @@ from finetune.config.tasks import TrainConfig, settings
 from finetune.inference.loop import predict
 from finetune.runtime.launch import make_accelerator
 from finetune.runtime.memory import memory_kept
-from finetune.runtime.precision import precision_of
+from finetune.runtime.precision import resolve_precision
 from finetune.runtime.progress import Reporter
-from finetune.runtime.signals import Interruption, Stopped
+from finetune.runtime.signals import Interrupted, InterruptHandler
 from finetune.tasks import Task
 from finetune.training import checkpoint
 from finetune.training.data import TrainingData
 from finetune.training.optimizer import make_optimizer, result_settings
 from finetune.training.run_folder import RunFolder
 from finetune.training.run_log import RunLog
-from finetune.training.sparse_embedding import Vocabulary
+from finetune.training.sparse_embedding import SparseEmbeddings
 from finetune.training.state import State
 from finetune.training.step import Step
 from finetune.types import Example, Prediction, UserError
@@ -63,8 +63,8 @@ def fit(
     """Train a task's model, keep the best on validation, score the test split once with it.
 
     ``config.out`` names the run folder. Raises ValueError for what a user can mend (a loss that
-    is no number, a full disk, settings that differ from those of the run to resume), and Stopped
-    after Ctrl-C or SIGTERM once the checkpoint is written.
+    is no number, a full disk, settings that differ from those of the run to resume), and
+    Interrupted after Ctrl-C or SIGTERM once the checkpoint is written.
     """
     if config.out is None:
         raise UserError("--out must name the run folder.")
@@ -94,7 +94,7 @@ class _Run:
                 "choose another folder."
             )
         self.device = accelerator.device
-        self.precision = precision_of(config, self.device)
+        self.precision = resolve_precision(config, self.device)
         self.rank, self.world = accelerator.process_index, accelerator.num_processes
         self.state = State(
             settings=result_settings(config), fingerprint=task.fingerprint, num_processes=self.world
@@ -128,14 +128,14 @@ class _Run:
         if reason := self.head.encoder.reason:
             self.reporter.say(f"sequences are padded, in groups of near-equal length: {reason}")
         read = self.data.read()
-        self.vocabulary = Vocabulary(self.head, self.config.active_vocabulary, read)
-        if self.vocabulary.note:
-            self.reporter.say(self.vocabulary.note)
-        self.optimizer = self.vocabulary.follow(make_optimizer(self.head, self.config))
-        self.interruption = Interruption(self.accelerator)
+        self.sparse_embeddings = SparseEmbeddings(self.head, self.config.active_vocabulary, read)
+        if self.sparse_embeddings.note:
+            self.reporter.say(self.sparse_embeddings.note)
+        self.optimizer = self.sparse_embeddings.follow(make_optimizer(self.head, self.config))
+        self.interrupt = InterruptHandler(self.accelerator)
         self.step = Step(
             self.task, self.head, self.optimizer, self.config, self.accelerator, self.precision,
-            self.interruption,
+            self.interrupt,
         )  # fmt: skip
         if resuming:
             self.state = State(**checkpoint.load_training(last, self.optimizer))
@@ -146,12 +146,12 @@ class _Run:
 
     def run(self) -> FitResult:
         """Train to the end, then score the best model."""
-        with memory_kept(), self.vocabulary:
+        with memory_kept(), self.sparse_embeddings:
             self._write_start()
             if self.config.metric and self.validation:
                 self._check_metric(self.config.metric, self.validation)
             if not self.state.finished:
-                with self.interruption:
+                with self.interrupt:
                     self._train()
         result = self._finish()
         self.accelerator.wait_for_everyone()
@@ -179,7 +179,7 @@ class _Run:
                 log.add(*self.step(batches, weight=weight, rate=rate), num_examples)
                 state.step += 1
                 at_end = state.step == plan.num_steps
-                stop = self.interruption.asked()
+                stop = self.interrupt.should_stop()
                 evaluating = state.step % plan.eval_every == 0 or at_end
                 saving = state.step % plan.save_every == 0 or at_end or stop
                 if state.step % every == 0 or evaluating or saving:
@@ -194,7 +194,7 @@ class _Run:
                 if state.finished:
                     break
                 if stop:
-                    raise Stopped(
+                    raise Interrupted(
                         f"stopped at step {state.step} of {plan.num_steps}; the "
                         f"checkpoint is in {self.folder.last}"
                     )

@@ -7,12 +7,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from finetune.runtime.signals import Interruption
+from finetune.runtime.signals import InterruptHandler
 
 
-def interruption(device: str, num_processes: int) -> Interruption:
+def interrupt(device: str, num_processes: int) -> InterruptHandler:
     accelerator = SimpleNamespace(device=torch.device(device), num_processes=num_processes)
-    return Interruption(accelerator)
+    return InterruptHandler(accelerator)
 
 
 @pytest.mark.parametrize(
@@ -22,17 +22,17 @@ def interruption(device: str, num_processes: int) -> Interruption:
 def test_what_was_said_in_a_step_counts_there_or_one_later(
     device: str, expected: list[bool]
 ) -> None:
-    stop, found = interruption(device, 2), []
+    stop, found = interrupt(device, 2), []
     for number in (0.0, 0.0, 1.0, 1.0):
         message = torch.tensor([3.0, number])
-        stop.hear(message[1])
+        stop.receive(message[1])
         message.zero_()  # its memory may be used again
-        found.append(stop.asked())
+        found.append(stop.should_stop())
     assert found == expected
 
 
 def test_one_process_asks_itself() -> None:
-    stop = interruption("cpu", 1)
-    assert not stop.asked()
+    stop = interrupt("cpu", 1)
+    assert not stop.should_stop()
     stop.caught = 2
-    assert stop.asked()
+    assert stop.should_stop()

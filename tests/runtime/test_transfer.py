@@ -1,4 +1,4 @@
-"""Copies to a device: all tensors of a batch, and through staged memory where a GPU is meant."""
+"""Copies to a device: all tensors of a batch, and through pinned memory where a GPU is meant."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from finetune.preprocessing.batching import pack
 from finetune.runtime import transfer as staging
-from finetune.runtime.transfer import moved, on_device
+from finetune.runtime.transfer import batch_to_device, to_device
 from finetune.types import TENSORS, Batch, Encoding
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
@@ -24,26 +24,26 @@ def batch() -> Batch:
 
 
 @pytest.fixture
-def staged(monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:
-    """What is staged; there is no memory to pin without a GPU."""
+def pinned(monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:
+    """What is pinned; there is no memory to pin without a GPU."""
     seen: list[torch.Tensor] = []
-    monkeypatch.setattr(staging, "staged", lambda value, device: seen.append(value) or value)
+    monkeypatch.setattr(staging, "pinned", lambda value, device: seen.append(value) or value)
     return seen
 
 
-def test_on_the_cpu_nothing_is_copied(batch: Batch, staged: list[torch.Tensor]) -> None:
-    found = on_device(batch, CPU)
+def test_on_the_cpu_nothing_is_copied(batch: Batch, pinned: list[torch.Tensor]) -> None:
+    found = batch_to_device(batch, CPU)
     assert all(getattr(found, name) is getattr(batch, name) for name in TENSORS)
-    assert found.targets["label"] is batch.targets["label"] and not staged
+    assert found.targets["label"] is batch.targets["label"] and not pinned
 
 
 def test_all_tensors_go_to_a_gpu_by_way_of_staged_memory(
-    batch: Batch, staged: list[torch.Tensor]
+    batch: Batch, pinned: list[torch.Tensor]
 ) -> None:
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
-        there = batch.each(mode.from_tensor).each(lambda value: moved(value, GPU))
-        again = there.each(lambda value: moved(value, GPU))
-    assert len(staged) == len(TENSORS) + 1, "and none of them twice"
+        there = batch.each(mode.from_tensor).each(lambda value: to_device(value, GPU))
+        again = there.each(lambda value: to_device(value, GPU))
+    assert len(pinned) == len(TENSORS) + 1, "and none of them twice"
     for name in TENSORS:
         before, after = getattr(batch, name), getattr(again, name)
         assert (after.device, after.dtype, after.shape) == (GPU, before.dtype, before.shape)
@@ -53,5 +53,5 @@ def test_all_tensors_go_to_a_gpu_by_way_of_staged_memory(
 def test_pieces_are_counted_before_they_are_out_of_sight(
     batch: Batch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(staging, "moved", lambda value, device: value)
-    assert (batch.num_pieces, on_device(batch, GPU).num_pieces) == (None, 4)
+    monkeypatch.setattr(staging, "to_device", lambda value, device: value)
+    assert (batch.num_pieces, batch_to_device(batch, GPU).num_pieces) == (None, 4)

@@ -13,15 +13,15 @@ from finetune.models.heads.sequence_classification import SequenceClassifier
 from finetune.models.heads.span_ner import SpanNer
 from finetune.models.heads.token_classification import TokenTagger
 from finetune.runtime import precision
-from finetune.runtime.precision import autocast, precision_of
+from finetune.runtime.precision import autocast, resolve_precision
 from finetune.training.optimizer import (
-    Plan,
+    Schedule,
     default_epochs,
-    default_rate,
+    default_learning_rate,
     make_optimizer,
     parameter_groups,
     result_settings,
-    set_rate,
+    set_learning_rates,
 )
 from tests import tiny
 
@@ -47,10 +47,10 @@ def config(**settings) -> TrainConfig:
     ],
 )
 def test_plan(settings, num_examples, steps, warmup, evaluation) -> None:
-    plan = Plan.of(config(**settings), num_examples)
+    plan = Schedule.from_config(config(**settings), num_examples)
     assert (plan.num_steps, plan.warmup_steps, plan.eval_every) == (steps, warmup, evaluation)
     assert plan.save_every == evaluation
-    assert Plan.of(config(**settings, save_every=4), num_examples).save_every == 4
+    assert Schedule.from_config(config(**settings, save_every=4), num_examples).save_every == 4
 
 
 @pytest.mark.parametrize(
@@ -59,14 +59,14 @@ def test_plan(settings, num_examples, steps, warmup, evaluation) -> None:
 def test_epochs_where_none_are_given(per_epoch: int, epochs: int) -> None:
     """As many up to 10 as make 500 steps, and 3 at least."""
     assert default_epochs(per_epoch) == epochs
-    plan = Plan.of(config(epochs=None, batch_size=1), per_epoch)
+    plan = Schedule.from_config(config(epochs=None, batch_size=1), per_epoch)
     assert plan.num_steps == epochs * per_epoch
-    assert Plan.of(config(epochs=None, steps=7), per_epoch).num_steps == 7
+    assert Schedule.from_config(config(epochs=None, steps=7), per_epoch).num_steps == 7
 
 
 @pytest.mark.parametrize(("num_examples", "batch_size"), [(20, 8), (16, 8), (1, 8), (9, 1)])
 def test_batches_cover_each_epoch_once(num_examples: int, batch_size: int) -> None:
-    plan = Plan.of(config(batch_size=batch_size), num_examples)
+    plan = Schedule.from_config(config(batch_size=batch_size), num_examples)
     epochs = []
     for epoch in range(3):
         first = epoch * plan.steps_per_epoch
@@ -79,21 +79,21 @@ def test_batches_cover_each_epoch_once(num_examples: int, batch_size: int) -> No
 
 
 def test_batches_are_a_pure_function_of_the_step() -> None:
-    plan = Plan.of(config(), 50)
+    plan = Schedule.from_config(config(), 50)
     steps = list(range(plan.num_steps))
     forward = [plan.batch(step) for step in steps]
     torch.manual_seed(123)
     backward = [plan.batch(step) for step in reversed(steps)][::-1]
     assert forward == backward
-    assert [Plan.of(config(epochs=9.0), 50).batch(step) for step in steps] == forward
-    assert [Plan.of(config(seed=2), 50).batch(step) for step in steps] != forward
+    assert [Schedule.from_config(config(epochs=9.0), 50).batch(step) for step in steps] == forward
+    assert [Schedule.from_config(config(seed=2), 50).batch(step) for step in steps] != forward
     forward[0].append(7)
     assert plan.batch(0) == backward[0], "a caller's change must not come back"
 
 
 @pytest.mark.parametrize("warmup", [0.0, 0.1, 0.34, 1.0, 5.0, 12.0, 99.0])
 def test_rate_equals_transformers_schedule(warmup: float) -> None:
-    plan = Plan.of(config(steps=12, warmup=warmup), 40)
+    plan = Schedule.from_config(config(steps=12, warmup=warmup), 40)
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
     schedule = get_linear_schedule_with_warmup(optimizer, plan.warmup_steps, 12)
     for step in range(12):
@@ -107,7 +107,7 @@ def test_set_rate_is_a_factor_on_each_peak() -> None:
     groups = [{"params": [one], "peak": 0.5}, {"params": [other], "peak": 2.0}]
     optimizer = torch.optim.SGD(groups, lr=1.0)
     for factor in (0.5, 0.25):  # a factor on the peak, not on the rate before
-        set_rate(optimizer, factor)
+        set_learning_rates(optimizer, factor)
         assert [g["lr"] for g in optimizer.param_groups] == [0.5 * factor, 2.0 * factor]
 
 
@@ -170,7 +170,7 @@ def test_head_rate_is_for_the_head_only() -> None:
 
 
 def test_rate_by_width() -> None:
-    assert (default_rate(384), default_rate(512), default_rate(768)) == (1e-4, 2e-5, 2e-5)
+    assert [default_learning_rate(width) for width in (384, 512, 768)] == [1e-4, 2e-5, 2e-5]
     assert {g["lr"] for g in parameter_groups(head(), config())} == {1e-4}
 
 
@@ -218,16 +218,16 @@ def test_settings_of_adam() -> None:
 def test_precision(monkeypatch) -> None:
     cpu = torch.device("cpu")
     for has, expected in ((True, "bf16"), (False, "fp32")):
-        monkeypatch.setattr(precision, "has_bf16", lambda device, has=has: has)
-        assert precision_of(config(), cpu) == expected
-        assert precision_of(config(precision="fp32"), cpu) == "fp32"
-        assert precision_of(config(precision="bf16"), cpu) == "bf16"
+        monkeypatch.setattr(precision, "supports_bf16", lambda device, has=has: has)
+        assert resolve_precision(config(), cpu) == expected
+        assert resolve_precision(config(precision="fp32"), cpu) == "fp32"
+        assert resolve_precision(config(precision="bf16"), cpu) == "bf16"
     weight = torch.ones(2, 2)
     with autocast("bf16", cpu):
         assert (weight @ weight).dtype == torch.bfloat16
     with autocast("fp32", cpu):
         assert (weight @ weight).dtype == torch.float32
-    assert not precision.has_bf16(torch.device("meta"))
+    assert not precision.supports_bf16(torch.device("meta"))
 
 
 def test_result_settings_leave_out_what_changes_no_result() -> None:

@@ -16,9 +16,9 @@ from finetune.config.tasks import TrainConfig
 from finetune.models.encoder import Encoder
 from finetune.preprocessing.batching import pack
 from finetune.preprocessing.encodings import Encoded
-from finetune.runtime.signals import Stopped
+from finetune.runtime.signals import Interrupted
 from finetune.tasks import load_task
-from finetune.training.sparse_embedding import ActiveEmbedding, Vocabulary
+from finetune.training.sparse_embedding import CompactEmbedding, SparseEmbeddings
 from finetune.training.trainer import fit
 from tests import small_data as data
 from tests import tiny
@@ -103,7 +103,7 @@ def test_every_family_reads_its_rows_through_the_embedding(family: str) -> None:
     """Hidden states and gradients, with padding where the family has it; then whole again."""
     whole, compact = Whole(family), Whole(family)
     made = encodings(whole.model, (5, 17, 3))
-    vocabulary = Vocabulary(compact, "on", [Encoded.of([made])])
+    vocabulary = SparseEmbeddings(compact, "on", [Encoded.of([made])])
     for head in (whole, compact):
         hidden = head.encoder(pack(made))
         weight = torch.linspace(-1, 1, hidden.numel(), dtype=hidden.dtype).view_as(hidden)
@@ -151,7 +151,7 @@ def test_which_rows_are_trained(
     encoding = replace(
         task.encode(task.read("train"))[0][0], input_ids=[*range(1, round(300 * share)), 300, 999]
     )
-    vocabulary = Vocabulary(head, setting, [Encoded.of([[encoding]])])
+    vocabulary = SparseEmbeddings(head, setting, [Encoded.of([[encoding]])])
     assert len(table_of(dict(head.named_parameters()))) == rows
     assert vocabulary.reason == reason
     assert vocabulary.note.startswith(f"{rows} of 300 pieces") == (not reason)
@@ -165,11 +165,11 @@ def test_on_is_refused_where_the_model_forbids_it(place: Path) -> None:
     head = task.head()
     head.encoder.freeze("all")
     with pytest.raises(ValueError, match=r"--active-vocabulary on: the embeddings are frozen"):
-        Vocabulary(head, "on", [])
+        SparseEmbeddings(head, "on", [])
     head = task.head()
     head.encoder.model.config.model_type = "unheard"
     with pytest.raises(ValueError, match=r"no test shows that unheard models only look rows up"):
-        Vocabulary(head, "on", [])
+        SparseEmbeddings(head, "on", [])
 
 
 def test_a_shared_table_is_trained_whole(place: Path) -> None:
@@ -177,7 +177,7 @@ def test_a_shared_table_is_trained_whole(place: Path) -> None:
     head = task.head()
     head.output = torch.nn.Linear(32, 7, bias=False)
     head.output.weight = head.encoder.model.get_input_embeddings().weight
-    vocabulary = Vocabulary(head, "auto", [task.encode(task.read("train"))])
+    vocabulary = SparseEmbeddings(head, "auto", [task.encode(task.read("train"))])
     assert vocabulary.reason == "another layer of the model shares the table"
 
 
@@ -186,8 +186,8 @@ def test_rows_that_wait_end_bit_for_bit_where_adamw_takes_them() -> None:
     torch.manual_seed(0)
     plain = torch.nn.Embedding(5_000, 48, padding_idx=3)
     table = torch.nn.Parameter(plain.weight.detach().clone())
-    compact = ActiveEmbedding(plain, torch.tensor([3, 17, 4_999]))
-    looked = ActiveEmbedding(plain, torch.tensor([3, 17, 4_999]))
+    compact = CompactEmbedding(plain, torch.tensor([3, 17, 4_999]))
+    looked = CompactEmbedding(plain, torch.tensor([3, 17, 4_999]))
     group = {"params": [table], "weight_decay": 0.1}
     optimizer = torch.optim.AdamW([group], lr=1e-3, fused=True)
     for step in range(50):
@@ -230,7 +230,7 @@ def interrupted(kind: str, config: TrainConfig, patch: pytest.MonkeyPatch) -> Tr
     torch.manual_seed(config.seed)  # the head that a run makes for itself
     head = task.head()
     size = len(table_of(dict(head.named_parameters())))
-    with pytest.raises(Stopped):
+    with pytest.raises(Interrupted):
         fit(task, config, head=head)
     patch.undo()
     assert len(table_of(dict(head.named_parameters()))) == size, "the model given is whole again"
@@ -316,7 +316,7 @@ def test_the_gradient_in_kept_memory_is_that_of_torchs_embedding(setting: str, p
     table = plain.weight.detach().clone().requires_grad_(True)
     occurring = torch.from_numpy(encoded.sequences.ids.values[:6]).long()
     ids = torch.cat([occurring, occurring[2:], torch.tensor([plain.padding_idx] * 2)]).view(2, 6)
-    with (vocabulary := Vocabulary(head, setting, [encoded])):
+    with (vocabulary := SparseEmbeddings(head, setting, [encoded])):
         assert (vocabulary.embedding is None) == (setting == "off")
         embedding, memory = head.encoder.model.get_input_embeddings(), set()
         for _ in range(2):

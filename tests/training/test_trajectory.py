@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import load_file
 
 from finetune.config.tasks import ClassifyConfig, NerConfig, TagConfig, TrainConfig
-from finetune.runtime.signals import Stopped
+from finetune.runtime.signals import Interrupted
 from finetune.tasks import load_task
 from finetune.training.trainer import fit
 from tests import small_data as data
@@ -201,7 +201,7 @@ def test_interrupted_and_resumed_is_bit_equal(
 
     parts = replace(whole, out=str(tmp_path / "parts"))
     interrupt_in_step(7, monkeypatch)
-    with pytest.raises(Stopped, match="stopped at step 7"):
+    with pytest.raises(Interrupted, match="stopped at step 7"):
         fit(load_task(parts, task), parts)
     monkeypatch.undo()
     resumed = replace(parts, resume=True)

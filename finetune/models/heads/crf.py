@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from finetune.data.tag_schemes import legal_transitions
-from finetune.runtime.transfer import moved
+from finetune.runtime.transfer import to_device
 
 
 class CrfScores(NamedTuple):
@@ -175,12 +175,12 @@ class _Places:
         self.sizes: list[int] = sizes.tolist()
         self.num_first = self.sizes[0]
         first = torch.arange(self.num_first)
-        self.words = moved(begins[order][owner] + place, device)
-        self.owner = moved(owner, device)
-        self.before = moved((offsets[place - 1] + owner)[self.num_first :], device)
-        self.last = moved(offsets[lengths[: self.num_first] - 1] + first, device)
-        self.mirror = moved(offsets[lengths[owner] - 1 - place] + owner, device)
-        self.sequences = moved(order[: self.num_first], device)
+        self.words = to_device(begins[order][owner] + place, device)
+        self.owner = to_device(owner, device)
+        self.before = to_device((offsets[place - 1] + owner)[self.num_first :], device)
+        self.last = to_device(offsets[lengths[: self.num_first] - 1] + first, device)
+        self.mirror = to_device(offsets[lengths[owner] - 1 - place] + owner, device)
+        self.sequences = to_device(order[: self.num_first], device)
 
     def at_edges(self, scores: Tensor, counted: Tensor | None) -> Tensor:
         """Scores [C] of an edge for each sequence with words, 0 where it is not counted."""

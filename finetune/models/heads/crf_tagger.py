@@ -52,9 +52,9 @@ class CrfTagger(OwnModel):
 
     config_class = CrfTaggerConfig
     base_model_prefix = ""
-    own_rates: ClassVar[Mapping[str, tuple[str, float]]] = {"crf": ("crf_lr", 0.05)}
+    own_learning_rates: ClassVar[Mapping[str, tuple[str, float]]] = {"crf": ("crf_lr", 0.05)}
     """Parts whose learning rate has a setting of its own, and the rate where that is unset; they
-    do not decay (``optimization.parameter_groups``). 0.05 because transitions start at 0: on
+    do not decay (``training.optimizer.parameter_groups``). 0.05 because transitions start at 0: on
     CoNLL-2003 it beat 0.01 and 0.001 after 126 steps, and equalled 0.01 after 375."""
 
     def __init__(

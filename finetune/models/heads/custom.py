@@ -23,8 +23,8 @@ from finetune.types import UserError
 class OwnModel(PreTrainedModel):
     """A ``PreTrainedModel`` that the trainer can take for a head (see ``PretrainedHead``)."""
 
-    head_rate: ClassVar[float] = 1.0
-    own_rates: ClassVar[Mapping[str, tuple[str, float]]] = {}
+    head_lr_factor: ClassVar[float] = 1.0
+    own_learning_rates: ClassVar[Mapping[str, tuple[str, float]]] = {}
     encoder: Encoder
 
     @classmethod

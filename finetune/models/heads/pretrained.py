@@ -43,9 +43,9 @@ class PretrainedHead(nn.Module):
     """
 
     auto_class: ClassVar[Any]
-    head_rate: ClassVar[float] = 1.0
+    head_lr_factor: ClassVar[float] = 1.0
     """How many times the encoder's learning rate the head's is, where --head-lr is unset."""
-    own_rates: ClassVar[Mapping[str, tuple[str, float]]] = {}
+    own_learning_rates: ClassVar[Mapping[str, tuple[str, float]]] = {}
     """Parts, by the first of their names, with a learning rate of their own: the setting that
     says it, and the rate where that is unset."""
     encoder: Encoder

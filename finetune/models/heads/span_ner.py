@@ -104,7 +104,7 @@ class SpanNer(OwnModel):
 
     config_class = SpanNerConfig
     base_model_prefix = "model"
-    head_rate: ClassVar[float] = 10.0
+    head_lr_factor: ClassVar[float] = 10.0
     config: SpanNerConfig
     encoder: Encoder
 

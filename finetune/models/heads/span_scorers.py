@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from finetune.runtime.transfer import moved
+from finetune.runtime.transfer import to_device
 from finetune.types import Batch
 
 ACTIVATION_BUDGET = 256 * 2**20
@@ -147,7 +147,7 @@ def _rows_by_width(order: Tensor, layout: SpanLayout) -> Tensor:
     """Where each candidate [S] is among all candidates of width 1, then of width 2, …"""
     rank = torch.empty_like(order)
     rank[order] = torch.arange(len(order), device=order.device)
-    sizes = moved(torch.tensor([0, *layout.counts[:-1]]).cumsum(0), order.device)
+    sizes = to_device(torch.tensor([0, *layout.counts[:-1]]).cumsum(0), order.device)
     return sizes[layout.width - 1] + rank[layout.start]
 
 
@@ -278,8 +278,8 @@ class _Tiles:
                 bases[:, first : first + size] = torch.tensor([[offset], [first], [num_ends]])
                 offset += TILE * num_ends
             firsts = torch.tensor([first for first, _ in tiles])
-            self.groups.append((moved(firsts, device), num_ends))
-        base, first, num_ends = moved(bases, device)[:, layout.start]  # [S] each
+            self.groups.append((to_device(firsts, device), num_ends))
+        base, first, num_ends = to_device(bases, device)[:, layout.start]  # [S] each
         inside = layout.start - first
         self.places = base + inside * num_ends + inside + layout.width - 1
 
