@@ -18,6 +18,7 @@ from finetune.benchmark.clock import now
 from finetune.benchmark.rows import Arm, Case, Work
 from finetune.benchmark.subject import Subject
 from finetune.benchmark.trainer import Peer
+from finetune.models.dropout import fast_dropout
 from finetune.preprocessing.batching import micro_batches, pack
 from finetune.preprocessing.encodings import Encoded
 from finetune.preprocessing.prefetch import ahead
@@ -101,7 +102,7 @@ def seconds(
     )
     optimizer = vocabulary.follow(make_optimizer(head, config))
     step = Step(task, head, optimizer, config, subject.accelerator, precision)
-    with memory_kept(), vocabulary:
+    with memory_kept(), fast_dropout(head.encoder.model), vocabulary:
         parts = Parts(step, Encoded.of(subject.encoded))
         parts.take(step, batches[:1])
         begin = now(subject.device)

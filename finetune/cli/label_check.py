@@ -13,6 +13,7 @@ from pathlib import Path
 
 from finetune.config.tasks import CONFIGS, TrainConfig
 from finetune.runtime.launch import require_writable
+from finetune.runtime.memory import memory_kept
 from finetune.runtime.signals import Interrupted
 from finetune.training.cross_fitting import cross_fit
 from finetune.training.suspects import Suspect, Suspects, find_suspects
@@ -55,7 +56,8 @@ def check_labels(
         raise UserError(f"--folds must be 2 or more, not {folds}.")
     with _folder(out) as work:
         try:
-            fitted = cross_fit(task, config, folds, work)
+            with memory_kept():
+                fitted = cross_fit(task, config, folds, work)
         except Interrupted as stopped:
             kept = f"the same command goes on ({work})" if out else "nothing is kept without --out"
             print(f"{stopped}: {kept}", file=sys.stderr)

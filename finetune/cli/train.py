@@ -79,6 +79,7 @@ def train_once(
     After Ctrl-C the program ends, once the command that ``again`` says has been named.
     """
     from finetune.runtime.launch import make_accelerator
+    from finetune.runtime.memory import memory_kept
     from finetune.runtime.precision import resolve_precision
     from finetune.runtime.progress import Reporter
     from finetune.runtime.signals import Interrupted
@@ -93,7 +94,8 @@ def train_once(
     for line in (*described(task), *task.notes):
         reporter.say(line)
     try:
-        result = fit(task, config, accelerator, reporter)
+        with memory_kept():
+            result = fit(task, config, accelerator, reporter)
     except Interrupted as stopped:
         reporter.say(f"{stopped}. Continue with: {again()}")
         sys.exit(130)

@@ -104,8 +104,7 @@ def export_onnx(run: str | Path, output: str | Path) -> Exported:
     assert isinstance(head, PretrainedHead), "all others were refused above"
     with _complete(output) as fresh:
         task.save(fresh)
-        with head.encoder.stock_attention():
-            head.model.config.save_pretrained(fresh)
+        head.model.config.save_pretrained(fresh)
         return _export(task, head, fresh, output)
 
 
@@ -175,8 +174,7 @@ def _export(task: Task, head: PretrainedHead, fresh: Path, output: Path) -> Expo
     kind = head.model.config.model_type
     before = _size(fresh)
     traced = _feed(head, names, pack(groups[TRACED]))
-    with head.encoder.stock_attention():
-        trace(head.model, traced, fresh / GRAPH, words=task.words)
+    trace(head.model, traced, fresh / GRAPH, words=task.words)
     size = _size(fresh) - before  # weights over 2 GB are in files of their own
     with blaming(head.model):
         graph = Graph(fresh / GRAPH)
@@ -187,7 +185,7 @@ def _export(task: Task, head: PretrainedHead, fresh: Path, output: Path) -> Expo
             f"from torch's (up to {scale:.3g}): ask this model with `finetune predict`."
         )
     one = _feed(head, names, pack(groups[0]))
-    with head.encoder.stock_attention(), torch.inference_mode():
+    with torch.inference_mode():
         onnx, plain = _milliseconds(lambda: graph(one)), _milliseconds(lambda: head.model(**one))
     return Exported(
         output, names, size, difference, scale, tuple(map(len, groups)),

@@ -10,14 +10,15 @@ Half precision on CUDA uses the variable-length FlashAttention kernel that PyTor
 
 from __future__ import annotations
 
+import contextlib
+import threading
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from transformers import AttentionInterface, AttentionMaskInterface
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.masking_utils import sdpa_mask
+from transformers import AttentionInterface, PreTrainedConfig
 
 from finetune.models.attention_cpu import attended
 from finetune.models.grouping import order_of, seen_by
@@ -33,6 +34,32 @@ backward then take less than torch's own (fp32 by a tenth to a half, bf16 by mor
 forward pass alone less up to 32 tokens and about as much beyond."""
 
 
+_USES: dict[int, tuple[int, str | None]] = {}
+"""By the id of a configuration: the number of blocks that use it now, and its own setting."""
+_LOCK = threading.Lock()
+
+
+@contextlib.contextmanager
+def packed_attention(config: PreTrainedConfig) -> Iterator[None]:
+    """Let all modules with this configuration call ``attend`` within a ``with`` block.
+
+    The setting of the configuration is restored at the end. Several threads may run a model.
+    """
+    with _LOCK:
+        count, original = _USES.get(id(config), (0, config._attn_implementation))
+        _USES[id(config)] = count + 1, original
+        config._attn_implementation = NAME
+    try:
+        yield
+    finally:
+        with _LOCK:
+            count, original = _USES.pop(id(config))
+            if count > 1:
+                _USES[id(config)] = count - 1, original
+            else:
+                config._attn_implementation = original
+
+
 def attend(
     module: nn.Module,
     query: Tensor,
@@ -45,7 +72,7 @@ def attend(
     layout: PackedLayout | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
-    """What transformers calls in every layer: packed with a layout, scaled dot product without.
+    """Compute attention inside each sequence of a packed row; transformers calls this per layer.
 
     ``query``, ``key``, ``value`` are [1, A, T, D] with A heads of D values when packed (any batch
     size when not), or keys and values of K heads that A is a multiple of; the result is
@@ -53,11 +80,7 @@ def attend(
     layers). Raises ValueError rather than attend across sequences.
     """
     if layout is None:
-        _refuse_unmarked_packing(query, attention_mask, sliding_window, others.get("position_ids"))
-        return sdpa_attention_forward(
-            module, query, key, value, attention_mask, dropout=dropout, scaling=scaling,
-            sliding_window=sliding_window, **others,
-        )  # fmt: skip
+        raise UserError(f"{type(module).__name__} got a packed row without its layout")
     query, key, value = _alike(query, key, value)
     num_tokens = sum(layout.lengths)
     if query.shape[0] != 1 or query.shape[2] != num_tokens or key.shape != query.shape:
@@ -81,18 +104,6 @@ def _alike(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, T
     if times > 1:
         key, value = (tensor.repeat_interleave(times, dim=1) for tensor in (key, value))
     return query, key, value
-
-
-def _refuse_unmarked_packing(
-    query: Tensor, mask: Tensor | None, sliding_window: int | None, position_ids: Tensor | None
-) -> None:
-    """Raise where a call without layout and mask looks packed, or would lose its window."""
-    if mask is not None:
-        return
-    if position_ids is not None and bool((position_ids.diff(dim=-1) <= 0).any()):
-        raise UserError("positions restart inside a row, but no packed layout came with it")
-    if sliding_window is not None and query.shape[2] > sliding_window:
-        raise UserError("a layer with a local window got neither a mask nor a packed layout")
 
 
 def _path(query: Tensor, key: Tensor, value: Tensor, layout: PackedLayout, dropout: float) -> Any:
@@ -153,4 +164,4 @@ def _kernel(
 
 
 AttentionInterface.register(NAME, attend)
-AttentionMaskInterface.register(NAME, sdpa_mask)  # without it padded calls lose their mask
+# No mask function is registered under this name: models then build no mask of T x T.

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from finetune.models.dropout import Mask
+from finetune.models.dropout import DropoutMask
 from finetune.models.grouping import Order, order_of, seen_by
 from finetune.models.packing import PackedLayout
 
@@ -71,7 +71,7 @@ class _Attention(torch.autograd.Function):
             for part, (queries, keys, values, out) in plan.of_parts(*rows, joined):
                 scores = torch.bmm(queries, keys.transpose(1, 2))
                 weights = _softmax(scores, part, scale)
-                mask = Mask.drawn(weights, dropout)
+                mask = DropoutMask.draw(weights, dropout)
                 torch.bmm(mask(weights), values, out=out)
                 kept += [weights, mask.bits]
         context.save_for_backward(*rows, *kept)
@@ -92,7 +92,7 @@ class _Attention(torch.autograd.Function):
             for _, own in plan.of_parts(*rows, given, *made):
                 queries, keys, values, out, for_queries, for_keys, for_values = own
                 weights, bits = next(kept)
-                mask = Mask(bits, context.mask_scale)
+                mask = DropoutMask(bits, context.mask_scale)
                 torch.bmm(mask(weights).transpose(1, 2), out, out=for_values)
                 moved = mask(torch.bmm(out, values.transpose(1, 2)))
                 moved = _softmax_gradient(moved, weights, context.scale)

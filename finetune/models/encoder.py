@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import torch
@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from transformers import AutoModel, PreTrainedModel
 
 from finetune.models import attention, deberta
-from finetune.models.dropout import make_cheap
 from finetune.models.families import FAMILIES, UNPACKABLE, Family, depth_in_family, family_of
 from finetune.models.loading import load_config, load_weights
 from finetune.models.packing import PackedLayout
@@ -41,7 +40,6 @@ class Encoder(nn.Module):
         """Wrap a base model; ``batching="packed"`` raises ValueError where that cannot be."""
         super().__init__()
         self.model = model
-        make_cheap(model)
         config = model.config
         self.family = family_of(model) or _unlisted(model)
         self.pad_id: int = 0 if config.pad_token_id is None else config.pad_token_id
@@ -56,8 +54,7 @@ class Encoder(nn.Module):
         self.reason = _why_padded(model, self.family, batching)
         self.packed = not self.reason
         self._routed = self.packed and self.family.packs == "interface"
-        if self._routed:
-            model.set_attn_implementation(attention.NAME)
+        self._checkpointed = [m for m in model.modules() if hasattr(m, "gradient_checkpointing")]
 
     @classmethod
     def from_pretrained(
@@ -106,8 +103,6 @@ class Encoder(nn.Module):
         }
         if self.family.segments:
             inputs["token_type_ids"] = self._segments(batch)[None]
-        if self.family.masks:  # else the model builds a mask of T x T
-            inputs["attention_mask"] = dict.fromkeys(self.family.masks)
         return inputs
 
     def padded_inputs(self, batch: Batch) -> dict[str, Tensor]:
@@ -162,38 +157,43 @@ class Encoder(nn.Module):
         depth = depth_in_family(self.model.config.model_type, name)
         return self.top_depth if depth is None else depth
 
-    @contextlib.contextmanager
-    def stock_attention(self) -> Iterator[None]:
-        """Within, the model names transformers' own attention, as saved files must."""
-        if self._routed:
-            self.model.set_attn_implementation("sdpa")
-        try:
-            yield
-        finally:
-            if self._routed:
-                self.model.set_attn_implementation(attention.NAME)
+    @property
+    def _recomputes(self) -> bool:
+        """Whether layers run again in the backward pass (gradient checkpointing), where our
+        attention is not in place."""
+        return (
+            self._routed
+            and self.model.training
+            and torch.is_grad_enabled()
+            and any(module.gradient_checkpointing for module in self._checkpointed)
+        )
 
     def _states(
         self, batch: Batch, taken: Callable[[Any], Sequence[Tensor]], **settings: Any
     ) -> list[Tensor]:
         """What is ``taken`` of the model's output, flat: [T, H] each."""
         self.check(batch)
-        if self.packed:
+        if self.packed and not self._recomputes:
             num_tokens = len(batch.input_ids)
             batch = rounded(batch, self.max_length) if pays(batch) else batch
-            return [state[0, :num_tokens] for state in taken(self._run(batch, **settings))]
+            return [state[0, :num_tokens] for state in taken(self._packed(batch, **settings))]
         groups = list(length_groups(batch))
         parts = [
-            [flat(state, group.batch) for state in taken(self._run(group.batch, **settings))]
+            [flat(state, group.batch) for state in taken(self._padded(group.batch, **settings))]
             for group in groups
         ]
         places = [group.tokens for group in groups]
         return [in_order(states, places) for states in zip(*parts, strict=True)]
 
-    def _run(self, batch: Batch, **settings: Any) -> Any:
-        inputs = self.packed_inputs(batch) if self.packed else self.padded_inputs(batch)
-        if self.packed and not self._routed:
+    def _packed(self, batch: Batch, **settings: Any) -> Any:
+        inputs = self.packed_inputs(batch)
+        if not self._routed:
             return deberta.run(self.model, **inputs, **settings)
+        with attention.packed_attention(self.model.config):
+            return self.model(**inputs, **settings)
+
+    def _padded(self, batch: Batch, **settings: Any) -> Any:
+        inputs = self.padded_inputs(batch)
         device = batch.input_ids.device.type
         single = (
             contextlib.nullcontext() if self.family.half else torch.autocast(device, enabled=False)

@@ -14,14 +14,13 @@ class Family:
     ``packs``: what lets it run on a packed row: its attention goes through transformers'
     ``"interface"``, or we have a ``"forward"`` of our own for it. ``positions``: where position
     ids begin, 0 or behind the padding id (RoBERTa); None lets the model count for itself.
-    ``segments``: takes segment ids. ``masks``: the kinds of layer that each want a mask of their
-    own (ModernBERT). ``half``: its code runs in half precision under autocast (ours always does).
+    ``segments``: takes segment ids. ``half``: its code runs in half precision under autocast (ours
+    always does).
     """
 
     packs: Literal["interface", "forward"] | None = "interface"
     positions: Literal["zero", "behind padding"] | None = "zero"
     segments: bool = True
-    masks: tuple[str, ...] = ()
     half: bool = True
 
 
@@ -33,7 +32,7 @@ FAMILIES: dict[str, Family] = {
     "albert": Family(),
     "ernie": Family(),
     "distilbert": Family(segments=False),
-    "modernbert": Family(segments=False, masks=("full_attention", "sliding_attention")),
+    "modernbert": Family(segments=False),
     "eurobert": Family(segments=False),
     "nomic_bert": Family(),
     "jina_embeddings_v3": Family(),

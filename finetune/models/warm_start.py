@@ -79,7 +79,7 @@ class Initial:
         else:
             own = SpanNer if self.own_type == "span-ner" else CrfTagger
             encoder = own.from_pretrained(self.source).encoder
-            with encoder.stock_attention(), quiet():
+            with quiet():
                 encoder.model.save_pretrained(folder)
 
     def _old_head(self) -> Any:

@@ -69,7 +69,13 @@ def _looked_up(places: Tensor, embedding: Any) -> Tensor:
 
 
 class WholeEmbedding(nn.Embedding):
-    """``nn.Embedding`` during a run that trains all of its rows."""
+    """Replaces an ``nn.Embedding`` during a run that trains all of its rows."""
+
+    def __init__(self, plain: nn.Embedding) -> None:
+        """Share the weight of ``plain``."""
+        super().__init__(*plain.weight.shape, plain.padding_idx, _weight=plain.weight)
+        self.weight = plain.weight
+        self.train(plain.training)
 
     def forward(self, input: Tensor) -> Tensor:
         """The rows of ids of any shape [...]: [..., H]."""
@@ -157,7 +163,7 @@ class SparseEmbeddings:
         if not self.reason:
             self._make_compact(self._rows(encoded), SHARE if setting == "auto" else 1.0)
         if self.embedding is None and not reason:
-            self.plain.__class__ = WholeEmbedding
+            self._replace(self.plain, WholeEmbedding(self.plain))
 
     def _make_compact(self, rows: Tensor, most: float) -> None:
         """Train ``rows`` [A] alone, unless they are ``most`` of the table or more."""
@@ -235,18 +241,19 @@ class SparseEmbeddings:
         weight = self.embedding and self.embedding.weight
         return next((index for index, _, w in _numbered(optimizer) if w is weight), None)
 
-    def __enter__(self) -> None:
-        """Nothing: the embedding is compact from the start."""
+    def __enter__(self) -> SparseEmbeddings:
+        """Return this; the embedding is replaced from the start."""
+        return self
 
     def __exit__(self, *error: object) -> None:
         """Give the model its plain embedding back, with the trained rows in it."""
+        current = self.encoder.model.get_input_embeddings()
         if self.embedding is not None:
             self.plain.weight.data = self.embedding.table()
-            self._replace(self.embedding, self.plain)
             self.embedding = None
-        if type(self.plain) is WholeEmbedding:
-            self.plain.__class__ = nn.Embedding
-            self.plain.__dict__.pop("gradient", None)
+        if current is not self.plain:
+            self.plain.training = current.training
+            self._replace(current, self.plain)
 
 
 def _why_whole(head: Any) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,8 @@ from accelerate.utils import set_seed
 
 from finetune.config.tasks import TrainConfig, settings
 from finetune.inference.loop import predict
+from finetune.models.dropout import fast_dropout
 from finetune.runtime.launch import make_accelerator
-from finetune.runtime.memory import memory_kept
 from finetune.runtime.precision import resolve_precision
 from finetune.runtime.progress import Reporter
 from finetune.runtime.signals import Interrupted, InterruptHandler
@@ -70,7 +70,8 @@ def fit(
         raise UserError("--out must name the run folder.")
     accelerator = accelerator or make_accelerator(config)
     reporter = reporter or Reporter(quiet=not accelerator.is_main_process)
-    return _Run(task, config, accelerator, reporter, head).run()
+    with contextlib.ExitStack() as restore:
+        return _Run(task, config, accelerator, reporter, head, restore).run()
 
 
 class _Run:
@@ -83,7 +84,9 @@ class _Run:
         accelerator: Accelerator,
         reporter: Reporter,
         head: Any,
+        restore: contextlib.ExitStack,
     ) -> None:
+        """``restore`` gives the caller's model back as it was when the run ends."""
         task.forget()
         self.task, self.config = task, config
         self.accelerator, self.reporter = accelerator, reporter
@@ -109,13 +112,13 @@ class _Run:
             in_turn=accelerator.main_process_first,
         )
         self.plan, self.validation = self.data.plan, self.data.validation
-        self._prepare(head)
+        self._prepare(head, restore)
 
     def _note(self, line: str) -> None:
         self.task.notes.append(line)
         self.reporter.say(line)
 
-    def _prepare(self, head: Any) -> None:
+    def _prepare(self, head: Any, restore: contextlib.ExitStack) -> None:
         """Model, optimizer, and the state of the run: fresh, or that of the last checkpoint."""
         last = self.folder.last
         resuming = self.config.resume and last.is_dir()
@@ -128,7 +131,10 @@ class _Run:
         if reason := self.head.encoder.reason:
             self.reporter.say(f"sequences are padded, in groups of near-equal length: {reason}")
         read = self.data.read()
-        self.sparse_embeddings = SparseEmbeddings(self.head, self.config.active_vocabulary, read)
+        restore.enter_context(same_modes(self.head))
+        restore.enter_context(fast_dropout(self.head.encoder.model))
+        sparse = SparseEmbeddings(self.head, self.config.active_vocabulary, read)
+        self.sparse_embeddings = restore.enter_context(sparse)
         if self.sparse_embeddings.note:
             self.reporter.say(self.sparse_embeddings.note)
         self.optimizer = self.sparse_embeddings.follow(make_optimizer(self.head, self.config))
@@ -146,13 +152,12 @@ class _Run:
 
     def run(self) -> FitResult:
         """Train to the end, then score the best model."""
-        with memory_kept(), self.sparse_embeddings:
-            self._write_start()
-            if self.config.metric and self.validation:
-                self._check_metric(self.config.metric, self.validation)
-            if not self.state.finished:
-                with self.interrupt:
-                    self._train()
+        self._write_start()
+        if self.config.metric and self.validation:
+            self._check_metric(self.config.metric, self.validation)
+        if not self.state.finished:
+            with self.interrupt:
+                self._train()
         result = self._finish()
         self.accelerator.wait_for_everyone()
         return result
@@ -290,6 +295,17 @@ class _Run:
             flat = {f"{s}/{name}": v for s, values in metrics.items() for name, v in values.items()}
             self.accelerator.log(flat, step=self.state.step)
             self.accelerator.end_training()
+
+
+@contextlib.contextmanager
+def same_modes(model: torch.nn.Module) -> Iterator[None]:
+    """Restore whether each module is in training mode at the end of a ``with`` block."""
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
 
 
 def chosen(metrics: dict[str, float], name: str) -> float:

@@ -8,18 +8,18 @@ import pytest
 import torch
 from torch import nn
 
-from finetune.models.dropout import LEVELS, CheapDropout, dropout, kept, make_cheap
+from finetune.models.dropout import LEVELS, FastDropout, draw_bits, dropout, fast_dropout
 
 DRAWS = 400_000
 
 
 def drop_mask(shape: tuple[int, ...], drop: int) -> torch.Tensor:
-    return kept(shape, drop, torch.float32) == 0
+    return draw_bits(shape, drop, torch.float32) == 0
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_all_bits_or_none(dtype: torch.dtype) -> None:
-    bits = kept((64,), LEVELS // 2, dtype)
+    bits = draw_bits((64,), LEVELS // 2, dtype)
     assert bits.element_size() == dtype.itemsize
     assert set(bits.tolist()) == {0, -1}
 
@@ -84,11 +84,15 @@ def test_a_model_is_the_same_but_for_the_masks() -> None:
 
     plain = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), Other(0.5), nn.Dropout(0.0))
     model = copy.deepcopy(plain)
-    make_cheap(model)
-    assert [type(module) for module in model][1:] == [CheapDropout, Other, CheapDropout]
-    assert model.state_dict().keys() == plain.state_dict().keys()
-    input = torch.randn(3, 4)
-    assert torch.equal(model.eval()(input), plain.eval()(input))
-    assert (model.train()(input) == 0).any()
+    layers, input = list(model), torch.randn(3, 4)
+    with pytest.raises(KeyError), fast_dropout(model):
+        assert [type(module) for module in model][1:] == [FastDropout, Other, FastDropout]
+        assert model.state_dict().keys() == plain.state_dict().keys()
+        assert torch.equal(model.eval()(input), plain.eval()(input))
+        assert (model.train()(input) == 0).any()
+        model.eval()
+        raise KeyError
+    assert [id(module) for module in model] == [id(module) for module in layers]
+    assert not any(module.training for module in model)
     assert torch.equal(dropout(input, 0.0), input)
     assert torch.equal(dropout(input, 1.0), torch.zeros(3, 4))

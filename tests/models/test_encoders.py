@@ -164,32 +164,57 @@ def test_plain_attention_on_a_packed_row_is_what_must_not_happen() -> None:
     model = tiny.model("bert").double()
     encoder, batch = Encoder(model), pack(encodings(model))
     inputs = encoder.packed_inputs(batch)
-    correct = model(**inputs).last_hidden_state
     layout = inputs.pop("layout")
-    with pytest.raises(ValueError, match="no packed layout"):
+    with (
+        attention.packed_attention(model.config),
+        pytest.raises(ValueError, match="without its layout"),
+    ):
         model(**inputs)
-    model.set_attn_implementation("sdpa")
-    mixed = model(**inputs).last_hidden_state
-    assert (mixed - correct).abs().max() > 0.1
+    mixed = model(**inputs).last_hidden_state[0]
+    assert (mixed - encoder(batch)).abs().max() > 0.1
     assert layout.max_seqlen == 62
 
 
-@pytest.mark.parametrize("family", ["bert", "modernbert"])
-def test_padded_calls_under_our_attention_keep_their_mask(family: str) -> None:
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_wrapping_changes_nothing_of_the_model(family: str, implementation: str) -> None:
+    """Traps 2: configuration, classes, identities and modes, also after an error inside."""
+    model = tiny.model(family)
+    if family in tiny.PACKED and "deberta" not in family:
+        model.set_attn_implementation(implementation)
+    modules, config = dict(model.named_modules()), copy.deepcopy(model.config)
+    types = {name: type(module) for name, module in modules.items()}
+    setting, keys = model.config._attn_implementation, list(model.state_dict())
+    encoder = Encoder(model)
+    encoder(pack(encodings(model)))
+    model.get_input_embeddings().register_forward_hook(lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        encoder(pack(encodings(model)))
+    assert dict(model.named_modules()) == modules
+    assert {name: type(module) for name, module in modules.items()} == types
+    assert not any(module.training for module in modules.values())
+    assert model.config.to_dict() == config.to_dict()
+    assert model.config._attn_implementation == setting and list(model.state_dict()) == keys
+
+
+def test_threads_share_a_model() -> None:
+    config = tiny.model("bert").config
+    with attention.packed_attention(config):
+        with attention.packed_attention(config):
+            assert config._attn_implementation == attention.NAME
+        assert config._attn_implementation == attention.NAME
+    assert config._attn_implementation == "sdpa"
+
+
+@pytest.mark.parametrize("family", ["bert", "modernbert", "deberta-v2"])
+def test_gradient_checkpointing_changes_nothing(family: str) -> None:
     model = tiny.model(family).double()
-    inputs = plain_inputs(model, encodings(model))
-    mask = inputs["attention_mask"].bool()
-    expected = model(**inputs).last_hidden_state[mask]
-    Encoder(model)
-    torch.testing.assert_close(model(**inputs).last_hidden_state[mask], expected)
-
-
-def test_stock_attention_is_named_while_saving() -> None:
-    """Trap 2: the model and its heads share one configuration, which is what gets written."""
-    encoder = Encoder(tiny.model("bert"))
-    with encoder.stock_attention():
-        assert encoder.model.config._attn_implementation == "sdpa"
-    assert encoder.model.config._attn_implementation == attention.NAME
+    reference, made = copy.deepcopy(model), encodings(model)
+    model.train().gradient_checkpointing_enable()
+    for each in (model, reference):
+        weight = torch.linspace(-1, 1, tiny.WIDTH, dtype=torch.double)
+        (Encoder(each)(pack(made)) * weight).square().sum().backward()
+    assert_same_gradients(model, reference, 1e-12)
 
 
 @pytest.mark.parametrize("family", tiny.PADDED)
@@ -199,7 +224,6 @@ def test_families_that_cannot_pack(family: str) -> None:
     encoder = Encoder(model)
     assert not encoder.packed
     assert family in encoder.reason
-    assert model.config._attn_implementation != attention.NAME
     with pytest.raises(ValueError, match="--batching packed"):
         Encoder(model, "packed")
     with pytest.raises(ValueError, match="auto, packed or padded"):

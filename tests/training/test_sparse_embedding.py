@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -20,6 +21,7 @@ from finetune.runtime.signals import Interrupted
 from finetune.tasks import load_task
 from finetune.training.sparse_embedding import CompactEmbedding, SparseEmbeddings
 from finetune.training.trainer import fit
+from finetune.types import UserError
 from tests import small_data as data
 from tests import tiny
 from tests.models.parity import encodings, gradients
@@ -237,19 +239,31 @@ def interrupted(kind: str, config: TrainConfig, patch: pytest.MonkeyPatch) -> Tr
     return replace(config, resume=True)
 
 
+@pytest.mark.parametrize("error", [None, "metric", "checkpoint"])
 @pytest.mark.parametrize("setting", ["on", "off"])
-def test_a_run_that_is_refused_gives_the_model_back(
-    setting: str, place: Path, tmp_path: Path
+def test_a_run_gives_the_model_back_as_it_was(
+    setting: str, error: str | None, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = {"active_vocabulary": setting, "metric": "loss"}
-    config = config_of("classify", place, tmp_path / "run", **settings)
+    """Modules, their types and modes, configuration and names; also after an error."""
+    settings = {"active_vocabulary": setting, "metric": "loss" if error == "metric" else None}
+    config = config_of("classify", place, tmp_path / "run", model="dropout", **settings)
     task = load_task(config, "classify")
-    head = task.head()
-    plain = head.encoder.model.get_input_embeddings()
-    with pytest.raises(ValueError, match="--metric 'loss' cannot select a model"):
+    head = task.head().eval()
+    head.model.base_model.encoder.train()
+    modules = dict(head.named_modules())
+    states = {name: (type(module), module.training) for name, module in modules.items()}
+    shapes = {name: value.shape for name, value in head.state_dict().items()}
+    model_config = head.model.config.to_dict() | {"architectures": None}
+    if error == "checkpoint":
+        monkeypatch.setattr("finetune.training.trainer.make_optimizer", lambda *_: 1 / 0)
+    refused = pytest.raises((UserError, ZeroDivisionError))
+    with refused if error else contextlib.nullcontext():
         fit(task, config, head=head)
-    assert head.encoder.model.get_input_embeddings() is plain and type(plain) is torch.nn.Embedding
-    assert len(plain.weight) == plain.num_embeddings
+    assert dict(head.named_modules()) == modules
+    assert {name: (type(m), m.training) for name, m in modules.items()} == states
+    assert {name: value.shape for name, value in head.state_dict().items()} == shapes
+    after = head.model.config.to_dict() | {"architectures": None}  # written by save_pretrained
+    assert after == model_config
 
 
 @pytest.mark.parametrize(("before", "after"), [("on", "off"), ("off", "on")])

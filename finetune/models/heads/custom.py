@@ -60,5 +60,5 @@ class OwnModel(PreTrainedModel):
 
     def save_pretrained(self, folder: str | Path, **options: Any) -> None:
         """Write config.json and model.safetensors, all that ``from_pretrained`` needs."""
-        with self.encoder.stock_attention(), quiet():
+        with quiet():
             super().save_pretrained(folder, **options)

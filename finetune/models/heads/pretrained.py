@@ -108,7 +108,7 @@ class PretrainedHead(nn.Module):
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write config.json and model.safetensors for plain transformers to load."""
-        with self.encoder.stock_attention(), quiet():
+        with quiet():
             self.model.save_pretrained(folder)
 
     def _padded_logits(self, batch: Batch, *, tokens: bool) -> Tensor:
