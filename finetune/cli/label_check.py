@@ -12,10 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from finetune.config.tasks import CONFIGS, TrainConfig
-from finetune.runtime.launch import require_writable
 from finetune.runtime.memory import memory_kept
 from finetune.runtime.signals import Interrupted
 from finetune.training.cross_fitting import cross_fit
+from finetune.training.run_folder import require_writable
 from finetune.training.suspects import Suspect, Suspects, find_suspects
 from finetune.types import TextExample, UserError
 

@@ -41,8 +41,9 @@ def train(
     """Train a task's model and say what came out, how that compares and where it is."""
     quiet_libraries()
     from finetune.reporting.hub_upload import push, require_login
-    from finetune.runtime.launch import on_main_process, with_run_folder
+    from finetune.runtime.launch import on_main_process
     from finetune.runtime.progress import clock
+    from finetune.training.run_folder import with_run_folder
 
     start = time.monotonic()
     if (id := config.push_to_hub) is not None:

@@ -1,21 +1,24 @@
-"""Saving whole or not at all, and continuing as if nothing had happened.
+"""Checkpoints: folders that are replaced as a whole, and the state that training resumes from.
 
-A checkpoint folder is written under another name and moved into place when it is complete and on
-disk, so that a crash, a full disk or `kill -9` at any moment leaves the earlier one. Everything is
+A folder is written under another name and moved into place once it is complete and on disk. A
+crash, a full disk or ``kill -9`` at any moment leaves the previous one intact. All files are
 safetensors and JSON; nothing is unpickled.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from finetune.types import UserError
@@ -25,16 +28,17 @@ STATE = "trainer_state.json"
 
 
 class SaveError(UserError):
-    """A folder could not be written; what stood there before still does."""
+    """A file or folder could not be written; its previous version is intact."""
 
 
 @contextlib.contextmanager
-def replacing(folder: Path) -> Iterator[Path]:
-    """A fresh folder to write into that takes ``folder``'s place when the block ends well.
+def replace_folder(folder: Path) -> Iterator[Path]:
+    """Yield an empty folder that replaces ``folder`` when the block ends without an error.
 
-    Raises SaveError where the disk is full or refuses.
+    Raises:
+        SaveError: the disk is full or cannot be written.
     """
-    fresh, old = _beside(folder)
+    fresh, old = _temporary_names(folder)
     shutil.rmtree(fresh, ignore_errors=True)
     try:
         fresh.mkdir(parents=True)
@@ -45,8 +49,8 @@ def replacing(folder: Path) -> Iterator[Path]:
         if is_disk_error(error):
             reason = getattr(error, "strerror", None) or str(error)
             raise SaveError(
-                f"{folder}: could not be saved ({reason}). Nothing half-written is left, and the "
-                "version before stands. Make room and continue with --resume."
+                f"{folder}: could not be saved ({reason}). The previous version is intact. Free "
+                "disk space and continue with --resume."
             ) from error
         raise
     shutil.rmtree(old, ignore_errors=True)
@@ -57,16 +61,15 @@ def replacing(folder: Path) -> Iterator[Path]:
 
 
 def is_disk_error(error: BaseException) -> bool:
-    """Whether an error says that the disk is full or refuses to be written."""
-    if isinstance(error, OSError):
-        return True
-    # safetensors raises its own error type with the system's text in it
-    return type(error).__name__ == "SafetensorError" and "os error" in str(error).lower()
+    """Return whether an error says that the disk is full or cannot be written."""
+    # safetensors passes on errors of the system as text
+    in_safetensors = isinstance(error, SafetensorError) and "os error" in str(error).lower()
+    return isinstance(error, OSError) or in_safetensors
 
 
-def recover(folder: Path) -> None:
-    """Finish or undo a move that a crash interrupted."""
-    fresh, old = _beside(folder)
+def recover_folder(folder: Path) -> None:
+    """Complete or undo a replacement that a crash interrupted."""
+    fresh, old = _temporary_names(folder)
     if not folder.exists():
         for candidate in (fresh, old):  # `fresh` is complete once `folder` has been moved away
             if old.exists() and candidate.exists():
@@ -77,18 +80,19 @@ def recover(folder: Path) -> None:
         shutil.rmtree(old, ignore_errors=True)
 
 
-def _beside(folder: Path) -> tuple[Path, Path]:
+def _temporary_names(folder: Path) -> tuple[Path, Path]:
     return folder.with_name(folder.name + ".new"), folder.with_name(folder.name + ".old")
 
 
 def _sync(folder: Path) -> None:
+    """Wait until all files of a folder are on disk."""
     for path in [p for p in folder.rglob("*") if p.is_file()]:
         with path.open("rb+") as file:
             os.fsync(file.fileno())
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a small file whole or not at all."""
+    """Write a small file, or leave its previous version intact and raise SaveError."""
     fresh = path.with_name(path.name + ".new")
     try:
         with fresh.open("w", encoding="utf-8") as file:
@@ -98,11 +102,58 @@ def write_text(path: Path, text: str) -> None:
         fresh.replace(path)
     except OSError as error:
         fresh.unlink(missing_ok=True)
-        raise SaveError(f"{path}: could not be written ({error.strerror}). Make room.") from error
+        raise SaveError(
+            f"{path}: could not be written ({error.strerror}). Free disk space."
+        ) from error
 
 
-def save_training(folder: Path, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
-    """Write the optimizer and the trainer's own state."""
+@dataclass
+class TrainerState:
+    """Progress of a run, and the settings and data that it was started with."""
+
+    step: int = 0
+    best_score: float | None = None
+    best_step: int = 0
+    bad_evaluations: int = 0
+    finished: bool = False
+    settings: dict[str, Any] = field(default_factory=dict)
+    fingerprint: str = ""
+    num_processes: int = 1
+
+    def check_resumable(self, last: Path, defaults: Mapping[str, Any]) -> None:
+        """Check that a run with this state may continue a checkpoint.
+
+        Args:
+            last: folder of the checkpoint.
+            defaults: values of the settings that the checkpoint does not contain.
+
+        Raises:
+            UserError: settings, data or the number of processes differ.
+        """
+        saved = json.loads((last / STATE).read_text(encoding="utf-8"))
+        now = json.loads(json.dumps(dataclasses.asdict(self)))
+        for name, value in now["settings"].items():
+            before = saved["settings"].get(name, defaults.get(name))
+            if before != value:
+                raise UserError(
+                    f"{last.parent}: was started with {name} = {before!r}, now {value!r}: continue "
+                    "with the same settings, or start a new run with another --out."
+                )
+        for name, difference in (
+            ("fingerprint", "other data"),
+            ("num_processes", "another number of processes"),
+        ):
+            if saved[name] != now[name]:
+                raise UserError(
+                    f"{last.parent}: was started with {difference} ({name} {saved[name]!r}, now "
+                    f"{now[name]!r}): start a new run with another --out."
+                )
+
+
+def save_training_state(
+    folder: Path, optimizer: torch.optim.Optimizer, state: TrainerState
+) -> None:
+    """Write the state of the optimizer and of the trainer."""
     moments = optimizer.state_dict()["state"]
     tensors = {
         f"{index}.{name}": value.detach().cpu().contiguous()
@@ -110,34 +161,35 @@ def save_training(folder: Path, optimizer: torch.optim.Optimizer, state: dict[st
         for name, value in values.items()
     }
     save_file(tensors, str(folder / OPTIMIZER))
-    (folder / STATE).write_text(json.dumps(state, indent=2) + "\n", encoding="utf-8")
+    text = json.dumps(dataclasses.asdict(state), indent=2) + "\n"
+    (folder / STATE).write_text(text, encoding="utf-8")
 
 
-def load_training(folder: Path, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """Restore the optimizer in place; return the trainer's own state."""
+def load_training_state(folder: Path, optimizer: torch.optim.Optimizer) -> TrainerState:
+    """Restore the optimizer in place and return the state of the trainer."""
     moments: dict[int, dict[str, torch.Tensor]] = {}
     for key, value in load_file(str(folder / OPTIMIZER)).items():
         index, _, name = key.partition(".")
         moments.setdefault(int(index), {})[name] = value
     groups = optimizer.state_dict()["param_groups"]
     optimizer.load_state_dict({"state": moments, "param_groups": groups})
-    return json.loads((folder / STATE).read_text(encoding="utf-8"))
+    return TrainerState(**json.loads((folder / STATE).read_text(encoding="utf-8")))
 
 
-def save_random(folder: Path, rank: int) -> None:
-    """Write a process's random state."""
+def save_random_state(folder: Path, rank: int) -> None:
+    """Write the random state of one process."""
     tensors = {"cpu": torch.get_rng_state()}
     if torch.cuda.is_available():
         tensors["cuda"] = torch.cuda.get_rng_state()
     save_file(tensors, str(folder / f"random-{rank}.safetensors"))
 
 
-def load_random(folder: Path, rank: int) -> None:
-    """Restore a process's random state; ValueError if the run had fewer processes."""
+def load_random_state(folder: Path, rank: int) -> None:
+    """Restore the random state of one process; UserError if the run had fewer processes."""
     path = folder / f"random-{rank}.safetensors"
     if not path.is_file():
         raise UserError(
-            f"{folder}: holds no random state for process {rank}: continue with the number of "
+            f"{folder}: has no random state for process {rank}: continue with the number of "
             "processes that the run was started with."
         )
     tensors = load_file(str(path))

@@ -20,10 +20,11 @@ import numpy as np
 from finetune.config.tasks import RESULT_FREE, TagConfig, TrainConfig, settings
 from finetune.data import Dataset, assign_folds, hold_out
 from finetune.inference.loop import predict
-from finetune.runtime.launch import is_run, make_accelerator
+from finetune.runtime.launch import make_accelerator
 from finetune.runtime.progress import Reporter, clock
 from finetune.runtime.signals import Interrupted
 from finetune.tasks import Task, load_task, task_class
+from finetune.training.run_folder import is_run
 from finetune.training.trainer import fit
 from finetune.types import (
     Example,

@@ -1,11 +1,19 @@
-"""The folder of a run: what is written into it, by the main process, whole or not at all."""
+"""The folder of a run: its name, its files (written by the main process, each whole) and its log.
+
+A run folder holds ``config.json``, ``log.jsonl``, ``metrics.json``, ``predictions.<split>.jsonl``,
+the best model in ``best/`` and the last checkpoint in ``last/``.
+"""
 
 from __future__ import annotations
 
 import json
 import math
+import os
+import re
 import shutil
+import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,76 +23,152 @@ from finetune.config.tasks import TrainConfig, settings
 from finetune.runtime.launch import on_main_process
 from finetune.tasks import Task
 from finetune.training import checkpoint
-from finetune.types import Prediction
+from finetune.training.checkpoint import SaveError, TrainerState
+from finetune.types import Prediction, UserError
+
+RUNS = Path("runs")
+"""Parent of the run folders that are chosen without --out."""
+MAX_NUMBERED = 10_000
+"""Highest number that is appended to the name of a run."""
+
+
+def with_run_folder(config: TrainConfig, task: str, name: str | None = None) -> TrainConfig:
+    """Return the configuration with ``out`` set to its run folder, the same on every process.
+
+    Args:
+        config: ``out`` and ``resume`` decide between a new folder and an earlier one.
+        task: name of the task, part of the default name.
+        name: name of the folder if ``config.out`` is unset.
+
+    Raises:
+        UserError: the folder holds a run and ``resume`` is off, or holds none and it is on.
+    """
+    return replace(config, out=str(on_main_process(lambda: _run_folder(config, task, name))))
+
+
+def run_name(config: TrainConfig, task: str) -> str:
+    """Return the name that runs share if they differ in their seed alone: task, model and data."""
+    model = config.init_from or config.model
+    return "-".join(_plain_name(text) for text in (task, model, config.data))
+
+
+def is_run(folder: Path) -> bool:
+    """Return whether a folder holds a run, finished or not."""
+    return (folder / "config.json").is_file()
+
+
+def require_writable(folder: Path) -> None:
+    """Raise UserError if a folder cannot be created or written, before anything is computed."""
+    parent = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not parent.is_dir():
+        raise UserError(f"--out {folder}: {parent} is a file, not a folder: choose another.")
+    if not os.access(parent, os.W_OK):
+        raise UserError(f"--out {folder}: {parent} cannot be written to: choose another folder.")
+
+
+def _run_folder(config: TrainConfig, task: str, name: str | None) -> Path:
+    if config.out is not None:
+        folder = Path(config.out)
+        if folder.exists() and not folder.is_dir():
+            raise UserError(f"--out {folder} is a file, not a folder: choose another.")
+        require_writable(folder)
+        if _holds_weights(folder) and not config.resume:
+            raise _already_used(folder)
+        if config.resume and not is_run(folder):
+            raise UserError(f"--resume: there is no run in {folder} to continue.")
+        return folder
+    base = RUNS / (name or f"{run_name(config, task)}-seed{config.seed}")
+    folders = [base, *(base.with_name(f"{base.name}-{n}") for n in range(2, MAX_NUMBERED))]
+    if not config.resume:
+        return next(folder for folder in folders if not folder.exists())
+    runs = [folder for folder in folders if is_run(folder)]
+    if not runs:
+        raise UserError(f"--resume: there is no run {base} to continue; name it with --out.")
+    return runs[-1]
+
+
+def _already_used(folder: Path) -> UserError:
+    return UserError(
+        f"--out {folder} holds a run already: write --resume to continue it, or choose another "
+        "folder."
+    )
+
+
+def _holds_weights(folder: Path) -> bool:
+    """Return whether a new run would overwrite a model in this folder."""
+    return any((folder / name).exists() for name in ("best", "last", "best.old", "last.old"))
+
+
+def _plain_name(text: str) -> str:
+    """Return the last part of a name or path, with plain characters only."""
+    last = text.rstrip("/").split("=")[-1].split("/")[-1]
+    return re.sub(r"[^\w.-]+", "_", last) or "data"
 
 
 class RunFolder:
-    """``best/`` and ``last/``, predictions, metrics and configuration of one run.
+    """The files of one run.
 
-    The main process writes while the others wait; that it could not is raised on all of them.
+    The main process writes while the others wait; if it fails, all processes raise its error.
     """
 
     def __init__(self, path: Path, accelerator: Any) -> None:
         self.path, self.accelerator = path, accelerator
         self.best, self.last = path / "best", path / "last"
         if accelerator.is_main_process:
-            checkpoint.recover(self.best)
-            checkpoint.recover(self.last)
+            checkpoint.recover_folder(self.best)
+            checkpoint.recover_folder(self.last)
         accelerator.wait_for_everyone()
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether no model was saved here yet."""
-        return not (self.best.exists() or self.last.exists())
+    def require_empty(self) -> None:
+        """Raise UserError if a model was saved here before."""
+        if self.best.exists() or self.last.exists():
+            raise _already_used(self.path)
 
     def write_start(self, task: Task, config: TrainConfig, facts: Mapping[str, Any]) -> None:
-        """The resolved configuration, before anything can go wrong."""
+        """Write the resolved configuration to ``config.json``, before training starts."""
 
         def write() -> None:
-            self._make()
+            try:
+                self.path.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise SaveError(
+                    f"{self.path}: cannot be created ({error.strerror}). Choose another --out."
+                ) from error
             content = {"task": task.name, **settings(config), **facts}
             text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
             checkpoint.write_text(self.path / "config.json", text)
 
         on_main_process(write)
 
-    def _make(self) -> None:
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise checkpoint.SaveError(
-                f"{self.path}: cannot be made ({error.strerror}). Choose another --out."
-            ) from error
-
     def save_best(self, task: Task, head: Any) -> None:
-        """Model, tokenizer and task file."""
+        """Save model, tokenizer and task file to ``best/``."""
 
         def write() -> None:
-            with checkpoint.replacing(self.best) as fresh:
+            with checkpoint.replace_folder(self.best) as fresh:
                 head.save_pretrained(fresh)
                 task.save(fresh)
 
         on_main_process(write)
 
     def save_last(
-        self, task: Task, head: Any, optimizer: torch.optim.Optimizer, state: dict[str, Any]
+        self, task: Task, head: Any, optimizer: torch.optim.Optimizer, state: TrainerState
     ) -> None:
-        """The checkpoint to continue from; every process adds its random state."""
-        parts = self.path / "random.new"
-        parts.mkdir(parents=True, exist_ok=True)
-        checkpoint.save_random(parts, self.accelerator.process_index)
+        """Save the checkpoint to ``last/``; every process adds its random state."""
+        random_states = self.path / "random.new"
+        random_states.mkdir(parents=True, exist_ok=True)
+        checkpoint.save_random_state(random_states, self.accelerator.process_index)
         self.accelerator.wait_for_everyone()
 
         def write() -> None:
             try:
-                with checkpoint.replacing(self.last) as fresh:
+                with checkpoint.replace_folder(self.last) as fresh:
                     head.save_pretrained(fresh)
                     task.save(fresh)
-                    checkpoint.save_training(fresh, optimizer, state)
-                    for part in parts.iterdir():
-                        part.rename(fresh / part.name)
+                    checkpoint.save_training_state(fresh, optimizer, state)
+                    for file in random_states.iterdir():
+                        file.rename(fresh / file.name)
             finally:
-                shutil.rmtree(parts, ignore_errors=True)
+                shutil.rmtree(random_states, ignore_errors=True)
 
         on_main_process(write)
 
@@ -99,28 +183,35 @@ class RunFolder:
         predicted: Sequence[Prediction],
         fitted: Sequence[Prediction] | None = None,
     ) -> None:
-        """The saved model must answer as the trained one did when it was saved.
+        """Check that the saved model predicts what the trained model predicted.
 
-        ``fitted`` is what it answers after calibration: a finished run that is resumed finds
-        those in its folder. A near tie may be decided otherwise, on other hardware for instance: of
-        50 answers on, one may differ, of 2,000 on, one in a thousand. Raises RuntimeError where
-        more do.
+        Other hardware can decide a near tie differently: one prediction may differ from 50 examples
+        on, and one in a thousand from 2,000 on.
+
+        Args:
+            split: the validation split, whose predictions were written with the best model.
+            predicted: predictions of the saved model.
+            fitted: its predictions after calibration. A finished run that is resumed finds those in
+                its folder.
+
+        Raises:
+            RuntimeError: more predictions differ.
         """
         if not self.accelerator.is_main_process:
             return
         with self._predictions(split).open(encoding="utf-8") as lines:
             before = [json.loads(line) for line in lines]
-        differing = _differing(before, predicted)
+        differing = _differing_ids(before, predicted)
         if fitted is not None:
-            differing = min(differing, _differing(before, fitted), key=len)
+            differing = min(differing, _differing_ids(before, fitted), key=len)
         if len(differing) > max(len(before) // 1000, len(before) >= 50):
             raise RuntimeError(
-                f"{self.best}: the saved model answers {len(differing)} of {len(before)} {split} "
-                f"examples otherwise than when it was saved (first: id {differing[0]})"
+                f"{self.best}: the saved model predicts {len(differing)} of {len(before)} {split} "
+                f"examples differently than when it was saved (first: id {differing[0]})"
             )
 
     def write_metrics(self, metrics: Mapping[str, Mapping[str, float]]) -> None:
-        """``metrics.json``: metrics by split."""
+        """Write the metrics of each split to ``metrics.json``."""
         text = json.dumps(metrics, indent=2) + "\n"
         on_main_process(lambda: checkpoint.write_text(self.path / "metrics.json", text))
 
@@ -128,19 +219,90 @@ class RunFolder:
         return self.path / f"predictions.{split}.jsonl"
 
 
-def _differing(before: list[dict[str, Any]], predicted: Sequence[Prediction]) -> list[int]:
-    """Ids of the examples that are now answered otherwise."""
+def _differing_ids(before: list[dict[str, Any]], predicted: Sequence[Prediction]) -> list[int]:
+    """Return the ids of the examples whose prediction differs from the one in the file."""
     after = (json.loads(json.dumps(prediction.record())) for prediction in predicted)
     pairs = zip(before, after, strict=True)
-    return [old["id"] for old, new in pairs if not _same_answer(old, new)]
+    return [old["id"] for old, new in pairs if not _same_prediction(old, new)]
 
 
-def _same_answer(old: dict[str, Any], new: dict[str, Any]) -> bool:
+def _same_prediction(old: dict[str, Any], new: dict[str, Any]) -> bool:
     if isinstance(old.get("label"), float):
         return math.isclose(old["label"], new["label"], rel_tol=1e-2, abs_tol=1e-2)
     same = all(old.get(key) == new.get(key) for key in ("id", "label", "tags"))
-    return same and _extents(old) == _extents(new)
+    return same and _labeled_spans(old) == _labeled_spans(new)
 
 
-def _extents(record: dict[str, Any]) -> list[tuple[int, int, str]]:
+def _labeled_spans(record: dict[str, Any]) -> list[tuple[int, int, str]]:
     return [(span["start"], span["end"], span["label"]) for span in record.get("spans") or ()]
+
+
+class Diverged(UserError):
+    """The loss is not finite."""
+
+
+class RunLog:
+    """``log.jsonl``: one line per interval of training steps and one per evaluation."""
+
+    def __init__(self, path: Path, accelerator: Any, step: int) -> None:
+        """Open the log of a run that starts or continues after ``step`` steps."""
+        self.path, self.accelerator = path, accelerator
+        self.losses: list[torch.Tensor] = []
+        self.norms: list[torch.Tensor] = []
+        self.examples, self.start_time, self.start_step = 0, time.monotonic(), step
+        if accelerator.is_main_process:
+            self._drop_lines_after(step)
+
+    def _drop_lines_after(self, step: int) -> None:
+        """Drop the lines after the checkpoint, and a line that a killed run wrote in part."""
+        lines = self.path.read_text(encoding="utf-8").splitlines() if self.path.exists() else []
+        kept = [line for line in lines if line.endswith("}") and json.loads(line)["step"] <= step]
+        checkpoint.write_text(self.path, "".join(line + "\n" for line in kept))
+
+    def add(self, loss: torch.Tensor, norm: torch.Tensor, examples: int) -> None:
+        """Record one step's mean loss and gradient norm, without waiting for the device."""
+        self.losses.append(loss)
+        self.norms.append(norm)
+        self.examples += examples
+
+    def flush(self, step: int, optimizer: torch.optim.Optimizer) -> str:
+        """Write the means since the last line, and return them as text for the progress bar.
+
+        Raises:
+            Diverged: loss or gradient norm is not finite.
+        """
+        if not self.losses:
+            return ""
+        loss = float(torch.stack(self.losses).mean())
+        norm = float(torch.stack(self.norms).max())
+        if not (math.isfinite(loss) and math.isfinite(norm)):
+            raise Diverged(
+                f"the loss is not finite (between steps {self.start_step + 1} and {step}): lower "
+                "--lr, raise --warmup, or write --precision fp32. Models saved before this are "
+                "intact."
+            )
+        seconds = time.monotonic() - self.start_time
+        line = {
+            "step": step,
+            "loss": round(loss, 6),
+            "lr": max(group["lr"] for group in optimizer.param_groups),
+            "gradient_norm": round(norm, 4),
+            "examples_per_second": round(self.examples / max(seconds, 1e-9), 1),
+        }
+        self._write(line)
+        self.losses, self.norms, self.examples = [], [], 0
+        self.start_time, self.start_step = time.monotonic(), step
+        return f"loss {loss:.4f}, {line['examples_per_second']} examples/s"
+
+    def evaluation(self, step: int, split: str, metrics: dict[str, float]) -> None:
+        """Write the metrics of an evaluation."""
+        self._write({"step": step, "split": split, **metrics})
+        self.start_time = time.monotonic()
+
+    def _write(self, line: dict[str, Any]) -> None:
+        if self.accelerator.is_main_process:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+        if self.accelerator.log_with:
+            values = {n: v for n, v in line.items() if isinstance(v, int | float) and n != "step"}
+            self.accelerator.log(values, step=line["step"])

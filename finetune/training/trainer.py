@@ -9,7 +9,6 @@ continued from a checkpoint is the run that was never interrupted.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,13 +26,11 @@ from finetune.runtime.precision import resolve_precision
 from finetune.runtime.progress import Reporter
 from finetune.runtime.signals import Interrupted, InterruptHandler
 from finetune.tasks import Task
-from finetune.training import checkpoint
+from finetune.training.checkpoint import TrainerState, load_random_state, load_training_state
 from finetune.training.data import TrainingData
 from finetune.training.optimizer import make_optimizer, result_settings
-from finetune.training.run_folder import RunFolder
-from finetune.training.run_log import RunLog
+from finetune.training.run_folder import RunFolder, RunLog
 from finetune.training.sparse_embedding import SparseEmbeddings
-from finetune.training.state import State
 from finetune.training.step import Step
 from finetune.types import Example, Prediction, UserError
 
@@ -91,15 +88,12 @@ class _Run:
         self.task, self.config = task, config
         self.accelerator, self.reporter = accelerator, reporter
         self.folder = RunFolder(Path(config.out or ""), accelerator)
-        if not (config.resume or self.folder.is_empty):
-            raise UserError(
-                f"--out {self.folder.path} holds a run already: write --resume to continue it, or "
-                "choose another folder."
-            )
+        if not config.resume:
+            self.folder.require_empty()
         self.device = accelerator.device
         self.precision = resolve_precision(config, self.device)
         self.rank, self.world = accelerator.process_index, accelerator.num_processes
-        self.state = State(
+        self.state = TrainerState(
             settings=result_settings(config), fingerprint=task.fingerprint, num_processes=self.world
         )
         self.data = TrainingData(
@@ -124,7 +118,7 @@ class _Run:
         resuming = self.config.resume and last.is_dir()
         set_seed(self.config.seed)
         if resuming:
-            self.state.check_continues(last, result_settings(type(self.config)()))
+            self.state.check_resumable(last, result_settings(type(self.config)()))
         self.head = self.task.head(last) if resuming else head or self.task.head()
         self.head.encoder.freeze(self.config.freeze)
         self.head.to(self.device)
@@ -144,8 +138,8 @@ class _Run:
             self.interrupt,
         )  # fmt: skip
         if resuming:
-            self.state = State(**checkpoint.load_training(last, self.optimizer))
-            checkpoint.load_random(last, self.rank)
+            self.state = load_training_state(last, self.optimizer)
+            load_random_state(last, self.rank)
             self.reporter.say(f"continuing from step {self.state.step} of {self.plan.num_steps}")
         else:
             torch.manual_seed(self.config.seed * 1_000_003 + self.rank)  # dropout
@@ -188,14 +182,13 @@ class _Run:
                 evaluating = state.step % plan.eval_every == 0 or at_end
                 saving = state.step % plan.save_every == 0 or at_end or stop
                 if state.step % every == 0 or evaluating or saving:
-                    line = log.flush(state.step, plan.num_steps, self.optimizer)
+                    line = log.flush(state.step, self.optimizer)
                     self.reporter.update(state.step, line)
                 if evaluating:
                     self._evaluate(log)
                 state.finished |= at_end
                 if saving or state.finished:
-                    state_now = dataclasses.asdict(state)
-                    self.folder.save_last(self.task, self.head, self.optimizer, state_now)
+                    self.folder.save_last(self.task, self.head, self.optimizer, state)
                 if state.finished:
                     break
                 if stop:

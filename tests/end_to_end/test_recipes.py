@@ -15,7 +15,7 @@ from finetune.data.hub import ALIASES, TO_FETCH
 from finetune.data.nli_labels import NLI_LABELS
 from finetune.models.heads.sequence_classification import SequenceClassifier
 from finetune.preprocessing.tokenizer import SubwordTokenizer
-from finetune.runtime.launch import RUNS
+from finetune.training.run_folder import RUNS
 from tests import small_data as data
 from tests.command import run
 from tests.tiny import save_tiny_checkpoint

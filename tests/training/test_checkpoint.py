@@ -10,22 +10,23 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from finetune.training import checkpoint
 from finetune.training.checkpoint import (
     SaveError,
+    TrainerState,
     is_disk_error,
-    load_random,
-    load_training,
-    recover,
-    replacing,
-    save_random,
-    save_training,
+    load_random_state,
+    load_training_state,
+    recover_folder,
+    replace_folder,
+    save_random_state,
+    save_training_state,
     write_text,
 )
-from finetune.training.run_folder import RunFolder
-from finetune.training.run_log import RunLog
+from finetune.training.run_folder import RunFolder, RunLog
 from finetune.types import TextPrediction
 
 
@@ -44,7 +45,7 @@ def content(folder: Path) -> str:
 
 
 def write(folder: Path, text: str) -> None:
-    with replacing(folder) as fresh:
+    with replace_folder(folder) as fresh:
         assert list(fresh.iterdir()) == []
         shutil.rmtree(fresh)
         fill(fresh, text)
@@ -67,7 +68,7 @@ def test_an_error_inside_changes_nothing(error, before: bool, tmp_path: Path) ->
     folder = tmp_path / "last"
     if before:
         fill(folder, "old")
-    with pytest.raises(type(error)) as caught, replacing(folder) as fresh:
+    with pytest.raises(type(error)) as caught, replace_folder(folder) as fresh:
         (fresh / "a.txt").write_text("half")
         raise error
     assert caught.value is error
@@ -77,10 +78,9 @@ def test_an_error_inside_changes_nothing(error, before: bool, tmp_path: Path) ->
 
 def full_disk() -> list[Exception]:
     """ENOSPC as Python says it, and as safetensors' own error says it."""
-    safetensors = type("SafetensorError", (Exception,), {})
     return [
         OSError(errno.ENOSPC, "No space left on device"),
-        safetensors("I/O error: No space left on device (os error 28)"),
+        SafetensorError("I/O error: No space left on device (os error 28)"),
     ]
 
 
@@ -88,12 +88,12 @@ def full_disk() -> list[Exception]:
 def test_a_full_disk_is_said_and_harmless(error: Exception, tmp_path: Path) -> None:
     folder = tmp_path / "last"
     fill(folder, "old")
-    with pytest.raises(SaveError) as caught, replacing(folder):
+    with pytest.raises(SaveError) as caught, replace_folder(folder):
         raise error
     message = str(caught.value)
     assert message.startswith(f"{folder}: could not be saved (")
     assert "No space left on device" in message
-    assert "Make room and continue with --resume." in message
+    assert "Free disk space and continue with --resume." in message
     assert caught.value.__cause__ is error
     assert isinstance(caught.value, ValueError), "the command line shows it as one line"
     assert content(folder) == "old"
@@ -114,7 +114,7 @@ def test_a_disk_that_fails_at_the_last_moment(tmp_path: Path, monkeypatch) -> No
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(SaveError), replacing(tmp_path / "file" / "last"):
+    with pytest.raises(SaveError), replace_folder(tmp_path / "file" / "last"):
         pass
 
 
@@ -140,10 +140,10 @@ def test_recovery_from_every_state(kept: tuple[bool, bool, bool], tmp_path: Path
         fresh.mkdir()
         (fresh / "a.txt").write_text("ha")
     expected = "folder" if here else ("new" if new else "old") if moved else None
-    recover(folder)
+    recover_folder(folder)
     assert list(tmp_path.iterdir()) == ([folder] if expected else [])
     assert expected is None or content(folder) == expected
-    recover(folder)
+    recover_folder(folder)
     assert expected is None or content(folder) == expected
 
 
@@ -165,7 +165,7 @@ def test_a_crash_at_any_step_leaves_a_whole_folder(tmp_path: Path, monkeypatch) 
                 outcomes.append("done")
             except Crash:
                 outcomes.append("crash")
-        recover(place / "last")
+        recover_folder(place / "last")
         assert content(place / "last") in ("old", "new")
         assert list(place.iterdir()) == [place / "last"]
     assert len(outcomes) >= 7
@@ -236,13 +236,13 @@ def advance(weights, optimizer, start: int, end: int) -> None:
 def test_optimizer_continues_exactly(tmp_path: Path) -> None:
     whole, _ = trained(9)
     weights, optimizer = trained(5)
-    save_training(tmp_path, optimizer, {"step": 5, "best_score": 0.1, "settings": {"lr": 0.1}})
+    before = TrainerState(step=5, best_score=0.1, settings={"lr": 0.1})
+    save_training_state(tmp_path, optimizer, before)
     fresh, other = trained(0)
     with torch.no_grad():
         for new, old in zip(fresh, weights, strict=True):
             new.copy_(old)
-    state = load_training(tmp_path, other)
-    assert state == {"step": 5, "best_score": 0.1, "settings": {"lr": 0.1}}
+    assert load_training_state(tmp_path, other) == before
     for new, old in zip(fresh, weights, strict=True):
         assert other.state[new].keys() == optimizer.state[old].keys() == {
             "step", "exp_avg", "exp_avg_sq",
@@ -257,18 +257,18 @@ def test_optimizer_continues_exactly(tmp_path: Path) -> None:
 
 def test_optimizer_before_the_first_step(tmp_path: Path) -> None:
     _, optimizer = trained(0)
-    save_training(tmp_path, optimizer, {"step": 0})
-    assert load_training(tmp_path, trained(0)[1]) == {"step": 0}
+    save_training_state(tmp_path, optimizer, TrainerState())
+    assert load_training_state(tmp_path, trained(0)[1]) == TrainerState()
 
 
 def test_random_state_continues_exactly(tmp_path: Path) -> None:
-    save_random(tmp_path, 0)
+    save_random_state(tmp_path, 0)
     expected = torch.rand(5)
     torch.rand(17)
-    load_random(tmp_path, 0)
+    load_random_state(tmp_path, 0)
     assert torch.equal(torch.rand(5), expected)
     with pytest.raises(ValueError, match="no random state for process 1"):
-        load_random(tmp_path, 1)
+        load_random_state(tmp_path, 1)
 
 
 def test_a_log_with_a_line_that_was_cut_is_continued(tmp_path: Path):
@@ -294,5 +294,5 @@ def test_a_saved_model_may_decide_a_near_tie_otherwise(
     if legal:
         folder.compare_predictions("test", answers)
         return
-    with pytest.raises(RuntimeError, match=rf"answers {differing} of {number} test examples other"):
+    with pytest.raises(RuntimeError, match=rf"predicts {differing} of {number} test examples diff"):
         folder.compare_predictions("test", answers)

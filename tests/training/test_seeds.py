@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from finetune.cli.seeds import summary, table
+from finetune.cli.seeds import table
 from finetune.evaluation.baselines import Baseline, degenerate
-from finetune.training.run_log import Diverged
+from finetune.training.run_folder import Diverged
+from finetune.training.seeds import summarize
 from tests import small_data as data
 from tests.command import run
 from tests.tiny import save_tiny_checkpoint
@@ -190,13 +191,13 @@ def test_a_seed_that_diverges_is_flagged_and_the_others_count(
 
     def train_once(task, config, again, followed):
         if config.seed == 1:
-            raise Diverged("the loss is no longer a number")
+            raise Diverged("the loss is not finite")
         return real(task, config, again, followed)
 
     monkeypatch.setattr(seeds, "train_once", train_once)
     outcome = run("run", place / "small.yaml", "--seeds", "2", "--out", tmp_path / "out")
     assert outcome.code == 0, outcome.err
-    assert "seed 1 is degenerate: the loss is no longer a number" in outcome.out
+    assert "seed 1 is degenerate: the loss is not finite" in outcome.out
     found = content(tmp_path / "out")
     assert found["seeds"] == [2]
     number = len(found["degenerate"])  # three steps may teach the other nothing either
@@ -204,7 +205,7 @@ def test_a_seed_that_diverges_is_flagged_and_the_others_count(
 
 
 def test_summary_by_hand():
-    found = summary({
+    found = summarize({
         1: {"test": {"a": 1.0, "b": 0.5, "c": math.nan}},
         2: {"test": {"a": 2.0, "c": 1.0}},
         5: {"test": {"a": 6.0, "b": 0.5, "c": 1.0}},
@@ -215,7 +216,7 @@ def test_summary_by_hand():
     }}}  # fmt: skip
     assert table(found)[1].split() == ["test", "a", "3.0000", "2.6458", "2.0000", "1.0000",
                                        "6.0000"]  # fmt: skip
-    assert summary({1: {"test": {"a": 1.0}}})["test"]["a"]["standard_deviation"] is None
+    assert summarize({1: {"test": {"a": 1.0}}})["test"]["a"]["standard_deviation"] is None
 
 
 BASE = {"test": Baseline("pos", "accuracy", 0.6)}
