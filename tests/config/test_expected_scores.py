@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from finetune.cli.seeds import summary
 from finetune.config.expected_scores import (
     CORRELATIONS,
     METRICS,
@@ -28,6 +27,7 @@ from finetune.evaluation.metrics import (
 from finetune.evaluation.span_metrics import span_ner_scores
 from finetune.evaluation.temperature import errors
 from finetune.evaluation.verdicts import Claim, claims, claims_of_seeds, verdict
+from finetune.training.seeds import summarize
 from finetune.types import Span
 from tests.command import run
 
@@ -155,7 +155,7 @@ def test_claims():
     )
 
 
-SUMMARY = summary({
+SUMMARY = summarize({
     1: {"test": {"accuracy": 0.9}}, 2: {"test": {"accuracy": 0.91}}, 3: {"test": {"accuracy": 0.5}}
 })  # fmt: skip
 """Mean 0.77, median 0.9."""
@@ -189,7 +189,7 @@ def test_the_same_data_may_be_elsewhere():
     ):
         changed = ["data", "columns"]
         assert claims([entry], metrics, changed, data)[0].verdict == said
-        found = summary({1: metrics})
+        found = summarize({1: metrics})
         assert claims_of_seeds([entry], found, changed, 0, 1, data)[0].verdict == said
     (claim,) = claims([read(fingerprint=known)], metrics, ["data", "lr"], known)
     assert claim.verdict == "not comparable (lr changed)"
