@@ -269,7 +269,7 @@ def test_full_disk(when: int, place: Path, tmp_path: Path, monkeypatch: pytest.M
     # a steep rate, so that the second evaluation is better than the first
     flags = ("--steps", "60", "--eval-every", "30", "--lr", "3e-3", "--out", tmp_path / "run")
     outcome = train("classify", place / "bert", place / "sentiment", *flags)
-    one_line(outcome, "No space left", "Nothing half-written", "--resume")
+    one_line(outcome, "No space left", "The previous version is intact", "--resume")
     names = {path.name for path in (tmp_path / "run").iterdir()}
     assert not any(name.endswith((".new", ".old")) for name in names - {"random.new"})
     assert ("best" in names) == (when > 1) and ("last" in names) == (when > 2)
