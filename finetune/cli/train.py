@@ -16,7 +16,7 @@ from finetune.config.recipes import Followed, Recipe, follow
 from finetune.config.tasks import TrainConfig
 from finetune.evaluation.baselines import Baseline, baselines_of, degenerate
 from finetune.evaluation.verdicts import Claim, claims
-from finetune.reporting import REPORT_FILE, results, write_run_readme, write_run_report
+from finetune.reporting import REPORT_FILE, format_score, write_run_readme, write_run_report
 from finetune.tasks import Task, load_task
 from finetune.training.environment import environment, predict_command, resume_command
 
@@ -118,9 +118,29 @@ def train_once(
         best_step=result.best_step,
         num_steps=result.num_steps,
     )
-    print(results(result.metrics, lines))
+    print(score_lines(result.metrics, lines))
     report_run(folder, _gold(task))
     return trained
+
+
+def score_lines(
+    metrics: Mapping[str, Mapping[str, float]], baselines: Mapping[str, str] | None = None
+) -> str:
+    """Format the overall scores of each split as a line, followed by its baseline.
+
+    Scores of single types (``span_f1_strict:PER``) are in metrics.json and README.md only.
+    """
+    lines = []
+    for split, values in metrics.items():
+        scores = "  ".join(
+            f"{name} {format_score(value, name)}"
+            for name, value in values.items()
+            if ":" not in name
+        )
+        lines.append(f"{split:>12}: {scores}")
+        if baselines and split in baselines:
+            lines.append(f"{'':>12}  ({baselines[split]})")
+    return "\n".join(lines) or "no split with gold labels to score"
 
 
 def report_run(folder: Path, gold: Mapping[str, Gold] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""A sentence with its labelled spans marked in it, nested and crossing ones too."""
+"""Sentences with highlighted spans, which may nest and cross."""
 
 from __future__ import annotations
 
@@ -6,24 +6,35 @@ import heapq
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from finetune.reporting.html import Html, element, escaped
 from finetune.types import Span, TokenExample
 
-MOST_LETTERS = 100
-"""Letters shown of a word, or of what stands between two: a word may be a whole file."""
+MAX_WORD_LENGTH = 100
+"""Characters shown of a word, and of the text between two words."""
 
 
 class Fragment(NamedTuple):
-    """A part of a span that crosses no other fragment; ``last`` tells the one that ends it."""
+    """A part of a span that crosses no other fragment."""
 
     start: int
     end: int
     span: Span
     last: bool
+    """The fragment ends its span."""
+
+
+class Part(NamedTuple):
+    """Plain text, or the start or the end of a highlight."""
+
+    kind: str
+    """"text", "start" or "end"."""
+    text: str
+    """The text, the style of the highlight that starts, or the label of the one that ends."""
 
 
 def fragments(spans: Sequence[Span]) -> list[Fragment]:
-    """Spans cut where they cross, outer ones first: any two fragments nest or share no word.
+    """Cut spans where they cross, so that any two fragments nest or share no word.
+
+    Outer fragments come first.
 
     >>> [f[:2] for f in fragments([Span(0, 3, "A"), Span(2, 5, "B")])]
     [(0, 3), (2, 3), (3, 5)]
@@ -45,48 +56,51 @@ def fragments(spans: Sequence[Span]) -> list[Fragment]:
     return found
 
 
-def marked(example: TokenExample, spans: Mapping[Span, str], first: int, last: int) -> Html:
-    """Words ``first`` to ``last`` (exclusive) of an example; ``spans`` are marked, each with its
-    label, in a style of their own: ``right``, ``missed`` or ``wrong``."""
-    inside = [Span(max(s.start, first), min(s.end, last), s.label) for s in spans]
-    kinds = dict(zip(inside, spans.values(), strict=True))
-    parts = fragments([span for span in inside if span.start < span.end])
-    opening: dict[int, list[Fragment]] = {}
-    for part in parts:
-        opening.setdefault(part.start, []).append(part)
-    made = ["… " if first else ""]
-    open_parts: list[Fragment] = []
-    for place in range(first, last + 1):
-        while open_parts and open_parts[-1].end <= place:
-            made.append(_closing(open_parts.pop()))
-        if place == last:
+def highlight(
+    example: TokenExample, styles: Mapping[Span, str], first: int, last: int
+) -> list[Part]:
+    """Return words ``first`` to ``last`` (exclusive) with spans highlighted.
+
+    Args:
+        example: Sentence with its words.
+        styles: Style of each highlighted span: "right", "missed" or "wrong".
+        first: First word shown.
+        last: End of the words shown.
+    """
+    clipped = [Span(max(s.start, first), min(s.end, last), s.label) for s in styles]
+    style_of = dict(zip(clipped, styles.values(), strict=True))
+    starting: dict[int, list[Fragment]] = {}
+    for fragment in fragments([span for span in clipped if span.start < span.end]):
+        starting.setdefault(fragment.start, []).append(fragment)
+    parts = [Part("text", "… ")] if first else []
+    open_: list[Fragment] = []
+    for index in range(first, last + 1):
+        while open_ and open_[-1].end <= index:
+            ended = open_.pop()
+            label = ended.span.label if ended.last else "\N{RIGHTWARDS ARROW}"
+            parts.append(Part("end", label))
+        if index == last:
             break
-        if place > first:
-            made.append(escaped(clipped(_between(example, place))))
-        for part in opening.get(place, ()):
-            made.append(f'<mark class="{escaped(kinds[part.span])}">')
-            open_parts.append(part)
-        made.append(escaped(clipped(example.words[place])))
-    made.append(" …" if last < len(example.words) else "")
-    return Html("".join(made))
+        if index > first:
+            parts.append(Part("text", clip(_text_before(example, index))))
+        for fragment in starting.get(index, ()):
+            parts.append(Part("start", style_of[fragment.span]))
+            open_.append(fragment)
+        parts.append(Part("text", clip(example.words[index])))
+    return [*parts, Part("text", " …")] if last < len(example.words) else parts
 
 
-def clipped(text: str) -> str:
-    """The beginning of a text that is long for a line.
+def clip(text: str, length: int = MAX_WORD_LENGTH) -> str:
+    """Shorten a text to ``length`` characters and an ellipsis.
 
-    >>> clipped("a" * 101) == "a" * 100 + "…"
+    >>> clip("a" * 101) == "a" * 100 + "…"
     True
     """
-    return text if len(text) <= MOST_LETTERS else f"{text[:MOST_LETTERS]}…"
+    return text if len(text) <= length else f"{text[:length]}…"
 
 
-def _closing(part: Fragment) -> str:
-    label = part.span.label if part.last else "\N{RIGHTWARDS ARROW}"
-    return f"{element('b', label)}</mark>"
-
-
-def _between(example: TokenExample, place: int) -> str:
-    """What stands between a word and the one before."""
+def _text_before(example: TokenExample, index: int) -> str:
+    """Return the text between a word and the one before it."""
     if example.text is None or example.offsets is None:
         return " "
-    return example.text[example.offsets[place - 1][1] : example.offsets[place][0]]
+    return example.text[example.offsets[index - 1][1] : example.offsets[index][0]]

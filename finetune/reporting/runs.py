@@ -36,7 +36,7 @@ class Evaluated:
     """The answers of a run on one split, with what was found in them."""
 
     split: str
-    answers: AlignedPredictions
+    predictions: AlignedPredictions
     analysis: Analysis
 
 
@@ -160,7 +160,7 @@ def gather_run(
 def headline(runs: Sequence[Run], missing: list[str]) -> Headline | None:
     """The score that selects models, over the finished runs that answered the same split."""
     found, split = _counting(runs, missing)
-    answers = [run.evaluated.answers for run in found if run.evaluated]
+    answers = [run.evaluated.predictions for run in found if run.evaluated]
     if not answers:
         return None
     if len({(each.kind, len(each.gold)) for each in answers}) > 1:

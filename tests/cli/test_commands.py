@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from finetune.cli.main import COMMANDS
+from finetune.cli.train import score_lines
 from finetune.config.field_docs import field_docs
 from finetune.config.tasks import CONFIGS, flag
-from finetune.reporting import results
 from tests import small_data as data
 from tests.command import Outcome, run
 from tests.tiny import save_tiny_checkpoint
@@ -295,7 +295,7 @@ def test_check_knows_the_limit_of_the_model(place: Path, tmp_path: Path):
 
 
 def test_counts_are_whole_numbers():
-    said = results({"test": {"inner_gold": 1.0, "inner_found": 0.0, "span_f1_inner": 1.0}})
+    said = score_lines({"test": {"inner_gold": 1.0, "inner_found": 0.0, "span_f1_inner": 1.0}})
     assert said.split() == [
         "test:",
         "inner_gold",

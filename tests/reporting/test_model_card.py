@@ -12,7 +12,7 @@ import yaml
 from huggingface_hub import ModelCard
 from huggingface_hub.repocard_data import model_index_to_eval_results
 
-from finetune.reporting.model_card import PLACE
+from finetune.reporting.model_card import PLACEHOLDER
 from tests import small_data as data
 from tests.command import Outcome, run
 from tests.tiny import save_tiny_checkpoint
@@ -76,7 +76,7 @@ def test_metadata_is_what_the_hub_reads(kind: str, place: Path):
 def test_the_example_runs(kind: str, place: Path, capsys: pytest.CaptureFixture[str]):
     (code,) = re.findall(r"```python\n(.*?)```", card_of(place / kind), flags=re.DOTALL)
     capsys.readouterr()
-    exec(code.replace(PLACE, str(place / kind / "best")), {})
+    exec(code.replace(PLACEHOLDER, str(place / kind / "best")), {})
     assert capsys.readouterr().out.strip()
 
 
@@ -155,7 +155,7 @@ def test_push_after_training(hub: Hub, place: Path, tmp_path: Path):
     assert not {"optimizer.safetensors", "trainer_state.json"} & set(hub.uploaded)
     assert hub.uploaded["model.safetensors"] == (best / "model.safetensors").stat().st_size
     assert 'model="lab/names"' in hub.uploaded["README.md"]
-    assert PLACE not in hub.uploaded["README.md"]
+    assert PLACEHOLDER not in hub.uploaded["README.md"]
     for name in ("README.md", "finetune.json", "config.json"):
         assert str(place) not in hub.uploaded[name] and str(tmp_path) not in hub.uploaded[name]
 
@@ -167,7 +167,7 @@ def test_push_later(hub: Hub, place: Path):
     assert 'finetune.load(snapshot_download("ana/names"))' in hub.uploaded["README.md"]
     (place / "ner" / "best" / "README.md").unlink()
     assert run("push", place / "ner" / "best", "names").code == 0
-    assert "## Limits" in card_of(place / "ner")
+    assert "## Limitations" in card_of(place / "ner")
     edited = place / "ner" / "best" / "README.md"
     edited.write_text(edited.read_text("utf-8") + "Ask us.\n", "utf-8")
     assert run("report", place / "ner").code == 0

@@ -16,7 +16,7 @@ from finetune.evaluation.gold import Gold
 from finetune.evaluation.predictions import read_rows
 from finetune.evaluation.significance import estimate
 from finetune.evaluation.sufficient_statistics import count
-from finetune.reporting.tables import shown
+from finetune.reporting.rendering import format_value
 from tests import small_data as data
 from tests.command import Outcome, run
 from tests.runs import LABELS, SENTENCES, label_run, spans_run, tag_run, write_run
@@ -99,7 +99,7 @@ def test_every_kind_of_answers(kind: str, tmp_path: Path):
     found = json.loads(run("analyse", folder, "--json").out)
     scores = json.loads((folder / "metrics.json").read_text())["test"]
     for name, value in scores.items():
-        assert ":" in name or (name in page.text and shown(value) in page.text)
+        assert ":" in name or (name in page.text and format_value(value) in page.text)
     for rows in found["tables"].values():
         for row in rows:
             if "f1" in row:
@@ -110,7 +110,7 @@ def test_every_kind_of_answers(kind: str, tmp_path: Path):
     wrong = {mistake["id"] for some in every.values() for mistake in some}
     wrong |= {e["id"] for e in found["contradictions"]}
     assert len(page.named("li", **{"class": "error"})) == len(wrong) > 0
-    assert "lacks" not in page.text
+    assert "Missing data" not in page.text
 
 
 @pytest.mark.parametrize("kind", RUNS)
@@ -324,7 +324,7 @@ def test_seeds(tmp_path: Path):
               for n in (1, 2)]  # fmt: skip
     assert f"{statistics.fmean(values):.4f} accuracy" in page.text
     assert f"Mean of 2 seeds, standard deviation {statistics.stdev(values):.4f}" in page.text
-    assert "Published: test accuracy 0.9 ± 0.01 (a <paper>); measured: 0.5000" in page.text
+    assert "Expected: test accuracy 0.9 ± 0.01 (a <paper>); measured: 0.5000" in page.text
     assert "seed 2 is degenerate: every answer is good" in page.text
 
 
@@ -350,8 +350,8 @@ def test_training_ends_with_a_report(place: Path, tmp_path: Path):
     assert outcome.code == 0 and "report.html" in outcome.out
     page = Page((tmp_path / "run" / "report.html").read_text("utf-8"))
     accuracy = json.loads((tmp_path / "run" / "metrics.json").read_text())["test"]["accuracy"]
-    said = f"Published: test accuracy 0.999 ± 0.0001 (nobody); measured: {accuracy:.4f}"
-    assert said in page.text and "Always answering" in page.text
+    said = f"Expected: test accuracy 0.999 ± 0.0001 (nobody); measured: {accuracy:.4f}"
+    assert said in page.text and "Majority-class baseline" in page.text
     assert re.search(r"finetune run \S+recipe.yaml", page.text)
     before = (tmp_path / "run" / "report.html").read_bytes()
     assert run("report", tmp_path / "run").code == 0
@@ -362,7 +362,7 @@ def test_training_with_seeds_ends_with_reports(place: Path, tmp_path: Path):
     assert train(place, tmp_path / "runs", "--seeds", "2").code == 0
     for folder in (tmp_path / "runs", tmp_path / "runs" / "seed-2"):
         page = Page((folder / "report.html").read_text("utf-8"))
-        assert "Published: test accuracy" in page.text
+        assert "Expected: test accuracy" in page.text
 
 
 def test_a_report_that_fails_leaves_the_run_finished(
@@ -384,9 +384,9 @@ def test_doubts_in_gold_need_a_model_to_believe(tmp_path: Path):
     rows = [(f"text {n}", gold, gold if n > 1 else "bad", 0.8)
             for n, gold in enumerate(["good", "good", *["good", "bad"] * 4])]  # fmt: skip
     page = reported(label_run(tmp_path / "calm", rows))
-    assert "contradict gold: look at these first (2)" in page.text
-    assert "Contradicts gold with more confidence than usual for bad" in page.text
+    assert "possible label errors (2)" in page.text
+    assert "the prediction bad contradicts gold with more confidence than usual" in page.text
     page = reported(label_run(tmp_path / "sure", [(*row[:3], 0.99) for row in rows]))
-    assert "look at these first" not in page.text and "Contradicts" not in page.text
+    assert "ossible label error" not in page.text
     assert "Doubts in gold are not listed" in page.text
     assert "these answers have 0.8000 and 0.1900" in page.text

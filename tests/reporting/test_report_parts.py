@@ -1,4 +1,4 @@
-"""The parts of a page: escaping, spans that nest and cross, axes, and cards of odd names."""
+"""The parts of a report: escaping, highlights that nest and cross, charts, tables, odd names."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import doctest
 import math
 import re
 from html import unescape
+from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from finetune.reporting import charts, highlight, tables
-from finetune.reporting import html as markup
-from finetune.reporting.charts import line_chart, ticks
-from finetune.reporting.highlight import fragments, marked
-from finetune.reporting.html import Html, element, escaped, joined
+from finetune.reporting import charts
+from finetune.reporting import highlight as highlights
+from finetune.reporting.charts import Chart, Shape, line_chart, ticks
+from finetune.reporting.highlight import fragments, highlight
 from finetune.reporting.model_card import for_hub
-from finetune.reporting.tables import shown
+from finetune.reporting.rendering import environment, format_value, markdown_code, printable
 from finetune.types import Span, TokenExample
 
 SPANS = st.lists(
@@ -29,23 +29,33 @@ SPANS = st.lists(
 )
 
 
-@pytest.mark.parametrize("module", [charts, highlight, markup])
+def macro(name: str, *values: Any, **more: Any) -> str:
+    """Markup that a macro of the page makes of values."""
+    return str(getattr(environment().get_template("macros.html").module, name)(*values, **more))
+
+
+@pytest.mark.parametrize("module", [charts, highlights])
 def test_examples_in_docstrings(module):
     assert doctest.testmod(module).failed == 0
 
 
 @given(st.text())
+@example("\ud800 \x00")
 def test_any_text_comes_back_from_a_browser(text: str):
-    plain = re.sub("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]", "\ufffd", text)
-    made = escaped(text)
-    assert unescape(made) == plain.encode("utf-8", "replace").decode()
-    assert not set("<>\"'") & set(made)
+    """Between tags and between the quotes of an attribute."""
+    plain = re.sub("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]", "\ufffd", text)
+    element = printable(macro("text", text))
+    content = element.removeprefix('<bdi dir="auto">').removesuffix("</bdi>")
+    region = printable(macro("scrolling", text, caller=str))
+    attribute = region.split('aria-label="')[1].removesuffix('" tabindex="0"></div>')
+    for made in (content, attribute):
+        assert unescape(made) == plain and not set("<>\"'") & set(made)
 
 
-def test_markup_is_escaped_once():
-    assert element("p", Html("<b>x</b>"), "<b>") == "<p><b>x</b>&lt;b&gt;</p>"
-    assert joined(["<", element("i", "&")], " & ") == "&lt; &amp; <i>&amp;</i>"
-    assert element("input", id='"', hidden=None) == '<input id="&quot;">'
+def test_attributes_of_shapes_are_escaped():
+    chart = Chart("a", '"<b>', [Shape("text", {"x": '"><b>'}, "<i>")], [("<u>", "series1")])
+    made = macro("chart", chart)
+    assert not re.search("<[biu]>", made) and '"&#34;' in made
 
 
 @given(SPANS)
@@ -67,17 +77,17 @@ def test_fragments_nest_and_cover_each_span_once(spans: list[Span]):
 @given(SPANS, st.integers(0, 3), st.integers(5, 8))
 def test_marked_words_are_all_there(spans: list[Span], first: int, last: int):
     words = tuple(f"w{n}<" for n in range(8))
-    made = marked(TokenExample(0, words), dict.fromkeys(spans, "right"), first, last)
+    parts = highlight(TokenExample(0, words), dict.fromkeys(spans, "right"), first, last)
+    made = macro("highlighted", parts)
     assert made.count("<mark") == made.count("</mark>")
     text = unescape(re.sub(r"<b>.*?</b>|<.*?>", "", made)).strip("… ")
     assert text == " ".join(words[first:last])
 
 
 def test_raw_text_keeps_its_spaces():
-    example = TokenExample(0, ("東京", "は"), text="東京は", offsets=((0, 2), (2, 3)))
-    assert marked(example, {Span(0, 1, "LOC"): "missed"}, 0, 2) == (
-        '<mark class="missed">東京<b>LOC</b></mark>は'
-    )
+    sentence = TokenExample(0, ("東京", "は"), text="東京は", offsets=((0, 2), (2, 3)))
+    parts = highlight(sentence, {Span(0, 1, "LOC"): "missed"}, 0, 2)
+    assert macro("highlighted", parts) == '<mark class="missed">東京<b>LOC</b></mark>は'
 
 
 @given(st.floats(-1e6, 1e6), st.floats(1e-6, 1e6))
@@ -89,21 +99,25 @@ def test_ticks_are_few_round_and_inside(low: float, size: float):
 
 def test_lines_of_one_point_and_of_one_value():
     for points in ([(1, 2.0)], [(1, 3.0), (2, 3.0)], [(0, 0.0)]):
-        drawn = line_chart("a & b", [("x", points), ("<y>", points)])
+        drawn = macro("chart", line_chart("c", "a & b", [("x", points), ("<y>", points)]))
         assert "nan" not in drawn and "a &amp; b" in drawn and "<y>" not in drawn
 
 
 def test_numbers_to_read():
     values = (0.5, 2.0, 1234, 1.0, None, "x", math.nan, math.inf)
-    assert [shown(value) for value in values] == [
+    assert [format_value(value) for value in values] == [
         "0.5000", "2", "1,234", "1.0000", "", "x", "nan", "inf"]  # fmt: skip
 
 
 def test_a_confusion_matrix_says_rows_and_columns():
     rows = [{"gold": "<a>", "predicted": {"<a>": 3, "b": 1}},
             {"gold": "b", "predicted": {"<a>": 0, "b": 0}}]  # fmt: skip
-    made = tables.confusion_matrix(rows)
-    assert "&lt;a&gt; answered b: 1 of 4 (25.0%)" in made and "<a>" not in made
+    made = macro("confusion_matrix", rows)
+    assert "&lt;a&gt; predicted as b: 1 of 4 (25.0%)" in made and "<a>" not in made
+
+
+def test_names_cannot_leave_code_in_markdown():
+    assert markdown_code("a`b|c\nd") == "`a'b/c d`"
 
 
 def test_an_example_of_a_card_is_renamed_for_the_hub():
