@@ -76,7 +76,7 @@ def test_a_run_folder_has_everything(task: str, place: Path, outcomes: dict[str,
     metrics = json.loads((folder / "metrics.json").read_text())
     assert list(metrics) == ["validation", "test"]
     text = (folder / "README.md").read_text()
-    assert "| `batch_size` | 8 |" in text and "finetune predict" in text
+    assert "| `batch_size` | `8` |" in text and "finetune predict" in text
     assert "always answering" in text
     for split in ("validation", "test"):
         lines = records((folder / f"predictions.{split}.jsonl").read_text())
