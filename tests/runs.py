@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from finetune.config.tasks import CONFIGS, settings
 from finetune.data import hold_out
+from finetune.evaluation.predictions import gold_record
 from finetune.evaluation.scoring import score_predictions
+from finetune.evaluation.subgroups import VOCABULARY_FILE, TrainingVocabulary
 from finetune.tasks import task_class
+from finetune.types import Example
 from tests.small_data import write_jsonl
 
 
@@ -29,7 +33,10 @@ def write_run(
     folder.mkdir(parents=True)
     content = {"task": task, **settings(made), "fingerprint": read.fingerprint}
     (folder / "config.json").write_text(json.dumps(content), "utf-8")
-    write_jsonl(folder / "predictions.test.jsonl", answers)
+    write_predictions(folder / "predictions.test.jsonl", answers, read.splits["test"])
+    if task in ("tag", "ner"):
+        vocabulary = TrainingVocabulary.of(read.splits["train"]).to_json()
+        (folder / VOCABULARY_FILE).write_text(vocabulary, "utf-8")
     write_jsonl(
         folder / "log.jsonl",
         [line for step in range(1, steps + 1) for line in _lines(step, steps)],
@@ -39,6 +46,12 @@ def write_run(
     about = {"command": f"finetune {task} --out x", "versions": {"torch": "0"}, "device": "cpu"}
     (folder / "environment.json").write_text(json.dumps(about), "utf-8")
     return folder
+
+
+def write_predictions(path: Path, answers: list[dict], examples: Sequence[Example]) -> Path:
+    """A prediction file as a run writes it, with gold."""
+    pairs = zip(answers, examples, strict=True)
+    return write_jsonl(path, [answer | gold_record(example) for answer, example in pairs])
 
 
 def _lines(step: int, steps: int) -> list[dict]:

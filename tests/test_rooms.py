@@ -29,9 +29,6 @@ WITHOUT_TORCH = ("config", "data", "evaluation", "reporting")
 UPWARD = {
     ("benchmark.command", "cli.arguments"),
     ("benchmark.subject", "cli.arguments"),
-    ("evaluation.baselines", "tasks"),
-    ("evaluation.compare", "cli.arguments"),
-    ("evaluation.runs", "tasks"),
 }
 """Edges that are still to be cut."""
 

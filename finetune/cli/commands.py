@@ -221,7 +221,7 @@ def analyse_file(predictions: str, gold: str | None, command: AnalyseCommand) ->
 
 def compare_files(first: str, second: str, command: CompareCommand) -> None:
     """Print whether two systems differ."""
-    from finetune.evaluation.compare import print_comparison
+    from finetune.cli.comparison_text import print_comparison
 
     print_comparison(first, second, command, _columns(command.columns))
 

@@ -9,19 +9,16 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from finetune.cli.commands import quiet_libraries
 from finetune.config.recipes import Followed, Recipe, follow
 from finetune.config.tasks import TrainConfig
-from finetune.evaluation.baselines import Baseline, baselines_of, degenerate
+from finetune.evaluation.baselines import Baseline, degenerate, majority_baselines
 from finetune.evaluation.verdicts import Claim, claims
 from finetune.reporting import REPORT_FILE, format_score, write_run_readme, write_run_report
 from finetune.tasks import Task, load_task
 from finetune.training.environment import environment, predict_command, resume_command
-
-if TYPE_CHECKING:
-    from finetune.evaluation.gold import Gold
 
 
 class Trained(NamedTuple):
@@ -119,7 +116,7 @@ def train_once(
         num_steps=result.num_steps,
     )
     print(score_lines(result.metrics, lines))
-    report_run(folder, _gold(task))
+    report_run(folder)
     return trained
 
 
@@ -143,13 +140,13 @@ def score_lines(
     return "\n".join(lines) or "no split with gold labels to score"
 
 
-def report_run(folder: Path, gold: Mapping[str, Gold] | None = None) -> None:
+def report_run(folder: Path) -> None:
     """Write the report and the model card of finished runs; print why where that fails.
 
     The run is finished either way, so that any failure here ends in one line.
     """
     try:
-        write_run_report(folder, gold)
+        write_run_report(folder)
     except Exception as error:
         print(
             f"The report or the model card could not be written ({type(error).__name__}: {error}). "
@@ -169,7 +166,8 @@ def _judged(
     """What the scores of a run come to; written to its folder, after what there is ``about`` its
     environment."""
     folder = Path(config.out or "")
-    baselines = baselines_of(task, metrics)
+    splits = {split: task.read(split) for split in task.splits}
+    baselines = majority_baselines(splits, metrics)
     failed = list(degenerate(folder, metrics, baselines, config.metric))
     about = about | _facts(task, baselines) | {"degenerate": failed}
     claimed: Sequence[Claim] = ()
@@ -194,17 +192,6 @@ def _facts(task: Task, baselines: Mapping[str, Baseline]) -> dict[str, Any]:
         "data": data.format if data else None,
         "splits": {split: len(task.read(split)) for split in task.splits},
         "baselines": {split: base._asdict() for split, base in baselines.items()},
-    }
-
-
-def _gold(task: Task) -> dict[str, Gold]:
-    """The gold of each split but training, as it is in memory."""
-    from finetune.evaluation.gold import Gold
-
-    train_examples = task.read("train")
-    return {
-        split: Gold(task.config.data, examples=task.read(split), train=train_examples)
-        for split in task.splits[1:]
     }
 
 

@@ -1,4 +1,4 @@
-"""Any system's answers laid beside gold, if they belong together."""
+"""Align the predictions of any system with gold, and refuse files that do not belong together."""
 
 from __future__ import annotations
 
@@ -10,17 +10,21 @@ from finetune.data import DataError
 from finetune.data.nli_labels import canonical_names
 from finetune.data.span_records import read_spans
 from finetune.data.tag_schemes import convert_tags, detect_scheme, spans_to_tags, tags_to_spans
-from finetune.evaluation.gold import Gold
-from finetune.evaluation.predictions import Rows, file_of, kind_of_rows
-from finetune.types import Example, Span, TokenExample
+from finetune.evaluation.predictions import PredictionFile
+from finetune.types import Example, Span, TextExample, TokenExample
 
 
 class AlignedPredictions(NamedTuple):
-    """Gold and one system's answers, side by side, of the examples that have gold.
+    """Gold and predictions of one system, in the same order, for the examples that have gold.
 
-    ``form`` says what they are: ``label`` (a name), ``labels`` (a tuple of names), ``number``,
-    ``tags`` (a list for each sentence; ``schemes`` are those of gold and answers, None where tags
-    spell no spans) or ``spans``. ``rows`` are the lines of the predictions.
+    Attributes:
+        kind: ``label`` (a name), ``labels`` (a tuple of names), ``number``, ``tags`` (a list for
+            each sentence) or ``spans``.
+        gold: The gold of each example.
+        predicted: The prediction for each example.
+        schemes: The tag schemes of gold and predictions; None where tags do not spell spans.
+        examples: The examples.
+        rows: The lines of the prediction file, which may hold probabilities.
     """
 
     kind: str
@@ -31,68 +35,91 @@ class AlignedPredictions(NamedTuple):
     rows: Sequence[Mapping[str, Any]] = ()
 
 
-def align(rows: Rows, gold: Gold, form: str | None = None) -> AlignedPredictions:
-    """Predictions beside their gold; both belong together in order.
+class Gold(NamedTuple):
+    """Examples with gold, and the name of the file they are from."""
 
-    ``form`` asks for ``spans`` where lines have tags (which then spell them), and for ``number``
-    where whole numbers would be the names of classes. Raises DataError where predictions and gold
-    do not fit each other.
+    name: str
+    examples: Sequence[Example]
+
+
+def align(file: PredictionFile, gold: Gold, kind: str | None = None) -> AlignedPredictions:
+    """Align predictions with gold by their order.
+
+    Args:
+        file: The predictions.
+        gold: The examples, read for predictions of this kind.
+        kind: ``spans`` to read the spans that tags spell, ``number`` where whole numbers are not
+            the names of classes; None for the kind of the file.
+
+    Raises:
+        DataError: Predictions and gold do not belong together.
     """
-    if form == "number":
-        return _labels(rows, gold, numbers=True)
-    read = {"tags": _tags, "spans": _spans, "label": _labels}
-    return read[form or kind_of_rows(rows)](rows, gold)
+    kind = kind or file.kind
+    if kind == "tags":
+        return _align_tags(file, gold)
+    if kind == "spans":
+        return _align_spans(file, gold)
+    return _align_labels(file, gold, numbers=kind == "number")
 
 
-def _labels(rows: Rows, gold: Gold, numbers: bool = False) -> AlignedPredictions:
-    """Names, sets of names, or numbers: as in training, whole numbers are names unless gold has
-    numbers with a decimal point, or the answers have."""
-    labelled = [example for example in gold.texts if example.label is not None]
-    if not labelled:
+def _align_labels(file: PredictionFile, gold: Gold, numbers: bool) -> AlignedPredictions:
+    """Align names, sets of names, or numbers.
+
+    As in training, whole numbers are names, unless gold or predictions have a decimal point.
+    """
+    texts = [example for example in gold.examples if isinstance(example, TextExample)]
+    labeled = [example for example in texts if example.label is not None]
+    if not labeled:
         raise DataError(f"{gold.name}: no row has a label.")
-    # a run leaves rows without label out of its predictions
-    examples = labelled if len(rows) == len(labelled) else gold.texts
-    _same_number(rows, examples, gold)
+    # runs leave rows without label out of training and validation splits
+    examples = labeled if len(file.rows) == len(labeled) else texts
+    _check_number(file, examples, gold.name)
     pairs = [
         (row, example)
-        for (_, row), example in zip(rows, examples, strict=True)
+        for (_, row), example in zip(file.rows, examples, strict=True)
         if example.label is not None
     ]
-    answers, right = [row["label"] for row, _ in pairs], [example.label for _, example in pairs]
-    if any(isinstance(label, list | tuple) for label in (*answers, *right)):
-        form, sides = "labels", [[_names(label) for label in side] for side in (right, answers)]
-    elif all(map(_is_number, answers)) and (numbers or _measured(right, answers)):
-        form, sides = "number", [_numbers(right, gold.name), [float(x) for x in answers]]
+    predicted = [row["label"] for row, _ in pairs]
+    right = [example.label for _, example in pairs]
+    kind = "label"
+    if any(isinstance(label, list | tuple) for label in (*predicted, *right)):
+        kind, sides = "labels", [[_names(label) for label in side] for side in (right, predicted)]
+    elif all(map(_is_number, predicted)) and (numbers or _is_regression(right, predicted)):
+        kind, sides = "number", [_numbers(right, gold.name), [float(x) for x in predicted]]
     else:
-        _refuse_names_for_measures(right, answers, gold.name)
-        both = canonical_names(map(_name, (*right, *answers)))  # of both sides or of neither
-        form, sides = "label", [both[: len(right)], both[len(right) :]]
-    kept_rows, kept = zip(*pairs, strict=True) if pairs else ((), ())
-    return AlignedPredictions(form, *sides, examples=kept, rows=kept_rows)
+        _check_names(right, predicted, gold.name)
+        names = canonical_names(map(_name, (*right, *predicted)))  # of both sides or of neither
+        sides = [names[: len(right)], names[len(right) :]]
+    rows, examples = zip(*pairs, strict=True) if pairs else ((), ())
+    return AlignedPredictions(kind, *sides, examples=examples, rows=rows)
 
 
-def _refuse_names_for_measures(right: Sequence[Any], answers: Sequence[Any], gold: str) -> None:
+def _check_names(right: Sequence[Any], predicted: Sequence[Any], gold: str) -> None:
     decimal = any(isinstance(x, float) and not x.is_integer() for x in right)
-    if decimal and not any(_spells_number(str(answer)) for answer in answers):
+    if decimal and not any(_spells_number(str(label)) for label in predicted):
         raise DataError(
             f"{gold}: its labels are numbers, but the predictions are names such as "
-            f"{answers[0]!r}: the files do not belong together."
+            f"{predicted[0]!r}: the files do not belong together."
         )
 
 
-def has_numbers(rows: Rows) -> bool:
-    """Whether each line answers with a number, not with the name of one."""
-    return all(_is_number(row["label"]) for _, row in rows)
+def predicts_numbers(file: PredictionFile) -> bool:
+    """Return whether each line predicts a number, not the name of one."""
+    return all(_is_number(row["label"]) for _, row in file.rows)
 
 
 def _is_number(label: Any) -> bool:
     return isinstance(label, float | int) and not isinstance(label, bool)
 
 
-def _measured(right: Sequence[Any], answers: Sequence[Any]) -> bool:
-    """Whether numbers are measures and not names of classes; also where gold has no numbers, so
-    that they are refused."""
-    if any(isinstance(x, float) for x in right) or not all(float(x).is_integer() for x in answers):
+def _is_regression(right: Sequence[Any], predicted: Sequence[Any]) -> bool:
+    """Return whether predicted numbers are values and not names of classes.
+
+    Also true where gold has no numbers, so that such files are refused.
+    """
+    if any(isinstance(x, float) for x in right) or not all(
+        float(x).is_integer() for x in predicted
+    ):
         return True
     spelled = [label for label in map(str, right) if _spells_number(label)]
     if len(spelled) == len(right):
@@ -108,7 +135,7 @@ def _spells_number(label: str) -> bool:
 
 
 def _name(label: Any) -> str:
-    """A label as a model names it: 1.0 is the class `1`."""
+    """Return a label as a model names it: 1.0 is the class `1`."""
     if isinstance(label, bool):
         return str(label).lower()
     return f"{label:g}" if isinstance(label, float) else str(label)
@@ -123,15 +150,16 @@ def _numbers(labels: Sequence[Any], gold: str) -> list[float]:
         return [float(label) for label in labels]
     except (TypeError, ValueError) as error:
         raise DataError(
-            f"{gold}: its labels are no numbers ({error}), but the predictions are."
+            f"{gold}: its labels are not numbers ({error}), but the predictions are."
         ) from error
 
 
-def _tags(rows: Rows, gold: Gold) -> AlignedPredictions:
-    examples = gold.tagged
-    examples = _asked(examples, [example.tags is not None for example in examples], len(rows))
-    _same_number(rows, examples, gold)
-    for (where, row), example in zip(rows, examples, strict=True):
+def _align_tags(file: PredictionFile, gold: Gold) -> AlignedPredictions:
+    sentences = _sentences(gold)
+    has_gold = [sentence.tags is not None for sentence in sentences]
+    examples = _predicted_examples(sentences, has_gold, len(file.rows))
+    _check_number(file, examples, gold.name)
+    for (where, row), example in zip(file.rows, examples, strict=True):
         if example.tags is None:
             raise DataError(f"{example.where}: no tags to score against.")
         if len(row["tags"]) != len(example.words):
@@ -140,91 +168,96 @@ def _tags(rows: Rows, gold: Gold) -> AlignedPredictions:
                 f"{example.where}. Every word needs exactly one."
             )
         if isinstance(words := row.get("words"), list) and all(isinstance(w, str) for w in words):
-            _same_words(where, words, example)
+            _check_words(where, words, example)
     right = [list(example.tags or ()) for example in examples]
-    predicted = [list(row["tags"]) for _, row in rows]
-    source = detect_scheme(right)
-    answered = source and (_answered_scheme(predicted, source) or source)
-    if source not in (None, "BIO", answered):  # as training reads gold, so that scores agree
-        right, source = [convert_tags(tags, source, "BIO") for tags in right], "BIO"
-    schemes = source, answered
-    return AlignedPredictions("tags", right, predicted, schemes, examples, [row for _, row in rows])
+    predicted = [list(row["tags"]) for _, row in file.rows]
+    scheme = detect_scheme(right)
+    predicted_scheme = scheme and (_predicted_scheme(predicted, scheme) or scheme)
+    if scheme not in (None, "BIO", predicted_scheme):  # as training reads gold: scores agree
+        right, scheme = [convert_tags(tags, scheme, "BIO") for tags in right], "BIO"
+    rows = [row for _, row in file.rows]
+    return AlignedPredictions("tags", right, predicted, (scheme, predicted_scheme), examples, rows)
 
 
-def _asked(
+def _sentences(gold: Gold) -> list[TokenExample]:
+    return [example for example in gold.examples if isinstance(example, TokenExample)]
+
+
+def _predicted_examples(
     examples: Sequence[TokenExample], has_gold: Sequence[bool], number: int
 ) -> Sequence[TokenExample]:
-    """Those examples that so many predictions are about.
+    """Return the examples that this number of predictions is about.
 
-    A run leaves rows without words, and some systems those without gold, out of its predictions.
+    A run leaves examples without words, and some systems those without gold, out of its
+    predictions.
     """
-    worded = [example for example in examples if example.words]
-    gold = [example for example, has in zip(examples, has_gold, strict=True) if has]
-    both = [example for example in gold if example.words]
-    fitting = (kept for kept in (examples, worded, both, gold) if len(kept) == number)
+    with_words = [example for example in examples if example.words]
+    with_gold = [example for example, has in zip(examples, has_gold, strict=True) if has]
+    with_both = [example for example in with_gold if example.words]
+    fitting = (some for some in (examples, with_words, with_both, with_gold) if len(some) == number)
     return next(fitting, examples)
 
 
-def _answered_scheme(predicted: Sequence[Sequence[str]], source: str | None) -> str | None:
-    answered = detect_scheme(predicted)
-    if answered in ("IO", "IOB1") and source not in ("IO", "IOB1"):
-        answered = "BIO"  # a few ill-formed tags do not make the answers another scheme's
-    return answered
+def _predicted_scheme(predicted: Sequence[Sequence[str]], scheme: str | None) -> str | None:
+    found = detect_scheme(predicted)
+    if found in ("IO", "IOB1") and scheme not in ("IO", "IOB1"):
+        found = "BIO"  # a few ill-formed tags do not make another scheme
+    return found
 
 
 def in_scheme_of_gold(run: AlignedPredictions) -> Sequence[Sequence[str]]:
-    """The answered tags, written in the scheme of gold where theirs is another."""
-    source, answered = run.schemes
-    if source is None or answered in (None, source):
+    """Return the predicted tags, converted to the scheme of gold where theirs is another."""
+    scheme, predicted = run.schemes
+    if scheme is None or predicted in (None, scheme):
         return run.predicted
-    return [spans_to_tags(tags_to_spans(t, answered), len(t), source) for t in run.predicted]
+    return [spans_to_tags(tags_to_spans(t, predicted), len(t), scheme) for t in run.predicted]
 
 
-def _spans(rows: Rows, gold: Gold) -> AlignedPredictions:
-    examples = gold.marked
-    if all(example.spans is None for example in examples):
+def _align_spans(file: PredictionFile, gold: Gold) -> AlignedPredictions:
+    sentences = _sentences(gold)
+    has_gold = [sentence.spans is not None for sentence in sentences]
+    if not any(has_gold):
         raise DataError(
             f"{gold.name}: no spans to score against: give spans, or tags that spell spans "
             "(B-TYPE, I-TYPE, O)."
         )
-    examples = _asked(examples, [example.spans is not None for example in examples], len(rows))
-    _same_number(rows, examples, gold)
-    rows = _spelled(rows)
-    kept = [
-        (_answered(where, row, example), example, row)
-        for (where, row), example in zip(rows, examples, strict=True)
+    examples = _predicted_examples(sentences, has_gold, len(file.rows))
+    _check_number(file, examples, gold.name)
+    aligned = [
+        (_predicted_spans(where, row, example), example, row)
+        for (where, row), example in zip(_rows_with_spans(file), examples, strict=True)
         if example.spans is not None
     ]
-    answers, examples, kept_rows = map(list, zip(*kept, strict=True)) if kept else ([], [], [])
+    predicted, examples, rows = map(list, zip(*aligned, strict=True)) if aligned else ([], [], [])
     right = [example.spans for example in examples]
-    return AlignedPredictions("spans", right, answers, examples=examples, rows=kept_rows)
+    return AlignedPredictions("spans", right, predicted, examples=examples, rows=rows)
 
 
-def _spelled(rows: Rows) -> Rows:
-    """Rows that have tags only with the spans that these spell."""
-    only_tags = [row["tags"] for _, row in rows if "spans" not in row]
+def _rows_with_spans(file: PredictionFile) -> Sequence[tuple[str, dict[str, Any]]]:
+    """Return the rows, those that have only tags with the spans that these spell."""
+    only_tags = [row["tags"] for _, row in file.rows if "spans" not in row]
     if not only_tags:
-        return rows
-    scheme = _answered_scheme(only_tags, None)
+        return file.rows
+    scheme = _predicted_scheme(only_tags, None)
     if scheme is None:
         raise DataError(
-            f"{file_of(rows)}: its tags spell no spans (B-TYPE, I-TYPE, O), so they cannot be laid "
-            "beside spans."
+            f"{file}: its tags do not spell spans (B-TYPE, I-TYPE, O), so they cannot be compared "
+            "with spans."
         )
     return [
         (where, row if "spans" in row else {**row, "spans": tags_to_spans(row["tags"], scheme)})
-        for where, row in rows
+        for where, row in file.rows
     ]
 
 
-def _answered(where: str, row: Mapping[str, Any], example: TokenExample) -> tuple[Span, ...]:
-    """The spans of a prediction in words of the gold example."""
+def _predicted_spans(where: str, row: Mapping[str, Any], example: TokenExample) -> tuple[Span, ...]:
+    """Return the predicted spans in words of the gold example."""
     words, text = row.get("words", row.get("tokens")), row.get("text")
     if isinstance(words, list) and words and all(isinstance(word, dict) for word in words):
         words = None  # tokens as objects, with the characters of the text
     if words is not None:
-        _same_words(where, words, example)
-    if not (words is None and text is not None) and not _only_characters(row["spans"]):
+        _check_words(where, words, example)
+    if not (words is None and text is not None) and not _in_characters(row["spans"]):
         return read_spans(row["spans"], where, len(example.words)).spans
     if example.text is None:
         raise DataError(
@@ -238,69 +271,65 @@ def _answered(where: str, row: Mapping[str, Any], example: TokenExample) -> tupl
     return read_spans(row["spans"], where, len(example.words), example.text, example.offsets).spans
 
 
-def _only_characters(spans: Any) -> bool:
-    """Whether a span has a place in characters and none in words."""
+def _in_characters(spans: Any) -> bool:
+    """Return whether a span has its position in characters and not in words."""
     return isinstance(spans, list) and any(
         isinstance(span, dict) and "start" not in span and {"start_char", "start_offset"} & {*span}
         for span in spans
     )
 
 
-def _same_words(where: str, words: Any, example: TokenExample) -> None:
-    """Refuse a prediction on other words than those of the gold example."""
+def _check_words(where: str, words: Any, example: TokenExample) -> None:
+    """Refuse a prediction for other words than those of the gold example."""
     if not isinstance(words, list) or len(words) != len(example.words):
         number = f"{len(words)} words" if isinstance(words, list) else repr(words)[:60]
         raise DataError(
             f"{where}: {number} for the {len(example.words)} words of {example.where}: the files "
             "do not belong together."
         )
-    for index, (answered, right) in enumerate(zip(words, example.words, strict=True)):
-        if answered != right:
+    for index, (word, right) in enumerate(zip(words, example.words, strict=True)):
+        if word != right:
             raise DataError(
-                f"{where}: word {index} is {answered!r:.40}, but {right!r:.40} in {example.where}: "
+                f"{where}: word {index} is {word!r:.40}, but {right!r:.40} in {example.where}: "
                 "the files do not belong together."
             )
 
 
-def _same_number(rows: Rows, examples: Sequence[Example], gold: Gold) -> None:
-    if len(rows) != len(examples):
+def _check_number(file: PredictionFile, examples: Sequence[Example], gold: str) -> None:
+    if len(file.rows) != len(examples):
         raise DataError(
-            f"{gold.name}: {len(examples):,} examples, but {len(rows):,} predictions in "
-            f"{file_of(rows)}: the files do not belong together, or one was cut."
+            f"{gold}: {len(examples):,} examples, but {len(file.rows):,} predictions in {file}: "
+            "the files do not belong together, or one was cut."
         )
 
 
 def with_probabilities(run: AlignedPredictions) -> list[list[tuple[float, bool]]] | None:
-    """The probability of each answer, and whether it is right, for each example.
+    """Return the probability of each prediction and whether it is correct, for each example.
 
-    Answers are labels; for sets of labels every label that has a probability, which is that it
-    applies; the tags of words; or spans. None where not all of their probabilities are known.
+    Predictions are labels; for sets of labels every label, with the probability that it applies;
+    the tags of words; or spans. None where not all of their probabilities are known.
     """
-    found = _judged(run)
+    found = None
+    if run.kind == "spans":
+        found = _span_correctness(run)
+    elif run.kind == "label" and (known := predicted_label_probabilities(run)):
+        sides = zip(known, run.gold, run.predicted, strict=True)
+        found = [[(probability, right == label)] for probability, right, label in sides]
+    elif run.kind == "labels" and (tables := label_probabilities(run)):
+        found = [
+            [(probability, name in right) for name, probability in table.items()]
+            for right, table in zip(run.gold, tables, strict=True)
+        ]
+    elif run.kind == "tags" and (values := word_probabilities(run)):
+        rows = zip(values, run.gold, in_scheme_of_gold(run), strict=True)
+        found = [[(p, right == tag) for p, right, tag in zip(*row, strict=True)] for row in rows]
     return found if found and any(found) else None
 
 
-def _judged(run: AlignedPredictions) -> list[list[tuple[float, bool]]] | None:
-    if run.kind == "spans":
-        return _judged_spans(run)
-    if run.kind == "label" and (known := predicted_label_probabilities(run)):
-        sides = zip(known, run.gold, run.predicted, strict=True)
-        return [[(sure, right == answer)] for sure, right, answer in sides]
-    if run.kind == "labels" and (chances := label_probabilities(run)):
-        return [
-            [(chance, name in right) for name, chance in each.items()]
-            for right, each in zip(run.gold, chances, strict=True)
-        ]
-    if run.kind == "tags" and (values := word_probabilities(run)):
-        rows = zip(values, run.gold, in_scheme_of_gold(run), strict=True)
-        return [[(sure, r == a) for sure, r, a in zip(*row, strict=True)] for row in rows]
-    return None
-
-
-def _judged_spans(run: AlignedPredictions) -> list[list[tuple[float, bool]]] | None:
+def _span_correctness(run: AlignedPredictions) -> list[list[tuple[float, bool]]] | None:
     found = []
-    confidences = span_probabilities(run, run.gold, run.predicted, None)
-    for right, spans, known in zip(run.gold, run.predicted, confidences, strict=True):
+    probabilities = span_probabilities(run, run.gold, run.predicted, None)
+    for right, spans, known in zip(run.gold, run.predicted, probabilities, strict=True):
         if any(span not in known for span in spans):
             return None
         found.append([(known[span], span in set(right)) for span in dict.fromkeys(spans)])
@@ -308,7 +337,7 @@ def _judged_spans(run: AlignedPredictions) -> list[list[tuple[float, bool]]] | N
 
 
 def predicted_label_probabilities(run: AlignedPredictions) -> list[float] | None:
-    """The probability of each answered label: ``score``, or its entry in ``scores``."""
+    """Return the probability of each predicted label: ``score``, or its entry in ``scores``."""
     found = []
     for row in run.rows:
         value = row.get("score")
@@ -321,7 +350,7 @@ def predicted_label_probabilities(run: AlignedPredictions) -> list[float] | None
 
 
 def label_probabilities(run: AlignedPredictions) -> list[dict[str, float]] | None:
-    """The probability of every label for each text, from ``scores``."""
+    """Return the probability of every label for each text, from ``scores``."""
     found = []
     for row in run.rows:
         scores = row.get("scores")
@@ -332,7 +361,7 @@ def label_probabilities(run: AlignedPredictions) -> list[dict[str, float]] | Non
 
 
 def word_probabilities(run: AlignedPredictions) -> list[list[float]] | None:
-    """The probability of each word's tag, from ``scores``."""
+    """Return the probability of each word's tag, from ``scores``."""
     found = []
     for row, tags in zip(run.rows, run.predicted, strict=True):
         scores = row.get("scores")
@@ -347,26 +376,26 @@ def word_probabilities(run: AlignedPredictions) -> list[list[float]] | None:
 def span_probabilities(
     run: AlignedPredictions,
     gold: Sequence[Collection[Span]],
-    answers: Sequence[Collection[Span]],
+    predicted: Sequence[Collection[Span]],
     words: Sequence[Sequence[float]] | None,
 ) -> list[dict[Span, float]]:
-    """The probability of each span, as far as it is known, for each sentence.
+    """Return the known probabilities of the spans of each sentence.
 
-    With probabilities of words that of a span is the mean over its words, of a missed gold span
-    too: how sure the system was of what it answered there.
+    With probabilities of ``words``, the probability of a span is the mean over its words, also for
+    a gold span that was missed: that of the tags predicted there.
     """
     if words is None:
-        return [_of_row(row) for row in run.rows] or [{} for _ in gold]
+        return [_row_probabilities(row) for row in run.rows] or [{} for _ in gold]
     return [
         {span: sum(known[span.start : span.end]) / (span.end - span.start) for span in both}
         for known, both in (
             (values, {*right, *spans})
-            for values, right, spans in zip(words, gold, answers, strict=True)
+            for values, right, spans in zip(words, gold, predicted, strict=True)
         )
     ]
 
 
-def _of_row(row: Mapping[str, Any]) -> dict[Span, float]:
+def _row_probabilities(row: Mapping[str, Any]) -> dict[Span, float]:
     if row.get("words", row.get("tokens")) is None and "text" in row:
         return {}  # its spans are in characters
     found = {}

@@ -1,4 +1,4 @@
-"""What a run must beat to have learnt anything, and the signs that it has not."""
+"""Majority-class baselines, and checks for degenerate runs."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from finetune.tasks import Task
 from finetune.types import Example, TokenExample
 
-OWN = ("pearson", "micro_f1", "span_f1_conll", "span_f1_strict")
-"""Metrics that count where none was asked for, of the tasks in which no one label is an answer to
-everything."""
-CHANCE = {"pearson": 0.05, "spearman": 0.05, "matthews": 0.05}
-"""Up to these a correlation is that of a run that learnt nothing; up to 0 every other score."""
+SELECTING_METRICS = ("pearson", "micro_f1", "span_f1_conll", "span_f1_strict")
+"""The metrics of tasks in which no single label is a prediction for every example."""
+CHANCE_LEVELS = {"pearson": 0.05, "spearman": 0.05, "matthews": 0.05}
+"""A correlation up to these values is that of a degenerate run; for other metrics it is 0."""
 
 
 class Baseline(NamedTuple):
-    """What always answering the most frequent training label scores."""
+    """The score of always predicting the most frequent training label.
+
+    ``share`` is the score: the fraction of gold labels that are this one.
+    """
 
     label: str
     metric: str
@@ -30,25 +31,31 @@ class Baseline(NamedTuple):
         return f"always answering {self.label!r}: {self.metric} {self.share:.4f}"
 
 
-def baselines_of(task: Task, metrics: Mapping[str, Mapping[str, float]]) -> dict[str, Baseline]:
-    """By split: the accuracy of always answering the most frequent training label."""
-    counts = Counter(name for example in task.read("train") for name in _gold_names(example))
+def majority_baselines(
+    splits: Mapping[str, Sequence[Example]], metrics: Mapping[str, Mapping[str, float]]
+) -> dict[str, Baseline]:
+    """Return the accuracy of always predicting the most frequent label of training, by split.
+
+    Args:
+        splits: The examples of each split, ``train`` among them.
+        metrics: The metrics of the splits that were scored. Splits without an accuracy (spans,
+            several labels, numbers) have no such baseline.
+    """
+    counts = Counter(name for example in splits["train"] for name in _gold_names(example))
     if not counts:
         return {}
     label = counts.most_common(1)[0][0]
     found = {}
     for split, values in metrics.items():
-        name = next((name for name in ("accuracy", "tag_accuracy") if name in values), None)
-        if name is None:  # spans have no such answer
-            continue
-        gold = [name for example in task.read(split) for name in _gold_names(example)]
-        share = gold.count(label) / max(1, len(gold))
-        found[split] = Baseline(label, name, share)
+        metric = next((name for name in ("accuracy", "tag_accuracy") if name in values), None)
+        if metric is not None:
+            gold = [name for example in splits[split] for name in _gold_names(example)]
+            found[split] = Baseline(label, metric, gold.count(label) / max(1, len(gold)))
     return found
 
 
 def _gold_names(example: Example) -> Sequence[str]:
-    """The tags of words, the one label of a text; nothing where there are several, or a number."""
+    """Return the tags of words or the one label of a text; for several labels or a number none."""
     if isinstance(example, TokenExample):
         return example.tags or ()
     return [example.label] if isinstance(example.label, str) else []
@@ -60,36 +67,48 @@ def degenerate(
     baselines: Mapping[str, Baseline],
     metric: str | None = None,
 ) -> Iterator[str]:
-    """Why a run has learnt nothing worth the name: a score that is no number, the same answer to
-    everything, no score above that of the most frequent label, no correlation, no right span.
-    ``metric`` is the one asked for."""
+    """Yield the reasons why a run is degenerate; none for a run that learned something.
+
+    A run is degenerate if a score is not finite, if every prediction is the same, or if its score
+    is not above that of the majority class (of no correlation, of no correct span).
+
+    Args:
+        folder: The run folder, with its predictions.
+        metrics: The metrics of the run by split.
+        baselines: The majority-class baselines by split.
+        metric: The metric that the run was configured with.
+    """
     for split, values in metrics.items():
         if bad := [name for name, value in values.items() if not math.isfinite(value)]:
             yield f"{split}: {bad[0]} is no number"
-        if (answer := _only_answer(folder / f"predictions.{split}.jsonl")) is not None:
-            yield f"{split}: {answer}"
+        same = _only_prediction(folder / f"predictions.{split}.jsonl")
+        names = (metric, *SELECTING_METRICS)
+        selecting = next((name for name in names if name in values), None)
+        if same is not None:
+            yield f"{split}: {same}"
         elif (base := baselines.get(split)) and values[base.metric] <= base.share:
             yield f"{split}: {base.metric} {values[base.metric]:.4f}, not above {base}"
-        elif (own := next((name for name in (metric, *OWN) if name in values), None)) and (
-            values[own] <= CHANCE.get(own, 0.0)
-        ):
-            yield f"{split}: {own} {values[own]:.4f} is that of no learning"
+        elif selecting and values[selecting] <= CHANCE_LEVELS.get(selecting, 0.0):
+            yield f"{split}: {selecting} {values[selecting]:.4f} is that of no learning"
 
 
-def _only_answer(path: Path) -> str | None:
-    """What all answers of a file of predictions are, where there are several and all are alike."""
-    answers = set()
-    lines = path.read_text(encoding="utf-8").split("\n")[:-1] if path.is_file() else []
-    for line in lines:
-        record = json.loads(line)
-        if "tags" in record:
-            answers |= set(record["tags"])
-        elif "label" in record:
-            answers.add(json.dumps(record["label"], ensure_ascii=False))
-        else:
-            answers |= {"span" for _ in record["spans"]}
-        if len(answers) > 1 or "span" in answers:
-            return None
-    if not answers:
-        return "no spans at all" if lines else None
-    return f"every answer is {answers.pop()}" if len(lines) > 1 else None
+def _only_prediction(path: Path) -> str | None:
+    """Describe the one prediction that all examples of a file got; None where they differ."""
+    if not path.is_file():
+        return None
+    found: set[str] = set()
+    size = 0
+    with path.open(encoding="utf-8", newline="\n") as lines:
+        for row in map(json.loads, lines):
+            size += 1
+            if "tags" in row:
+                found |= set(row["tags"])
+            elif "label" in row:
+                found.add(json.dumps(row["label"], ensure_ascii=False))
+            elif row["spans"]:
+                return None
+            if len(found) > 1:
+                return None
+    if not found:
+        return "no spans at all" if size else None
+    return f"every answer is {found.pop()}" if size > 1 else None

@@ -10,7 +10,6 @@ from typing import Any
 from finetune.data.tag_schemes import tags_to_spans
 from finetune.evaluation.alignment import (
     AlignedPredictions,
-    align,
     label_probabilities,
     predicted_label_probabilities,
     span_probabilities,
@@ -40,20 +39,17 @@ from finetune.evaluation.errors import (
     span_errors,
     word_errors,
 )
-from finetune.evaluation.gold import training_examples
 from finetune.evaluation.metrics import f1_scores, multilabel_sets, span_scores_by_type
-from finetune.evaluation.predictions import read_rows
-from finetune.evaluation.runs import find_gold, find_system
-from finetune.evaluation.scoring import score_answers
+from finetune.evaluation.runs import align_runs, find_system
+from finetune.evaluation.scoring import score_aligned
 from finetune.evaluation.span_matching import match_sentences, scores_by_way
 from finetune.evaluation.subgroups import (
     KNOWN,
-    forms_of,
+    TrainingVocabulary,
     span_breakdowns,
-    tags_of_words,
     word_breakdowns,
 )
-from finetune.types import Example, TokenExample, UserError
+from finetune.types import UserError
 
 
 @dataclass
@@ -103,21 +99,18 @@ def analyze(
             f"{predictions}: holds the predictions of {len(system.files)} runs: name one of them, "
             f"such as {system.files[0].parent}."
         )
-    of_gold = {} if gold is None and train is not None else columns or {}
-    right = find_gold(gold, of_gold, [system], split)
-    run = align(read_rows(system.files[0]), right)
-    seen = right.train if train is None else training_examples(train, columns, run.kind)
-    return analyze_predictions(run, seen, str(system.files[0]), right.name)
+    found = align_runs(system.files, gold, columns=columns, train=train)
+    return analyze_predictions(found.runs[0], found.vocabulary, str(system.files[0]), found.gold)
 
 
 def analyze_predictions(
     run: AlignedPredictions,
-    train: Sequence[Example] | None = None,
+    vocabulary: TrainingVocabulary | None = None,
     predictions: str = "",
     gold: str = "",
 ) -> Analysis:
     """Analyse answers that lie beside their gold; ``train`` is what the system learned from."""
-    found = Analysis(predictions, gold, run.kind, len(run.gold), score_answers(run))
+    found = Analysis(predictions, gold, run.kind, len(run.gold), score_aligned(run))
     pairs = [pair for each in with_probabilities(run) or () for pair in each]
     found.confidences = [sure for sure, _ in pairs], [right for _, right in pairs]
     if run.kind == "label":
@@ -127,9 +120,9 @@ def analyze_predictions(
     elif run.kind == "number":
         found.errors = number_errors(run.examples, run.gold, run.predicted)  # type: ignore[arg-type]
     elif run.kind == "tags" and run.schemes[0] is None:
-        _words(found, run, train)
+        _words(found, run, vocabulary)
     else:
-        _spans(found, run, train)
+        _spans(found, run, vocabulary)
     return found
 
 
@@ -154,16 +147,13 @@ def _sets(found: Analysis, run: AlignedPredictions) -> None:
     found.errors = label_set_errors(run.examples, run.gold, run.predicted, chances or ())  # type: ignore[arg-type]
 
 
-def _words(found: Analysis, run: AlignedPredictions, train: Sequence[Example] | None) -> None:
+def _words(found: Analysis, run: AlignedPredictions, vocabulary: TrainingVocabulary | None) -> None:
     """Tags that spell no spans, such as parts of speech."""
     words = _words_of(run.examples)
     flat = [[tag for tags in side for tag in tags] for side in (run.gold, run.predicted)]
     found.tables["tag"] = scored_table(f1_scores(*flat), "tag")
     found.tables |= confusion_tables(*flat)
-    learned = _token_examples(train)
-    seen = None
-    if learned is not None:
-        seen = tags_of_words(_words_of(learned), [example.tags or () for example in learned])
+    seen = vocabulary and vocabulary.word_tags
     for name, groups in word_breakdowns(words, run.gold, run.predicted, seen).items():
         found.tables[name] = parts_table(groups, name, "words")
         if name == "in training":
@@ -174,7 +164,7 @@ def _words(found: Analysis, run: AlignedPredictions, train: Sequence[Example] | 
     found.errors = word_errors(run.examples, run.gold, run.predicted, known or ())  # type: ignore[arg-type]
 
 
-def _spans(found: Analysis, run: AlignedPredictions, train: Sequence[Example] | None) -> None:
+def _spans(found: Analysis, run: AlignedPredictions, vocabulary: TrainingVocabulary | None) -> None:
     """Spans, or tags that spell them, read as conlleval does."""
     words, gold, answers = _words_of(run.examples), run.gold, run.predicted
     known = None
@@ -198,9 +188,8 @@ def _spans(found: Analysis, run: AlignedPredictions, train: Sequence[Example] | 
         if match.gold and match.predicted and match.gold.label != match.predicted.label
     )
     found.tables["confused"] = pairs_table(taken)
-    learned = _token_examples(train)
-    forms = None if learned is None else forms_of(learned)
-    for name, groups in span_breakdowns(words, gold, answers, forms).items():
+    seen = vocabulary and vocabulary.entity_types
+    for name, groups in span_breakdowns(words, gold, answers, seen).items():
         found.tables[name] = span_parts_table(groups, name)
     confidences = span_probabilities(run, gold, answers, known)
     found.errors = span_errors(run.examples, gold, answers, confidences)  # type: ignore[arg-type]
@@ -208,12 +197,6 @@ def _spans(found: Analysis, run: AlignedPredictions, train: Sequence[Example] | 
 
 def _words_of(examples: Sequence[Any]) -> list[Sequence[str]]:
     return [example.words for example in examples]
-
-
-def _token_examples(examples: Sequence[Example] | None) -> list[TokenExample] | None:
-    if examples is None:
-        return None
-    return [example for example in examples if isinstance(example, TokenExample)]
 
 
 def record(found: Analysis, num_examples: int) -> dict[str, Any]:

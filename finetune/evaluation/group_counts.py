@@ -23,14 +23,13 @@ from finetune.evaluation.span_matching import credit, kinds_of, match_spans
 from finetune.evaluation.subgroups import (
     KNOWN,
     Naming,
+    TrainingVocabulary,
     buckets,
-    forms_of,
     span_counts,
     span_groupings,
-    tags_of_words,
     word_groupings,
 )
-from finetune.types import Example, Span, TokenExample
+from finetune.types import Span, TokenExample
 
 Counted = Callable[[AlignedPredictions], Sums]
 Sides = list[tuple[Collection[Span], Collection[Span]]]
@@ -93,7 +92,7 @@ def _bin_gaps(sums: np.ndarray) -> np.ndarray:
 
 
 def group_counters(
-    runs: Sequence[AlignedPredictions], train: Sequence[Example] | None = None
+    runs: Sequence[AlignedPredictions], train: TrainingVocabulary | None = None
 ) -> dict[str, Counted]:
     """How to count each group that the tables of `finetune analyse` have, by name of metric.
 
@@ -107,13 +106,10 @@ def group_counters(
         lengths = {"text length": (groups, buckets(TEXT_LENGTHS))}
         return _named("accuracy", lengths, partial(_accuracy, pairs=_whole))
     words = [example.words for example in run.examples if isinstance(example, TokenExample)]
-    learned = None
-    if train is not None:
-        learned = [example for example in train if isinstance(example, TokenExample)]
     if kind == "plain" and words:
-        return _of_words(words, learned)
+        return _of_words(words, train and train.word_tags)
     if kind in ("tags", "spans") and words:
-        groupings = span_groupings(words, None if learned is None else forms_of(learned))
+        groupings = span_groupings(words, train and train.entity_types)
         if not any(inner_spans(spans) for run in runs for both in spans_of(run) for spans in both):
             del groupings["depth"]
         return _named("span_f1", groupings, _group_f1)
@@ -121,11 +117,8 @@ def group_counters(
 
 
 def _of_words(
-    words: Sequence[Sequence[str]], learned: Sequence[TokenExample] | None
+    words: Sequence[Sequence[str]], known: Mapping[str, Collection[str]] | None
 ) -> dict[str, Counted]:
-    known = None
-    if learned is not None:
-        known = tags_of_words([e.words for e in learned], [e.tags or () for e in learned])
     found = _named("accuracy", word_groupings(words, known), partial(_accuracy, pairs=_by_word))
     if known is not None:
         found["unseen_word_accuracy"] = found[f"accuracy_in_training:{KNOWN[2]}"]

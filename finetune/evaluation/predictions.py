@@ -1,73 +1,175 @@
-"""Files of predictions, of any system: JSON lines, or words in columns; one row an example."""
+"""Prediction files of any system: JSON Lines, or words in columns of which the last is predicted.
+
+The files that a run writes (``predictions.<split>.jsonl``) also hold the gold of each example and
+the text or words to show, so that nothing has to read the data again:
+
+    {"id": 0, "label": "pos", "score": 0.9, "text": "a good film", "gold": "neg"}
+    {"id": 0, "words": ["Ana", "slept"], "tags": ["B-PER", "O"], "gold": {"tags": ["O", "O"]}}
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from finetune.data import DataError, read_token_file
+from finetune.data import DataError, read_gold, read_text_file, read_token_file
 from finetune.data.conll import layout_of
-from finetune.data.files import Opened, open_data
+from finetune.data.files import open_data
+from finetune.data.labels import settle_gold
+from finetune.data.span_records import read_spans
+from finetune.types import Example, Prediction, TextExample, TokenExample
 
-Rows = Sequence[tuple[str, dict[str, Any]]]
-"""The lines of a file of predictions, each with its ``file:line``."""
-
-_FORMS = ("tags", "spans", "label")
+_KINDS = ("tags", "spans", "label")
 
 
-def read_rows(path: Path) -> Rows:
-    """The predictions of a file: JSON lines, or words in columns of which the last is the answer.
+@dataclass(frozen=True)
+class PredictionFile:
+    """The lines of a prediction file.
 
-    Raises DataError for a line that is no prediction, and where there is none.
+    Attributes:
+        path: The file.
+        rows: One JSON object for each example, in order, with its ``file:line``.
+        format: ``jsonl``, ``conll`` or ``conllu``.
+        has_gold: Whether the file holds the gold of its examples.
     """
-    file = open_data(path)
-    rows = list(_column_rows(path, file) if _in_columns(file) else _rows(path))
+
+    path: Path
+    rows: Sequence[tuple[str, dict[str, Any]]]
+    format: str
+    has_gold: bool
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    @property
+    def kind(self) -> str:
+        """``tags``, ``spans`` or ``label``; ``tags`` where a line has tags and spans.
+
+        Raises:
+            DataError: Lines have different kinds of predictions.
+        """
+        kinds = {next((kind for kind in _KINDS if kind in row), "") for _, row in self.rows}
+        if len(kinds) == 1 and (kind := kinds.pop()):
+            return kind
+        raise DataError(
+            f"{self.path}: each line must have `label`, or each must have `tags`, or each `spans`."
+        )
+
+    def gold(self, kind: str) -> Sequence[Example]:
+        """Return the examples with the gold that the file holds, to align predictions of a kind."""
+        if self.format == "conll":
+            return read_gold_file(str(self.path), {"tags": "-2"}, kind, "conll")
+        read = _gold_text if kind == "label" else _gold_sentence
+        return [read(index, where, row) for index, (where, row) in enumerate(self.rows)]
+
+
+def read_predictions(path: Path) -> PredictionFile:
+    """Read a prediction file.
+
+    Raises:
+        DataError: A line is not a prediction, or there is none.
+    """
+    opened = open_data(path)
+    format = "jsonl"
+    if opened.format in ("conll", "conllu"):
+        format = opened.format
+    elif opened.format in ("txt", "tsv", "unknown") and opened.first().lstrip()[:1] not in (*"{[",):
+        format = "conll"
+    rows = list(_json_rows(path) if format == "jsonl" else _column_rows(path, format))
     if not rows:
         raise DataError(f"{path}: there is no prediction in it.")
-    return rows
+    if format == "conll":
+        return PredictionFile(path, rows, format, layout_of(opened, {}).num_columns >= 3)
+    return PredictionFile(path, rows, format, all("gold" in row for _, row in rows))
 
 
-def kind_of_rows(rows: Rows) -> str:
-    """What the predictions of a file are: ``tags``, ``spans`` or ``label``.
+def read_gold_file(
+    path: str, columns: Mapping[str, str] | None, kind: str, format: str | None = None
+) -> Sequence[Example]:
+    """Read the examples of a file with the gold that predictions of a kind are aligned with.
 
-    Tags go before spans where a line has both. Raises DataError where lines differ.
+    Args:
+        path: A file with gold; for spans also a folder of standoff annotation.
+        columns: Names of columns by role, where they cannot be guessed.
+        kind: ``label``, ``tags`` (read in the scheme of the file) or ``spans``.
+        format: The format of the file, if its name does not show it.
     """
-    forms = {next((form for form in _FORMS if form in row), "") for _, row in rows}
-    if len(forms) == 1 and (form := forms.pop()):
-        return form
-    raise DataError(
-        f"{file_of(rows)}: each line must have `label`, or each must have `tags`, or each `spans`."
+    if kind == "label":
+        return settle_gold(list(read_text_file(path, columns=columns)))
+    if kind == "tags":
+        return list(read_token_file(path, columns=columns, format=format))
+    return read_gold(path, columns=columns)
+
+
+def to_row(prediction: Prediction, example: Example) -> dict[str, Any]:
+    """Return the JSON object of a prediction with the gold of its example."""
+    return prediction.record() | gold_record(example)
+
+
+def gold_record(example: Example) -> dict[str, Any]:
+    """Return the gold of an example, and what is needed to show it, as JSON values.
+
+    ``gold`` is a label, a list of labels or a number for a text, and an object with ``tags`` or
+    ``spans`` or both for words. It is None where the example has no gold.
+    """
+    shown: dict[str, Any] = {"text": example.text, "where": example.where or None}
+    gold: Any
+    if isinstance(example, TextExample):
+        shown["text_pair"] = example.pair
+        gold = list(example.label) if isinstance(example.label, tuple) else example.label
+    else:
+        shown["document"] = example.document
+        spans = None if example.spans is None else [span._asdict() for span in example.spans]
+        known = {"tags": example.tags, "spans": spans}
+        gold = {name: value for name, value in known.items() if value is not None} or None
+    return {name: value for name, value in shown.items() if value is not None} | {"gold": gold}
+
+
+def _gold_text(index: int, where: str, row: Mapping[str, Any]) -> TextExample:
+    gold = row["gold"]
+    if gold is not None:
+        _check_label(where, "gold", gold)
+    label = tuple(gold) if isinstance(gold, list) else gold
+    text, pair = row.get("text", ""), row.get("text_pair")
+    return TextExample(row.get("id", index), text, pair, label, row.get("where", where))
+
+
+def _gold_sentence(index: int, where: str, row: Mapping[str, Any]) -> TokenExample:
+    gold, words = row["gold"] or {}, row.get("words")
+    if not isinstance(gold, Mapping) or not isinstance(words, list):
+        raise DataError(
+            f'{where}: next to `words`, `gold` must be an object such as {{"tags": ["B-PER", "O"]}}'
+            f' or {{"spans": [[0, 2, "PER"]]}}, not {gold!r:.60}; or name a file with --gold FILE.'
+        )
+    tags, spans = gold.get("tags"), gold.get("spans")
+    if tags is not None:
+        _check_tags(where, "gold", tags)
+        if len(tags) != len(words):
+            raise DataError(f"{where}: {len(tags)} gold tags for {len(words)} words.")
+    offsets = row.get("offsets")
+    return TokenExample(
+        row.get("id", index),
+        tuple(words),
+        spans if spans is None else read_spans(spans, where, len(words)).spans,
+        tags if tags is None else tuple(tags),
+        row.get("document"),
+        row.get("text"),
+        offsets if offsets is None else tuple((start, end) for start, end in offsets),
+        row.get("where", where),
     )
 
 
-def has_gold_column(path: Path) -> bool:
-    """Whether predictions are in columns that can have gold beside them: a word and two more."""
-    file = open_data(path)
-    columns = _in_columns(file) and file.format != "conllu"
-    return columns and layout_of(file, {}).num_columns >= 3
-
-
-def file_of(rows: Rows) -> str:
-    """The file that rows were read from."""
-    return rows[0][0].rpartition(":")[0]
-
-
-def _in_columns(file: Opened) -> bool:
-    if file.format in ("conll", "conllu"):
-        return True
-    return file.format in ("txt", "tsv", "unknown") and file.first().lstrip()[:1] not in ("{", "[")
-
-
-def _column_rows(path: Path, file: Opened) -> Iterator[tuple[str, dict[str, Any]]]:
-    columns = {} if file.format == "conllu" else {"tags": "-1"}
-    format = "conll" if file.format != "conllu" else None
-    for sentence in read_token_file(path, columns=columns, format=format):
+def _column_rows(path: Path, format: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    columns = {} if format == "conllu" else {"tags": "-1"}
+    named = None if format == "conllu" else format
+    for sentence in read_token_file(path, columns=columns, format=named):
         yield sentence.where, {"words": list(sentence.words), "tags": list(sentence.tags or ())}
 
 
-def _rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+def _json_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     for number, line in open_data(path, "jsonl"):
         where = f"{path}:{number}"
         try:
@@ -76,19 +178,23 @@ def _rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
             raise DataError(f"{where}: not a JSON line ({error.msg}): was the file cut?") from error
         if not isinstance(row, dict):
             raise DataError(f'{where}: a prediction is an object such as {{"label": "x"}}.')
-        _check_row(where, row)
+        if "tags" in row:
+            _check_tags(where, "tags", row["tags"])
+        if "label" in row:
+            _check_label(where, "label", row["label"])
         yield where, row
 
 
-def _check_row(where: str, row: Mapping[str, Any]) -> None:
-    """Refuse labels and tags of a wrong kind."""
-    tags, label = row.get("tags", []), row.get("label", "")
+def _check_tags(where: str, key: str, tags: Any) -> None:
     if not isinstance(tags, list) or not all(isinstance(tag, str) for tag in tags):
         raise DataError(
-            f"{where}: tags must be a list with a text for each word, not {tags!r:.60}."
+            f"{where}: {key} must be a list with one string for each word, not {tags!r:.60}."
         )
-    parts = label if isinstance(label, list) else [label]
-    if not all(isinstance(part, str | float | int) for part in parts):
+
+
+def _check_label(where: str, key: str, label: Any) -> None:
+    names = label if isinstance(label, list) else [label]
+    if not all(isinstance(name, str | float | int) for name in names):
         raise DataError(
-            f"{where}: label must be a name, a list of names or a number, not {label!r:.60}."
+            f"{where}: {key} must be a name, a list of names or a number, not {label!r:.60}."
         )

@@ -1,41 +1,66 @@
-"""What the name of a system stands for: the predictions of its runs, and the gold for them."""
+"""Find and align the predictions that a name stands for: a file, a run folder, or several of these.
+
+A run's prediction files hold their gold. Files of other systems are aligned with a gold file.
+"""
 
 from __future__ import annotations
 
-import dataclasses
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
 
-from finetune.config.tasks import CONFIGS, TrainConfig, from_settings
-from finetune.data import Dataset, hold_out
-from finetune.evaluation.gold import Gold
-from finetune.evaluation.predictions import has_gold_column
-from finetune.tasks import task_class
+from finetune.data import DataError
+from finetune.evaluation.alignment import AlignedPredictions, Gold, align, predicts_numbers
+from finetune.evaluation.predictions import PredictionFile, read_gold_file, read_predictions
+from finetune.evaluation.subgroups import TrainingVocabulary
 from finetune.types import Example, TextExample, UserError, shortened
 
 _PREDICTIONS = "predictions.{}.jsonl"
+_KINDS = {"label": "a label", "labels": "sets of labels", "number": "numbers", "tags": "tags",
+          "spans": "spans"}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class System:
-    """A system as it was named, and the predictions of each of its runs."""
+    """A system as the user named it, and the prediction file of each of its runs."""
 
     name: str
     files: tuple[Path, ...]
 
 
-def find_system(spec: str, split: str) -> System:
-    """The predictions that a name stands for; raises ValueError where there are none."""
-    parts = [spec] if Path(spec).exists() else [part.strip() for part in spec.split(",")]
+@dataclass(frozen=True)
+class AlignedRuns:
+    """The predictions of several runs for the same examples.
+
+    Attributes:
+        runs: The aligned predictions of each file; all have the same kind.
+        gold: The name of the file that the gold is from.
+        vocabulary: The vocabulary of the training data, where it is known.
+    """
+
+    runs: Sequence[AlignedPredictions]
+    gold: str
+    vocabulary: TrainingVocabulary | None
+
+
+def find_system(name: str, split: str) -> System:
+    """Return the prediction files that a name stands for.
+
+    Args:
+        name: A prediction file, the folder of a run, a folder of run folders (several seeds), or
+            a list of these with commas.
+        split: The split whose predictions are read from run folders.
+
+    Raises:
+        UserError: There are no such predictions, or some are named twice.
+    """
+    parts = [name] if Path(name).exists() else [part.strip() for part in name.split(",")]
     files = tuple(file for part in parts if part for file in _files_of(Path(part), split))
     if len({file.resolve() for file in files}) < len(files):
-        raise UserError(f"{spec}: names the same predictions twice.")
+        raise UserError(f"{name}: names the same predictions twice.")
     if not files:
-        raise UserError(f"{spec!r} names no predictions: give a file or the folder of a run.")
-    return System(spec, files)
+        raise UserError(f"{name!r} names no predictions: give a file or the folder of a run.")
+    return System(name, files)
 
 
 def _files_of(path: Path, split: str) -> list[Path]:
@@ -44,7 +69,7 @@ def _files_of(path: Path, split: str) -> list[Path]:
     name = _PREDICTIONS.format(split)
     if (path / name).is_file():
         return [path / name]
-    if inside := sorted(path.glob(f"*/{name}"), key=_natural):
+    if inside := sorted(path.glob(f"*/{name}"), key=_natural_order):
         return inside
     found = {file.name.split(".")[1] for pattern in ("", "*/")
              for file in path.glob(pattern + _PREDICTIONS.format("*"))}  # fmt: skip
@@ -52,112 +77,129 @@ def _files_of(path: Path, split: str) -> list[Path]:
     raise UserError(f"{path}: no {name} in it or in its folders{hint}.")
 
 
-def _natural(path: Path) -> tuple[int, str]:
-    """Order in which seed-2 comes before seed-10."""
+def _natural_order(path: Path) -> tuple[int, str]:
+    """Sort seed-2 before seed-10."""
     return len(path.parent.name), path.parent.name
 
 
-def find_gold(
-    gold: str | None, columns: Mapping[str, str], systems: Sequence[System], split: str
-) -> Gold:
-    """Gold of a file, of a column of the predictions, or of the data that a run names."""
+def align_runs(
+    paths: Sequence[Path],
+    gold: str | None = None,
+    *,
+    columns: Mapping[str, str] | None = None,
+    train: str | None = None,
+) -> AlignedRuns:
+    """Read prediction files and align them with the same gold.
+
+    Args:
+        paths: Prediction files for the same examples in the same order.
+        gold: A file with gold; None for the gold that one of the files holds.
+        columns: Names of columns by role, for ``gold`` and ``train``.
+        train: A file with the training data, to tell seen from unseen words. A run folder has
+            their vocabulary, which is used where ``gold`` is None.
+
+    Raises:
+        UserError: There is no gold, or the files do not belong together.
+    """
+    files = [read_predictions(path) for path in paths]
+    for other in files[1:]:
+        _check_ids(files[0], other)
+    kinds = [file.kind for file in files]
+    if {*kinds} == {"tags", "spans"}:
+        kinds = ["spans"] * len(files)
+    for file, kind in zip(files, kinds, strict=True):
+        _check_kind(file, kind, files[0], kinds[0])
+    vocabulary = None
     if gold is not None:
-        return Gold(gold, columns)
-    if columns:
-        role, name = next(iter(columns.items()))
-        raise UserError(f"--columns {role}={name} is about a file of gold: add --gold FILE.")
-    files = [file for system in systems for file in system.files]
-    for file in files:
-        if has_gold_column(file):
-            return Gold(str(file), {"tags": "-2"}, format="conll")
-    runs = [
-        file.parent
-        for file in files
-        if file.name == _PREDICTIONS.format(split) and (file.parent / "config.json").is_file()
-    ]
-    if runs:
-        return _gold_of_runs(runs, split)
-    raise UserError(
-        "there is no gold to compare with: predictions alone do not tell right from wrong; write "
-        "--gold FILE."
-    )
+        golds = {kind: Gold(gold, read_gold_file(gold, columns, kind)) for kind in {*kinds}}
+    else:
+        if columns and train is None:
+            role, name = next(iter(columns.items()))
+            raise UserError(f"--columns {role}={name} is about a file of gold: add --gold FILE.")
+        source = _file_with_gold(files)
+        golds = {kind: Gold(str(source), source.gold(kind)) for kind in {*kinds}}
+        vocabulary = TrainingVocabulary.load(source.path.parent)
+    if train is not None:
+        vocabulary = TrainingVocabulary.of(read_gold_file(train, columns, kinds[0]))
+    runs = [align(file, golds[kind], kind) for file, kind in zip(files, kinds, strict=True)]
+    if {run.kind for run in runs} == {"label", "number"} and all(map(predicts_numbers, files)):
+        # some files have whole numbers only
+        runs = [align(file, golds["label"], "number") for file in files]
+    for file, run in zip(files, runs, strict=True):
+        _check_kind(file, run.kind, files[0], runs[0].kind)
+    if gold is None and source.format == "conll":
+        _check_gold_column(runs[0], source)
+    return AlignedRuns(runs, golds[kinds[0]].name, vocabulary)
 
 
-def _gold_of_runs(folders: Sequence[Path], split: str) -> Gold:
-    """The examples that all runs were tested on; ValueError where they were tested on others."""
-    by_data: dict[tuple[str, str], Path] = {}
-    for folder in folders:
-        content, config = _read_run(folder)
-        data = content.get("fingerprint") or config.data
-        by_data.setdefault((content["task"], data), folder)
-    (task, _), first = next(iter(by_data.items()))
-    gold = _tested_on(first, split)
-    for (other_task, _), other in [*by_data.items()][1:]:
-        found = _tested_on(other, split)
-        same_form = other_task == task
-        if not _same_examples(gold.examples, found.examples, same_form):
-            raise UserError(
-                f"{other} was tested on other examples, or by another gold ({found.name}), than "
-                f"{first} ({gold.name}): only answers to the same can be compared."
+def _check_ids(first: PredictionFile, other: PredictionFile) -> None:
+    """Refuse files of different lengths or for other examples."""
+    if len(first.rows) != len(other.rows):
+        raise DataError(
+            f"{other}: {len(other.rows):,} predictions, but {len(first.rows):,} in {first}: the "
+            "files do not belong together, or one was cut."
+        )
+    for (where, row), (other_where, other_row) in zip(first.rows, other.rows, strict=True):
+        if "id" in row and "id" in other_row and row["id"] != other_row["id"]:
+            raise DataError(
+                f"{other_where}: id {other_row['id']!r:.40}, but {row['id']!r:.40} in {where}: "
+                "both systems must predict the same examples in the same order."
             )
-    return Gold(gold.name, examples=gold.examples, train=gold.train)
 
 
-def _same_examples(one: Sequence[Example], other: Sequence[Example], same_form: bool) -> bool:
-    """Whether both ask the same and, if their gold is of the same form, demand the same."""
+def _check_kind(file: PredictionFile, kind: str, first: PredictionFile, expected: str) -> None:
+    if kind != expected:
+        raise DataError(
+            f"{file} predicts {_KINDS[kind]}, but {first} {_KINDS[expected]}: only predictions of "
+            "one kind can be compared."
+        )
 
-    def facts(example: Example) -> tuple[object, ...]:
+
+def _file_with_gold(files: Sequence[PredictionFile]) -> PredictionFile:
+    """Return the first file that holds its gold; refuse runs that were scored on other gold."""
+    for file in files:
+        if not file.has_gold and (file.path.parent / "config.json").is_file():
+            raise UserError(
+                f"{file}: this run was made by an earlier version of finetune, whose prediction "
+                "files hold no gold: name the gold with --gold FILE."
+            )
+    with_gold = [file for file in files if file.has_gold]
+    if not with_gold:
+        raise UserError(
+            "there is no gold to compare with: predictions alone do not tell right from wrong; "
+            "write --gold FILE."
+        )
+    first = next((file for file in with_gold if file.format == "conll"), with_gold[0])
+    for other in with_gold:
+        same_kind = other.kind == first.kind
+        if other.format == first.format == "jsonl" and not _same_gold(
+            first.gold(first.kind), other.gold(other.kind), same_kind
+        ):
+            raise UserError(
+                f"{other} has other examples, or other gold, than {first}: only predictions for "
+                "the same examples can be compared."
+            )
+    return first
+
+
+def _same_gold(one: Sequence[Example], other: Sequence[Example], same_kind: bool) -> bool:
+    """Return whether examples are the same, and their gold if it is of the same kind."""
+
+    def content(example: Example) -> tuple[object, ...]:
         if isinstance(example, TextExample):
             return example.text, example.pair, example.label
-        return (example.words, example.tags, example.spans) if same_form else example.words
+        return (example.words, example.tags, example.spans) if same_kind else example.words
 
-    return list(map(facts, one)) == list(map(facts, other))
-
-
-class _Tested(NamedTuple):
-    """The data of a run by name, and its examples of the split asked for and of training."""
-
-    name: str
-    examples: Sequence[Example]
-    train: Sequence[Example]
+    return list(map(content, one)) == list(map(content, other))
 
 
-def _tested_on(folder: Path, split: str) -> _Tested:
-    """The examples that a run was tested on, read anew from the data it names."""
-    content, config = _read_run(folder)
-    data = _data_of_run(content["task"], config, folder / "config.json")
-    if content.get("fingerprint") not in (None, data.fingerprint):
-        raise UserError(
-            f"{config.data}: changed since {folder} was trained on it: name the gold with --gold "
-            "FILE."
+def _check_gold_column(run: AlignedPredictions, file: PredictionFile) -> None:
+    """Refuse a column that was taken for gold and shares no tag with the predictions."""
+    if run.kind != "tags":
+        return
+    gold, predicted = ({tag for tags in side for tag in tags} for side in (run.gold, run.predicted))
+    if predicted - {"O"} and not (gold & predicted) - {"O"}:
+        raise DataError(
+            f"{file}: the last column but one ({shortened(sorted(gold), 4)}) holds no gold for the "
+            f"last ({shortened(sorted(predicted), 4)}): name the gold with --gold FILE."
         )
-    if split not in data.splits:
-        raise UserError(f"{config.data}: no split {split!r}, only {shortened(data.splits)}.")
-    train = data.splits.get("train", [])[: config.limit]
-    return _Tested(config.data, data.splits[split], train)
-
-
-def _read_run(folder: Path) -> tuple[dict[str, Any], TrainConfig]:
-    """What a run wrote down about itself, and its settings; ValueError where that is damaged."""
-    path = folder / "config.json"
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        kind = CONFIGS[content["task"]]
-        fields = {field.name for field in dataclasses.fields(kind)}
-        config = from_settings(kind, {key: content[key] for key in fields & {*content}})
-    except (ValueError, KeyError, TypeError) as error:
-        raise UserError(
-            f"{path}: damaged, or of another version of finetune ({error!r:.100}): name the gold "
-            "with --gold FILE."
-        ) from error
-    return content, config
-
-
-def _data_of_run(task: str, config: TrainConfig, path: Path) -> Dataset:
-    cls = task_class(task)
-    try:
-        return hold_out(cls.prepare(config, cls.open(config)))
-    except ValueError as error:
-        raise UserError(
-            f"{error} ({path} names these data as gold; --gold FILE names others.)"
-        ) from error

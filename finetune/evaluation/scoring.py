@@ -1,44 +1,52 @@
-"""Score a file of predictions against gold without a model: any system's, not only ours."""
+"""Score a prediction file of any system against gold, without a model."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
 
-from finetune.evaluation.alignment import AlignedPredictions, align
-from finetune.evaluation.gold import Gold
+from finetune.evaluation.alignment import AlignedPredictions
 from finetune.evaluation.metrics import (
     classification_scores,
     multilabel_scores,
     regression_scores,
     tagging_scores,
 )
-from finetune.evaluation.predictions import read_rows
+from finetune.evaluation.runs import align_runs
 from finetune.evaluation.span_metrics import span_ner_scores
 
 
 def score_predictions(
     predictions: Path, gold: str, columns: Mapping[str, str] | None = None
 ) -> dict[str, float]:
-    """Metrics by name; lines of both files belong together in order.
+    """Return the metrics of a prediction file by name.
 
-    Predictions are JSON lines with ``label`` (a name, a list of names, or a number), ``tags``, or
+    Predictions are JSON Lines with ``label`` (a name, a list of names, or a number), ``tags``, or
     ``spans`` (in words; in characters where the line has a ``text`` and no words), or words in
-    columns, the last of which is the answer. Tags go before spans where a line has both. Raises
-    ValueError where the files do not fit each other.
+    columns of which the last is predicted. Where a line has tags and spans, its tags are scored.
+
+    Args:
+        predictions: The prediction file.
+        gold: A file with gold, in the same order.
+        columns: Names of the columns of the gold file by role, where they cannot be guessed.
+
+    Raises:
+        UserError: The files do not belong together.
     """
-    return score_answers(align(read_rows(predictions), Gold(gold, columns)))
+    (run,) = align_runs([predictions], gold, columns=columns).runs
+    return score_aligned(run)
 
 
-def score_answers(run: AlignedPredictions) -> dict[str, float]:
-    """Metrics by name of answers that lie beside their gold."""
-    gold, answers = run.gold, run.predicted
+def score_aligned(run: AlignedPredictions) -> dict[str, float]:
+    """Return the metrics of aligned predictions by name."""
+    gold, predicted = run.gold, run.predicted
     if run.kind == "tags":
-        return tagging_scores(gold, answers, *run.schemes)
+        return tagging_scores(gold, predicted, *run.schemes)
     if run.kind == "spans":
-        return span_ner_scores(gold, answers)
+        return span_ner_scores(gold, predicted)
     if run.kind == "number":
-        return regression_scores(gold, answers)
+        return regression_scores(gold, predicted)
     if run.kind == "label":
-        return classification_scores(gold, answers, sorted({*gold, *answers}))
-    return multilabel_scores(gold, answers, sorted({n for each in (*gold, *answers) for n in each}))
+        return classification_scores(gold, predicted, sorted({*gold, *predicted}))
+    names = sorted({name for labels in (*gold, *predicted) for name in labels})
+    return multilabel_scores(gold, predicted, names)

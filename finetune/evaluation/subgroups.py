@@ -6,13 +6,15 @@ their counts add up to those of the whole.
 
 from __future__ import annotations
 
+import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
+from pathlib import Path
 
 from finetune.data.tag_schemes import detect_scheme, tags_to_spans
-from finetune.types import Span, TokenExample
+from finetune.types import Example, Span, TokenExample
 
 Spans = Sequence[Collection[Span]]
 """The spans of each sentence."""
@@ -29,6 +31,56 @@ PLACES = (1, 2, 11, 51, 101, 201)
 """Where groups of places begin; the first word of a sentence is at 1."""
 FAMILIAR = ("seen", "seen as another type", "unseen")
 KNOWN = ("seen with one tag", "seen with several tags", "unseen")
+VOCABULARY_FILE = "training_vocabulary.json"
+"""The file in a run folder with the ``TrainingVocabulary`` of the run."""
+
+
+@dataclass(frozen=True)
+class TrainingVocabulary:
+    """The entities or the words of training data, to score seen and unseen ones apart.
+
+    Attributes:
+        entity_types: The types that each surface form has in the training data.
+        word_tags: The tags that each word has, where tags do not spell entities.
+    """
+
+    entity_types: Mapping[str, Collection[str]]
+    word_tags: Mapping[str, Collection[str]]
+
+    @classmethod
+    def of(cls, examples: Iterable[Example]) -> TrainingVocabulary:
+        """Collect the vocabulary of training examples; of texts it is empty."""
+        sentences = [example for example in examples if isinstance(example, TokenExample)]
+        scheme = detect_scheme(sentence.tags or () for sentence in sentences)
+        entity_types: defaultdict[str, set[str]] = defaultdict(set)
+        word_tags: defaultdict[str, set[str]] = defaultdict(set)
+        for sentence in sentences:
+            spans, tags = sentence.spans, sentence.tags or ()
+            if spans is None:
+                spans = tags_to_spans(tags, scheme) if scheme else ()
+            for span in spans:
+                entity_types[surface(sentence.words, span)].add(span.label)
+            if tags and scheme is None:
+                for word, tag in zip(sentence.words, tags, strict=True):
+                    word_tags[word].add(tag)
+        return cls(dict(entity_types), dict(word_tags))
+
+    @classmethod
+    def load(cls, folder: Path) -> TrainingVocabulary | None:
+        """Read the vocabulary of a run from its folder; None where it has none."""
+        path = folder / VOCABULARY_FILE
+        if not path.is_file():
+            return None
+        content = json.loads(path.read_text(encoding="utf-8"))
+        return cls(content["entity_types"], content["word_tags"])
+
+    def to_json(self) -> str:
+        """Return the content of the file that ``load`` reads."""
+        content = {
+            "entity_types": {form: sorted(types) for form, types in self.entity_types.items()},
+            "word_tags": {word: sorted(tags) for word, tags in self.word_tags.items()},
+        }
+        return json.dumps(content, ensure_ascii=False) + "\n"
 
 
 @dataclass(frozen=True)
@@ -149,7 +201,7 @@ def depths(spans: Iterable[Span]) -> dict[Span, int]:
 
 
 def span_breakdowns(
-    words: Words, gold: Spans, predicted: Spans, train: Mapping[str, set[str]] | None = None
+    words: Words, gold: Spans, predicted: Spans, train: Mapping[str, Collection[str]] | None = None
 ) -> dict[str, list[SpanPart]]:
     """Scores of the groups of each of the ``span_groupings``; depth only where spans nest."""
     groupings = span_groupings(words, train)
@@ -160,7 +212,7 @@ def span_breakdowns(
 
 
 def span_groupings(
-    words: Words, train: Mapping[str, set[str]] | None = None
+    words: Words, train: Mapping[str, Collection[str]] | None = None
 ) -> dict[str, tuple[Naming, Sequence[str]]]:
     """Ways to group spans, with the groups in order: length, depth, sentence length and place.
 
@@ -201,45 +253,14 @@ def surface(words: Sequence[str], span: Span) -> str:
     return " ".join(words[span.start : span.end])
 
 
-def surface_forms(words: Words, spans: Spans) -> dict[str, set[str]]:
-    """The types that each surface form has in a data set."""
-    forms: defaultdict[str, set[str]] = defaultdict(set)
-    for its_words, its_spans in zip(words, spans, strict=True):
-        for span in its_spans:
-            forms[surface(its_words, span)].add(span.label)
-    return dict(forms)
-
-
 def familiarity(form: str, label: str, train: Mapping[str, Collection[str]]) -> str:
     """Whether a surface form was an entity of this type in training, of another, or none."""
     types = train.get(form, ())
     return FAMILIAR[0] if label in types else FAMILIAR[1] if types else FAMILIAR[2]
 
 
-def forms_of(train: Iterable[TokenExample]) -> dict[str, set[str]]:
-    """The ``surface_forms`` of training examples; where they have no spans those of their tags."""
-    train = list(train)
-    scheme = detect_scheme(e.tags for e in train if e.spans is None and e.tags is not None)
-
-    def spans(example: TokenExample) -> Collection[Span]:
-        if example.spans is None:
-            return tags_to_spans(example.tags or (), scheme) if scheme else ()
-        return example.spans
-
-    return surface_forms([example.words for example in train], list(map(spans, train)))
-
-
-def tags_of_words(words: Words, tags: Words) -> dict[str, set[str]]:
-    """The tags that each word has in a data set."""
-    found: defaultdict[str, set[str]] = defaultdict(set)
-    for its_words, its_tags in zip(words, tags, strict=True):
-        for word, tag in zip(its_words, its_tags, strict=True):
-            found[word].add(tag)
-    return dict(found)
-
-
 def word_breakdowns(
-    words: Words, gold: Words, predicted: Words, train: Mapping[str, set[str]] | None = None
+    words: Words, gold: Words, predicted: Words, train: Mapping[str, Collection[str]] | None = None
 ) -> dict[str, list[Part]]:
     """Accuracy of tags in the groups of each of the ``word_groupings``."""
     right = [
@@ -254,7 +275,7 @@ def word_breakdowns(
 
 
 def word_groupings(
-    words: Words, train: Mapping[str, set[str]] | None = None
+    words: Words, train: Mapping[str, Collection[str]] | None = None
 ) -> dict[str, tuple[Words, Sequence[str]]]:
     """Ways to group words: the group of each word of each sentence, and all groups in order.
 

@@ -19,7 +19,8 @@ from finetune.evaluation.counts import Ranks, Sums
 from finetune.evaluation.group_counts import calibration_error, group_counters, matched, nested_f1
 from finetune.evaluation.item_counts import by_name, items_of, kind_of, share
 from finetune.evaluation.span_matching import WAYS
-from finetune.types import Example, UserError, perhaps, shortened
+from finetune.evaluation.subgroups import TrainingVocabulary
+from finetune.types import UserError, perhaps, shortened
 
 LOWER_IS_BETTER = frozenset({"mse", "hamming_loss", "ece"})
 """Metrics of which the smaller value is the better."""
@@ -32,7 +33,7 @@ def default_metric(run: AlignedPredictions) -> str:
 
 
 def count(
-    metric: str, runs: Sequence[AlignedPredictions], train: Sequence[Example] | None = None
+    metric: str, runs: Sequence[AlignedPredictions], train: TrainingVocabulary | None = None
 ) -> list[Sums] | list[Ranks]:
     """What each example of each run counts towards a metric.
 
@@ -62,7 +63,7 @@ def _refusal(
     runs: Sequence[AlignedPredictions],
     names: Sequence[Any],
     groups: Collection[str],
-    train: Sequence[Example] | None,
+    train: TrainingVocabulary | None,
 ) -> str:
     kind, usual = kind_of(runs[0]), default_metric(runs[0])
     legal = [

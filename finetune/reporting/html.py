@@ -19,9 +19,8 @@ from typing import Any, NamedTuple
 from finetune.config.tasks import CONFIGS, settings
 from finetune.evaluation.analysis_tables import TITLES
 from finetune.evaluation.calibration import error_of
-from finetune.evaluation.compare import Report, about_seeds, compare_systems, verdict
+from finetune.evaluation.compare import SystemComparison, compare_systems, seed_note, verdict
 from finetune.evaluation.errors import count_categories
-from finetune.evaluation.gold import Gold
 from finetune.evaluation.significance import LEVEL
 from finetune.evaluation.subgroups import SENTENCE_LENGTHS, bucket, buckets
 from finetune.reporting.charts import (
@@ -111,9 +110,9 @@ def write_report(
     return WrittenReport(out, warnings)
 
 
-def write_run_report(folder: Path, gold: Mapping[str, Gold] | None = None) -> None:
+def write_run_report(folder: Path) -> None:
     """Write the report and the model card of a finished run, or the report of a seeds folder."""
-    system = gather(folder, None, gold)
+    system = gather(folder, None)
     _write_page([system], folder / REPORT_FILE, MOST_EXAMPLES)
     _write_card(system)
 
@@ -255,7 +254,7 @@ def _comparison(systems: Sequence[System]) -> dict[str, Any]:
     columns = ["A", "B", "A - B", f"{1 - LEVEL:.0%} interval", "p (bootstrap)",
                "p (randomization)", "verdict"]  # fmt: skip
     rows = [[first, second, *_comparison_cells(report)] for first, second, report in found]
-    notes = [about_seeds(report) for _, _, report in found]
+    notes = [seed_note(report) for _, _, report in found]
     if len(set(notes)) == 1:
         notes = notes[:1]
     else:
@@ -265,7 +264,7 @@ def _comparison(systems: Sequence[System]) -> dict[str, Any]:
     return {"refused": refused, "table": Table(caption, columns, rows), "notes": notes}
 
 
-def _compare(first: System, second: System) -> Report:
+def _compare(first: System, second: System) -> SystemComparison:
     one, other = first.headline, second.headline
     if one is None or other is None:
         raise UserError("one of them has no score.")
@@ -278,8 +277,8 @@ def _compare(first: System, second: System) -> Report:
     return compare_systems(*files, gold=None, metric=one.metric, split=one.split)
 
 
-def _comparison_cells(report: Report) -> list[Any]:
-    found = report.found
+def _comparison_cells(report: SystemComparison) -> list[Any]:
+    found = report.result
     value, low, high = found.difference
     return [f"{value:+.4f}", f"{low:+.4f} to {high:+.4f}", found.p_bootstrap,
             found.p_randomization, verdict(report)]  # fmt: skip

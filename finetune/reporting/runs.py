@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from finetune.config.tasks import RESULT_FREE
-from finetune.evaluation.alignment import AlignedPredictions, align
+from finetune.evaluation.alignment import AlignedPredictions
 from finetune.evaluation.error_analysis import Analysis, analyze_predictions
-from finetune.evaluation.gold import Gold
-from finetune.evaluation.predictions import read_rows
-from finetune.evaluation.runs import find_gold, find_system
+from finetune.evaluation.runs import align_runs, find_system
 from finetune.evaluation.significance import Estimate, estimate
 from finetune.evaluation.sufficient_statistics import count, default_metric
 from finetune.types import UserError
@@ -85,11 +83,10 @@ class System:
     missing: list[str] = field(default_factory=list)
 
 
-def gather(folder: Path, split: str | None, gold: Mapping[str, Gold] | None = None) -> System:
+def gather(folder: Path, split: str | None) -> System:
     """Everything about a run folder, or about one of several seeds.
 
-    ``gold`` has that of splits where it is in memory already; else it is read from the data that
-    the run names. Raises ValueError where the folder holds no run.
+    Raises ValueError where the folder holds no run.
     """
     several = sorted(filter(_is_run, folder.glob("*")), key=lambda p: (len(p.name), str(p)))
     is_run = _is_run(folder)
@@ -104,7 +101,7 @@ def gather(folder: Path, split: str | None, gold: Mapping[str, Gold] | None = No
         )
     missing: list[str] = []
     if is_run:
-        runs, seeds = [gather_run(folder, split, gold)], {}
+        runs, seeds = [gather_run(folder, split)], {}
     else:
         runs = [gather_run(path, split) for path in several[:MOST_SEEDS]]
         seeds = _object(folder / "seeds.json", missing)
@@ -135,16 +132,14 @@ def _differing(runs: Sequence[Run]) -> list[str]:
     ]  # fmt: skip
 
 
-def gather_run(
-    folder: Path, split: str | None = None, gold: Mapping[str, Gold] | None = None
-) -> Run:
+def gather_run(folder: Path, split: str | None = None) -> Run:
     """Everything about the folder of one run."""
     missing: list[str] = []
     config = _object(folder / "config.json", missing)
     metrics = _object(folder / "metrics.json", missing, "the run is not finished")
     environment = _object(folder / "environment.json", missing) if metrics else {}
     log = list(_log(folder / "log.jsonl", missing))
-    evaluated = _evaluated(folder, split, gold or {}, missing)
+    evaluated = _evaluated(folder, split, missing)
     return Run(
         folder,
         config,
@@ -217,9 +212,7 @@ def _whole(counted: Any) -> float:
     return float(counted.values(np.ones((1, counted.num_units)))[0])
 
 
-def _evaluated(
-    folder: Path, wanted: str | None, golds: Mapping[str, Gold], missing: list[str]
-) -> Evaluated | None:
+def _evaluated(folder: Path, wanted: str | None, missing: list[str]) -> Evaluated | None:
     """The answers of the split asked for; else of a test split if it has gold, else of another."""
     names = [path.name.split(".")[1] for path in folder.glob("predictions.*.jsonl")]
     if not names:
@@ -232,23 +225,16 @@ def _evaluated(
     for name in order if wanted is None else [wanted]:
         try:
             system = find_system(str(folder), name)
-            gold = golds.get(name) or find_gold(None, {}, [system], name)
-            answers = align(read_rows(system.files[0]), gold)
+            aligned = align_runs(system.files)
+            answers = aligned.runs[0]
             if not answers.gold:
                 raise UserError("no example with gold")
-            analysis = analyze_predictions(answers, gold.train, str(system.files[0]), gold.name)
+            path = str(system.files[0])
+            analysis = analyze_predictions(answers, aligned.vocabulary, path, aligned.gold)
             return Evaluated(name, answers, analysis)
-        except (ValueError, OSError) as error:
-            missing.append(f"{name} predictions cannot be looked at: {error}{_gold_hint(error)}")
+        except (UserError, OSError) as error:
+            missing.append(f"{name} predictions cannot be looked at: {error}")
     return None
-
-
-def _gold_hint(error: Exception) -> str:
-    """What to do where an error names an option of other commands."""
-    if "--gold" not in str(error):
-        return ""
-    return (" --gold is of finetune analyse; for this page bring the data back, or write finetune "
-            "report where training was started.")  # fmt: skip
 
 
 def _object(path: Path, missing: list[str], why: str = "") -> dict[str, Any]:

@@ -20,11 +20,13 @@ from typing import Any
 import torch
 
 from finetune.config.tasks import TrainConfig, settings
+from finetune.evaluation.predictions import to_row
+from finetune.evaluation.subgroups import VOCABULARY_FILE, TrainingVocabulary
 from finetune.runtime.launch import on_main_process
 from finetune.tasks import Task
 from finetune.training import checkpoint
 from finetune.training.checkpoint import SaveError, TrainerState
-from finetune.types import Prediction, UserError
+from finetune.types import Example, Prediction, UserError
 
 RUNS = Path("runs")
 """Parent of the run folders that are chosen without --out."""
@@ -172,10 +174,18 @@ class RunFolder:
 
         on_main_process(write)
 
-    def write_predictions(self, split: str, predicted: Sequence[Prediction]) -> None:
-        """``predictions.<split>.jsonl``, one line for each example in the data's order."""
-        lines = (json.dumps(p.record(), ensure_ascii=False) + "\n" for p in predicted)
+    def write_predictions(
+        self, split: str, examples: Sequence[Example], predicted: Sequence[Prediction]
+    ) -> None:
+        """Write ``predictions.<split>.jsonl``: a line with prediction and gold for each example."""
+        rows = (to_row(*pair) for pair in zip(predicted, examples, strict=True))
+        lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
         on_main_process(lambda: checkpoint.write_text(self._predictions(split), "".join(lines)))
+
+    def write_vocabulary(self, train: Sequence[Example]) -> None:
+        """Write the vocabulary of the training data, for scores on seen and unseen words."""
+        content = TrainingVocabulary.of(train).to_json()
+        on_main_process(lambda: checkpoint.write_text(self.path / VOCABULARY_FILE, content))
 
     def compare_predictions(
         self,

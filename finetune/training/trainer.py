@@ -214,7 +214,7 @@ class _Run:
         if kept:
             state.best_score, state.best_step = score, state.step
             self.folder.save_best(self.task, self.head)
-            self.folder.write_predictions(self.validation, predicted)
+            self.folder.write_predictions(self.validation, examples, predicted)
         log.evaluation(state.step, self.validation, metrics)
         note = "best so far" if kept else f"best {state.best_score:.4f}"
         named = f"{self.validation} {self.task.metric} {score:.4f}"
@@ -236,7 +236,7 @@ class _Run:
             scored = [pair for pair in answered if self.task.has_gold(pair[0])]
             if scored:
                 metrics[split] = self.task.score(*zip(*scored, strict=True))
-            self.folder.write_predictions(split, predicted)
+            self.folder.write_predictions(split, examples, predicted)
         self.folder.write_metrics(metrics)
         self._track(metrics)
         return FitResult(
@@ -276,6 +276,8 @@ class _Run:
             "revision_used": self.head.revision,
         }
         self.folder.write_start(self.task, self.config, facts)
+        if self.task.words:
+            self.folder.write_vocabulary(self.task.read("train"))
         if self.config.track != "none":
             plain = {
                 name: value if isinstance(value, int | float | str | bool) else str(value)

@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 import random
 import re
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from finetune.config.tasks import CONFIGS, ClassifyConfig, TagConfig
-from finetune.config.tasks import settings as settings_of
-from finetune.data import hold_out, read_text
+from finetune.data import read_tokens
+from finetune.evaluation.subgroups import VOCABULARY_FILE, TrainingVocabulary
 from finetune.evaluation.sufficient_statistics import _WHOLE
+from finetune.types import Example, Span, TextExample, TokenExample
 from tests import small_data as data
 from tests.command import Outcome, run
+from tests.runs import write_predictions
 from tests.small_data import write_jsonl
 from tests.tiny import save_tiny_checkpoint
 
@@ -305,24 +308,25 @@ def test_the_same_twice(place: Path):
 # --- runs ------------------------------------------------------------------------------------
 
 
-def run_folder(folder: Path, rows: list[dict], config: object, task: str, **facts) -> Path:
-    """What a run leaves that matters here."""
-    write_jsonl(folder / "predictions.test.jsonl", rows)
-    content = {"task": task, **settings_of(config), **facts}
-    (folder / "config.json").write_text(json.dumps(content), encoding="utf-8")
+def run_folder(folder: Path, rows: list[dict], gold: list[Example]) -> Path:
+    """What a run writes that matters here."""
+    write_predictions(folder / "predictions.test.jsonl", rows, gold)
+    (folder / "config.json").write_text("{}", encoding="utf-8")
     return folder
 
 
 @pytest.fixture
 def runs(place: Path) -> Path:
-    """Three seeds of one system and two of another, trained on data that lie beside them."""
+    """Three seeds of one system and two of another, trained on the same data."""
     gold = gold_sentences()
-    for split in ("train", "validation", "test"):
-        write_jsonl(place / "data" / f"{split}.jsonl", gold)
+    examples = read_tokens("train=gold.jsonl").splits["train"]
     for name, rate, seeds in (("good", 0.05, (1, 2, 10)), ("bad", 0.4, (1, 2))):
         for seed in seeds:
-            run_folder(place / "runs" / name / f"seed-{seed}", corrupted(gold, rate, seed),
-                       TagConfig(data="data", seed=seed), "tag")  # fmt: skip
+            folder = run_folder(
+                place / "runs" / name / f"seed-{seed}", corrupted(gold, rate, seed), examples
+            )
+            vocabulary = TrainingVocabulary.of(examples).to_json()
+            (folder / VOCABULARY_FILE).write_text(vocabulary, encoding="utf-8")
     return place
 
 
@@ -330,7 +334,8 @@ def test_runs(runs: Path):
     found = compared("runs/good", "runs/bad")
     assert [Path(file).parent.name for file in found["a"]["files"]] == [
         "seed-1", "seed-2", "seed-10"]  # fmt: skip
-    assert len(found["b"]["runs"]) == 2 and found["gold"] == "data"
+    assert len(found["b"]["runs"]) == 2
+    assert found["gold"] == "runs/good/seed-1/predictions.test.jsonl"
     assert found["a"]["value"] == pytest.approx(sum(found["a"]["runs"]) / 3)
     listed = compared("runs/good/seed-1,runs/good/seed-2,runs/good/seed-10/predictions.test.jsonl",
                       "runs/bad", "--gold", "gold.jsonl")  # fmt: skip
@@ -340,75 +345,80 @@ def test_runs(runs: Path):
     assert "3  runs/good" in said and "Runs of a system vary by 0.0" in said
     assert "three or more" not in said
     few = run("compare", "good.jsonl", "runs/bad", *FEW).out
-    assert few.endswith("So few runs say little on seeds: give three or more.\n")
+    assert few.endswith("So few runs say little about seeds: give three or more.\n")
     one = compared("runs/good/seed-1", "bad.jsonl")
     assert one["deviation_between_runs"] is None
 
 
-def test_runs_that_were_asked_other_things(place: Path):
-    """Other training data do not matter; other test data are refused, even of the same size."""
-    names = []
-    for name, train, test in (("a", "one", "x"), ("b", "two", "x"), ("c", "one", "y")):
-        for split, word in (("train", train), ("validation", "v"), ("test", test)):
-            rows = [{"text": f"{word} {i}", "label": "ab"[i % 2]} for i in range(30)]
-            write_jsonl(place / name / f"{split}.jsonl", rows)
-        answers = [{"id": i, "label": "ab"[i % 2]} for i in range(30)]
-        fingerprint = read_text(name).fingerprint
-        run_folder(place / f"run-{name}", answers, ClassifyConfig(data=name), "classify",
-                   fingerprint=fingerprint)  # fmt: skip
-        names.append(fingerprint)
-    assert len(set(names)) == 3
+def test_runs_with_other_gold_are_refused(place: Path):
+    """Other examples, or other gold, even if there are as many."""
+    answers = [{"id": i, "label": "ab"[i % 2]} for i in range(30)]
+    for name, word, labels in (("a", "x", "ab"), ("b", "x", "ab"), ("c", "y", "ab"),
+                               ("d", "x", "ba")):  # fmt: skip
+        gold = [TextExample(i, f"{word} {i}", label=labels[i % 2]) for i in range(30)]
+        run_folder(place / f"run-{name}", answers, gold)
     assert compared("run-a", "run-b")["difference"]["value"] == 0
-    refused(run("compare", "run-a", "run-c"), "run-c was tested on other examples")
+    for other in ("run-c", "run-d"):
+        refused(run("compare", "run-a", other),
+                f"{other}/predictions.test.jsonl has other examples, or other gold")  # fmt: skip
 
 
 def test_runs_that_tag_and_runs_that_find_spans(place: Path):
-    """Spans of tags count as spans; of one form, the gold must be one too."""
-    words, tags = ["Ana", "saw", "Oslo"], ["B-PER", "O", "B-LOC"]
-    spans = [{"start": 0, "end": 1, "label": "PER"}, {"start": 2, "end": 3, "label": "LOC"}]
-    other = ["B-NP", "O", "B-NP"]
-    for name, gold in (("tags", tags), ("chunks", other)):
-        write_jsonl(place / f"{name}.jsonl", [{"tokens": words, "tags": gold}] * 8)
-    for name, file, task, answer in (
-        ("tagged", "tags", "tag", {"words": words, "tags": ["B-PER", "O", "O"]}),
-        ("chunked", "chunks", "tag", {"words": words, "tags": other}),
-        ("found", "tags", "ner", {"words": words, "spans": spans}),
+    """Spans of tags count as spans; of one kind, the gold must be the same."""
+    words, tags = ("Ana", "saw", "Oslo"), ("B-PER", "O", "B-LOC")
+    spans = (Span(0, 1, "PER"), Span(2, 3, "LOC"))
+    other = (Span(0, 1, "NP"), Span(2, 3, "NP"))
+    as_json = [span._asdict() for span in spans]
+    for name, gold_tags, gold_spans, answer in (
+        ("tagged", tags, spans, {"words": words, "tags": ("B-PER", "O", "O")}),
+        ("chunked", ("B-NP", "O", "B-NP"), other, {"words": words, "tags": ("B-NP", "O", "B-NP")}),
+        ("found", tags, spans, {"words": words, "spans": as_json}),
+        ("nested", None, spans, {"words": words, "spans": as_json}),
     ):
-        splits = ",".join(f"{split}={file}.jsonl" for split in ("train", "validation", "test"))
-        answers = [{"id": number, **answer} for number in range(8)]
-        run_folder(place / name, answers, CONFIGS[task](data=splits), task)
-    found = compared("found", "tagged", *FEW)
-    assert found["a"]["value"] == 1 and found["b"]["value"] == pytest.approx(2 / 3)
-    refused(run("compare", "tagged", "chunked"), "chunked was tested on other examples", "gold")
+        gold = [TokenExample(number, words, gold_spans, gold_tags) for number in range(8)]
+        run_folder(place / name, [{"id": number, **answer} for number in range(8)], gold)
+    for first in ("found", "nested"):
+        found = compared(first, "tagged", *FEW)
+        assert found["a"]["value"] == 1 and found["b"]["value"] == pytest.approx(2 / 3)
+    refused(run("compare", "tagged", "chunked"), "chunked/pred", "has other examples, or other")
 
 
-def test_gold_of_a_run_is_what_it_was_tested_on(place: Path):
-    """Held out validation data and rows without label, as in training."""
-    rows = [{"text": f"t{i}", "label": "ab"[i % 2] if i % 7 else None} for i in range(60)]
-    write_jsonl(place / "data" / "train.jsonl", rows)
-    labelled_rows = [row for row in rows if row["label"]]
-    held = hold_out(read_text(str(write_jsonl(place / "l.jsonl", labelled_rows))))
-    names = [example.label for example in held.splits["validation"]]
-    answers = [{"id": i, "label": name} for i, name in enumerate(names)]
-    folder = run_folder(place / "run", answers, ClassifyConfig(data="data"), "classify")
-    (folder / "predictions.test.jsonl").rename(folder / "predictions.validation.jsonl")
-    found = compared("run", "run", "--split", "validation")
-    assert found["a"]["value"] == 1.0 and found["num_units"] == len(names)
+def test_gold_in_any_prediction_file(place: Path):
+    """Lines of any system may hold gold; rows without gold are left out."""
+    write_jsonl(place / "a.jsonl", [{"label": "x", "gold": "x"}, {"label": "y", "gold": "x"},
+                                    {"label": "x", "gold": None}])  # fmt: skip
+    write_jsonl(place / "b.jsonl", [{"label": "x"}] * 3)
+    found = compared("b.jsonl", "a.jsonl")
+    assert (found["a"]["value"], found["b"]["value"], found["num_units"]) == (1.0, 0.5, 2)
+    write_jsonl(place / "a.jsonl", [{"words": ["a"], "tags": ["N"], "gold": ["N"]}])
+    refused(run("compare", "a.jsonl", "a.jsonl"), "a.jsonl:1: next to `words`, `gold` must be")
+    write_jsonl(place / "a.jsonl", [{"words": ["a"], "tags": ["N"], "gold": {"tags": []}}])
+    refused(run("compare", "a.jsonl", "a.jsonl"), "a.jsonl:1: 0 gold tags for 1 words")
 
 
-def test_a_real_run(tmp_path: Path):
+@pytest.mark.parametrize("task, make", [
+    ("classify", data.sentiment), ("tag", data.entities), ("ner", data.entities),
+])  # fmt: skip
+def test_a_real_run_needs_its_folder_only(task: str, make: Callable[[Path], Path], tmp_path: Path):
+    """Its scores follow from its prediction files, also where its data are gone."""
     save_tiny_checkpoint(tmp_path / "bert", "bert")
-    data.sentiment(tmp_path / "sentiment")
+    make(tmp_path / "data")
     out = tmp_path / "run"
     flags = ("--steps", "2", "--max-length", "40", "--precision", "fp32", "--out", out)
-    trained = run(
-        "classify", "--model", tmp_path / "bert", "--data", tmp_path / "sentiment", *flags
-    )
+    trained = run(task, "--model", tmp_path / "bert", "--data", tmp_path / "data", *flags)
     assert trained.code == 0, trained.err
+    shutil.rmtree(tmp_path / "data")
     metrics = json.loads((out / "metrics.json").read_text())
-    assert compared(out, out)["a"]["value"] == pytest.approx(metrics["test"]["accuracy"])
-    (tmp_path / "sentiment" / "test.jsonl").write_text('{"text": "a", "label": "pos"}\n')
-    refused(run("compare", out, out), f"changed since {out} was trained on it", "--gold")
+    for split, scores in metrics.items():
+        found = compared(out, out, "--split", split)
+        assert found["a"]["value"] == pytest.approx(scores[found["metric"]])
+        analysis = json.loads(run("analyse", out, "--split", split, "--json").out)
+        assert analysis["scores"].items() >= scores.items()
+        assert ("in training" in analysis["tables"]) == (task != "classify")
+    path = out / "predictions.test.jsonl"
+    rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    write_jsonl(path, [{name: row[name] for name in row if name != "gold"} for row in rows])
+    refused(run("compare", out, out), "made by an earlier version of finetune", "--gold FILE")
 
 
 # --- errors ----------------------------------------------------------------------------------
@@ -482,17 +492,16 @@ def test_errors_of_use(place: Path, arguments: tuple[str, ...], said: tuple[str,
 def test_errors_of_runs(runs: Path):
     refused(run("compare", "runs/good", "runs/bad", "--split", "dev"),
             "no predictions.dev.jsonl", "write --split test")  # fmt: skip
-    (runs / "data").rename(runs / "moved")
-    refused(run("compare", "runs/good", "runs/bad"), "data", "--gold FILE names others")
-    (runs / "runs" / "good" / "seed-1" / "config.json").write_text("{")
-    refused(run("compare", "runs/good", "runs/bad"), "seed-1/config.json: damaged", "--gold FILE")
+    write_jsonl(runs / "runs" / "bad" / "seed-1" / "predictions.test.jsonl", [{"label": "x"}] * 60)
+    refused(run("compare", "runs/good", "runs/bad"),
+            "runs/bad/seed-1/predictions.test.jsonl predicts a label, but")  # fmt: skip
 
 
 def test_other_kinds_of_answers(place: Path):
     labelled(place, ["x"] * 60, ["x"] * 60, [0.5] * 60)
     write_jsonl(place / "n.jsonl", [{"text": "x", "label": str(i)} for i in range(60)])
     refused(run("compare", "a.jsonl", "b.jsonl", "--gold", "n.jsonl"),
-            "b.jsonl answers with numbers, but a.jsonl with a label")  # fmt: skip
+            "b.jsonl predicts numbers, but a.jsonl a label")  # fmt: skip
 
 
 def test_no_documents(place: Path):

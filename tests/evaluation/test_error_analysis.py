@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
-from finetune.config.tasks import TagConfig, settings
-from finetune.data import hold_out, read_tokens
+from finetune.data import read_tokens
+from finetune.evaluation.subgroups import VOCABULARY_FILE, TrainingVocabulary
 from tests.command import run
+from tests.runs import write_predictions
 from tests.small_data import write_jsonl
 
 TAGS = ("O", "B-PER", "I-PER", "B-LOC")
@@ -182,15 +183,13 @@ def test_sets_numbers_and_spans(place: Path):
 
 
 def test_a_run_folder_knows_gold_and_training_data(place: Path):
-    for split, number in (("train", 30), ("validation", 8), ("test", 12)):
-        write_jsonl(place / "data" / f"{split}.jsonl", tagged(number, number))
-    config = TagConfig(data=str(place / "data"), model="none")
-    data = hold_out(read_tokens(config.data))
     folder = place / "run"
-    folder.mkdir()
-    content = {"task": "tag", **settings(config), "fingerprint": data.fingerprint}
-    (folder / "config.json").write_text(json.dumps(content))
-    write_jsonl(folder / "predictions.test.jsonl", answers(tagged(12, 12)))
+    write_jsonl(place / "data" / "train.jsonl", tagged(30, 30))
+    write_jsonl(place / "data" / "test.jsonl", tagged(12, 12))
+    splits = read_tokens("data").splits
+    write_predictions(folder / "predictions.test.jsonl", answers(tagged(12, 12)), splits["test"])
+    vocabulary = TrainingVocabulary.of(splits["train"]).to_json()
+    (folder / VOCABULARY_FILE).write_text(vocabulary)
     found = analysed(folder)
     assert found["num_examples"] == 12 and found["tables"]["in training"]
     shown = run("analyse", folder, "--examples", "1")

@@ -22,6 +22,7 @@ from finetune.evaluation.group_counts import group_counters
 from finetune.evaluation.metrics import f1_scores, span_scores_by_type
 from finetune.evaluation.positive import positive_label
 from finetune.evaluation.significance import Comparison, compare
+from finetune.evaluation.subgroups import TrainingVocabulary
 from finetune.evaluation.sufficient_statistics import _WHOLE, count, default_metric
 from finetune.types import Example, Span, TextExample, TokenExample
 
@@ -83,10 +84,10 @@ def asked(run: AlignedPredictions) -> AlignedPredictions:
 
 
 WORDS = ["Ana", "saw", "the", "Oslo", "tram"]
-TRAIN = [
+TRAIN = TrainingVocabulary.of([
     TokenExample(0, ("Ana", "the", "Oslo"), (Span(0, 1, "PER"), Span(2, 3, "X")), tuple("aba")),
     TokenExample(1, ("Ana", "saw"), (Span(0, 2, "Y"),), tuple("bb")),
-]
+])  # fmt: skip
 
 
 FORMS = {

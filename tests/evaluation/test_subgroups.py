@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,16 +15,16 @@ from finetune.evaluation.subgroups import (
     FAMILIAR,
     KNOWN,
     PLACES,
+    VOCABULARY_FILE,
     SpanPart,
+    TrainingVocabulary,
     bucket,
     buckets,
     depths,
     span_breakdowns,
-    surface_forms,
-    tags_of_words,
     word_breakdowns,
 )
-from finetune.types import Span
+from finetune.types import Span, TextExample, TokenExample
 
 SIZE = 12
 drawn = st.lists(
@@ -69,7 +71,8 @@ def test_parts_make_the_whole(sentences: list[tuple[list[str], list[Span], list[
     words, gold, predicted = zip(*sentences, strict=True)
     whole = span_scores(gold, predicted)
     correct = sum(len(set(a) & set(b)) for a, b in zip(gold, predicted, strict=True))
-    found = span_breakdowns(words, gold, predicted, surface_forms(words[:1], gold[:1]))
+    train = TrainingVocabulary.of([TokenExample(0, tuple(words[0]), tuple(gold[0]))])
+    found = span_breakdowns(words, gold, predicted, train.entity_types)
     assert {"length", "sentence length", "first word", "in training"} <= {*found}
     for name, groups in found.items():
         sums = {key: sum(getattr(group, key) for group in groups)
@@ -104,7 +107,9 @@ def test_depth_found_otherwise():
 
 
 def test_seen_and_unseen():
-    train = surface_forms([["New", "York", "is", "Ana"]], [[Span(0, 2, "LOC"), Span(3, 4, "PER")]])
+    spans = (Span(0, 2, "LOC"), Span(3, 4, "PER"))
+    example = TokenExample(0, ("New", "York", "is", "Ana"), spans)
+    train = TrainingVocabulary.of([example]).entity_types
     assert train == {"New York": {"LOC"}, "Ana": {"PER"}}
     words = [["Ana", "left", "New", "York", "for", "Oslo"]]
     gold = [[Span(0, 1, "PER"), Span(2, 4, "ORG"), Span(5, 6, "LOC")]]
@@ -116,7 +121,8 @@ def test_seen_and_unseen():
 
 
 def test_unseen_words():
-    train = tags_of_words([["the", "run", "run"]], [["DET", "NOUN", "VERB"]])
+    example = TokenExample(0, ("the", "run", "run"), tags=("DET", "NOUN", "VERB"))
+    train = TrainingVocabulary.of([example]).word_tags
     words = [["the", "run"], ["a", "the", "dog"]]
     gold = [["DET", "NOUN"], ["DET", "DET", "NOUN"]]
     predicted = [["DET", "VERB"], ["DET", "NOUN", "VERB"]]
@@ -126,3 +132,13 @@ def test_unseen_words():
     assert [(p.name, p.accuracy) for p in found["place"]] == [("1", 1.0), ("2-10", 0.0)]
     for groups in found.values():
         assert (sum(p.number for p in groups), sum(p.right for p in groups)) == (5, 2)
+
+
+def test_the_vocabulary_of_training_data_is_saved(tmp_path: Path):
+    """Entities are those that tags spell; the tags of words are kept where they spell none."""
+    tagged = [TokenExample(0, ("New", "York"), tags=("B-LOC", "I-LOC"))]
+    vocabulary = TrainingVocabulary.of([*tagged, TextExample(1, "no words")])
+    assert vocabulary == TrainingVocabulary({"New York": {"LOC"}}, {})
+    (tmp_path / VOCABULARY_FILE).write_text(vocabulary.to_json(), "utf-8")
+    assert TrainingVocabulary.load(tmp_path) == TrainingVocabulary({"New York": ["LOC"]}, {})
+    assert TrainingVocabulary.load(tmp_path / "none") is None

@@ -11,9 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from finetune.evaluation.alignment import align
-from finetune.evaluation.gold import Gold
-from finetune.evaluation.predictions import read_rows
+from finetune.evaluation.runs import align_runs
 from finetune.evaluation.significance import estimate
 from finetune.evaluation.sufficient_statistics import count
 from finetune.reporting.rendering import format_value
@@ -132,11 +130,8 @@ def test_the_page_stands_alone_and_can_be_read_aloud(kind: str, tmp_path: Path):
 
 def test_the_interval_is_that_of_the_bootstrap(tmp_path: Path):
     folder = label_run(tmp_path / "run")
-    answers = align(
-        read_rows(folder / "predictions.test.jsonl"),
-        Gold(str(tmp_path / "data-of-run" / "test.jsonl")),
-    )
-    value, low, high = estimate(count("accuracy", [answers]), num_resamples=1000)
+    aligned = align_runs([folder / "predictions.test.jsonl"])
+    value, low, high = estimate(count("accuracy", aligned.runs), num_resamples=1000)
     page = reported(folder)
     assert f"{value:.4f} accuracy 95% interval {low:.4f} to {high:.4f}" in page.text
 
@@ -249,8 +244,13 @@ def test_what_is_missing_is_said(tmp_path: Path):
     (folder / "environment.json").write_text("{")
     shutil.rmtree(tmp_path / "data-of-run")
     page = reported(folder)
-    assert "no log.jsonl" in page.text and "test predictions cannot be looked at" in page.text
-    assert "--gold is of finetune analyse" in page.text
+    assert "no log.jsonl" in page.text and "cannot be looked at" not in page.text
+    path = folder / "predictions.test.jsonl"
+    rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    data.write_jsonl(path, [{name: row[name] for name in row if name != "gold"} for row in rows])
+    page = reported(folder)
+    assert "test predictions cannot be looked at" in page.text
+    assert "made by an earlier version" in page.text
     (folder / "predictions.test.jsonl").unlink()
     page = reported(folder)
     assert "has not reached its first evaluation" in page.text and "No score" in page.text
@@ -259,11 +259,9 @@ def test_what_is_missing_is_said(tmp_path: Path):
 def test_without_gold_on_test_validation_is_looked_at(tmp_path: Path):
     folder = label_run(tmp_path / "run")
     shutil.copy(folder / "predictions.test.jsonl", folder / "predictions.validation.jsonl")
-    path = tmp_path / "data-of-run" / "test.jsonl"
-    rows = [json.loads(line) | {"label": None} for line in path.read_text().splitlines()]
+    path = folder / "predictions.test.jsonl"
+    rows = [json.loads(line) | {"gold": None} for line in path.read_text().splitlines()]
     data.write_jsonl(path, rows)
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"fingerprint": None}))
     page = reported(folder)
     assert "no row has a label" in page.text and "of the split validation" in page.text
     asked = reported(folder, "--split", "validation", "--out", tmp_path / "page.html")
@@ -305,7 +303,7 @@ def test_several_runs_are_tested_as_compare_does(tmp_path: Path, monkeypatch: py
     assert page.text.count("cannot be compared") == 2 and found["verdict"] in page.text
     other = label_run(tmp_path / "d", [(f"other {text}", *rest) for text, *rest in LABELS])
     page = reported(first, other)
-    assert "cannot be compared" in page.text and "was tested on other examples" in page.text
+    assert "cannot be compared" in page.text and "has other examples, or other gold" in page.text
     assert caveat not in page.text
 
 
@@ -355,7 +353,7 @@ def test_training_ends_with_a_report(place: Path, tmp_path: Path):
     assert re.search(r"finetune run \S+recipe.yaml", page.text)
     before = (tmp_path / "run" / "report.html").read_bytes()
     assert run("report", tmp_path / "run").code == 0
-    assert (tmp_path / "run" / "report.html").read_bytes() == before, "gold in memory or from disk"
+    assert (tmp_path / "run" / "report.html").read_bytes() == before, "written the same"
 
 
 def test_training_with_seeds_ends_with_reports(place: Path, tmp_path: Path):

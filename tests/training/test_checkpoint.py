@@ -27,7 +27,7 @@ from finetune.training.checkpoint import (
     write_text,
 )
 from finetune.training.run_folder import RunFolder, RunLog
-from finetune.types import TextPrediction
+from finetune.types import TextExample, TextPrediction
 
 
 def fill(folder: Path, content: str) -> None:
@@ -289,7 +289,8 @@ def test_a_saved_model_may_decide_a_near_tie_otherwise(
 ):
     alone = SimpleNamespace(is_main_process=True, wait_for_everyone=lambda: None)
     folder = RunFolder(tmp_path, alone)
-    folder.write_predictions("test", [TextPrediction(i, "a") for i in range(number)])
+    examples = [TextExample(i, "text", label="a") for i in range(number)]
+    folder.write_predictions("test", examples, [TextPrediction(i, "a") for i in range(number)])
     answers = [TextPrediction(i, "b" if i < differing else "a") for i in range(number)]
     if legal:
         folder.compare_predictions("test", answers)
