@@ -100,7 +100,7 @@ def seconds(
     vocabulary = SparseEmbeddings(
         head, config.active_vocabulary, [Encoded.of(part) for part in subject.occurring]
     )
-    optimizer = vocabulary.follow(make_optimizer(head, config))
+    optimizer = vocabulary.attach(make_optimizer(head, config))
     step = Step(task, head, optimizer, config, subject.accelerator, precision)
     with memory_kept(), fast_dropout(head.encoder.model), vocabulary:
         parts = Parts(step, Encoded.of(subject.encoded))
@@ -127,4 +127,4 @@ class Parts:
         """A step for each batch of examples."""
         with contextlib.closing(ahead(map(self.of, batches))) as parts:
             for part in parts:
-                step(part, weight=1.0, rate=1.0)
+                step(part, weight=1.0, lr_factor=1.0)

@@ -1,9 +1,8 @@
-"""Freed memory stays with the process while it trains on a CPU.
+"""Keep freed memory in the process while it trains on a CPU.
 
-Each step frees its gradients and activations and asks for as much again. glibc gives large blocks
-back to the operating system in between, which then hands out the same memory page by page, zeroed:
-with the weights of RoBERTa-base, bfloat16 and two cores that took a ninth of a training step, with
-those of MiniLM little. The peak of memory is the same.
+Each step frees its gradients and activations and allocates as much again. By default glibc returns
+large blocks to the operating system in between, which then hands out the same memory page by page,
+filled with zeros. The peak of memory is the same.
 """
 
 from __future__ import annotations
@@ -16,18 +15,18 @@ from collections.abc import Iterator
 from typing import Any
 
 TRIM_THRESHOLD, MMAP_MAX = -1, -4
-"""Names of settings in glibc's malloc.h: bytes at the end of the heap that are given back once they
-are free, and how many blocks may come straight from the operating system."""
+"""Settings in glibc's malloc.h: free bytes at the end of the heap before they are returned, and the
+number of blocks that may come directly from the operating system."""
 USUAL = {TRIM_THRESHOLD: 2**26, MMAP_MAX: 2**16}
-"""What glibc comes to by itself where large blocks are freed."""
+"""Values that glibc itself arrives at when large blocks are freed."""
 KEPT = {TRIM_THRESHOLD: 2**31 - 1, MMAP_MAX: 0}
 VARIABLES = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_MAX_", "MALLOC_MMAP_THRESHOLD_")
-"""Variables of the environment by which a user sets the same: then nothing is changed."""
+"""Environment variables for the same settings; if the user sets one, nothing is changed."""
 
 
 @contextlib.contextmanager
 def memory_kept() -> Iterator[None]:
-    """Within, freed memory is kept; afterwards it is given back. Nothing happens without glibc."""
+    """Context in which freed memory is kept, and returned at the end; no effect without glibc."""
     library = _glibc()
     if library is None:
         yield
@@ -46,7 +45,7 @@ def _set(library: Any, values: dict[int, int]) -> None:
 
 
 def _glibc() -> Any:
-    """The C library if it is glibc and the user has not set its memory; else None."""
+    """Return the C library if it is glibc and the user has not set its memory; else None."""
     tuned = "glibc.malloc" in os.environ.get("GLIBC_TUNABLES", "")
     if sys.platform != "linux" or tuned or any(name in os.environ for name in VARIABLES):
         return None

@@ -12,7 +12,7 @@ from finetune.config.tasks import TrainConfig
 
 
 def supports_bf16(device: torch.device) -> bool:
-    """Whether the hardware multiplies bfloat16 matrices natively."""
+    """Return whether the hardware multiplies bfloat16 matrices natively."""
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
     if device.type != "cpu":
@@ -24,14 +24,14 @@ def supports_bf16(device: torch.device) -> bool:
 
 
 def resolve_precision(config: TrainConfig, device: torch.device) -> str:
-    """``bf16`` or ``fp32``, as asked or as the hardware has it."""
+    """Return ``bf16`` or ``fp32``: the configured one, or with ``auto`` what suits the device."""
     if config.precision != "auto":
         return config.precision
     return "bf16" if supports_bf16(device) else "fp32"
 
 
 def autocast(precision: str, device: torch.device) -> Any:
-    """Context in which matrix products run in the chosen precision; weights stay float32."""
+    """Return a context in which matrix products run in a precision; weights stay float32."""
     if precision == "bf16":
         return torch.autocast(device.type, dtype=torch.bfloat16)
     return contextlib.nullcontext()

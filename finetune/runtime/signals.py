@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: end after the step in progress, with a checkpoint."""
+"""Ctrl-C and SIGTERM: training ends after the current step, with a checkpoint."""
 
 from __future__ import annotations
 
@@ -12,14 +12,17 @@ from torch import Tensor
 
 
 class Interrupted(Exception):
-    """Training was interrupted and its checkpoint written."""
+    """Training was interrupted and its checkpoint is written."""
 
 
 class InterruptHandler:
-    """Ctrl-C and SIGTERM end training after the step in progress; a second Ctrl-C at once.
+    """Context in which Ctrl-C and SIGTERM request a stop; a second Ctrl-C raises at once.
 
-    Several processes tell each other of theirs with the gradients of a step, and end after the same
-    one: that step, or on GPUs the one behind it.
+    Several processes exchange their requests together with the gradients of each step. All of them
+    stop after the same step: on CPUs the one in which the request was sent, on GPUs the next one.
+
+    Attributes:
+        caught: number of the signal that this process caught, or 0.
     """
 
     def __init__(self, accelerator: Any) -> None:
@@ -44,8 +47,7 @@ class InterruptHandler:
         self.caught = number
 
     def receive(self, number: Tensor) -> None:
-        """Take note of how many processes were asked to stop, a number [] on the device, which
-        is not waited for."""
+        """Store how many processes requested a stop, a number [] on the device, without waiting."""
         copied = None
         if number.is_cuda:
             stream = torch.cuda.current_stream(number.device)
@@ -54,12 +56,15 @@ class InterruptHandler:
         self.received.append((number.clone() if copied is None else number, copied))
 
     def should_stop(self) -> bool:
-        """Whether any process was asked to stop; the same answer on all of them. To be called once
-        after each step."""
+        """Return whether any process requested a stop, the same on all of them.
+
+        Call it once after each step.
+        """
         if self.accelerator.num_processes == 1:
             return bool(self.caught)
+        # a GPU is still computing this step: read the request of the step before
         if len(self.received) == (1 if self.accelerator.device.type == "cuda" else 0):
-            return False  # a GPU is still at this step: nobody waits for what is said in it
+            return False
         number, copied = self.received.popleft()
         if copied is not None:
             copied.synchronize()

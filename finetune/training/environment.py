@@ -1,4 +1,4 @@
-"""The environment of a run, and the commands that made it, continue it and use it."""
+"""Software versions and machine of a run, and the commands that start, resume and use it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PACKAGES = ("finetune", "torch", "transformers", "accelerate", "datasets", "toke
 
 
 def environment(device: str, precision: str) -> dict[str, Any]:
-    """Versions, machine and command of this process."""
+    """Return versions, machine and command of this process, for ``environment.json``."""
     versions = {}
     for package in PACKAGES:
         try:
@@ -34,20 +34,20 @@ def environment(device: str, precision: str) -> dict[str, Any]:
 
 
 def command_line() -> str:
-    """The command as it was typed, near enough to type it again."""
+    """Return the command of this process, quoted for a shell."""
     return shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
 
 
 def resume_command(out: str) -> str:
-    """The command that continues an interrupted run: the one that was typed, with --resume."""
+    """Return the command that continues an interrupted run: the same command with --resume."""
     named = any(argument.split("=")[0] == "--out" for argument in sys.argv)
-    parts = [command_line()]
-    parts += [] if named else [f"--out {shlex.quote(out)}"]
-    parts += [] if "--resume" in sys.argv else ["--resume"]
-    return " ".join(parts)
+    words = [command_line()]
+    words += [] if named else [f"--out {shlex.quote(out)}"]
+    words += [] if "--resume" in sys.argv else ["--resume"]
+    return " ".join(words)
 
 
 def predict_command(folder: Path, pairs: bool | None) -> str:
-    """The command that asks a trained model."""
+    """Return a command that predicts with a trained model."""
     second = ' --pair "…"' if pairs else ""
     return f'finetune predict {shlex.quote(str(folder))} --text "…"{second}'

@@ -1,8 +1,9 @@
-"""Which weights learn, how fast, and when: parameter groups, freezing, schedule, arithmetic."""
+"""Parameter groups, AdamW, and the schedule of steps and learning rates."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,7 +18,20 @@ from finetune.types import UserError
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """The steps of a run, as a pure function of configuration and number of examples."""
+    """The steps of a run: their batches, learning rates, evaluations and checkpoints.
+
+    All follow from the configuration and the number of training examples.
+
+    Attributes:
+        num_examples: number of training examples.
+        batch_size: examples per optimizer step.
+        steps_per_epoch: optimizer steps per pass over the training examples.
+        num_steps: optimizer steps of the run.
+        warmup_steps: steps in which the learning rate rises.
+        eval_every: steps between evaluations.
+        save_every: steps between checkpoints.
+        seed: seed of the order of the examples.
+    """
 
     num_examples: int
     batch_size: int
@@ -30,12 +44,12 @@ class Schedule:
 
     @classmethod
     def from_config(cls, config: TrainConfig, num_examples: int) -> Schedule:
-        """The plan for a number of training examples."""
+        """Return the schedule for a number of training examples."""
         per_epoch = math.ceil(num_examples / config.batch_size)
         epochs = config.epochs or default_epochs(per_epoch)
         num_steps = config.steps or max(1, math.ceil(epochs * per_epoch))
-        share = config.warmup < 1
-        warmup = math.ceil(config.warmup * num_steps) if share else int(config.warmup)
+        is_fraction = config.warmup < 1
+        warmup = math.ceil(config.warmup * num_steps) if is_fraction else int(config.warmup)
         eval_every = config.eval_every or per_epoch
         return cls(
             num_examples,
@@ -49,45 +63,48 @@ class Schedule:
         )
 
     def batch(self, step: int) -> list[int]:
-        """The training examples of an optimizer step (counted from 0)."""
-        epoch, place = divmod(step, self.steps_per_epoch)
-        order = _order(self.num_examples, self.seed, epoch)
-        return order[place * self.batch_size : (place + 1) * self.batch_size]
+        """Return the indices of the training examples of a step (from 0)."""
+        epoch, index = divmod(step, self.steps_per_epoch)
+        order = _cached_order(self.num_examples, self.seed, epoch)
+        return order[index * self.batch_size : (index + 1) * self.batch_size]
 
-    def rate(self, step: int) -> float:
-        """Factor on the learning rate in a step: linear warm-up from 0, then linear decay to 0."""
+    def lr_factor(self, step: int) -> float:
+        """Return the factor on the learning rates: linear warm-up from 0, then linear decay to 0.
+
+        >>> schedule = Schedule.from_config(TrainConfig(steps=10, warmup=2, batch_size=1), 100)
+        >>> [schedule.lr_factor(step) for step in (0, 1, 2, 6)]
+        [0.0, 0.5, 1.0, 0.5]
+        """
         if step < self.warmup_steps:
             return step / self.warmup_steps
         return (self.num_steps - step) / max(1, self.num_steps - self.warmup_steps)
 
 
 def default_epochs(steps_per_epoch: int) -> int:
-    """Epochs where none are given: 3, or as many up to 10 as make 500 steps.
+    """Return the default number of epochs: 3, or up to 10 if 3 have fewer than 500 steps.
 
-    Small data sets need more steps than 3 epochs have: what looks like instability of fine-tuning
-    is mostly training stopped too early (Mosbach et al., 2021; Zhang et al., 2021).
+    Small data sets need more steps: most of what looks like instability of fine-tuning comes from
+    stopping too early (Mosbach et al., 2021; Zhang et al., 2021).
     """
     return min(10, max(3, math.ceil(500 / steps_per_epoch)))
 
 
-_orders: dict[tuple[int, int, int], list[int]] = {}
-
-
-def _order(num_examples: int, seed: int, epoch: int) -> list[int]:
-    key = (num_examples, seed, epoch)
-    if key not in _orders:
-        _orders.clear()  # one epoch at a time
-        _orders[key] = epoch_order(*key)
-    return _orders[key]
+@functools.lru_cache(maxsize=1)
+def _cached_order(num_examples: int, seed: int, epoch: int) -> list[int]:
+    return epoch_order(num_examples, seed, epoch)
 
 
 def parameter_groups(head: Any, config: TrainConfig) -> list[dict[str, Any]]:
-    """AdamW groups: by layer-wise rate and by whether weights decay.
+    """Return the groups of AdamW, by learning rate and weight decay.
 
-    The rate of depth d (0 = embeddings, L + 1 = head) is lr * layer_decay^(L + 1 - d) in the
-    encoder (Clark et al., 2020, ELECTRA, appendix B). In the head it is --head-lr, else lr times
-    the head's ``head_lr_factor``; modules in its ``own_learning_rates`` have their own setting (and
-    a rate where that is unset) and do not decay. Nor do biases, norms and other vectors.
+    The learning rate of depth d (0 = embeddings, L + 1 = head) is lr * layer_decay^(L + 1 - d) in
+    the encoder (Clark et al., 2020, ELECTRA, appendix B). In the head it is --head-lr, or lr times
+    the head's ``head_lr_factor``. Modules in the head's ``own_learning_rates`` have a setting for
+    their learning rate and a default, and no weight decay. Biases, norms and other vectors have no
+    weight decay either.
+
+    Raises:
+        UserError: all weights are frozen.
     """
     groups: dict[tuple[float, float], dict[str, Any]] = {}
     peak = config.lr or default_learning_rate(head.encoder.width)
@@ -97,28 +114,28 @@ def parameter_groups(head: Any, config: TrainConfig) -> list[dict[str, Any]]:
         if not weight.requires_grad:
             continue
         depth = head.depth_of(name)
-        rate = peak * config.layer_decay ** (top - depth)
+        lr = peak * config.layer_decay ** (top - depth)
         if depth == top:
-            rate = config.head_lr or peak * head.head_lr_factor
+            lr = config.head_lr or peak * head.head_lr_factor
         decay = config.weight_decay if weight.ndim > 1 else 0.0
-        part = name.partition(".")[0]
-        if part in own:
-            setting, unset = own[part]
-            rate, decay = getattr(config, setting, None) or unset, 0.0
-        group = groups.setdefault((rate, decay), {"params": [], "lr": rate, "weight_decay": decay})
+        module = name.partition(".")[0]
+        if module in own:
+            setting, default = own[module]
+            lr, decay = getattr(config, setting, None) or default, 0.0
+        group = groups.setdefault((lr, decay), {"params": [], "lr": lr, "weight_decay": decay})
         group["params"].append(weight)
     if not groups:
-        raise UserError(f"--freeze {config.freeze} leaves no weight to train.")
+        raise UserError(f"--freeze {config.freeze} leaves no weight to train: freeze less.")
     return [{**group, "peak": group["lr"]} for group in groups.values()]
 
 
 def default_learning_rate(width: int) -> float:
-    """The learning rate where none is given: small encoders need, and bear, larger steps."""
+    """Return the default learning rate: small encoders need, and tolerate, larger steps."""
     return 2e-5 if width >= 512 else 1e-4
 
 
 def make_optimizer(head: Any, config: TrainConfig) -> torch.optim.Optimizer:
-    """AdamW (Loshchilov & Hutter, 2019), fused into one kernel per group."""
+    """Return AdamW (Loshchilov & Hutter, 2019), fused into one kernel per group."""
     betas = (0.9, config.adam_beta2)
     groups = parameter_groups(head, config)
     return torch.optim.AdamW(groups, betas=betas, eps=config.adam_epsilon, fused=True)
@@ -131,6 +148,6 @@ def set_learning_rates(optimizer: torch.optim.Optimizer, factor: float) -> None:
 
 
 def result_settings(config: TrainConfig) -> dict[str, Any]:
-    """The settings that can change what a run computes."""
+    """Return the settings that can change the results of a run."""
     values = dataclasses.asdict(config)
     return {name: value for name, value in values.items() if name not in RESULT_FREE}

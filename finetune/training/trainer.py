@@ -131,7 +131,7 @@ class _Run:
         self.sparse_embeddings = restore.enter_context(sparse)
         if self.sparse_embeddings.note:
             self.reporter.say(self.sparse_embeddings.note)
-        self.optimizer = self.sparse_embeddings.follow(make_optimizer(self.head, self.config))
+        self.optimizer = self.sparse_embeddings.attach(make_optimizer(self.head, self.config))
         self.interrupt = InterruptHandler(self.accelerator)
         self.step = Step(
             self.task, self.head, self.optimizer, self.config, self.accelerator, self.precision,
@@ -174,8 +174,8 @@ class _Run:
         self.reporter.start("training", plan.num_steps, state.step)
         with self.reporter, contextlib.closing(self.data.parts(state.step)) as parts:
             for batches, weight, num_examples in parts:
-                rate = plan.rate(state.step)
-                log.add(*self.step(batches, weight=weight, rate=rate), num_examples)
+                lr_factor = plan.lr_factor(state.step)
+                log.add(*self.step(batches, weight=weight, lr_factor=lr_factor), num_examples)
                 state.step += 1
                 at_end = state.step == plan.num_steps
                 stop = self.interrupt.should_stop()

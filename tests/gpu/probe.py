@@ -170,7 +170,7 @@ def own_steps(size: Size) -> Iterator[Row]:
     stream = iter(batches * 1000)
 
     def take(batch: Batch) -> None:
-        step([batch], weight=1.0, rate=1.0)
+        step([batch], weight=1.0, lr_factor=1.0)
 
     yield "packed: step", f"{median(lambda: take(next(stream)), size):.2f} ms"
     if not size.large:

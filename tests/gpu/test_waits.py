@@ -62,9 +62,9 @@ def test_a_plain_step_waits_for_nothing(
     step = Step(task, head, optimizer, task.config, accelerator, "bf16")
     batches = batches_of(task)
     for batch in batches:  # kernels are loaded, which may wait
-        step([batch], weight=1.0, rate=1.0)
+        step([batch], weight=1.0, lr_factor=1.0)
     with no_waits():
-        results = [step([batch], weight=1.0, rate=1.0) for batch in batches]
+        results = [step([batch], weight=1.0, lr_factor=1.0) for batch in batches]
     assert all(float(loss) > 0 and float(norm) > 0 for loss, norm in results)
 
 

@@ -1,4 +1,4 @@
-"""Freed memory is kept while a run trains, and given back behind it."""
+"""Freed memory is kept during training and returned afterwards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several processes stop after the same step, without a wait for a step in progress."""
+"""Several processes stop after the same step and do not wait for the current one."""
 
 from __future__ import annotations
 
@@ -19,9 +19,7 @@ def interrupt(device: str, num_processes: int) -> InterruptHandler:
     ("device", "expected"),
     [("cpu", [False, False, True, True]), ("cuda", [False, False, False, True])],
 )
-def test_what_was_said_in_a_step_counts_there_or_one_later(
-    device: str, expected: list[bool]
-) -> None:
+def test_a_request_counts_in_its_step_or_the_next(device: str, expected: list[bool]) -> None:
     stop, found = interrupt(device, 2), []
     for number in (0.0, 0.0, 1.0, 1.0):
         message = torch.tensor([3.0, number])
@@ -31,7 +29,7 @@ def test_what_was_said_in_a_step_counts_there_or_one_later(
     assert found == expected
 
 
-def test_one_process_asks_itself() -> None:
+def test_one_process_reads_its_own_signal() -> None:
     stop = interrupt("cpu", 1)
     assert not stop.should_stop()
     stop.caught = 2

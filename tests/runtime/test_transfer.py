@@ -1,4 +1,4 @@
-"""Copies to a device: all tensors of a batch, and through pinned memory where a GPU is meant."""
+"""Copies to a device: all tensors of a batch, through pinned memory to a GPU."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from finetune.preprocessing.batching import pack
-from finetune.runtime import transfer as staging
+from finetune.runtime import transfer
 from finetune.runtime.transfer import batch_to_device, to_device
 from finetune.types import TENSORS, Batch, Encoding
 
@@ -25,9 +25,9 @@ def batch() -> Batch:
 
 @pytest.fixture
 def pinned(monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:
-    """What is pinned; there is no memory to pin without a GPU."""
+    """The tensors that are pinned; without a GPU there is no memory to pin."""
     seen: list[torch.Tensor] = []
-    monkeypatch.setattr(staging, "pinned", lambda value, device: seen.append(value) or value)
+    monkeypatch.setattr(transfer, "pinned", lambda value, device: seen.append(value) or value)
     return seen
 
 
@@ -37,7 +37,7 @@ def test_on_the_cpu_nothing_is_copied(batch: Batch, pinned: list[torch.Tensor]) 
     assert found.targets["label"] is batch.targets["label"] and not pinned
 
 
-def test_all_tensors_go_to_a_gpu_by_way_of_staged_memory(
+def test_all_tensors_go_to_a_gpu_through_pinned_memory(
     batch: Batch, pinned: list[torch.Tensor]
 ) -> None:
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
@@ -50,8 +50,8 @@ def test_all_tensors_go_to_a_gpu_by_way_of_staged_memory(
     assert there.targets["label"].device == GPU
 
 
-def test_pieces_are_counted_before_they_are_out_of_sight(
+def test_subwords_are_counted_before_the_copy(
     batch: Batch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(staging, "to_device", lambda value, device: value)
+    monkeypatch.setattr(transfer, "to_device", lambda value, device: value)
     assert (batch.num_pieces, batch_to_device(batch, GPU).num_pieces) == (None, 4)

@@ -1,4 +1,4 @@
-"""Steps, rates and parameter groups, by hand and against transformers' own schedule."""
+"""Schedule and parameter groups, by hand and against the schedule of transformers."""
 
 from __future__ import annotations
 
@@ -46,31 +46,35 @@ def config(**settings) -> TrainConfig:
         ({"eval_every": 5}, 16, 6, 1, 5),
     ],
 )
-def test_plan(settings, num_examples, steps, warmup, evaluation) -> None:
-    plan = Schedule.from_config(config(**settings), num_examples)
-    assert (plan.num_steps, plan.warmup_steps, plan.eval_every) == (steps, warmup, evaluation)
-    assert plan.save_every == evaluation
+def test_number_of_steps(settings, num_examples, steps, warmup, evaluation) -> None:
+    schedule = Schedule.from_config(config(**settings), num_examples)
+    assert (schedule.num_steps, schedule.warmup_steps, schedule.eval_every) == (
+        steps,
+        warmup,
+        evaluation,
+    )
+    assert schedule.save_every == evaluation
     assert Schedule.from_config(config(**settings, save_every=4), num_examples).save_every == 4
 
 
 @pytest.mark.parametrize(
     ("per_epoch", "epochs"), [(1, 10), (50, 10), (56, 9), (100, 5), (166, 4), (167, 3), (9999, 3)]
 )
-def test_epochs_where_none_are_given(per_epoch: int, epochs: int) -> None:
-    """As many up to 10 as make 500 steps, and 3 at least."""
+def test_default_epochs(per_epoch: int, epochs: int) -> None:
+    """Up to 10 epochs to reach 500 steps, and 3 at least."""
     assert default_epochs(per_epoch) == epochs
-    plan = Schedule.from_config(config(epochs=None, batch_size=1), per_epoch)
-    assert plan.num_steps == epochs * per_epoch
+    schedule = Schedule.from_config(config(epochs=None, batch_size=1), per_epoch)
+    assert schedule.num_steps == epochs * per_epoch
     assert Schedule.from_config(config(epochs=None, steps=7), per_epoch).num_steps == 7
 
 
 @pytest.mark.parametrize(("num_examples", "batch_size"), [(20, 8), (16, 8), (1, 8), (9, 1)])
 def test_batches_cover_each_epoch_once(num_examples: int, batch_size: int) -> None:
-    plan = Schedule.from_config(config(batch_size=batch_size), num_examples)
+    schedule = Schedule.from_config(config(batch_size=batch_size), num_examples)
     epochs = []
     for epoch in range(3):
-        first = epoch * plan.steps_per_epoch
-        batches = [plan.batch(step) for step in range(first, first + plan.steps_per_epoch)]
+        first = epoch * schedule.steps_per_epoch
+        batches = [schedule.batch(step) for step in range(first, first + schedule.steps_per_epoch)]
         assert {len(batch) for batch in batches[:-1]} <= {batch_size}
         order = [index for batch in batches for index in batch]
         assert sorted(order) == list(range(num_examples))
@@ -79,34 +83,34 @@ def test_batches_cover_each_epoch_once(num_examples: int, batch_size: int) -> No
 
 
 def test_batches_are_a_pure_function_of_the_step() -> None:
-    plan = Schedule.from_config(config(), 50)
-    steps = list(range(plan.num_steps))
-    forward = [plan.batch(step) for step in steps]
+    schedule = Schedule.from_config(config(), 50)
+    steps = list(range(schedule.num_steps))
+    forward = [schedule.batch(step) for step in steps]
     torch.manual_seed(123)
-    backward = [plan.batch(step) for step in reversed(steps)][::-1]
+    backward = [schedule.batch(step) for step in reversed(steps)][::-1]
     assert forward == backward
     assert [Schedule.from_config(config(epochs=9.0), 50).batch(step) for step in steps] == forward
     assert [Schedule.from_config(config(seed=2), 50).batch(step) for step in steps] != forward
     forward[0].append(7)
-    assert plan.batch(0) == backward[0], "a caller's change must not come back"
+    assert schedule.batch(0) == backward[0], "a caller's change must not come back"
 
 
 @pytest.mark.parametrize("warmup", [0.0, 0.1, 0.34, 1.0, 5.0, 12.0, 99.0])
-def test_rate_equals_transformers_schedule(warmup: float) -> None:
-    plan = Schedule.from_config(config(steps=12, warmup=warmup), 40)
+def test_learning_rate_equals_that_of_transformers(warmup: float) -> None:
+    schedule = Schedule.from_config(config(steps=12, warmup=warmup), 40)
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
-    schedule = get_linear_schedule_with_warmup(optimizer, plan.warmup_steps, 12)
+    expected = get_linear_schedule_with_warmup(optimizer, schedule.warmup_steps, 12)
     for step in range(12):
-        assert plan.rate(step) == pytest.approx(schedule.get_last_lr()[0], abs=1e-15)
+        assert schedule.lr_factor(step) == pytest.approx(expected.get_last_lr()[0], abs=1e-15)
         optimizer.step()
-        schedule.step()
+        expected.step()
 
 
-def test_set_rate_is_a_factor_on_each_peak() -> None:
+def test_learning_rates_are_a_factor_of_each_peak() -> None:
     one, other = (torch.nn.Parameter(torch.zeros(1)) for _ in "ab")
     groups = [{"params": [one], "peak": 0.5}, {"params": [other], "peak": 2.0}]
     optimizer = torch.optim.SGD(groups, lr=1.0)
-    for factor in (0.5, 0.25):  # a factor on the peak, not on the rate before
+    for factor in (0.5, 0.25):  # a factor on the peak, not on the current rate
         set_learning_rates(optimizer, factor)
         assert [g["lr"] for g in optimizer.param_groups] == [0.5 * factor, 2.0 * factor]
 

@@ -133,9 +133,9 @@ def test_every_family_reads_its_rows_through_the_embedding(family: str) -> None:
     ("setting", "share", "freeze", "rows", "reason"),
     [
         ("auto", 0.59, "none", 177, ""),
-        ("auto", 0.6, "none", 300, "180 of 300 pieces of the vocabulary occur"),
+        ("auto", 0.6, "none", 300, "180 of 300 subwords of the vocabulary occur"),
         ("on", 0.6, "none", 180, ""),
-        ("on", 1.0, "none", 300, "300 of 300 pieces of the vocabulary occur"),
+        ("on", 1.0, "none", 300, "300 of 300 subwords of the vocabulary occur"),
         ("off", 0.1, "none", 300, "it is off"),
         ("auto", 0.1, "embeddings", 300, "the embeddings are frozen (--freeze)"),
         ("auto", 0.1, "1", 300, "the embeddings are frozen (--freeze)"),
@@ -156,7 +156,7 @@ def test_which_rows_are_trained(
     vocabulary = SparseEmbeddings(head, setting, [Encoded.of([[encoding]])])
     assert len(table_of(dict(head.named_parameters()))) == rows
     assert vocabulary.reason == reason
-    assert vocabulary.note.startswith(f"{rows} of 300 pieces") == (not reason)
+    assert vocabulary.note.startswith(f"{rows} of 300 subwords") == (not reason)
     with vocabulary:
         assert len(table_of(head.state_dict())) == 300
     assert len(table_of(dict(head.named_parameters()))) == 300
@@ -170,7 +170,7 @@ def test_on_is_refused_where_the_model_forbids_it(place: Path) -> None:
         SparseEmbeddings(head, "on", [])
     head = task.head()
     head.encoder.model.config.model_type = "unheard"
-    with pytest.raises(ValueError, match=r"no test shows that unheard models only look rows up"):
+    with pytest.raises(ValueError, match=r"no test shows that unheard models use their embeddings"):
         SparseEmbeddings(head, "on", [])
 
 

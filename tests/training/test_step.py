@@ -49,5 +49,5 @@ def test_a_step_puts_every_module_in_training_mode(tmp_path: Path) -> None:
     step = Step(task, head, make_optimizer(head, config), config, Accelerator(cpu=True), "fp32")
     assert all(module.training for module in head.modules()), "from_pretrained leaves eval mode"
     head.eval()  # as prediction leaves it
-    step(batches_of(task, (7,)), weight=1.0, rate=1.0)
+    step(batches_of(task, (7,)), weight=1.0, lr_factor=1.0)
     assert all(module.training for module in head.modules())
