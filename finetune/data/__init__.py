@@ -1,16 +1,14 @@
-"""Reading data: hub sets, JSON Lines, CSV, TSV, Parquet, CoNLL, CoNLL-U, standoff -> examples.
+"""Reading data: files of any format, folders and hub data sets become examples.
 
 Importing this package imports the standard library only.
 """
 
-from finetune.data.checks import check_data
+from finetune.data.checks import Finding, check_data, document_notes, render
 from finetune.data.dataset import DataError, Dataset, fingerprint, hold_out
-from finetune.data.documents import document_notes
-from finetune.data.findings import Finding, render
 from finetune.data.folds import assign_folds
-from finetune.data.hub import ALIASES, hub_set
+from finetune.data.hub import ALIASES, hub_dataset
 from finetune.data.texts import read_numbered_split, read_numbered_texts, read_text, read_text_file
-from finetune.data.tokens import kind_of, read_gold, read_token_file, read_tokens
+from finetune.data.tokens import data_kind, read_gold, read_token_file, read_tokens
 
 __all__ = [
     "ALIASES",
@@ -19,11 +17,11 @@ __all__ = [
     "Finding",
     "assign_folds",
     "check_data",
+    "data_kind",
     "document_notes",
     "fingerprint",
     "hold_out",
-    "hub_set",
-    "kind_of",
+    "hub_dataset",
     "read_gold",
     "read_numbered_split",
     "read_numbered_texts",

@@ -1,49 +1,114 @@
-"""The data doctor: what a data set holds, and what in it will spoil training or scores."""
+"""Data checks: statistics of a data set, and problems that will spoil training or scores."""
 
 from __future__ import annotations
 
 import itertools
-from collections import Counter
+import math
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from statistics import mean, median
-from typing import Any
+from typing import Any, Literal
 
-from finetune.data.dataset import Dataset
-from finetune.data.documents import check_documents
-from finetune.data.duplicates import leaks, repeated
-from finetune.data.findings import Finding, first_places, gold_of, texts_of
-from finetune.data.span_checks import check_spans
+from finetune.data.dataset import Dataset, normalized_texts, texts_of
+from finetune.data.spans import (
+    COVERED_PER_MILLE,
+    crossing_pairs,
+    inner_spans,
+    multi_label_spans,
+    proposed_width,
+    width_recall,
+)
 from finetune.data.tag_schemes import detect_scheme, illegal_transitions
-from finetune.types import Example, TextExample, TokenExample
+from finetune.types import Example, Span, TextExample, TokenExample
 
-PieceCounts = Callable[[Sequence[Any]], Sequence[Any]]
-"""A tokenizer's view: texts -> pieces of each text, or lists of words -> pieces of each word."""
+SubwordCounter = Callable[[Sequence[Any]], Sequence[Any]]
+"""Maps texts to the number of subwords of each, or lists of words to a list of numbers for each."""
 
-_MOST_LABELS = 20
+_MAX_LOCATIONS = 5
+_MAX_LABELS = 20
 _CHUNK = 1000
 
 
-def check_data(
-    dataset: Dataset, *, piece_counts: PieceCounts | None = None, max_length: int = 512
-) -> list[Finding]:
-    """Look at a data set for problems; with ``piece_counts`` also through a tokenizer.
+@dataclass(frozen=True)
+class Finding:
+    """One fact or problem of the data.
 
-    ``piece_counts`` takes a list of texts and returns the number of pieces of each; for words it
-    takes a list of sentences (lists of words) and returns the number of pieces of each word.
-    ``max_length`` is the longest sequence of the model in tokens.
+    Attributes:
+        level: An ``error`` stops training or makes its score meaningless, a ``warning`` probably
+            costs quality, an ``info`` is a statistic.
+        check: Name of the check.
+        locations: The first few ``file:line``.
+        lines: A table to print below the message.
     """
-    findings = [*_overview(dataset), *check_documents(dataset), *_labels(dataset)]
-    findings += [*_unseen(dataset), *check_spans(dataset)]
-    scheme = detect_scheme(
-        [row.tags or () for row in _tagged(itertools.chain(*dataset.splits.values()))]
-    )
-    for split, examples in dataset.splits.items():
-        findings += _content(split, examples, max_length, piece_counts is None)
-        findings += _transitions(split, examples, scheme)
-        findings += repeated(split, examples)
-        if piece_counts is not None:
-            findings += _pieces(split, examples, piece_counts, max_length)
-    return findings + list(leaks(dataset))
+
+    level: Literal["error", "warning", "info"]
+    check: str
+    message: str
+    locations: tuple[str, ...] = ()
+    lines: tuple[str, ...] = ()
+
+
+def check_data(
+    dataset: Dataset, *, count_subwords: SubwordCounter | None = None, max_length: int = 512
+) -> list[Finding]:
+    """Check a data set for problems, also through a tokenizer if ``count_subwords`` is given.
+
+    Args:
+        dataset: The data set, as read by ``read_text`` or ``read_tokens``.
+        count_subwords: Maps texts to the number of subwords of each; for words it maps sentences
+            (lists of words) to the numbers of subwords of their words.
+        max_length: The longest sequence of the model in tokens.
+
+    >>> print(render(check_data(read_text("examples/data/sentiment"))))
+    """
+    findings = [*_overview(dataset), *_documents(dataset), *_labels(dataset)]
+    findings += [*_unseen_labels(dataset), *_spans(dataset)]
+    tags = [row.tags for rows in dataset.splits.values() for row in _tagged(rows)]
+    scheme = detect_scheme(tags)
+    for split, rows in dataset.splits.items():
+        findings += _content(split, rows)
+        if count_subwords is None:
+            findings += _long_texts(split, rows, max_length)
+        findings += _transitions(split, rows, scheme)
+        findings += _duplicates(split, rows)
+        if count_subwords is not None:
+            findings += _subwords(split, rows, count_subwords, max_length)
+    return [*findings, *_leaks(dataset)]
+
+
+def render(findings: Iterable[Finding]) -> str:
+    """Return the findings as text, errors last where they are seen, with a line of totals."""
+    order = {"info": 0, "warning": 1, "error": 2}
+    ranked = sorted(findings, key=lambda finding: order[finding.level])
+    lines = []
+    for finding in ranked:
+        lines.append(f"{finding.level:<8} {finding.check:<11} {finding.message}")
+        lines += [f"{'':<20} {line}" for line in finding.lines]
+        lines += [f"{'':<20} at {location}" for location in finding.locations]
+    totals = Counter(finding.level for finding in ranked)
+    lines.append(f"{totals['error']} errors, {totals['warning']} warnings")
+    return "\n".join(lines)
+
+
+def _first(locations: Sequence[str]) -> tuple[str, ...]:
+    """Return the first few locations, and the number of the others."""
+    rest = len(locations) - _MAX_LOCATIONS
+    return tuple(locations[:_MAX_LOCATIONS]) + ((f"… and {rest:,} more",) if rest > 0 else ())
+
+
+def _gold_labels(example: Example) -> list[str] | None:
+    """Return the labels of an example (of its spans, else of its words), None without gold."""
+    if isinstance(example, TokenExample):
+        if example.spans is not None:
+            return [span.label for span in example.spans]
+        return None if example.tags is None else list(example.tags)
+    if example.label is None:
+        return None
+    return list(example.label) if isinstance(example.label, tuple) else [str(example.label)]
+
+
+# --- sizes and labels --------------------------------------------------------------------------
 
 
 def _overview(dataset: Dataset) -> Iterator[Finding]:
@@ -57,15 +122,17 @@ def _overview(dataset: Dataset) -> Iterator[Finding]:
         message = "no validation split: training will hold out every tenth example of train"
         yield Finding("info", "splits", message)
     for split, rows in dataset.splits.items():
-        yield Finding("info", "lengths", f"{split}: {_lengths(rows)}")
+        lengths = _summary("words", [_num_words(row) for row in rows])
+        if not isinstance(rows[0], TokenExample):
+            sizes_in_characters = [sum(map(len, texts_of(row))) for row in rows]
+            lengths += f"; {_summary('characters', sizes_in_characters)}"
+        yield Finding("info", "lengths", f"{split}: {lengths}")
 
 
-def _lengths(rows: Sequence[Example]) -> str:
-    if isinstance(rows[0], TokenExample):
-        return _summary("words", [len(row.words) for row in rows if isinstance(row, TokenExample)])
-    texts = [texts_of(row) for row in rows]
-    words = _summary("words", [sum(len(text.split()) for text in pair) for pair in texts])
-    return f"{words}; {_summary('characters', [sum(map(len, pair)) for pair in texts])}"
+def _num_words(example: Example) -> int:
+    if isinstance(example, TokenExample):
+        return len(example.words)
+    return sum(len(text.split()) for text in texts_of(example))
 
 
 def _summary(unit: str, sizes: Sequence[int]) -> str:
@@ -78,14 +145,14 @@ def _summary(unit: str, sizes: Sequence[int]) -> str:
 
 def _labels(dataset: Dataset) -> Iterator[Finding]:
     for split, rows in dataset.splits.items():
-        gold = [names for row in rows if (names := gold_of(row)) is not None]
-        without = [row.where for row in rows if gold_of(row) is None]
+        gold = [labels for row in rows if (labels := _gold_labels(row)) is not None]
+        without = [row.where for row in rows if _gold_labels(row) is None]
         if without:
             level = "info" if split.startswith("test") else "warning"
             message = f"{split}: {len(without):,} of {len(rows):,} examples have no label"
             if split == "train" and not gold:
                 level, message = "error", "train: no example has a label (--columns label=NAME?)"
-            yield Finding(level, "labels", message, first_places(without))
+            yield Finding(level, "labels", message, _first(without))
         numbers = [row.label for row in rows
                    if isinstance(row, TextExample) and isinstance(row.label, float)]  # fmt: skip
         counts = Counter(itertools.chain.from_iterable(gold))
@@ -94,13 +161,10 @@ def _labels(dataset: Dataset) -> Iterator[Finding]:
             yield Finding("info", "labels", f"{split}: numbers {spread}")
         elif counts:
             yield Finding("info", "labels", f"{split}: {_distribution(counts, rows[0])}")
-        if split == "train" and len(set(numbers or counts)) == 1 and not _has_spans(rows):
+        spans = any(isinstance(row, TokenExample) and row.spans is not None for row in rows)
+        if split == "train" and len(set(numbers or counts)) == 1 and not spans:
             message = f"train: the only label is {next(iter(counts))!r}: there is nothing to learn"
             yield Finding("error", "labels", message)
-
-
-def _has_spans(rows: Sequence[Example]) -> bool:
-    return any(isinstance(row, TokenExample) and row.spans is not None for row in rows)
 
 
 def _distribution(counts: Counter[str], example: Example) -> str:
@@ -108,62 +172,110 @@ def _distribution(counts: Counter[str], example: Example) -> str:
     unit = "labels"
     if isinstance(example, TokenExample):
         unit = "tags" if example.spans is None else "spans"
-    shares = [f"{name} {count:,} ({100 * count / total:.1f}%)"
-              for name, count in counts.most_common(_MOST_LABELS)]  # fmt: skip
-    rest = f", … ({len(counts)} in all)" if len(counts) > _MOST_LABELS else ""
-    return f"{total:,} {unit}: {', '.join(shares)}{rest}"
+    listed = [f"{name} {count:,} ({100 * count / total:.1f}%)"
+              for name, count in counts.most_common(_MAX_LABELS)]  # fmt: skip
+    rest = f", … ({len(counts)} in all)" if len(counts) > _MAX_LABELS else ""
+    return f"{total:,} {unit}: {', '.join(listed)}{rest}"
 
 
-def _unseen(dataset: Dataset) -> Iterator[Finding]:
-    """Labels that only one side has: unlearnable in evaluation data, unmeasured in train."""
-    names = {
-        split: Counter(name for row in rows for name in gold_of(row) or ())
+def _unseen_labels(dataset: Dataset) -> Iterator[Finding]:
+    """Report labels that occur in evaluation data but not in train, and the reverse."""
+    labels = {
+        split: Counter(name for row in rows for name in _gold_labels(row) or ())
         for split, rows in dataset.splits.items()
         if not any(isinstance(r, TextExample) and isinstance(r.label, float) for r in rows)
     }
-    train = names.pop("train", None)
+    train = labels.pop("train", None)
     if not train:
         return
-    for split, counts in names.items():
+    for split, counts in labels.items():
         missing = {name: count for name, count in counts.items() if name not in train}
         if missing:
             listed = ", ".join(f"{name} ({count:,})" for name, count in missing.items())
             refused = isinstance(dataset.splits[split][0], TextExample)
-            what = "training refuses them" if refused else "no model can predict them"
-            message = f"{split}: labels that train never has, and {what}: {listed}"
+            effect = "training refuses them" if refused else "no model can predict them"
+            message = f"{split}: labels that train does not have, so {effect}: {listed}"
             yield Finding("error" if refused else "warning", "labels", message)
         absent = [name for name in train if name not in counts]
         if absent and counts:
-            message = f"{split}: never has {', '.join(absent[:_MOST_LABELS])}, which train has"
+            message = f"{split}: never has {', '.join(absent[:_MAX_LABELS])}, which train has"
             yield Finding("info", "labels", message)
 
 
-def _content(
-    split: str, rows: Sequence[Example], max_length: int, by_words: bool
-) -> Iterator[Finding]:
-    """Empty texts, damaged characters, and texts too long by words alone."""
+# --- documents ---------------------------------------------------------------------------------
+
+
+def document_notes(split: str, rows: Sequence[Example]) -> list[str]:
+    """Return notes on sentences without a document, and on documents in several pieces."""
+    return [finding.message for finding in _document_problems(split, _token_examples(rows))]
+
+
+def _documents(dataset: Dataset) -> Iterator[Finding]:
+    splits = {split: _token_examples(rows) for split, rows in dataset.splits.items()}
+    if not any(splits.values()):
+        return
+    if all(row.document is None for rows in splits.values() for row in rows):
+        message = "no sentence names its document, which training with --context would need"
+        yield Finding("info", "documents", message)
+        return
+    for split, rows in splits.items():
+        if sizes := [len(document) for document in _consecutive_documents(rows)]:
+            message = (
+                f"{split}: {len(sizes):,} documents of {mean(sizes):.1f} sentences on average, the "
+                f"longest of {max(sizes):,}"
+            )
+            yield Finding("info", "documents", message)
+        yield from _document_problems(split, rows)
+
+
+def _document_problems(split: str, rows: Sequence[TokenExample]) -> Iterator[Finding]:
+    if unnamed := [row.where for row in rows if row.document is None]:
+        message = f"{split}: {len(unnamed):,} of {len(rows):,} sentences name no document"
+        message += ": --context has nothing to add to them"
+        yield Finding("warning", "documents", message, _first(unnamed))
+    begun: set[str | None] = set()
+    again = []
+    for document in _consecutive_documents(rows):
+        if document[0].document in begun:
+            again.append(document[0].where)
+        begun.add(document[0].document)
+    if again:
+        message = f"{split}: documents continue {len(again):,} times after another one began"
+        message += ": --context ends there (keep the sentences of a document together)"
+        yield Finding("warning", "documents", message, _first(again))
+
+
+def _consecutive_documents(rows: Sequence[TokenExample]) -> list[list[TokenExample]]:
+    groups = itertools.groupby(rows, key=lambda row: row.document)
+    return [list(document) for name, document in groups if name is not None]
+
+
+def _token_examples(rows: Sequence[Example]) -> list[TokenExample]:
+    return [row for row in rows if isinstance(row, TokenExample)]
+
+
+# --- texts, tags and subwords ------------------------------------------------------------------
+
+
+def _content(split: str, rows: Sequence[Example]) -> Iterator[Finding]:
     empty = [row.where for row in rows if not all(text.strip() for text in texts_of(row))]
     if empty:
         message = f"{split}: {len(empty):,} examples with an empty text"
-        yield Finding("warning", "empty", message, first_places(empty))
+        yield Finding("warning", "empty", message, _first(empty))
     damaged = [row.where for row in rows if any("\ufffd" in text for text in texts_of(row))]
     if damaged:
         message = f"{split}: {len(damaged):,} examples with U+FFFD, the mark of a lost character"
-        yield Finding("warning", "characters", message, first_places(damaged))
-    if by_words:
-        too_long = [row.where for row in rows if _num_words(row) > max_length]
-        if too_long:
-            words = isinstance(rows[0], TokenExample)
-            what = "will be read in windows" if words else "so surely more tokens"
-            message = f"{split}: {len(too_long):,} examples have more than {max_length} words, "
-            level = "info" if words else "warning"
-            yield Finding(level, "lengths", message + what, first_places(too_long))
+        yield Finding("warning", "characters", message, _first(damaged))
 
 
-def _num_words(example: Example) -> int:
-    if isinstance(example, TokenExample):
-        return len(example.words)
-    return sum(len(text.split()) for text in texts_of(example))
+def _long_texts(split: str, rows: Sequence[Example], max_length: int) -> Iterator[Finding]:
+    """Report texts that are too long by their number of words alone."""
+    too_long = [row.where for row in rows if _num_words(row) > max_length]
+    if too_long:
+        words = isinstance(rows[0], TokenExample)
+        effect = "will be read in windows" if words else "so surely more tokens"
+        message = f"{split}: {len(too_long):,} examples have more than {max_length} words, {effect}"
+        yield Finding("info" if words else "warning", "lengths", message, _first(too_long))
 
 
 def _tagged(rows: Iterable[Example]) -> list[TokenExample]:
@@ -171,64 +283,226 @@ def _tagged(rows: Iterable[Example]) -> list[TokenExample]:
 
 
 def _transitions(split: str, rows: Sequence[Example], scheme: str | None) -> Iterator[Finding]:
-    """Tags that stand where their scheme does not allow them."""
+    """Report tags that may not follow the tag before them."""
     tagged = _tagged(rows)
     if scheme is None or not tagged:
         return
-    places = []
+    locations = []
     for row in tagged:
         tags = row.tags or ()
-        for at in illegal_transitions(tags, scheme):
-            if at < len(tags):
-                before = tags[at - 1] if at else "the start"
-                places.append(f"{row.where}, word {at} ({row.words[at]!r}: {tags[at]} after "
-                              f"{before})")  # fmt: skip
+        for i in illegal_transitions(tags, scheme):
+            if i < len(tags):
+                before = tags[i - 1] if i else "the start"
+                locations.append(f"{row.where}, word {i} ({row.words[i]!r}: {tags[i]} after "
+                                 f"{before})")  # fmt: skip
     message = f"{split}: tag scheme {scheme}"
-    if not places:
-        yield Finding("info", "scheme", f"{message}, every tag in its place")
+    if not locations:
+        yield Finding("info", "scheme", f"{message}, all transitions legal")
         return
-    message += f", {len(places):,} tags where they may not stand (each is read as a new span)"
-    yield Finding("warning", "scheme", message, first_places(places))
+    message += f", {len(locations):,} illegal tags (each is read as the start of a span)"
+    yield Finding("warning", "scheme", message, _first(locations))
 
 
-def _pieces(
-    split: str, rows: Sequence[Example], piece_counts: PieceCounts, max_length: int
+def _subwords(
+    split: str, rows: Sequence[Example], count_subwords: SubwordCounter, max_length: int
 ) -> Iterator[Finding]:
-    """What a tokenizer makes of the split: vanishing words, lengths, and what will not fit."""
+    """Report words without subwords, lengths, and examples that exceed the model."""
     totals: list[int] = []
     vanished: list[str] = []
-    for chunk in _chunks(rows):
-        for row, counts in zip(chunk, _counted(chunk, piece_counts), strict=True):
-            totals.append(sum(counts))
-            if isinstance(row, TokenExample):
-                vanished += [f"{row.where}, word {i} ({row.words[i]!r})"
-                             for i, count in enumerate(counts) if count == 0]  # fmt: skip
+    for row, counts in zip(rows, _subword_counts(rows, count_subwords), strict=True):
+        totals.append(sum(counts))
+        if isinstance(row, TokenExample):
+            vanished += [f"{row.where}, word {i} ({row.words[i]!r})"
+                         for i, count in enumerate(counts) if count == 0]  # fmt: skip
     longest = max(range(len(rows)), key=totals.__getitem__)
-    message = f"{split}: {_summary('pieces', totals)}"
-    yield Finding("info", "pieces", message, (f"{rows[longest].where} (the longest)",))
+    message = f"{split}: {_summary('subwords', totals)}"
+    yield Finding("info", "subwords", message, (f"{rows[longest].where} (the longest)",))
     if vanished:
-        message = f"{split}: {len(vanished):,} words have no pieces (they get a placeholder)"
-        yield Finding("warning", "pieces", message, first_places(vanished))
-    special = 3 if len(texts_of(rows[0])) == 2 else 2
+        message = f"{split}: {len(vanished):,} words have no subwords (they get a placeholder)"
+        yield Finding("warning", "subwords", message, _first(vanished))
+    num_special = 3 if len(texts_of(rows[0])) == 2 else 2
     over = [row.where for row, total in zip(rows, totals, strict=True)
-            if total + special > max_length]  # fmt: skip
+            if total + num_special > max_length]  # fmt: skip
     if over:
         words = isinstance(rows[0], TokenExample)
-        what = "will be read in windows" if words else "will be cut, unless read in windows"
-        message = f"{split}: {len(over):,} examples exceed {max_length} tokens: they {what}"
-        yield Finding("info" if words else "warning", "lengths", message, first_places(over))
+        effect = "will be read in windows" if words else "will be cut, unless read in windows"
+        message = f"{split}: {len(over):,} examples exceed {max_length} tokens: they {effect}"
+        yield Finding("info" if words else "warning", "lengths", message, _first(over))
 
 
-def _counted(rows: Sequence[Example], piece_counts: PieceCounts) -> Iterator[Sequence[int]]:
-    """Pieces of each word of each sentence, or of each text of each example."""
-    if isinstance(rows[0], TokenExample):
-        yield from piece_counts([list(r.words) for r in rows if isinstance(r, TokenExample)])
-        return
-    flat = iter(piece_counts([text for row in rows for text in texts_of(row)]))
-    for row in rows:
-        yield list(itertools.islice(flat, len(texts_of(row))))
-
-
-def _chunks(rows: Sequence[Example]) -> Iterator[Sequence[Example]]:
+def _subword_counts(
+    rows: Sequence[Example], count_subwords: SubwordCounter
+) -> Iterator[Sequence[int]]:
+    """Yield the numbers of subwords of each word of a sentence, or of each text of an example."""
     for start in range(0, len(rows), _CHUNK):
-        yield rows[start : start + _CHUNK]
+        chunk = rows[start : start + _CHUNK]
+        if isinstance(rows[0], TokenExample):
+            yield from count_subwords([list(row.words) for row in _token_examples(chunk)])
+            continue
+        counts = iter(count_subwords([text for row in chunk for text in texts_of(row)]))
+        for row in chunk:
+            yield list(itertools.islice(counts, len(texts_of(row))))
+
+
+# --- duplicates --------------------------------------------------------------------------------
+
+
+def _duplicates(split: str, rows: Sequence[Example]) -> Iterator[Finding]:
+    """Report examples of a split with equal texts, and those with different labels."""
+    groups: dict[tuple[str, ...], list[Example]] = defaultdict(list)
+    for row in rows:
+        groups[normalized_texts(row)].append(row)
+    repeated = [group for group in groups.values() if len(group) > 1]
+    if repeated:
+        extra = sum(len(group) - 1 for group in repeated)
+        percent = 100 * extra / len(rows)
+        message = f"{split}: {extra:,} examples ({percent:.1f}%) repeat another of the split"
+        yield Finding("info", "duplicates", message, _first([g[1].where for g in repeated]))
+    conflicts = [pair for group in repeated if (pair := _conflict(group)) is not None]
+    if conflicts:
+        message = f"{split}: {len(conflicts):,} repeated texts have different labels"
+        locations = [f"{a.where} and {b.where}" for a, b in conflicts]
+        yield Finding("warning", "duplicates", message, _first(locations))
+
+
+def _conflict(group: Sequence[Example]) -> tuple[Example, Example] | None:
+    """Return the first two examples of the group whose gold differs."""
+    labeled = [row for row in group if _gold_labels(row) is not None]
+    different = (row for row in labeled if _gold(row) != _gold(labeled[0]))
+    return next(((labeled[0], row) for row in different), None)
+
+
+def _gold(example: Example) -> Any:
+    if isinstance(example, TokenExample):
+        return example.tags, example.spans
+    return set(example.label) if isinstance(example.label, tuple) else example.label
+
+
+def _leaks(dataset: Dataset) -> Iterator[Finding]:
+    """Report evaluation examples that are in an earlier split too."""
+    seen: dict[tuple[str, ...], tuple[str, str]] = {}
+    for split, rows in dataset.splits.items():
+        found: dict[str, list[str]] = defaultdict(list)
+        for row in rows:
+            earlier, where = seen.setdefault(normalized_texts(row), (split, row.where))
+            if earlier != split:
+                found[earlier].append(f"{row.where} = {where}")
+        for earlier, locations in found.items():
+            percent = 100 * len(locations) / len(rows)
+            message = f"{split}: {len(locations):,} examples ({percent:.1f}%) are also in {earlier}"
+            level = "warning" if earlier == "train" else "info"
+            yield Finding(level, "leak", message, _first(locations))
+
+
+# --- spans -------------------------------------------------------------------------------------
+
+LocatedSpans = Sequence[tuple[str, Sequence[Span]]]
+"""The ``file:line`` and the spans of each example that has gold."""
+
+
+def _spans(dataset: Dataset) -> Iterator[Finding]:
+    """Report widths, nesting, several labels and crossing of spans."""
+    rows = {
+        split: [(row.where, row.spans) for row in _token_examples(examples)
+                if row.spans is not None]
+        for split, examples in dataset.splits.items()
+    }  # fmt: skip
+    yield from _span_widths(rows)
+    for split, examples in rows.items():
+        yield from _nesting(split, examples, rows.get("train", ()))
+        yield from _several_labels(split, examples)
+        yield from _crossing(split, examples)
+
+
+def _widths(rows: LocatedSpans) -> list[int]:
+    return [span.end - span.start for _, spans in rows for span in spans]
+
+
+def _span_widths(rows: dict[str, LocatedSpans]) -> Iterator[Finding]:
+    train = _widths(rows.get("train", ()))
+    if not train:
+        return
+    limit, widest = proposed_width(train), max(train)
+    covered = sum(width <= limit for width in train) / len(train)
+    message = f"train: spans are up to {_words(widest)} wide; --max-width {limit} covers "
+    message += "all of them" if limit == widest else f"{_percent(covered)} of them"
+    table = [f"{limit:>9}  {_percent(fraction):>7}  {wider:>9,}"
+             for limit, fraction, wider in width_recall(train)]  # fmt: skip
+    lines = ("max width   covers      wider", *table) if widest > 1 else ()
+    yield Finding("info", "widths", message, lines=lines)
+    for split, examples in rows.items():
+        widths = _widths(examples)
+        wider = sum(width > limit for width in widths)
+        if split != "train" and wider:
+            message = f"{split}: {_fraction(wider, len(widths))} are wider than {_words(limit)}"
+            yield Finding("info", "widths", f"{message} and out of reach of that limit")
+
+
+def _nesting(split: str, rows: LocatedSpans, train: LocatedSpans) -> Iterator[Finding]:
+    inner = sum(len(inner_spans(spans)) for _, spans in rows)
+    if not inner:
+        return
+    message = f"{split}: {_fraction(inner, len(_widths(rows)))} are inside a wider one"
+    unseen = train and not any(inner_spans(spans) for _, spans in train)
+    if unseen:
+        message += ", but none in train is: no model learns this"
+    elif same := sum(_num_inside_same_type(spans) for _, spans in rows):
+        message += f", {same:,} of them inside one of the same type"
+        unseen = train and not any(_num_inside_same_type(spans) for _, spans in train)
+        message += ", as none in train is: no model learns this" if unseen else ""
+    yield Finding("warning" if unseen else "info", "nesting", message)
+
+
+def _num_inside_same_type(spans: Sequence[Span]) -> int:
+    repeated = [name for name, count in Counter(s.label for s in spans).items() if count > 1]
+    return sum(len(inner_spans(s for s in spans if s.label == name)) for name in repeated)
+
+
+def _several_labels(split: str, rows: LocatedSpans) -> Iterator[Finding]:
+    """Report spans with several labels, of which a model without --multi-label predicts one."""
+    locations, unreachable = [], 0
+    for where, spans in rows:
+        for same in multi_label_spans(spans):
+            names = ", ".join(span.label for span in same)
+            locations.append(f"{where}, words {same[0].start} to {same[0].end} ({names})")
+            unreachable += len(same) - 1
+    if locations:
+        message = (
+            f"{split}: {len(locations):,} spans have several labels: --multi-label keeps them all"
+        )
+        level = _level(split, unreachable, len(_widths(rows)))
+        yield Finding(level, "labels", message, _first(locations))
+
+
+def _crossing(split: str, rows: LocatedSpans) -> Iterator[Finding]:
+    """Report pairs of spans that share words without one being inside the other."""
+    locations = [
+        f"{where}, words {a.start} to {a.end} ({a.label}) and {b.start} to {b.end} ({b.label})"
+        for where, spans in rows
+        for a, b in crossing_pairs(spans)
+    ]
+    if locations:
+        message = (
+            f"{split}: {len(locations):,} pairs of spans cross: --decoding overlapping keeps both"
+        )
+        level = _level(split, len(locations), len(_widths(rows)))
+        yield Finding(level, "nesting", message, _first(locations))
+
+
+def _level(split: str, unreachable: int, total: int) -> Literal["warning", "info"]:
+    """Return a warning if train loses more spans than a proposed width may."""
+    many = unreachable * 1000 > total * (1000 - COVERED_PER_MILLE)
+    return "warning" if split == "train" and many else "info"
+
+
+def _fraction(count: int, total: int) -> str:
+    return f"{count:,} of {total:,} spans ({100 * count / total:.1f}%)"
+
+
+def _percent(fraction: float) -> str:
+    """Return a percentage with two digits, rounded down: 100 % is all."""
+    return f"{math.floor(fraction * 10_000) / 100:.2f}%"
+
+
+def _words(number: int) -> str:
+    return f"{number:,} word" + ("s" if number != 1 else "")

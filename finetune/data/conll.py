@@ -1,6 +1,6 @@
 """Words in columns: CoNLL files of any width, GermEval, GENIA's levels of tags, and CoNLL-U.
 
-One word a line, its columns separated by tabs or by blanks, a blank line after each sentence.
+One word per line, its columns separated by tabs or by blanks, and a blank line after each sentence.
 ``-DOCSTART-`` lines (also as the first word of a sentence) and ``# newdoc`` begin documents.
 """
 
@@ -9,15 +9,18 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from finetune.data.dataset import DataError
-from finetune.data.files import TAG, Line, Opened
+from finetune.data.files import DataFile, Line, ReadOptions
+from finetune.data.tag_schemes import SPAN_TAG
+from finetune.data.token_records import Sentences, TokenRecord
 from finetune.types import perhaps
 
-CONLLU = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
-NAMES = {
+CONLLU_COLUMNS = (
+    "id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc"
+)  # fmt: skip
+COLUMN_NAMES = {
     1: ("word",),
     2: ("word", "tag"),
     3: ("word", "pos", "chunk"),
@@ -25,17 +28,22 @@ NAMES = {
     5: ("word", "lemma", "pos", "chunk", "ner"),
 }
 """Names of the columns by their number: CoNLL-2000 has 3, CoNLL-2003 has 4 (German: 5)."""
+_OTHER_NAMES = {"tags": "tag", "words": "word", "pos_tags": "pos", "chunk_tags": "chunk",
+                "ner_tags": "ner", "word": "form"}  # fmt: skip
 
-_LOOKED_AT = 400  # lines that decide on the layout
+_NUM_LAYOUT_LINES = 400  # lines that decide on the layout
 _COMMENT = re.compile(r"# *(id|sent_id|text|newdoc|newpar|global)\b.*=|# *new(doc|par)\b")
 _NEW_DOCUMENT = re.compile(r"# *newdoc\b(?: *(?:id)? *= *)?(.*)")
 
 
 class Layout(NamedTuple):
-    """Where in a line the word and its tags are.
+    """The columns of a file.
 
-    ``tags`` has several columns for nested annotation, none where there is only a word.
-    ``indexed`` files number their words in column 0; any line that begins with # is a comment.
+    Attributes:
+        word: Index of the column of words.
+        tags: Indices of the tag columns: several for nested annotation, none for words alone.
+        tabs: True if tabs separate columns, False for blanks.
+        indexed: True if column 0 numbers the words; then every line with # is a comment.
     """
 
     num_columns: int
@@ -46,97 +54,78 @@ class Layout(NamedTuple):
     conllu: bool = False
 
 
-class Sentence(NamedTuple):
-    """The words of a sentence, its tags (one tuple for each tag column), and where it begins."""
+def read_conll(file: DataFile, options: ReadOptions) -> Sentences:
+    """Read the sentences of a file.
 
-    words: tuple[str, ...]
-    layers: tuple[tuple[str, ...], ...]
-    where: str
-    document: str | None
-
-
-@dataclass
-class Columns:
-    """An opened file of words in columns."""
-
-    name: str
-    layout: Layout
-    records: Iterator[Sentence]
-
-
-def open_columns(file: Opened, columns: Mapping[str, str], ragged: bool = False) -> Columns:
-    """The sentences of a file; with ``ragged`` a row needs no more than its word.
-
-    ``columns`` may name the column of the roles words and tags by number (from 0; -1 is the last)
-    or by its usual name; tags also as several numbers, ``1,2``, for nested annotation.
+    The user may name the columns of the roles words and tags by number (from 0; -1 is the last) or
+    by their usual names; tags also as several numbers, ``1,2``, for nested annotation. With
+    ``options.words_only`` a line needs no more than its word.
     """
-    layout = layout_of(file, columns)
-    return Columns(file.name, layout, _sentences(file, layout, ragged))
+    layout = find_layout(file, options.columns)
+    return Sentences(file.name, _sentences(file, layout, options.words_only))
 
 
-def looks_like_columns(file: Opened) -> bool:
-    """Whether a plain text file holds words in columns, not raw text.
+def looks_like_conll(file: DataFile) -> bool:
+    """Return whether a plain text file holds words in columns instead of raw text.
 
     Either every line ends in a span tag, or many lines in sentences have the same few columns.
     """
-    ahead = [line.text for line in file.peek(_LOOKED_AT)]
+    ahead = [line.text for line in file.peek(_NUM_LAYOUT_LINES)]
     rows = [_cells(text, "\t" in text) for text in ahead if text.strip() and text[0] != "#"]
-    rows = [row for row in rows if not _is_boundary(row)]
+    rows = [row for row in rows if not _begins_document(row)]
     widths = {len(row) for row in rows}
     if len(widths) != 1 or not widths <= {2, 3, 4, 5, 10}:
         return False
     sentences = any(not text.strip() for text in ahead) and len(rows) >= 20
-    return sentences or all(TAG.fullmatch(row[-1]) for row in rows)
+    return sentences or all(SPAN_TAG.fullmatch(row[-1]) for row in rows)
 
 
-def layout_of(file: Opened, columns: Mapping[str, str]) -> Layout:
-    """Guess the layout from the first lines and the user's ``columns``."""
-    lines = [line for line in file.peek(_LOOKED_AT) if line.text.strip()]
+def find_layout(file: DataFile, columns: Mapping[str, str]) -> Layout:
+    """Return the layout of a file from its first lines and the user's ``columns``."""
+    lines = [line for line in file.peek(_NUM_LAYOUT_LINES) if line.text.strip()]
     lines = [line for line in lines if not line.text.startswith("#")] or lines
     tabs = "\t" in lines[0].text if lines else False
     rows = [_cells(line.text, tabs) for line in lines]
-    rows = [row for row in rows if not _is_boundary(row)]
+    rows = [row for row in rows if not _begins_document(row)]
     if not rows:
         return Layout(1, 0, (), tabs)
-    width, rows = _without_empty_end(rows)
+    width, rows = _without_empty_last_columns(rows)
     numbered = re.fullmatch(r"\d+([-.]\d+)?", rows[0][0]) is not None
-    conllu = file.format == "conllu" or (width == 10 and tabs and numbered)
-    if conllu:
+    if file.format == "conllu" or (width == 10 and tabs and numbered):
         layout = Layout(10, 1, (3,), tabs=True, indexed=True, conllu=True)
     else:
-        layout = _plain_layout(rows, width, tabs)
-    return _chosen(file, layout, columns)
+        layout = _guessed_layout(rows, width, tabs)
+    return _with_named_columns(file, layout, columns)
 
 
-def _without_empty_end(rows: Sequence[list[str]]) -> tuple[int, list[list[str]]]:
-    """The number of columns, and the rows, without last columns that are empty everywhere."""
+def _without_empty_last_columns(rows: Sequence[list[str]]) -> tuple[int, list[list[str]]]:
+    """Return the number of columns, and the rows, without last columns that are always empty."""
     whole = width = len(rows[0])
     while width > 1 and not any(cell for row in rows for cell in row[width - 1 :]):
         width -= 1
     return width, [row[:width] if len(row) == whole else row for row in rows]
 
 
-def _plain_layout(rows: Sequence[Sequence[str]], width: int, tabs: bool) -> Layout:
-    """Word first (after its number, if there is one); all columns of tags if nested, else last."""
+def _guessed_layout(rows: Sequence[Sequence[str]], width: int, tabs: bool) -> Layout:
+    """Word first (after its number, if any); all tag columns if they are nested, else the last."""
     starts = [row[0] for row in rows[:2]]
     indexed = tabs and width >= 3 and starts in (["1", "2"], ["0", "1"], ["1", "1"])
-    first = 1 if indexed else 0
-    rest = range(first + 1, width)
-    spelled = all(TAG.fullmatch(row[i]) for row in rows for i in rest if len(row) == width)
-    nested = spelled and len(rest) >= (2 if indexed else 3)
-    tags = tuple(rest) if nested else tuple(rest[-1:])
-    return Layout(width, first, tags, tabs, indexed)
+    word = 1 if indexed else 0
+    rest = range(word + 1, width)
+    spans = all(SPAN_TAG.fullmatch(row[i]) for row in rows for i in rest if len(row) == width)
+    nested = spans and len(rest) >= (2 if indexed else 3)
+    return Layout(width, word, tuple(rest) if nested else tuple(rest[-1:]), tabs, indexed)
 
 
-def _chosen(file: Opened, layout: Layout, columns: Mapping[str, str]) -> Layout:
+def _with_named_columns(file: DataFile, layout: Layout, columns: Mapping[str, str]) -> Layout:
     if "document" in columns:
         raise DataError(
-            f"{file.name}: --columns document={columns['document']}: words in columns name their "
-            "documents in -DOCSTART- or # newdoc lines: leave it out."
+            f"{file.name}: --columns document={columns['document']}: CoNLL files mark documents "
+            "by -DOCSTART- or # newdoc lines: leave it out."
         )
-    names = CONLLU if layout.conllu else NAMES.get(layout.num_columns, ())
+    names = CONLLU_COLUMNS if layout.conllu else COLUMN_NAMES.get(layout.num_columns, ())
     if layout.indexed and not layout.conllu:
-        names = ("id", *NAMES.get(layout.num_columns - 1, ()))
+        names = ("id", *COLUMN_NAMES.get(layout.num_columns - 1, ()))
     if "words" in columns:
         layout = layout._replace(word=_column(file, "words", columns["words"], layout, names))
     if "tags" in columns:
@@ -146,11 +135,9 @@ def _chosen(file: Opened, layout: Layout, columns: Mapping[str, str]) -> Layout:
     return layout
 
 
-def _column(file: Opened, role: str, name: str, layout: Layout, names: Sequence[str]) -> int:
+def _column(file: DataFile, role: str, name: str, layout: Layout, names: Sequence[str]) -> int:
     width = layout.num_columns
-    aliases = {"tags": "tag", "words": "word", "pos_tags": "pos", "chunk_tags": "chunk",
-               "ner_tags": "ner", "word": "form"}  # fmt: skip
-    for candidate in (name.lower(), aliases.get(name.lower(), "")):
+    for candidate in (name.lower(), _OTHER_NAMES.get(name.lower(), "")):
         if candidate in names:
             return names.index(candidate)
     if re.fullmatch(r"-?\d+", name) and -width <= int(name) < width:
@@ -163,16 +150,16 @@ def _column(file: Opened, role: str, name: str, layout: Layout, names: Sequence[
 
 
 def _cells(text: str, tabs: bool) -> list[str]:
-    """The columns of a line; only blanks and tabs separate, other white space can be a word."""
+    """Split a line at tabs and blanks only; other white space can be a word."""
     return text.split("\t") if tabs else re.split(r"[ \t]+", text.strip(" \t"))
 
 
-def _is_boundary(row: Sequence[str]) -> bool:
+def _begins_document(row: Sequence[str]) -> bool:
     return any(cell.startswith("-DOCSTART") for cell in row[:2])
 
 
 def _is_comment(text: str, cells: Sequence[str], layout: Layout, first: bool) -> bool:
-    """Whether a line is no word; before the ``first`` word also any remark of other columns."""
+    """Return whether a line is a comment; before the ``first`` word of any other width."""
     if not text.startswith("#"):
         return False
     if layout.indexed or _COMMENT.match(text):
@@ -182,40 +169,34 @@ def _is_comment(text: str, cells: Sequence[str], layout: Layout, first: bool) ->
     return first and len(cells) not in (1, layout.num_columns)
 
 
-def _sentences(file: Opened, layout: Layout, ragged: bool) -> Iterator[Sentence]:
-    """Sentences with their document; yields none for runs of blank lines."""
+def _sentences(file: DataFile, layout: Layout, words_only: bool) -> Iterator[TokenRecord]:
     rows: list[list[str]] = []
     begin, document, count = 0, None, itertools.count(1)
     for line in itertools.chain(file, [Line(0, "")]):
         cells = _cells(line.text, layout.tabs)
         comment = _is_comment(line.text, cells, layout, first=not rows)
-        boundary = not comment and _is_boundary(cells)
+        boundary = not comment and _begins_document(cells)
         if rows and (boundary or not line.text.strip()):
             yield _sentence(rows, layout, file.where(begin), document)
             rows = []
         if boundary:
             document = str(next(count))
         elif comment:
-            document = _document(line.text, document, count)
+            if (new := _NEW_DOCUMENT.match(line.text)) is not None:
+                document = new[1].strip() or str(next(count))
         elif line.text.strip():
             begin = begin if rows else line.number
-            if row := _row(file, line, cells, layout, ragged):
+            if row := _row(file, line, cells, layout, words_only):
                 rows.append(row)
 
 
-def _document(comment: str, document: str | None, count: Iterator[int]) -> str | None:
-    """The document after a comment line: a new one after ``# newdoc id = …``, else the same."""
-    new = _NEW_DOCUMENT.match(comment)
-    return document if new is None else new[1].strip() or str(next(count))
-
-
 def _row(
-    file: Opened, line: Line, cells: list[str], layout: Layout, ragged: bool
+    file: DataFile, line: Line, cells: list[str], layout: Layout, words_only: bool
 ) -> list[str] | None:
-    """The columns of a word, None for CoNLL-U lines that are no words (ranges, empty nodes)."""
+    """Return the columns of a word, None for CoNLL-U lines without a word (ranges, empty nodes)."""
     while len(cells) > layout.num_columns and not cells[-1]:
         cells = cells[:-1]  # GermEval has a line that ends in a tab
-    enough = len(cells) > layout.word if ragged else len(cells) == layout.num_columns
+    enough = len(cells) > layout.word if words_only else len(cells) == layout.num_columns
     if not enough:
         separator = "tabs" if layout.tabs else "blanks"
         raise DataError(
@@ -225,7 +206,7 @@ def _row(
         )
     if layout.conllu and not cells[0].isdecimal():
         return None
-    if any(cells[column] == "" for column in layout.tags if column < len(cells)) and not ragged:
+    if not words_only and any(cells[column] == "" for column in layout.tags):
         raise DataError(
             f"{file.where(line.number)}: the word {cells[layout.word]!r:.60} has no tag in column "
             f"{layout.tags[-1]}: write one for every word, or name another column, for instance "
@@ -236,8 +217,8 @@ def _row(
 
 def _sentence(
     rows: Sequence[Sequence[str]], layout: Layout, where: str, document: str | None
-) -> Sentence:
+) -> TokenRecord:
     words = tuple(row[layout.word] for row in rows)
     width = min(len(row) for row in rows)
     layers = tuple(tuple(row[i] for row in rows) for i in layout.tags if i < width)
-    return Sentence(words, layers, where, document)
+    return TokenRecord(words, where, layers, document=document)

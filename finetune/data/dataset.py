@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import unicodedata
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,21 +15,26 @@ from finetune.types import Example, TextExample, TokenExample, UserError
 
 HELD_OUT_EVERY = 10
 """One example (or document) in this many becomes validation data where a set has none."""
-FEWEST_DOCUMENTS = 20
+MIN_DOCUMENTS = 20
 """From this many documents on, whole documents are held out instead of single examples."""
 
 
 class DataError(UserError):
-    """Data that cannot be read: what is wrong, where (file:line), what is legal, what to do."""
+    """An error in the user's data; the message names file and line, and what to write instead."""
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """Examples by split (``train``, ``validation``, ``test``, …); ``examples[i].id == i``.
+    """A data set in memory.
 
-    ``fingerprint`` is a SHA-256 over the content of the examples: the same on every machine and
-    independent of where and in which format the files lie. ``notes`` are sentences for people:
-    what was converted, left out or chosen while reading.
+    Attributes:
+        name: Name for messages and run folders.
+        splits: Examples by split (``train``, ``validation``, ``test``, …). The ``id`` of an example
+            is its index.
+        fingerprint: SHA-256 of the content of the examples: the same on every machine, in whatever
+            format the data were stored.
+        notes: Sentences for people: what was converted, left out or chosen while reading.
+        format: Formats of the files, ``hub`` or ``save_to_disk``.
     """
 
     name: str
@@ -44,7 +50,7 @@ class Dataset:
 
 
 def fingerprint(splits: Mapping[str, Sequence[Example]]) -> str:
-    """SHA-256 (hexadecimal) over the content of all examples, in order; splits by name."""
+    """Return the hexadecimal SHA-256 of the content of all examples, in order; splits by name."""
     digest = hashlib.sha256()
     for split in sorted(splits):
         digest.update(f"\x00{split}\n".encode())
@@ -68,8 +74,21 @@ def _content(example: Example) -> list[Any]:
     ]
 
 
+def texts_of(example: Example) -> list[str]:
+    """Return the text, or both texts of a pair, or the words joined by blanks."""
+    if isinstance(example, TokenExample):
+        return [" ".join(example.words)]
+    return [example.text] if example.pair is None else [example.text, example.pair]
+
+
+def normalized_texts(example: Example) -> tuple[str, ...]:
+    """Return the texts of an example without differences of case, width and white space."""
+    return tuple(" ".join(unicodedata.normalize("NFKC", text).casefold().split())
+                 for text in texts_of(example))  # fmt: skip
+
+
 def renumbered(examples: Sequence[Example]) -> list[Example]:
-    """The same examples with ``id`` = place in the list."""
+    """Return the examples with ``id`` = index."""
     return [
         example if example.id == index else dataclasses.replace(example, id=index)
         for index, example in enumerate(examples)
@@ -77,55 +96,61 @@ def renumbered(examples: Sequence[Example]) -> list[Example]:
 
 
 def hold_out(dataset: Dataset) -> Dataset:
-    """The data set with a validation split: every tenth training example where it has none.
+    """Return the data set with a validation split, held out of train if there is none.
 
-    The rule is fixed and knows no seed, so that runs with different seeds are measured on the
-    same examples. Where the data tell documents apart and there are at least 20 of them, every
-    tenth document is held out whole; where a label of twenty examples or more would have none among
-    the held-out ones (labels that take turns: yes, no, yes, no), every tenth example of each
-    label. Raises DataError without training data, or with just one example.
+    The rule is fixed and uses no seed, so that runs with different seeds are scored on the same
+    examples:
+
+    - every tenth document if all examples name their documents and there are at least 20;
+    - else every tenth example;
+    - but every tenth example of each label if a label of twenty examples or more would otherwise
+      have none (labels in a regular order: yes, no, yes, no).
+
+    Raises:
+        DataError: If there are fewer than two training examples to hold some out of.
     """
     if any(name.split("_")[0] == "validation" for name in dataset.splits):
         return dataset
     train = dataset.splits.get("train", [])
     if len(train) < 2:
         raise DataError(
-            f"{dataset.name} has no validation split and {len(train)} training example(s) to hold "
-            "some out of: add a file validation.jsonl, or write "
+            f"{dataset.name} has no validation split and only {len(train)} training example(s) to "
+            "hold some out of: add a file validation.jsonl, or write "
             "--data train=FILE,validation=FILE."
         )
-    held, unit = _held_out(train)
+    held, rule = _held_out_indices(train)
     splits: dict[str, list[Example]] = {
         "train": renumbered([e for i, e in enumerate(train) if i not in held]),
         "validation": renumbered([e for i, e in enumerate(train) if i in held]),
         **{name: rows for name, rows in dataset.splits.items() if name != "train"},
     }
     note = (
-        f"no validation split: held out {unit} of train ({len(held):,} of {len(train):,} examples)"
+        f"no validation split: held out {rule} of train ({len(held):,} of {len(train):,} examples)"
     )
     return dataclasses.replace(
         dataset, splits=splits, notes=[*dataset.notes, note], fingerprint=fingerprint(splits)
     )
 
 
-def _held_out(train: Sequence[Example]) -> tuple[set[int], str]:
-    """Indices of the examples to hold out, and in words which they are."""
+def _held_out_indices(train: Sequence[Example]) -> tuple[set[int], str]:
+    """Return the indices of the examples to hold out, and the rule in words."""
     documents = [e.document if isinstance(e, TokenExample) else None for e in train]
     order = {name: index for index, name in enumerate(dict.fromkeys(documents))}
     last = HELD_OUT_EVERY - 1
-    if None not in order and len(order) >= FEWEST_DOCUMENTS:
+    if None not in order and len(order) >= MIN_DOCUMENTS:
         held = {i for i, name in enumerate(documents) if order[name] % HELD_OUT_EVERY == last}
         return held, "every tenth document"
     if len(train) < HELD_OUT_EVERY:
         return {len(train) - 1}, "the last example"
     held = set(range(last, len(train), HELD_OUT_EVERY))
-    names = [e.label if isinstance(e, TextExample) else None for e in train]
-    often = {n for n, c in Counter(names).items() if isinstance(n, str) and c >= 2 * HELD_OUT_EVERY}
-    if often <= {names[index] for index in held}:
+    labels = [e.label if isinstance(e, TextExample) else None for e in train]
+    frequent = {label for label, count in Counter(labels).items()
+                if isinstance(label, str) and count >= 2 * HELD_OUT_EVERY}  # fmt: skip
+    if frequent <= {labels[index] for index in held}:
         return held, "every tenth example"
     held, seen = set(), Counter[object]()
-    for index, name in enumerate(names):
-        seen[name] += 1
-        if seen[name] % HELD_OUT_EVERY == 0:
+    for index, label in enumerate(labels):
+        seen[label] += 1
+        if seen[label] % HELD_OUT_EVERY == 0:
             held.add(index)
     return held, "every tenth example of each label"

@@ -1,4 +1,4 @@
-"""Examples dealt into folds, so that what belongs together is never learned from and asked both."""
+"""Folds for cross-validation that keep related examples (documents, equal texts) together."""
 
 from __future__ import annotations
 
@@ -6,22 +6,23 @@ import random
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 
-from finetune.data.dataset import DataError
-from finetune.data.duplicates import text_key
+from finetune.data.dataset import DataError, normalized_texts
 from finetune.types import Example, TextExample, TokenExample
 
-LONG = 10
-"""Words from which a sentence that two documents share joins them; shorter ones ("Results :") say
-nothing, and would join most documents of a corpus."""
+MIN_SHARED_WORDS = 10
+"""Number of words from which a sentence that two documents share joins them. Shorter ones
+("Results :") would join most documents of a corpus."""
 
 
 def assign_folds(examples: Sequence[Example], number: int, seed: int = 0) -> list[int]:
-    """The fold of each example, from 0.
+    """Return the fold of each example, from 0.
 
-    Examples of one document, and those of one text (case and white space evened out; in documents
-    from ``LONG`` words on), share a fold. Folds are of nearly equal size, and of nearly equal
-    shares of each label where examples have one label each. Raises DataError where there are fewer
-    groups than folds.
+    Examples of one document, and those of one text (ignoring case and white space; in documents
+    from ``MIN_SHARED_WORDS`` words on), share a fold. Folds have nearly equal sizes, and nearly
+    equal fractions of each label if examples have one label each.
+
+    Raises:
+        DataError: If there are fewer groups of such examples than folds.
     """
     groups = list(_groups(examples))
     if len(groups) < number:
@@ -35,7 +36,8 @@ def assign_folds(examples: Sequence[Example], number: int, seed: int = 0) -> lis
     labels: Counter[tuple[int, str]] = Counter()
     folds = [0] * len(examples)
     for group in groups:
-        label = _label(examples[group[0]])
+        first = examples[group[0]]
+        label = str(first.label) if isinstance(first, TextExample) else ""
         fold = min(range(number), key=lambda fold: (labels[fold, label], sizes[fold], fold))
         labels[fold, label] += len(group)
         sizes[fold] += len(group)
@@ -44,12 +46,8 @@ def assign_folds(examples: Sequence[Example], number: int, seed: int = 0) -> lis
     return folds
 
 
-def _label(example: Example) -> str:
-    return str(example.label) if isinstance(example, TextExample) else ""
-
-
 def _groups(examples: Sequence[Example]) -> Iterator[list[int]]:
-    """Places of the examples that belong together."""
+    """Yield the indices of examples that share a key, directly or through others (union-find)."""
     parent = list(range(len(examples)))
 
     def root(index: int) -> int:
@@ -69,9 +67,9 @@ def _groups(examples: Sequence[Example]) -> Iterator[list[int]]:
 
 
 def _keys(example: Example) -> Iterator[tuple[str, ...]]:
-    """What an example shares with those of its group."""
     document = example.document if isinstance(example, TokenExample) else None
     if document is not None:
         yield "document", document
-    if document is None or (isinstance(example, TokenExample) and len(example.words) >= LONG):
-        yield "text", *text_key(example)
+    long = isinstance(example, TokenExample) and len(example.words) >= MIN_SHARED_WORDS
+    if document is None or long:
+        yield "text", *normalized_texts(example)

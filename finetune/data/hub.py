@@ -5,22 +5,24 @@ The `datasets` library is imported only here, and only when such a set is read.
 
 from __future__ import annotations
 
-import itertools
+import contextlib
 import re
+import socket
+import urllib.parse
+import urllib.request
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from finetune.data.dataset import DataError
-from finetune.data.hub_cache import cache_without_network
-from finetune.data.tables import Record, Table, label_names
+from finetune.data.tables import Record, Table, class_names
 
-CONVERTED = "refs/convert/parquet"
-"""The hub's own Parquet copy: `datasets` no longer runs the scripts some sets are written in."""
+PARQUET_COPY = "refs/convert/parquet"
+"""Revision with the hub's Parquet copy: `datasets` no longer runs the scripts of some sets."""
 
 
-class HubSet(NamedTuple):
-    """A data set of the hub: id, configuration, revision."""
+class HubDataset(NamedTuple):
+    """A data set of the hub."""
 
     id: str
     config: str | None = None
@@ -28,42 +30,42 @@ class HubSet(NamedTuple):
 
 
 _GLUE = ("cola", "mnli", "mrpc", "qnli", "qqp", "rte", "sst2", "stsb", "wnli")
-ALIASES: dict[str, HubSet] = {
-    **{name: HubSet("nyu-mll/glue", name) for name in _GLUE},
-    "glue": HubSet("nyu-mll/glue"),
-    "snli": HubSet("stanfordnlp/snli"),
-    "multi_nli": HubSet("nyu-mll/multi_nli"),
-    "xnli": HubSet("facebook/xnli", "en"),
-    "paws": HubSet("google-research-datasets/paws", "labeled_final"),
-    "sst5": HubSet("SetFit/sst5"),
-    "ag_news": HubSet("fancyzhx/ag_news"),
-    "imdb": HubSet("stanfordnlp/imdb"),
-    "yelp": HubSet("Yelp/yelp_review_full"),
-    "dbpedia": HubSet("fancyzhx/dbpedia_14"),
-    "emotion": HubSet("dair-ai/emotion", "split"),
-    "go_emotions": HubSet("google-research-datasets/go_emotions", "simplified"),
-    "trec": HubSet("CogComp/trec", None, CONVERTED),
-    "conll2000": HubSet("eriktks/conll2000", None, CONVERTED),
-    "conll2003": HubSet("lhoestq/conll2003"),
-    "conll2003_documents": HubSet("tomaarsen/conll2003"),  # the same with a column document_id
-    "wnut17": HubSet("leondz/wnut_17", None, CONVERTED),
-    "ontonotes": HubSet("tner/ontonotes5", None, CONVERTED),
-    "few_nerd": HubSet("DFKI-SLT/few-nerd", "supervised", CONVERTED),
-    "wikiann": HubSet("unimelb-nlp/wikiann", "en"),
-    "ncbi_disease": HubSet("ncbi/ncbi_disease", None, CONVERTED),
-    "germeval2014": HubSet("GermanEval/germeval_14", None, CONVERTED),
-    "bc5cdr": HubSet("tner/bc5cdr", None, CONVERTED),
-    "ud_ewt": HubSet("universal-dependencies/universal_dependencies", "en_ewt", CONVERTED),
+ALIASES: dict[str, HubDataset] = {
+    **{name: HubDataset("nyu-mll/glue", name) for name in _GLUE},
+    "glue": HubDataset("nyu-mll/glue"),
+    "snli": HubDataset("stanfordnlp/snli"),
+    "multi_nli": HubDataset("nyu-mll/multi_nli"),
+    "xnli": HubDataset("facebook/xnli", "en"),
+    "paws": HubDataset("google-research-datasets/paws", "labeled_final"),
+    "sst5": HubDataset("SetFit/sst5"),
+    "ag_news": HubDataset("fancyzhx/ag_news"),
+    "imdb": HubDataset("stanfordnlp/imdb"),
+    "yelp": HubDataset("Yelp/yelp_review_full"),
+    "dbpedia": HubDataset("fancyzhx/dbpedia_14"),
+    "emotion": HubDataset("dair-ai/emotion", "split"),
+    "go_emotions": HubDataset("google-research-datasets/go_emotions", "simplified"),
+    "trec": HubDataset("CogComp/trec", None, PARQUET_COPY),
+    "conll2000": HubDataset("eriktks/conll2000", None, PARQUET_COPY),
+    "conll2003": HubDataset("lhoestq/conll2003"),
+    "conll2003_documents": HubDataset("tomaarsen/conll2003"),  # the same with a column document_id
+    "wnut17": HubDataset("leondz/wnut_17", None, PARQUET_COPY),
+    "ontonotes": HubDataset("tner/ontonotes5", None, PARQUET_COPY),
+    "few_nerd": HubDataset("DFKI-SLT/few-nerd", "supervised", PARQUET_COPY),
+    "wikiann": HubDataset("unimelb-nlp/wikiann", "en"),
+    "ncbi_disease": HubDataset("ncbi/ncbi_disease", None, PARQUET_COPY),
+    "germeval2014": HubDataset("GermanEval/germeval_14", None, PARQUET_COPY),
+    "bc5cdr": HubDataset("tner/bc5cdr", None, PARQUET_COPY),
+    "ud_ewt": HubDataset("universal-dependencies/universal_dependencies", "en_ewt", PARQUET_COPY),
 }
-"""Short names of well-known data sets; ``name:config`` chooses another configuration."""
+"""Short names of well-known data sets; ``name:config`` selects another configuration."""
 
-TO_FETCH = {
+MANUAL_DOWNLOADS = {
     "genia": "GENIA's nested entities are on no hub data set that can be read: get the corpus from "
     "http://www.geniaproject.org (term annotation, version 3.02) and split it as the work to "
     "compare with did; words in columns with several tag columns, or JSON Lines with tokens and "
     "spans, are read",
 }
-"""Well-known sets that recipes name and users must fetch: what to do."""
+"""Well-known data sets that are not on the hub, and how to get them."""
 
 _ONTONOTES = (
     "O B-CARDINAL B-DATE I-DATE B-PERSON I-PERSON B-NORP B-GPE I-GPE B-LAW I-LAW B-ORG I-ORG "
@@ -71,45 +73,45 @@ _ONTONOTES = (
     "I-CARDINAL B-LOC B-QUANTITY I-QUANTITY I-NORP I-LOC B-PRODUCT I-TIME B-EVENT I-EVENT I-FAC "
     "B-LANGUAGE I-PRODUCT I-ORDINAL I-LANGUAGE"
 )
-NAMES = {
+CLASS_NAMES = {
     "tner/ontonotes5": {"tags": _ONTONOTES.split()},
     "tner/bc5cdr": {"tags": "O B-Chemical B-Disease I-Disease I-Chemical".split()},
 }
-"""Class names of sets that hold bare numbers, by column, from their cards on the hub."""
+"""Class names of sets with numbers only, by column, from their cards on the hub."""
 
 
-def hub_set(spec: str) -> HubSet | None:
-    """The hub data set that a spec names, by alias or as ``owner/name[:config]``, or None."""
+def hub_dataset(spec: str) -> HubDataset | None:
+    """Return the hub data set of an alias or of ``owner/name[:config]``, or None."""
     name, _, config = spec.partition(":")
     known = ALIASES.get(name.lower().replace("-", "_")) or ALIASES.get(name.lower())
     if known is not None:
         return known._replace(config=config or known.config)
     if re.fullmatch(r"[\w.\-]+/[\w.\-]+", name):
-        return HubSet(name, config or None)
+        return HubDataset(name, config or None)
     return None
 
 
-def hub_tables(chosen: HubSet) -> dict[str, Table]:
-    """Tables by the hub's split name; raises DataError in one line where the hub fails."""
+def hub_tables(chosen: HubDataset) -> dict[str, Table]:
+    """Return the tables by the hub's split names; raises DataError if the hub fails."""
     import datasets
 
     try:
         with cache_without_network(datasets.config):
             loaded = datasets.load_dataset(chosen.id, chosen.config, revision=chosen.revision)
-    except Exception as error:
+    except Exception as error:  # the library raises errors of many types
         if "scripts are no longer supported" in str(error) and chosen.revision is None:
-            return hub_tables(chosen._replace(revision=CONVERTED))
+            return hub_tables(chosen._replace(revision=PARQUET_COPY))
         raise DataError(_hub_message(chosen, error)) from error
     return _tables(loaded, chosen.id)
 
 
 def saved_tables(folder: Path) -> dict[str, Table]:
-    """Tables of a folder written by save_to_disk: a Dataset (``train``) or a DatasetDict."""
+    """Return the tables of a folder written by save_to_disk: a Dataset or a DatasetDict."""
     import datasets
 
     try:
         loaded = datasets.load_from_disk(str(folder))
-    except Exception as error:
+    except Exception as error:  # the library raises errors of many types
         raise DataError(
             f"{folder} looks like a folder written by save_to_disk, but it does not load "
             f"({_first_line(error)}): write it again, or export it as JSON Lines."
@@ -124,16 +126,19 @@ def _tables(loaded: Mapping[str, Any], name: str) -> dict[str, Table]:
 
 
 def _table(rows: Any, name: str) -> Table:
-    def records() -> Iterator[Record]:
-        number = itertools.count(1)
-        for batch in rows.iter(batch_size=1000):
-            columns = list(batch)
-            for values in zip(*batch.values(), strict=True):
-                where = f"{name}:{next(number)}"
-                yield Record(dict(zip(columns, values, strict=True)), where)
+    names = {
+        **class_names(rows.features.to_dict()),
+        **CLASS_NAMES.get(name.split("[")[0], {}),
+    }
+    return Table(name, list(rows.column_names), _records(rows, name), names=names)
 
-    names = {**label_names(rows.features.to_dict()), **NAMES.get(name.split("[")[0], {})}
-    return Table(name, list(rows.column_names), records(), typed=True, names=names)
+
+def _records(rows: Any, name: str) -> Iterator[Record]:
+    number = 0
+    for batch in rows.iter(batch_size=1000):
+        for values in zip(*batch.values(), strict=True):
+            number += 1
+            yield Record(dict(zip(batch, values, strict=True)), f"{name}:{number}")
 
 
 def _first_line(error: Exception) -> str:
@@ -141,7 +146,7 @@ def _first_line(error: Exception) -> str:
     return f"{type(error).__name__}: {text[0][:300]}" if text else type(error).__name__
 
 
-def _hub_message(chosen: HubSet, error: Exception) -> str:
+def _hub_message(chosen: HubDataset, error: Exception) -> str:
     name = chosen.id + (f":{chosen.config}" if chosen.config else "")
     kinds = {kind.__name__ for kind in type(error).__mro__}
     text = str(error)
@@ -154,12 +159,38 @@ def _hub_message(chosen: HubSet, error: Exception) -> str:
                 "LocalEntryNotFoundError", "TimeoutException", "TransportError"}:  # fmt: skip
         return (
             f"{name}: the hub cannot be reached. Without it: finetune nli --model minilm --data "
-            "examples/data/nli (data for other tasks lie beside it), or your own --data FOLDER "
-            "with train, validation and test files; or fetch the set once on a machine with "
-            "network, then set HF_HUB_OFFLINE=1 to read it from the cache."
+            "examples/data/nli (examples/data has data for the other tasks), or your own "
+            "--data FOLDER with train, validation and test files; or download the set once on a "
+            "machine with network, then set HF_HUB_OFFLINE=1 to read it from the cache."
         )
     return (
         f"{name}: the hub has no such data set that can be read ({_first_line(error)}). Check "
         "the id, sign in with `hf auth login` if access is limited, or give local files with "
         "--data FOLDER."
     )
+
+
+@contextlib.contextmanager
+def cache_without_network(*modules: Any) -> Iterator[None]:
+    """Read from the cache at once where the name of the hub does not resolve.
+
+    Otherwise the hub's client retries for many seconds before it uses its cache. ``modules`` are
+    libraries with a switch ``HF_HUB_OFFLINE`` besides that of the hub's client. If a proxy is set,
+    names are not looked up: the proxy resolves them.
+    """
+    from huggingface_hub import constants
+
+    modules = (constants, *modules)
+    before = [module.HF_HUB_OFFLINE for module in modules]
+    host = urllib.parse.urlsplit(constants.ENDPOINT).hostname or ""
+    try:
+        if not (constants.HF_HUB_OFFLINE or urllib.request.getproxies()):
+            socket.getaddrinfo(host, None)
+    except OSError:
+        for module in modules:
+            module.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        for module, value in zip(modules, before, strict=True):
+            module.HF_HUB_OFFLINE = value

@@ -1,4 +1,4 @@
-"""Labels as files write them -> label names, tuples of names, numbers, or None for no label."""
+"""Labels of texts: names, tuples of names, numbers, or None where a row has no label."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ from finetune.types import TextExample, shortened
 
 MISSING = ("", "-", "nan")
 """Texts, in lower case, that mean *no label*: empty, ``-`` (SNLI, no majority), pandas' ``NaN``."""
-MARK = -1
+MISSING_NUMBER = -1
 """A number that means *no label* (GLUE test), unless it is one of the classes."""
-SHARE_OF_MARKS = 0.05
-"""From this share of the labels on -1 is a class, as in -1, 0, 1 for negative, neutral, positive;
+MIN_CLASS_FRACTION = 0.05
+"""Fraction of the labels from which -1 is a class, as in -1, 0, 1 for negative, neutral, positive;
 SNLI without a majority is 0.1 % of train and 1.6 % of test."""
 
-Raw = str | int | float | tuple[str, ...] | None
+RawLabel = str | int | float | tuple[str, ...] | None
 """A label before the whole column is known: JSON integers are not yet names or numbers."""
+Label = str | tuple[str, ...] | float | None
 
 
-def raw_label(value: Any, names: Sequence[str] | None, where: str) -> Raw:
-    """One value of a label column; ``names`` are the class names its integers stand for."""
+def raw_label(value: Any, names: Sequence[str] | None, where: str) -> RawLabel:
+    """Return one value of a label column; ``names`` are the class names of its integers."""
     if isinstance(value, list | tuple):
-        labels = tuple(_name(item, names, where) for item in value)
+        labels = tuple(_label_name(item, names, where) for item in value)
         repeated = next((name for name in labels if labels.count(name) > 1), None)
         if repeated is not None:
             raise DataError(
@@ -37,10 +38,10 @@ def raw_label(value: Any, names: Sequence[str] | None, where: str) -> Raw:
         return None
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, float):
+    if isinstance(value, int) and names is not None:
+        return None if value == MISSING_NUMBER else _label_name(value, names, where)
+    if isinstance(value, int | float):
         return value
-    if isinstance(value, int):
-        return value if names is None else None if value == MARK else _name(value, names, where)
     if isinstance(value, str):
         return None if value.strip().lower() in MISSING else value.strip()
     raise DataError(
@@ -49,7 +50,7 @@ def raw_label(value: Any, names: Sequence[str] | None, where: str) -> Raw:
     )
 
 
-def _name(value: Any, names: Sequence[str] | None, where: str) -> str:
+def _label_name(value: Any, names: Sequence[str] | None, where: str) -> str:
     if isinstance(value, str) and value.strip():
         return value.strip()
     if isinstance(value, int) and not isinstance(value, bool):
@@ -61,29 +62,40 @@ def _name(value: Any, names: Sequence[str] | None, where: str) -> str:
             f"{where}: label {value} is outside the {len(names)} classes of the data set "
             f"({shortened(names)})."
         )
-    raise DataError(f"{where}: {value!r} in a list of labels is no name: write texts.")
+    raise DataError(f"{where}: {value!r} in a list of labels is not a name: write texts.")
 
 
-def settle(
-    columns: Mapping[str, Sequence[tuple[Raw, str]]], typed: bool
-) -> tuple[dict[str, list[str | tuple[str, ...] | float | None]], str | None]:
-    """Final labels by split, and a note: one kind of label for the whole data set.
+def convert_labels(
+    columns: Mapping[str, Sequence[tuple[RawLabel, str]]], typed: bool
+) -> tuple[dict[str, list[Label]], str | None]:
+    """Convert the labels of all splits to one kind: names, tuples of names, or numbers.
 
-    ``columns`` has the raw labels of each split with their ``file:line``. All are numbers where
-    every label is one and at least one has a decimal point; otherwise integers become names.
+    Labels are numbers if every label is one and at least one has a decimal point. Other integers
+    become names.
+
+    Args:
+        columns: The raw labels of each split with their ``file:line``.
+        typed: Whether values have types (JSON) or are all text (CSV).
+
+    Returns:
+        The labels by split, and a note if a choice was made.
     """
-    columns = {split: _without_only_marks(rows) for split, rows in columns.items()}
+    columns = {
+        split: [(None, where) for _, where in rows] if _only_missing(rows) else rows
+        for split, rows in columns.items()
+    }
     flat = [pair for rows in columns.values() for pair in rows if pair[0] is not None]
-    if any(isinstance(label, tuple) for label, _ in flat):
-        return {split: [_tuple(*row) for row in rows] for split, rows in columns.items()}, None
-    if _numeric([label for label, _ in flat], typed):
+    labels = [label for label, _ in flat]
+    if any(isinstance(label, tuple) for label in labels):
+        return {split: [_as_tuple(*row) for row in rows] for split, rows in columns.items()}, None
+    if _are_numbers(labels, typed):
         _check_numbers(flat)
         note = "labels have decimal points: read as numbers"
-        return {split: _numbers(rows) for split, rows in columns.items()}, note
-    is_class = _mark_is_class([label for label, _ in flat])
-    names = {
+        return {split: _to_numbers(rows) for split, rows in columns.items()}, note
+    is_class = _minus_one_is_class(labels)
+    names: dict[str, list[Label]] = {
         split: [
-            None if label is None or (_is_mark(label) and not is_class) else str(label)
+            None if label is None or (_is_minus_one(label) and not is_class) else str(label)
             for label, _ in rows
         ]
         for split, rows in columns.items()
@@ -92,67 +104,67 @@ def settle(
     return names, note if is_class else None
 
 
-def settle_gold(examples: Sequence[TextExample]) -> list[TextExample]:
-    """Examples of one file, read one by one, with -1 as no label where that is what it means."""
-    labels = [example.label for example in examples]
-    only = all(label is None or _is_mark(label) for label in labels)
-    if not only and (
-        _mark_is_class(labels) or _numeric([x for x in labels if x is not None], False)
-    ):
+def without_missing_labels(examples: Sequence[TextExample]) -> list[TextExample]:
+    """Return the streamed examples of one file with -1 as None where it means *no label*."""
+    labels = [example.label for example in examples if example.label is not None]
+    kept = _minus_one_is_class(labels) or _are_numbers(labels, False)
+    if kept and not all(map(_is_minus_one, labels)):
         return list(examples)
     return [
-        dataclasses.replace(example, label=None) if _is_mark(example.label) else example
+        dataclasses.replace(example, label=None) if _is_minus_one(example.label) else example
         for example in examples
     ]
 
 
-def _without_only_marks(rows: Sequence[tuple[Raw, str]]) -> Sequence[tuple[Raw, str]]:
-    """A split whose every label is -1 has none (the test sets of GLUE)."""
-    only = all(label is None or _is_mark(label) for label, _ in rows)
-    return [(None, where) for _, where in rows] if only else rows
+def _only_missing(rows: Sequence[tuple[RawLabel, str]]) -> bool:
+    """Return whether every label of a split is -1 or missing (the test sets of GLUE)."""
+    return all(label is None or _is_minus_one(label) for label, _ in rows)
 
 
-def _mark_is_class(labels: Sequence[Raw]) -> bool:
-    """Whether -1 is one of the classes of a column: all its labels are whole numbers, and it is
-    not rare, or not the only one below 0."""
-    given = [label for label in labels if label is not None]
-    if not all(_is_whole(label) for label in given):
+def _minus_one_is_class(labels: Sequence[RawLabel]) -> bool:
+    """Return whether -1 is a class of a column without missing labels.
+
+    It is if all labels are whole numbers, and -1 is frequent or not the only negative one.
+    """
+    if not all(_is_integer(label) for label in labels):
         return False
-    num_marks = sum(map(_is_mark, given))
-    others = any(int(label) < 0 for label in given if not _is_mark(label))  # type: ignore[arg-type]
-    return 0 < num_marks and (others or num_marks >= SHARE_OF_MARKS * len(given))
+    count = sum(map(_is_minus_one, labels))
+    others = any(int(label) < 0 for label in labels if not _is_minus_one(label))  # type: ignore[arg-type]
+    return 0 < count and (others or count >= MIN_CLASS_FRACTION * len(labels))
 
 
-def _is_mark(label: Raw) -> bool:
-    return isinstance(label, int | str) and str(label) == str(MARK)
+def _is_minus_one(label: RawLabel) -> bool:
+    return isinstance(label, int | str) and str(label) == str(MISSING_NUMBER)
 
 
-def _is_whole(label: Raw) -> bool:
+def _is_integer(label: RawLabel) -> bool:
     return isinstance(label, int) or (isinstance(label, str) and label.lstrip("-").isdecimal())
 
 
-def _tuple(label: Raw, where: str) -> tuple[str, ...] | None:
+def _as_tuple(label: RawLabel, where: str) -> tuple[str, ...] | None:
     if isinstance(label, float):
-        raise DataError(f"{where}: label {label} is a number where other rows have lists of names.")
-    if label is None or _is_mark(label):
+        raise DataError(
+            f"{where}: label {label} is a number where other rows have lists of names: write names."
+        )
+    if label is None or _is_minus_one(label):
         return None
     return label if isinstance(label, tuple) else (str(label),)
 
 
-def _numeric(labels: Sequence[Raw], typed: bool) -> bool:
+def _are_numbers(labels: Sequence[RawLabel], typed: bool) -> bool:
     if typed:
         return any(isinstance(label, float) for label in labels)
-    return any("." in str(label) for label in labels) and all(_is_number(x) for x in labels)
+    return any("." in str(label) for label in labels) and all(map(_is_number, labels))
 
 
-def _is_number(label: Raw) -> bool:
+def _is_number(label: RawLabel) -> bool:
     try:
         return math.isfinite(float(label))  # type: ignore[arg-type]
     except (TypeError, ValueError):
         return False
 
 
-def _check_numbers(rows: Iterable[tuple[Raw, str]]) -> None:
+def _check_numbers(rows: Iterable[tuple[RawLabel, str]]) -> None:
     for label, where in rows:
         if isinstance(label, str) and not _is_number(label):
             raise DataError(
@@ -161,7 +173,7 @@ def _check_numbers(rows: Iterable[tuple[Raw, str]]) -> None:
             )
 
 
-def _numbers(rows: Sequence[tuple[Raw, str]]) -> list[str | tuple[str, ...] | float | None]:
-    """Numbers; a split in which all are -1.0 has no labels (the test sets of GLUE)."""
+def _to_numbers(rows: Sequence[tuple[RawLabel, str]]) -> list[Label]:
+    """Convert to floats; a split in which all are -1.0 has no labels (the test sets of GLUE)."""
     numbers = [None if label is None else float(label) for label, _ in rows]  # type: ignore[arg-type]
     return [None] * len(numbers) if set(numbers) <= {-1.0, None} else list(numbers)

@@ -1,11 +1,11 @@
-"""Names of NLI labels: brought to one spelling and one order."""
+"""Names of NLI labels in one spelling and one order."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 NLI_LABELS = ("entailment", "neutral", "contradiction")
-"""The three classes in the order in which our models have them."""
+"""The three classes in the order of our models."""
 
 ALIASES = {
     **dict.fromkeys(("entailment", "entailed", "entails", "entail", "e"), "entailment"),
@@ -23,12 +23,12 @@ ALIASES = {
 
 
 def canonical_name(name: str) -> str:
-    """An NLI label in its usual spelling; any other name as it is."""
+    """Return an NLI label in its usual spelling, any other name unchanged."""
     return ALIASES.get(name.strip().lower(), name)
 
 
 def canonical_names(names: Iterable[str]) -> list[str]:
-    """All names in the usual spelling if all of them are NLI labels, else as they are."""
+    """Return the names in their usual spelling if all are NLI labels, else unchanged."""
     names = list(names)
     if all(name.strip().lower() in ALIASES for name in names):
         return [canonical_name(name) for name in names]

@@ -1,18 +1,32 @@
-"""What `--data` names: files or documents by split, a folder of save_to_disk, or a hub data set.
+"""The sources that ``--data`` can name: files by split, a folder of save_to_disk, a hub data set.
 
 A path that exists always wins over a hub id of the same name.
 """
 
 from __future__ import annotations
 
+import difflib
+import itertools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+from finetune.data.brat import document_names
 from finetune.data.dataset import DataError
-from finetune.data.files import FORMATS, IGNORED_NAMES, bare_name, document_names, format_of
-from finetune.data.hub import ALIASES, TO_FETCH, HubSet, hub_set
+from finetune.data.files import IGNORED_NAMES, DataFile, name_without_gz
+from finetune.data.formats import SUFFIXES, format_of, open_data
+from finetune.data.hub import (
+    ALIASES,
+    MANUAL_DOWNLOADS,
+    HubDataset,
+    hub_dataset,
+    hub_tables,
+    saved_tables,
+)
+from finetune.data.tables import Table
+from finetune.data.token_records import Sentences, TokenRecord
 from finetune.types import perhaps, shortened
 
 SPLITS = {
@@ -22,28 +36,39 @@ SPLITS = {
     "testa": "validation",
     "test": "test", "testb": "test", "testing": "test",
 }  # fmt: skip
-"""The split that a word of a file name, or a split name of others, stands for."""
+"""The split for each word of a file name, and for the split names of other data sets."""
+SPLIT_ORDER = ["train", "validation", "validation_matched", "validation_mismatched", "test"]
 
 SHARD = re.compile(r"-\d{5}-of-\d{5}(?=\.)")
-SAVED = ("dataset_dict.json", "state.json")
+SAVED_FILES = ("dataset_dict.json", "state.json")
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where a data set lies: exactly one of ``files``, ``saved`` and ``hub`` is set.
+    """The location of a data set: exactly one of ``files``, ``saved`` and ``hub`` is set.
 
-    Among ``files`` a folder, or an .ann file, stands for documents with standoff annotation.
+    A folder or an .ann file in ``files`` holds documents with standoff annotation.
     """
 
     name: str
     files: dict[str, tuple[Path, ...]] = field(default_factory=dict)
     saved: Path | None = None
-    hub: HubSet | None = None
+    hub: HubDataset | None = None
     ignored: tuple[str, ...] = ()
 
 
+@dataclass
+class OpenSource:
+    """The opened tables or sentences of the chosen splits, in order, before they are read."""
+
+    name: str
+    splits: dict[str, Table | Sentences]
+    format: str
+    notes: list[str] = field(default_factory=list)
+
+
 def resolve(spec: str) -> Source:
-    """The source that a ``--data`` value names; raises DataError with the nearest legal name."""
+    """Return the source for a ``--data`` value; raises DataError with the nearest legal name."""
     spec = str(spec)
     if not spec.strip():
         raise DataError(
@@ -54,7 +79,7 @@ def resolve(spec: str) -> Source:
     if path.is_dir():
         return _folder(path)
     if path.is_file():
-        return Source(bare_name(path).split(".")[0] or path.name, {"train": (path,)})
+        return Source(name_without_gz(path).split(".")[0] or path.name, {"train": (path,)})
     if "=" in spec:
         return _named_files(spec)
     if _looks_like_path(spec, path):
@@ -62,8 +87,48 @@ def resolve(spec: str) -> Source:
     return _hub(spec)
 
 
+def open_splits(
+    source: Source, wanted: Sequence[str] | None, open_file: Callable[[DataFile], Table | Sentences]
+) -> OpenSource:
+    """Open the ``wanted`` splits of a source (None: all); ``open_file`` opens one file."""
+    if source.files:
+        chosen = _select_splits(list(source.files), wanted, source.name)
+        opened = {split: _open_shards(source.files[split], open_file) for split in chosen}
+        formats = {format_of(source.files[split][0]) or "plain" for split in chosen}
+        return OpenSource(source.name, opened, "+".join(sorted(formats)))
+    found = saved_tables(source.saved) if source.saved else hub_tables(source.hub)
+    named = {canonical_split(split) or split: table for split, table in found.items()}
+    legal = list(named)
+    if wanted is None:
+        legal = [split for split in named if canonical_split(split)] or legal
+    chosen = _select_splits(legal, wanted, source.name)
+    left = [split for split in named if split not in chosen]
+    notes = [f"splits not read: {', '.join(left)}"] if left and wanted is None else []
+    tables: dict[str, Table | Sentences] = {split: named[split] for split in chosen}
+    return OpenSource(source.name, tables, "save_to_disk" if source.saved else "hub", notes)
+
+
+def _open_shards(
+    paths: Sequence[Path], open_file: Callable[[DataFile], Table | Sentences]
+) -> Table | Sentences:
+    """Open the file, or all shards, of a split as one."""
+    shards = [open_file(open_data(path)) for path in paths]
+    if len(shards) > 1:
+        parts = [_with_unique_documents(shard.records, i) for i, shard in enumerate(shards, 1)]
+        shards[0].records = itertools.chain.from_iterable(parts)
+    return shards[0]
+
+
+def _with_unique_documents(records: Iterator[Any], number: int) -> Iterator[Any]:
+    """Yield the records of a shard; later shards count their documents from 1 again."""
+    for record in records:
+        if number > 1 and isinstance(record, TokenRecord) and record.document is not None:
+            record = record._replace(document=f"{record.document} in file {number}")
+        yield record
+
+
 def canonical_split(name: str) -> str | None:
-    """``train``, ``validation`` or ``test`` (with ``_matched``, …) for a split name, or None.
+    """Return ``train``, ``validation`` or ``test`` (with ``_matched``, …) for a name, or None.
 
     The first word of the name that means a split decides: ``NER-de-dev`` is validation.
     """
@@ -75,10 +140,12 @@ def canonical_split(name: str) -> str | None:
     return f"{split}_{suffix}" if suffix else split
 
 
-def select_splits(found: Sequence[str], wanted: Sequence[str] | None, name: str) -> list[str]:
-    """The splits to read, in order; raises DataError where a wanted one is not there."""
-    order = ["train", "validation", "validation_matched", "validation_mismatched", "test"]
-    ranked = sorted(found, key=lambda s: (order.index(s) if s in order else len(order), s))
+def _select_splits(found: Sequence[str], wanted: Sequence[str] | None, name: str) -> list[str]:
+    """Return the splits to read in order; raises DataError if a wanted one is missing."""
+    ranked = sorted(
+        found,
+        key=lambda s: (SPLIT_ORDER.index(s) if s in SPLIT_ORDER else len(SPLIT_ORDER), s),
+    )
     if wanted is None:
         return ranked
     chosen = [canonical_split(split) or split for split in wanted]
@@ -92,7 +159,7 @@ def select_splits(found: Sequence[str], wanted: Sequence[str] | None, name: str)
 
 
 def _folder(folder: Path) -> Source:
-    if any((folder / name).is_file() for name in SAVED):
+    if any((folder / name).is_file() for name in SAVED_FILES):
         return Source(folder.resolve().name, saved=folder)
     files: dict[str, list[Path]] = {}
     ignored = []
@@ -103,47 +170,47 @@ def _folder(folder: Path) -> Source:
             ignored.append(path.name)
         else:
             files.setdefault(split, []).append(path)
-    if not files:
-        files = _documents(folder)
+    files = files or _documents(folder)
     if not files:
         raise DataError(
             f"{folder} holds no split files (its entries: {shortened(ignored, 6) or 'none'}): name "
             "them train.jsonl, validation.jsonl and test.jsonl, or write "
             "--data train=FILE,validation=FILE."
         )
-    chosen = {split: _one_file(folder, split, paths) for split, paths in files.items()}
+    chosen = {split: _file_or_shards(folder, split, paths) for split, paths in files.items()}
     return Source(folder.resolve().name, chosen, ignored=tuple(ignored))
 
 
 def _documents(folder: Path) -> dict[str, list[Path]]:
-    """Documents with standoff annotation: those of a folder, or of its folders train, dev, test.
+    """Return the standoff documents of a folder, or of its folders train, dev and test.
 
-    Documents that are all called after a split (train.ann, test.ann) are one for each split.
+    If all documents are named after splits (train.ann, test.ann), each is a split.
     """
     names = document_names(folder)
-    here = [name for name in names if (folder / f"{name}.ann").is_file()]
+    annotated = [name for name in names if (folder / f"{name}.ann").is_file()]
     inside: dict[str, list[Path]] = {}
     for path in sorted(folder.iterdir()):
         split = canonical_split(path.name) if path.is_dir() else None
         if split is not None and document_names(path):
             inside.setdefault(split, []).append(path)
-    annotated = any(next(path.glob("*.ann"), None) for paths in inside.values() for path in paths)
-    if here and annotated:
+    if not any(next(path.glob("*.ann"), None) for paths in inside.values() for path in paths):
+        inside = {}
+    if annotated and inside:
         raise DataError(
-            f"{folder} has annotated documents ({here[0]}.ann) and so has a folder in it "
+            f"{folder} has annotated documents ({annotated[0]}.ann) and so has a folder in it "
             f"({next(iter(inside.values()))[0].name}): choose with --data train=FOLDER,test=FOLDER."
         )
-    if here and all(name.lower() in SPLITS for name in names):
+    if annotated and all(name.lower() in SPLITS for name in names):
         named: dict[str, list[Path]] = {}
         for name in names:
             named.setdefault(SPLITS[name.lower()], []).append(folder / f"{name}.ann")
         return named
-    return {"train": [folder]} if here else inside if annotated else {}
+    return {"train": [folder]} if annotated else inside
 
 
 def _split_of(path: Path) -> str | None:
-    """The split that a file of a folder holds, None for files that are no data."""
-    name = bare_name(path)
+    """Return the split that a file of a folder holds, None for files without data."""
+    name = name_without_gz(path)
     first = re.split(r"[._\-]", name.lower())[0]
     if not path.is_file() or name.startswith(".") or first in IGNORED_NAMES:
         return None
@@ -153,9 +220,9 @@ def _split_of(path: Path) -> str | None:
     return canonical_split(name)
 
 
-def _one_file(folder: Path, split: str, paths: list[Path]) -> tuple[Path, ...]:
-    """The file of a split: the unpacked one of a pair FILE, FILE.gz; several only for shards."""
-    by_name = {bare_name(path): path for path in sorted(paths, key=lambda p: -len(p.name))}
+def _file_or_shards(folder: Path, split: str, paths: list[Path]) -> tuple[Path, ...]:
+    """Return the file of a split (FILE before FILE.gz), or several if they are shards."""
+    by_name = {name_without_gz(path): path for path in sorted(paths, key=lambda p: -len(p.name))}
     if len(by_name) > 1 and len({SHARD.sub("", name) for name in by_name}) > 1:
         first, second = sorted(path.name for path in by_name.values())[:2]
         raise DataError(
@@ -166,62 +233,61 @@ def _one_file(folder: Path, split: str, paths: list[Path]) -> tuple[Path, ...]:
 
 
 def _named_files(spec: str) -> Source:
-    """``train=FILE,validation=FILE,test=FILE`` (a comma splits only before ``name=``)."""
+    """Parse ``train=FILE,validation=FILE,test=FILE`` (a comma splits only before ``name=``)."""
     files: dict[str, tuple[Path, ...]] = {}
     for item in re.split(r",(?=\s*\w+=)", spec):
         key, _, value = item.strip().partition("=")
         split = canonical_split(key)
         if split is None or not value:
-            what = f"{key!r} is no split" if value else "no file is named"
+            problem = f"{key!r} is not a split" if value else "no file is named"
             hint = perhaps(key, ("train", "validation", "test")) if value else ""
             raise DataError(
-                f"--data {item.strip()}: {what}: write train=FILE,validation=FILE,test=FILE.{hint}"
+                f"--data {item.strip()}: {problem}: write train=FILE,validation=FILE,test=FILE."
+                f"{hint}"
             )
         if split in files:
-            raise DataError(f"--data names the {split} split twice: {files[split][0]} and {value}.")
+            raise DataError(
+                f"--data names the {split} split twice, {files[split][0]} and {value}: remove one."
+            )
         path = Path(value).expanduser()
         if not path.is_file() and not (path.is_dir() and document_names(path)):
-            no_documents = "is a folder, not a file, and holds no NAME.txt with NAME.ann"
-            what = no_documents if path.is_dir() else "no such file"
-            raise DataError(f"--data {split}={value}: {what}.{_nearest(path)}")
+            problem = "no such file"
+            if path.is_dir():
+                problem = "is a folder, not a file, and holds no NAME.txt with NAME.ann"
+            raise DataError(f"--data {split}={value}: {problem}.{_nearest(path)}")
         files[split] = (path,)
     first = next(iter(files.values()))[0]
     return Source(first.resolve().parent.name, files)
 
 
 def _looks_like_path(spec: str, path: Path) -> bool:
-    suffixes = {*FORMATS, ".gz"} - {""}
     return (
         spec.startswith(("/", ".", "~", "\\"))
         or spec.endswith("/")
         or spec.count("/") > 1
-        or path.suffix.lower() in suffixes
+        or path.suffix.lower() in {*SUFFIXES, ".gz"}
         or ("/" in spec and path.parent.is_dir())
     )
 
 
 def _nearest(path: Path) -> str:
-    """`` Perhaps you meant …?`` with the most similar name beside a path that does not exist."""
+    """Return a hint: the most similar path next to a missing one, or what its folder holds."""
     parent = path.parent
     while not parent.is_dir() and parent != parent.parent:
         path, parent = parent, parent.parent
     names = [entry.name for entry in parent.iterdir()] if parent.is_dir() else []
-    hint = perhaps(path.name, names)
-    if hint:
-        near = hint.split("'")[1] if "'" in hint else path.name
-        return f" Perhaps you meant '{parent / near}'?"
-    return f" {parent} holds {_listed(names)}." if names else ""
-
-
-def _listed(names: Iterable[str]) -> str:
-    return shortened(sorted(name for name in names if not name.startswith(".")), 8)
+    lowered = {name.lower(): name for name in names}
+    if near := difflib.get_close_matches(path.name.lower(), lowered, n=1):
+        return f" Perhaps you meant '{parent / lowered[near[0]]}'?"
+    visible = sorted(name for name in names if not name.startswith("."))
+    return f" {parent} holds {shortened(visible, 8)}." if names else ""
 
 
 def _hub(spec: str) -> Source:
-    chosen = hub_set(spec)
+    chosen = hub_dataset(spec)
     if chosen is not None:
         return Source(spec, hub=chosen)
-    if (advice := TO_FETCH.get(spec.lower())) is not None:
+    if (advice := MANUAL_DOWNLOADS.get(spec.lower())) is not None:
         raise DataError(f"--data {spec}: {advice}; then name them with --data FOLDER.")
     local = [entry.name for entry in Path().iterdir()]
     raise DataError(

@@ -1,26 +1,30 @@
-"""How the spans of a text stand to each other: one inside another, across, on the same words."""
+"""Geometry of spans: nesting, crossing, several labels, and widths in words."""
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from itertools import pairwise
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import count, pairwise
 
-from finetune.types import Span
+from finetune.types import Span, UserError
+
+COVERED_PER_MILLE = 995
+"""Spans in a thousand that a proposed width must cover at least."""
 
 
 def overlapping(spans: Iterable[Span]) -> bool:
-    """Whether any two of the spans share a word."""
+    """Return whether any two of the spans share a word."""
     return any(right.start < left.end for left, right in pairwise(sorted(spans)))
 
 
 def inner_spans(spans: Iterable[Span]) -> set[Span]:
-    """The spans that lie within another, wider one; two labels of one extent are not inside."""
+    """Return the spans inside a wider one; spans of the same words are not inside each other."""
     labels = defaultdict(list)
     for span in spans:
         labels[span.start, -span.end].append(span)
     inner: set[Span] = set()
-    reach = 0  # the furthest end of extents that begin no later and are not the same
+    reach = 0  # the furthest end of spans that begin no later and cover other words
     for (_, minus_end), same in sorted(labels.items()):
         if -minus_end <= reach:
             inner.update(same)
@@ -29,7 +33,7 @@ def inner_spans(spans: Iterable[Span]) -> set[Span]:
 
 
 def crossing_pairs(spans: Iterable[Span]) -> list[tuple[Span, Span]]:
-    """Pairs of spans that share words, each with words of its own on one side."""
+    """Return the pairs of spans that overlap without one being inside the other."""
     pairs = []
     open_spans: list[Span] = []
     for span in sorted(set(spans)):
@@ -40,9 +44,42 @@ def crossing_pairs(spans: Iterable[Span]) -> list[tuple[Span, Span]]:
     return pairs
 
 
-def shared_extents(spans: Iterable[Span]) -> list[Sequence[Span]]:
-    """The spans of each extent that has more than one label, in order."""
-    extents = defaultdict(list)
+def multi_label_spans(spans: Iterable[Span]) -> list[Sequence[Span]]:
+    """Return the groups of spans that cover the same words with different labels, in order."""
+    groups = defaultdict(list)
     for span in sorted(set(spans)):
-        extents[span.start, span.end].append(span)
-    return [same for same in extents.values() if len(same) > 1]
+        groups[span.start, span.end].append(span)
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def proposed_width(widths: Iterable[int]) -> int:
+    """Return the smallest maximum width that covers at least 99.5 % of spans of these widths.
+
+    Raises UserError if there are none.
+    """
+    ordered = sorted(widths)
+    if not ordered:
+        raise UserError("no spans, so there is no width that covers them")
+    return ordered[-(-len(ordered) * COVERED_PER_MILLE // 1000) - 1]
+
+
+def width_recall(widths: Iterable[int]) -> list[tuple[int, float, int]]:
+    """Return rows (maximum width, fraction of spans covered, number of wider spans).
+
+    Maximum widths are 1, 2, 3, 4, 5, 6, 8, 10, 12, 16, … below the widest span, then its width.
+    """
+    ordered = sorted(widths)
+    rows = []
+    for limit in _limits() if ordered else ():
+        limit = min(limit, ordered[-1])
+        covered = bisect_right(ordered, limit)
+        rows.append((limit, covered / len(ordered), len(ordered) - covered))
+        if limit == ordered[-1]:
+            break
+    return rows
+
+
+def _limits() -> Iterator[int]:
+    yield from (1, 2, 3)
+    for power in count():
+        yield from (factor << power for factor in (4, 5, 6))

@@ -1,4 +1,4 @@
-"""Rows of named columns from JSON, JSON Lines, CSV, TSV and Parquet files, with file and line."""
+"""Rows of named columns from JSON, JSON Lines, CSV, TSV, Parquet and plain text files."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import itertools
 import json
 import re
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from finetune.data.dataset import DataError
-from finetune.data.files import Opened
-from finetune.types import shortened
+from finetune.data.files import DataFile, ReadOptions
+from finetune.types import perhaps, shortened
 
 
 class Record(NamedTuple):
-    """The values of one row by column name, and the ``file:line`` where it begins."""
+    """The values of one row by column name, and the ``file:line`` where the row begins."""
 
     values: Mapping[str, Any]
     where: str
@@ -25,22 +25,24 @@ class Record(NamedTuple):
 
 @dataclass
 class Table:
-    """The rows of one split. ``header`` is empty where only the rows know their keys (JSON).
+    """The rows of one split.
 
-    ``typed`` tells whether values have types (JSON, Parquet) or are all text (CSV, TSV);
-    ``names`` maps a column to the class names its numbers stand for; ``headless`` is the first
-    row of a file that names no columns (they are then called ``0``, ``1``, …).
+    Attributes:
+        header: The column names; empty until a row is read where only rows have keys (JSON).
+        typed: True if values have types (JSON, Parquet), False if all are text (CSV, TSV).
+        names: Class names of the columns that hold class numbers.
+        headless: The first row of a file without column names (columns are ``0``, ``1``, …).
     """
 
     name: str
     header: list[str]
     records: Iterator[Record]
-    typed: bool
+    typed: bool = True
     names: Mapping[str, Sequence[str]] = field(default_factory=dict)
     headless: list[str] | None = None
 
     def first(self) -> Record | None:
-        """The first row, which stays to be read; sets ``header`` from it where it is empty."""
+        """Return the first row without consuming it; sets ``header`` from it if it is empty."""
         record = next(self.records, None)
         if record is None:
             return None
@@ -49,62 +51,95 @@ class Table:
         return record
 
     def all(self) -> list[Record]:
-        """All rows; sets ``header`` from all of them where it is empty."""
+        """Return all rows; sets ``header`` from all of them if it is empty."""
         rows = list(self.records)
         if not self.header:
             self.header = list(dict.fromkeys(key for row in rows for key in row.values))
         return rows
 
 
-_STSB = ["index", "genre", "filename", "year", "old_index", "source1", "source2", "sentence1",
-         "sentence2", "score"]  # fmt: skip
+# --- columns by role ---------------------------------------------------------------------------
 
 
-def known_header(row: Sequence[str]) -> list[str] | None:
-    """Column names of well-known files without a header: CoLA, and STS-B's train and dev."""
-    if len(row) == 4 and row[1] in ("0", "1") and not row[2].strip("*?"):
-        return ["source", "label", "star", "sentence"]
-    if len(row) == 10 and row[0].isdecimal() and row[1].startswith("main-"):
-        return list(_STSB)
-    return None
+def check_columns(columns: Mapping[str, str] | None, roles: Sequence[str]) -> dict[str, str]:
+    """Return the user's columns by role as text; raises DataError for an unknown role."""
+    columns = {role: str(name) for role, name in (columns or {}).items()}
+    for role in columns:
+        if role not in roles:
+            raise DataError(
+                f"--columns {role}={columns[role]}: {role!r} is not a role: the roles here are "
+                f"{', '.join(roles)}.{perhaps(role, roles)}"
+            )
+    return columns
 
 
-def open_table(file: Opened, wanted: Collection[str], known: Collection[str]) -> Table:
-    """A table of a file of format jsonl, json, csv, tsv or parquet.
+def find_column(table: Table, role: str, name: str) -> str:
+    """Return the column that the user names, in any case or by its number from 0."""
+    if name in table.header:
+        return name
+    lowered = {column.lower(): column for column in reversed(table.header)}
+    if name.lower() in lowered:
+        return lowered[name.lower()]
+    if name.isdecimal() and int(name) < len(table.header) and not table.typed:
+        return table.header[int(name)]
+    raise DataError(
+        f"{table.name}: no column {name!r} (--columns {role}={name}); {_columns_found(table)}."
+        f"{perhaps(name, table.header)}"
+    )
 
-    ``wanted`` are the columns that the user names, ``known`` the lower-case names that tell a
-    header from data.
-    """
-    if file.format == "jsonl":
-        return Table(file.name, [], _jsonl(file), typed=True)
-    if file.format == "json":
-        return Table(file.name, [], _json(file), typed=True)
-    if file.format == "parquet":
-        return _parquet(file)
-    return _delimited(file, wanted, known)
+
+def missing_column(table: Table, role: str, content: str, usual: str) -> DataError:
+    """Return the error for a role that no column has the usual name of."""
+    example = "NAME (its name)"
+    if table.headless is not None:
+        example = f"0 (its number from 0; if that row is a header, its name: {role}=NAME)"
+    return DataError(
+        f"{table.name}: no column is known to hold {content}; {_columns_found(table)}. Name it: "
+        f"--columns {role}={example}, or call it {usual!r} in the file."
+    )
 
 
-def _jsonl(file: Opened) -> Iterator[Record]:
+def _columns_found(table: Table) -> str:
+    if table.headless is None:
+        return f"columns found: {shortened(table.header) or 'none'}"
+    cells = (cell if len(cell) <= 30 else cell[:29] + "…" for cell in table.headless)
+    row = ", ".join(f"{index}: {cell!r}" for index, cell in enumerate(cells))
+    return f"the file has no header with known names; its first row: {row}"
+
+
+# --- JSON --------------------------------------------------------------------------------------
+
+
+def read_json_lines(file: DataFile, options: ReadOptions) -> Table:
+    """Read one JSON object per line."""
+    return Table(file.name, [], _json_lines(file))
+
+
+def read_json(file: DataFile, options: ReadOptions) -> Table:
+    """Read one list of objects, or JSON Lines in a file with the suffix ``.json``."""
+    return Table(file.name, [], _json_rows(file))
+
+
+def _json_lines(file: DataFile) -> Iterator[Record]:
     for line in file:
         if line.text.strip():
             where = file.where(line.number)
-            yield _object(_parse(line.text, where), where)
+            yield _row(_parse(line.text, where), where)
 
 
-def _json(file: Opened) -> Iterator[Record]:
-    """One list of objects, or JSON Lines under the suffix ``.json``."""
-    first = file.first().strip()
+def _json_rows(file: DataFile) -> Iterator[Record]:
+    first = file.first_line().strip()
     if first.startswith("{") and first != "{":
-        yield from _jsonl(file)
+        yield from _json_lines(file)
         return
     rows = _parse("\n".join(line.text for line in file), file.name)
     if not isinstance(rows, list):
         raise DataError(
-            f"{file.name}: holds one JSON {_kind(rows)}, not a list of objects: write "
+            f"{file.name}: holds one JSON {_json_type(rows)}, not a list of objects: write "
             '[{"text": …, "label": …}, …], or one object per line in a .jsonl file.'
         )
     for number, row in enumerate(rows, 1):
-        yield _object(row, f"{file.name}:item {number}")
+        yield _row(row, f"{file.name}:item {number}")
 
 
 def _parse(text: str, where: str) -> Any:
@@ -114,73 +149,98 @@ def _parse(text: str, where: str) -> Any:
             json.dumps(value, ensure_ascii=False).encode("utf-8")
         return value
     except json.JSONDecodeError as error:
-        place = f"{error.msg.removesuffix(' at')} at line {error.lineno} column {error.colno}"
+        position = f"{error.msg.removesuffix(' at')} at line {error.lineno} column {error.colno}"
         raise DataError(
-            f"{where}: not valid JSON ({place}): JSON Lines has one "
+            f"{where}: not valid JSON ({position}): JSON Lines has one "
             'object per line, for instance {"text": "Fine film", "label": "positive"}.'
         ) from error
     except UnicodeEncodeError as error:
         raise DataError(
-            f"{where}: holds half of a surrogate pair (such as \\ud83d), which is no character: "
+            f"{where}: holds half of a surrogate pair (such as \\ud83d), which is not a character: "
             "write the whole character."
         ) from error
 
 
-def _object(value: Any, where: str) -> Record:
-    """A row; the pair ``[text, {"entities": […]}]``, as spaCy's training data are, is one too."""
+def _row(value: Any, where: str) -> Record:
+    """Return an object as a row; spaCy's pair ``[text, {"entities": […]}]`` is a row too."""
     if isinstance(value, list) and len(value) == 2 and isinstance(value[1], dict):
         value = {"text": value[0], **value[1]}
     if not isinstance(value, dict):
         raise DataError(
-            f"{where}: a row must be a JSON object, not a {_kind(value)}: write for instance "
+            f"{where}: a row must be a JSON object, not a {_json_type(value)}: write for instance "
             '{"text": "Fine film", "label": "positive"}.'
         )
     return Record(value, where)
 
 
-def _kind(value: Any) -> str:
-    kinds = {dict: "object", list: "list", str: "string", type(None): "null", bool: "boolean"}
-    return kinds.get(type(value), "number")
+def _json_type(value: Any) -> str:
+    types = {dict: "object", list: "list", str: "string", type(None): "null", bool: "boolean"}
+    return types.get(type(value), "number")
 
 
-def _delimited(file: Opened, wanted: Collection[str], known: Collection[str]) -> Table:
+# --- plain text, CSV and TSV -------------------------------------------------------------------
+
+
+def read_plain_text(file: DataFile, options: ReadOptions) -> Table:
+    """Read each line, blank lines too, as the column ``text``."""
+    rows = (Record({"text": line.text}, file.where(line.number)) for line in file)
+    return Table(file.name, ["text"], rows, typed=False)
+
+
+def read_delimited(file: DataFile, options: ReadOptions) -> Table:
+    """Read CSV (comma, semicolon or tab, with quoting) or TSV (quotes are ordinary characters).
+
+    The first row is a header if the user names a column by name, or if it has a known name and no
+    number. Columns without a header are called ``0``, ``1``, …
+    """
     delimiter = _delimiter(file)
-    rows = _csv_rows(file, delimiter) if file.format == "csv" and delimiter != "\t" else (
-        (line.number, line.text.split("\t")) for line in file if line.text.strip(" "))  # fmt: skip
+    if delimiter == "\t":
+        rows = ((line.number, line.text.split("\t")) for line in file if line.text.strip(" "))
+    else:
+        rows = _csv_rows(file, delimiter)
     first = next(rows, None)
     if first is None:
         return Table(file.name, [], iter(()), typed=False)
     cells = [cell.strip() for cell in first[1]]
-    if _is_header(cells, wanted, known):
+    if _is_header(cells, options):
         return Table(file.name, cells, _records(file, cells, rows), typed=False)
-    header = known_header(first[1]) or [str(index) for index in range(len(cells))]
-    headless = None if header != [str(i) for i in range(len(cells))] else cells
     rows = itertools.chain([first], rows)
-    return Table(file.name, header, _records(file, header, rows), typed=False, headless=headless)
+    if (header := _glue_header(first[1])) is not None:
+        return Table(file.name, header, _records(file, header, rows), typed=False)
+    header = [str(index) for index in range(len(cells))]
+    return Table(file.name, header, _records(file, header, rows), typed=False, headless=cells)
 
 
-def _is_header(cells: Sequence[str], wanted: Collection[str], known: Collection[str]) -> bool:
-    """Whether a first row names columns: the user named one by name, or it has a known name."""
-    if any(not name.lstrip("-").isdecimal() for name in wanted):
+def _glue_header(row: Sequence[str]) -> list[str] | None:
+    """Return the column names of GLUE's files without a header: CoLA, and STS-B's train and dev."""
+    if len(row) == 4 and row[1] in ("0", "1") and not row[2].strip("*?"):
+        return ["source", "label", "star", "sentence"]
+    if len(row) == 10 and row[0].isdecimal() and row[1].startswith("main-"):
+        return ["index", "genre", "filename", "year", "old_index", "source1", "source2",
+                "sentence1", "sentence2", "score"]  # fmt: skip
+    return None
+
+
+def _is_header(cells: Sequence[str], options: ReadOptions) -> bool:
+    if any(not name.lstrip("-").isdecimal() for name in options.columns.values()):
         return True
-    number = re.compile(r"[-+]?\d+(\.\d+)?")
-    named = any(cell.lower() in known for cell in cells)
-    return named and not any(number.fullmatch(cell) for cell in cells)
+    named = any(cell.lower() in options.header_names for cell in cells)
+    return named and not any(re.fullmatch(r"[-+]?\d+(\.\d+)?", cell) for cell in cells)
 
 
-def _delimiter(file: Opened) -> str:
-    """Tab for TSV; for CSV a comma, unless the first line shows tabs or semicolons instead."""
+def _delimiter(file: DataFile) -> str:
+    """Return tab for TSV; for CSV a comma, unless the first line has tabs or semicolons instead."""
     if file.format != "csv":
         return "\t"
-    first = file.first()
+    first = file.first_line()
     tabs, commas, semicolons = (first.count(mark) for mark in "\t,;")
     if tabs > commas:
         return "\t"
     return ";" if semicolons and not commas else ","
 
 
-def _csv_rows(file: Opened, delimiter: str) -> Iterator[tuple[int, list[str]]]:
-    """Rows of a CSV file with quoting; the number is the line where the row begins."""
+def _csv_rows(file: DataFile, delimiter: str) -> Iterator[tuple[int, list[str]]]:
+    """Yield rows with the number of the line where each begins."""
     csv.field_size_limit(sys.maxsize)  # the default refuses fields over 131,072 characters
     reader = csv.reader((line.text + "\n" for line in file), delimiter=delimiter, strict=True)
     begin = 1
@@ -197,18 +257,18 @@ def _csv_rows(file: Opened, delimiter: str) -> Iterator[tuple[int, list[str]]]:
 
 
 def _records(
-    file: Opened, header: Sequence[str], rows: Iterator[tuple[int, list[str]]]
+    file: DataFile, header: Sequence[str], rows: Iterator[tuple[int, list[str]]]
 ) -> Iterator[Record]:
     for number, row in rows:
         if len(row) != len(header):
             raise DataError(
                 f"{file.where(number)}: {len(row)} fields where {len(header)} are expected "
-                f"({shortened(header)}): {_ragged_advice(file, row)}"
+                f"({shortened(header)}): {_advice_on_fields(file, row)}"
             )
         yield Record(dict(zip(header, row, strict=True)), file.where(number))
 
 
-def _ragged_advice(file: Opened, row: Sequence[str]) -> str:
+def _advice_on_fields(file: DataFile, row: Sequence[str]) -> str:
     if file.format == "csv":
         return 'put fields that hold the separator in double quotes ("…").'
     quoted = any(cell.startswith('"') for cell in row)
@@ -216,42 +276,44 @@ def _ragged_advice(file: Opened, row: Sequence[str]) -> str:
     return f"separate fields by exactly one tab and leave empty ones empty.{more}"
 
 
-def _parquet(file: Opened) -> Table:
+# --- Parquet -----------------------------------------------------------------------------------
+
+
+def read_parquet(file: DataFile, options: ReadOptions) -> Table:
+    """Read a Parquet file; class names come from the metadata that `datasets` writes."""
     try:
-        import pyarrow.parquet as parquet
+        import pyarrow
+        import pyarrow.parquet
     except ImportError as error:
         raise DataError(
             f"{file.name}: reading Parquet needs pyarrow: pip install pyarrow"
         ) from error
     try:
-        opened = parquet.ParquetFile(file.name)
-    except Exception as error:
-        raise DataError(f"{file.name}: not a readable Parquet file ({error}).") from error
+        opened = pyarrow.parquet.ParquetFile(file.name)
+    except (pyarrow.ArrowException, OSError) as error:
+        raise DataError(
+            f"{file.name}: not a readable Parquet file ({error}): write it again."
+        ) from error
     schema = opened.schema_arrow
     described = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
     features = described.get("info", {}).get("features", {})
-
-    def records() -> Iterator[Record]:
-        number = itertools.count(1)
-        for batch in opened.iter_batches():
-            for row in batch.to_pylist():
-                yield Record(row, f"{file.name}:row {next(number)}")
-
-    return Table(file.name, list(schema.names), records(), True, label_names(features))
+    rows = (row for batch in opened.iter_batches() for row in batch.to_pylist())
+    records = (Record(row, f"{file.name}:row {number}") for number, row in enumerate(rows, 1))
+    return Table(file.name, list(schema.names), records, names=class_names(features))
 
 
-def label_names(features: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Class names by column, from the dictionary form of `datasets` features.
+def class_names(features: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Return class names by column from the dictionary form of `datasets` features.
 
     A column of classes, or of lists of classes, has them under ``names``.
     """
     names = {}
     for column, feature in features.items():
-        inner = feature
-        while isinstance(inner, list) and inner:
-            inner = inner[0]
-        while isinstance(inner, dict) and "names" not in inner and "feature" in inner:
-            inner = inner["feature"]
-        if isinstance(inner, dict) and inner.get("_type") == "ClassLabel" and inner.get("names"):
-            names[column] = list(inner["names"])
+        while isinstance(feature, list) and feature:
+            feature = feature[0]
+        while isinstance(feature, dict) and "names" not in feature and "feature" in feature:
+            feature = feature["feature"]
+        if isinstance(feature, dict) and feature.get("_type") == "ClassLabel":
+            if feature.get("names"):
+                names[column] = list(feature["names"])
     return names

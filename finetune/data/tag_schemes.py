@@ -1,41 +1,46 @@
-"""Words, tags, spans and characters: every step from one to another, in pure Python.
+"""Tag schemes: tags to spans and back, and the tags of a whole data set to BIO.
 
 A tag is ``O`` or a prefix, ``-`` and a type, split at the first ``-`` (``B-art-film`` has the type
 ``art-film``). The schemes: Ramshaw & Marcus 1995 (IOB1), Tjong Kim Sang & Veenstra 1999 (BIO),
 Ratinov & Roth 2009 (BILOU); Jurafsky & Martin, *Speech and Language Processing*, on named entities.
-Functions that take a scheme raise ValueError if there is none of that name or a tag is not in it.
+Functions that take a scheme raise UserError for an unknown scheme or a tag that is not in it.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from itertools import pairwise
+from itertools import chain, pairwise
 
+from finetune.data.dataset import DataError
+from finetune.data.spans import overlapping
+from finetune.data.token_records import TokenRecord
 from finetune.types import Span, UserError, perhaps
 
 SCHEMES = {"IO": "I", "IOB1": "BI", "BIO": "BI", "BIOES": "BIES", "BILOU": "BILU", "BMES": "BMES"}
 """The prefixes of each scheme, in the order begin, inside, end, single; BIO is also called IOB2."""
 
+SPAN_TAG = re.compile(r"O|[BIESLUM]-\S+")
+"""A tag of some span scheme."""
 
 _ROLES = {**dict(zip("BIES", "BIES", strict=True)), "M": "I", "L": "E", "U": "S"}
-
-
 _OUTSIDE = ("O", "")
+_DISTINCT_SCHEMES = ("BIO", "BIOES", "BILOU", "BMES")  # IO and IOB1 have the prefixes of BIO
 
 
 @lru_cache(maxsize=65536)
 def _role(tag: str, scheme: str) -> tuple[str, str]:
-    """What a tag says, whatever the letters of its scheme: O, B, I, E or S, and the type."""
+    """Return the role of a tag in any scheme (O, B, I, E or S) and its type."""
     letters = _letters(scheme)
-    prefix, _, kind = tag.partition("-")
+    prefix, _, span_type = tag.partition("-")
     if tag == "O":
         return _OUTSIDE
-    if prefix not in [*letters] or not kind:
+    if prefix not in [*letters] or not span_type:
         legal = ", ".join(f"{letter}-TYPE" for letter in letters)
         raise UserError(f"tag {tag!r} is not in the scheme {scheme}: legal are O, {legal}")
-    return _ROLES[prefix], kind
+    return _ROLES[prefix], span_type
 
 
 def _letters(scheme: str) -> str:
@@ -50,7 +55,7 @@ def _continues(before: tuple[str, str], tag: tuple[str, str]) -> bool:
 
 
 def _legal(before: tuple[str, str], tag: tuple[str, str], scheme: str) -> bool:
-    """Whether a tag may follow another; the edges of a sequence count as O."""
+    """Return whether a tag may follow another; the edges of a sequence count as O."""
     if scheme == "IO":
         return True
     if scheme == "IOB1":
@@ -61,12 +66,12 @@ def _legal(before: tuple[str, str], tag: tuple[str, str], scheme: str) -> bool:
 
 
 def detect_scheme(tag_sequences: Iterable[Sequence[str]]) -> str | None:
-    """The tag scheme of a data set; None if its tags spell no spans (POS, plain labels, no tags).
+    """Return the tag scheme of a data set, None if its tags encode no spans (POS, no tags).
 
-    Decided by the prefixes in use. B and I are BIO or IOB1, whichever the data break less often; I
-    alone is IO, which then reads the same as IOB1. Where nothing tells schemes apart the commoner
-    one is named: BIO if all tags are O, BIOES (not BMES) if no span has an inside. I and E without
-    B (IOE) are reported as BIOES, whose tolerant reading finds the right spans.
+    The prefixes decide. B and I are BIO or IOB1, whichever has fewer illegal transitions; I alone
+    is IO, which then gives the same spans as IOB1. If several schemes fit, the more common one is
+    returned: BIO if all tags are O, BIOES (not BMES) if no span has an inside. I and E without B
+    (IOE) are reported as BIOES, whose tolerant reading finds the right spans.
     """
     sequences = list(tag_sequences)
     tags = {tag for sequence in sequences for tag in sequence}
@@ -75,7 +80,7 @@ def detect_scheme(tag_sequences: Iterable[Sequence[str]]) -> str | None:
     prefixes = {tag[0] for tag in tags if tag != "O"}
     if prefixes == {"I"}:
         return "IO"
-    fitting = [name for name in ("BIO", "BIOES", "BILOU", "BMES") if prefixes <= {*SCHEMES[name]}]
+    fitting = [name for name in _DISTINCT_SCHEMES if prefixes <= {*SCHEMES[name]}]
     if fitting[:1] != ["BIO"]:
         return fitting[0] if fitting else None
     bio, iob1 = (sum(len(illegal_transitions(s, n)) for s in sequences) for n in ("BIO", "IOB1"))
@@ -83,10 +88,13 @@ def detect_scheme(tag_sequences: Iterable[Sequence[str]]) -> str | None:
 
 
 def tags_to_spans(tags: Sequence[str], scheme: str) -> list[Span]:
-    """The spans a tag sequence spells, in order, read tolerantly as the script conlleval does.
+    """Return the spans of a tag sequence in order, read tolerantly as the script conlleval does.
 
-    A tag that may not stand where it stands begins a new span, and a span that is not closed ends
-    before the next tag (Tjong Kim Sang & Buchholz 2000; also the default mode of seqeval).
+    An illegal tag begins a new span, and a span that is not closed ends before the next tag (Tjong
+    Kim Sang & Buchholz 2000; also the default mode of seqeval).
+
+    >>> tags_to_spans(["B-PER", "I-PER", "O", "I-LOC"], "BIO")
+    [Span(start=0, end=2, label='PER'), Span(start=3, end=4, label='LOC')]
     """
     spans, start, before = [], 0, _OUTSIDE
     for position, tag in enumerate((*tags, "O")):
@@ -100,16 +108,16 @@ def tags_to_spans(tags: Sequence[str], scheme: str) -> list[Span]:
 
 
 def strict_spans(tags: Sequence[str], scheme: str) -> list[Span]:
-    """Only those spans that are spelled as the scheme demands (the strict mode of seqeval).
+    """Return only the spans whose tags follow the scheme (the strict mode of seqeval).
 
-    These are the tolerantly read spans whose tags come out the same when written back.
+    These are the tolerantly read spans whose tags are the same when written back.
     """
     written = spans_to_tags(spans := tags_to_spans(tags, scheme), len(tags), scheme)
     return [s for s in spans if written[s.start : s.end] == [*tags[s.start : s.end]]]
 
 
 def illegal_transitions(tags: Sequence[str], scheme: str) -> list[int]:
-    """Positions whose tag may not follow the tag before it (at 0: may not begin a sequence).
+    """Return the positions whose tag may not follow the tag before (at 0: may not begin).
 
     ``len(tags)`` is among them if the last tag may not end a sequence.
     """
@@ -118,16 +126,16 @@ def illegal_transitions(tags: Sequence[str], scheme: str) -> list[int]:
 
 
 def spans_to_tags(spans: Iterable[Span], num_words: int, scheme: str) -> list[str]:
-    """The tags of ``num_words`` words that spell the spans; IO merges neighbours of one type.
+    """Return the tags of ``num_words`` words for spans; IO merges adjacent spans of one type.
 
-    Raises ValueError for spans that are empty, out of range, without a label, or overlapping.
+    Raises UserError for spans that are empty, out of range, without a label, or overlapping.
     """
     _letters(scheme)
     tags, before = ["O"] * num_words, Span(0, 0, "")
     for span in sorted(spans):
         _check_span(span, before, num_words)
         touching = before.end == span.start and before.label == span.label
-        letters = _spelling(span.end - span.start, scheme, touching)
+        letters = _prefixes(span.end - span.start, scheme, touching)
         tags[span.start : span.end] = [f"{letter}-{span.label}" for letter in letters]
         before = span
     return tags
@@ -145,7 +153,7 @@ def _check_span(span: Span, before: Span, num_words: int) -> None:
         raise UserError(f"{tuple(before)} and {tuple(span)} overlap: {why}")
 
 
-def _spelling(length: int, scheme: str, touching: bool) -> str:
+def _prefixes(length: int, scheme: str, touching: bool) -> str:
     if scheme in ("IO", "IOB1", "BIO"):
         begins = scheme == "BIO" or (scheme == "IOB1" and touching)
         return ("B" if begins else "I") + "I" * (length - 1)
@@ -154,21 +162,22 @@ def _spelling(length: int, scheme: str, touching: bool) -> str:
 
 
 def convert_tags(tags: Sequence[str], source: str, target: str) -> list[str]:
-    """The same spans in another scheme; illegal tags come out repaired (read tolerantly)."""
+    """Return the tags of the same spans in another scheme; repairs illegal tags."""
     return spans_to_tags(tags_to_spans(tags, source), len(tags), target)
 
 
 def tag_names(types: Iterable[str], scheme: str) -> list[str]:
-    """All tags of a scheme for these types: ``O``, then the tags of each type in turn."""
-    return ["O", *(f"{letter}-{kind}" for kind in types for letter in _letters(scheme))]
+    """Return all tags of a scheme for span types: ``O``, then the tags of each type in turn."""
+    return ["O", *(f"{letter}-{name}" for name in types for letter in _letters(scheme))]
 
 
 def legal_transitions(
     tags: Sequence[str], scheme: str | None
 ) -> tuple[list[bool], list[bool], list[list[bool]]]:
-    """Which tags may begin a sequence, may end it, and (row, column) may follow which.
+    """Return which tags may begin a sequence, may end it, and which tag may follow which.
 
-    For decoding over C tag names: lists of C, C, and C rows of C. Scheme None forbids nothing.
+    For decoding over C tag names: lists [C], [C] and [C][C], where entry ``[i][j]`` allows tag j
+    after tag i. Scheme None allows everything.
     """
     if scheme is None:
         return [True] * len(tags), [True] * len(tags), [[True] * len(tags) for _ in tags]
@@ -179,11 +188,145 @@ def legal_transitions(
 
 
 def continuation_tag(tag: str, scheme: str | None) -> str:
-    """The label of a word's second and later pieces, where those are labelled at all.
+    """Return the label of a word's second and later subwords, if those are labeled at all.
 
-    Always the inside tag of the type (I; in BMES, M): the word's own tag stands on its first
-    piece, and repeating B, S, E, U or L would begin or end the span again. It is among
-    ``tag_names`` even where no word has it. ``O``, and any tag under scheme None, stays itself.
+    It is the inside tag of the type (I; in BMES, M): the first subword has the word's own tag, and
+    repeating B, S, E, U or L would begin or end the span again. It is among ``tag_names`` even if
+    no word has it. ``O``, and any tag under scheme None, is unchanged.
     """
-    kind = "" if scheme is None else _role(tag, scheme)[1]
-    return f"{'M' if scheme == 'BMES' else 'I'}-{kind}" if kind else tag
+    span_type = "" if scheme is None else _role(tag, scheme)[1]
+    return f"{'M' if scheme == 'BMES' else 'I'}-{span_type}" if span_type else tag
+
+
+# --- the tags of a whole data set --------------------------------------------------------------
+
+Splits = Mapping[str, list[TokenRecord]]
+
+
+def to_bio(splits: Splits) -> tuple[dict[str, list[TokenRecord]], list[str]]:
+    """Convert the tags of all splits to BIO and add the spans that they encode.
+
+    One scheme is detected for the whole data set. Spans get tags too, unless some spans of the data
+    set overlap.
+
+    Returns:
+        The records by split, and notes on what was found and converted.
+
+    Raises:
+        DataError: If most but not all tags are of a span scheme.
+    """
+    records = list(chain.from_iterable(splits.values()))
+    notes = []
+    if _lack_prefixes(records):
+        notes.append("tags have no B- or I- before the type: read as spans of equal tags, as BIO")
+        splits = {split: [_with_prefixes(row) for row in rows] for split, rows in splits.items()}
+        records = list(chain.from_iterable(splits.values()))
+    layers = [layer for record in records for layer in record.layers]
+    scheme = detect_scheme(layers)
+    if layers and all(tag.isdecimal() for layer in layers for tag in layer):
+        return dict(splits), ["tags are numbers without names: replace them by names"]
+    if scheme is None:
+        _check_plain_tags(records)
+    else:
+        if scheme != "BIO":
+            notes += [] if notes else [f"tag scheme {scheme} found, converted to BIO"]
+            notes += _repair_notes(scheme, records)
+        splits = {s: [_with_spans(row, scheme) for row in rows] for s, rows in splits.items()}
+    nested = any(overlapping(row.spans or ()) for rows in splits.values() for row in rows)
+    if nested:
+        notes.append("nested spans: examples have spans, no tags")
+    return {
+        split: [with_tags(row, nested) for row in rows] for split, rows in splits.items()
+    }, notes
+
+
+def with_tags(record: TokenRecord, nested: bool) -> TokenRecord:
+    """Return the record with BIO tags for its spans, unless it has tags or ``nested`` is set."""
+    if nested or record.layers or record.spans is None:
+        return record
+    return record._replace(layers=(tuple(spans_to_tags(record.spans, len(record.words), "BIO")),))
+
+
+def _check_plain_tags(records: Sequence[TokenRecord]) -> None:
+    """Raise DataError where tags without a scheme are probably span tags with errors.
+
+    Left alone, one header or misprint among span tags would make plain tags of all of them.
+    """
+    counts = Counter(tag for record in records for layer in record.layers for tag in layer)
+    plain = {tag: count for tag, count in counts.items() if not SPAN_TAG.fullmatch(tag)}
+    if counts and not plain:
+        found = ", ".join(sorted({f"{tag[0]}-" for tag in counts if tag != "O"}))
+        legal = (", ".join(f"{p}-" for p in SCHEMES[name]) for name in _DISTINCT_SCHEMES)
+        raise DataError(
+            f"{records[0].where}: the prefixes of the tags ({found}) fit no one scheme: legal are "
+            f"{'; '.join(legal)}."
+        )
+    num_plain = sum(plain.values())
+    num_inside = counts.total() - num_plain - counts["O"]
+    if plain and num_plain * 2 <= num_inside:
+        _raise_stray_tag(records, plain, num_inside)
+    for record in records:
+        if len(record.layers) > 1:
+            raise DataError(
+                f"{record.where}: several columns of tags, but they are not span tags (B-TYPE, "
+                "I-TYPE, O): name the one column to read, for instance --columns tags=1."
+            )
+
+
+def _raise_stray_tag(
+    records: Sequence[TokenRecord], plain: Mapping[str, int], num_inside: int
+) -> None:
+    where, word, tag = next(
+        (record.where, word, tag)
+        for record in records
+        for layer in record.layers
+        for word, tag in zip(record.words, layer, strict=True)
+        if tag in plain
+    )
+    others = ", ".join(repr(name) for name, _ in Counter(plain).most_common(6) if name != tag)
+    raise DataError(
+        f"{where}: the word {word!r:.60} has the tag {tag!r:.60}, but {num_inside:,} tags are "
+        "span tags (B-TYPE, I-TYPE, …) and the rest O: correct it, or remove the line if it is a "
+        f"header or a comment{f' (also: {others})' if others else ''}."
+    )
+
+
+def _lack_prefixes(records: Sequence[TokenRecord]) -> bool:
+    """Return whether tags are O and types without a prefix (Few-NERD).
+
+    O must be on at least half of the words: some part-of-speech sets have a tag ``O`` too.
+    """
+    counts = Counter(tag for record in records for layer in record.layers for tag in layer)
+    no_prefix = all("-" not in tag[:2] for tag in counts)
+    return no_prefix and len(counts) > 1 and counts["O"] * 2 >= counts.total()
+
+
+def _with_prefixes(record: TokenRecord) -> TokenRecord:
+    layers = (tuple(t if t == "O" else f"I-{t}" for t in layer) for layer in record.layers)
+    return record._replace(layers=tuple(layers))
+
+
+def _repair_notes(scheme: str, records: Sequence[TokenRecord]) -> list[str]:
+    illegal = [
+        record.where
+        for record in records
+        for layer in record.layers
+        for _ in illegal_transitions(layer, scheme)
+    ]
+    if not illegal:
+        return []
+    return [f"{len(illegal):,} illegal tags were read as the start of a span, first in {illegal[0]}"]
+
+
+def _with_spans(record: TokenRecord, scheme: str) -> TokenRecord:
+    """Return the record with the spans that its tags encode; one layer of tags becomes BIO."""
+    if not record.layers:
+        return record
+    found = {span for layer in record.layers for span in tags_to_spans(layer, scheme)}
+    spans = tuple(sorted(found)) if record.spans is None else record.spans
+    if len(record.layers) > 1:
+        return record._replace(layers=(), spans=spans)
+    if scheme == "BIO":
+        return record._replace(spans=spans)
+    tags = tuple(convert_tags(record.layers[0], scheme, "BIO"))
+    return record._replace(layers=(tags,), spans=spans)

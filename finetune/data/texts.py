@@ -1,4 +1,4 @@
-"""Texts and pairs of texts with labels: which column is which, and rows -> TextExample."""
+"""Texts and pairs of texts with labels: which column is which, and rows to TextExamples."""
 
 from __future__ import annotations
 
@@ -7,36 +7,39 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from finetune.data.dataset import DataError, Dataset
-from finetune.data.files import Opened, open_data
-from finetune.data.labels import Raw, raw_label, settle
-from finetune.data.loading import check_columns, find_column, no_column, tables_of
-from finetune.data.sources import resolve
-from finetune.data.tables import Record, Table, open_table
+from finetune.data.files import DataFile, ReadOptions
+from finetune.data.formats import open_data, read_file
+from finetune.data.labels import RawLabel, convert_labels, raw_label
+from finetune.data.sources import open_splits, resolve
+from finetune.data.tables import Record, Table, check_columns, find_column, missing_column
+from finetune.data.token_records import Sentences
 from finetune.types import Example, TextExample, shortened
 
-COUPLES = (
+ROLES = ("text", "pair", "label")
+PAIR_COLUMNS = (
     ("text", "text_pair"), ("premise", "hypothesis"), ("sentence1", "sentence2"),
-    ("question1", "question2"), ("text_a", "text_b"), ("text1", "text2"),
-    ("sentence_a", "sentence_b"), ("#1 string", "#2 string"), ("question", "sentence"),
-    ("question", "passage"), ("query", "document"),
+    ("question1", "question2"), ("question", "sentence"), ("sentence_a", "sentence_b"),
+    ("#1 string", "#2 string"),
 )  # fmt: skip
-SINGLES = ("text", "sentence", "content", "review", "document", "tweet", "comment", "utterance",
-           "question", "premise", "sentence1", "question1", "text_a", "text1", "sentence_a",
-           "#1 string", "query", "title")  # fmt: skip
-LABELS = ("label", "labels", "gold_label", "class", "category", "sentiment", "target", "emotion",
-          "entailment_judgment", "is_duplicate", "quality", "coarse_label", "score", "stars",
-          "rating", "similarity", "similarity_score", "relatedness_score")  # fmt: skip
-KNOWN = frozenset({name for couple in COUPLES for name in couple} | {*SINGLES, *LABELS})
-"""Lower-case column names that tell a header from data."""
+"""Usual columns of pairs: ours, NLI, GLUE and STS, QQP, QNLI, SICK, MRPC."""
+TEXT_COLUMNS = ("text", "sentence", "content")
+LABEL_COLUMNS = ("label", "labels", "gold_label", "entailment_judgment", "is_duplicate", "quality",
+                 "coarse_label", "score", "relatedness_score")  # fmt: skip
+"""Usual columns of labels: of most sets, SNLI and MNLI, SICK, QQP, MRPC, TREC, STS-B."""
+NUMBER_COLUMNS = ("index", "idx", "id")
+"""Usual columns that number the rows."""
+HEADER_NAMES = frozenset(
+    {name for pair in PAIR_COLUMNS for name in pair} | {*TEXT_COLUMNS, *LABEL_COLUMNS}
+)
 
 
-class Roles(NamedTuple):
-    """The columns that hold text, second text and label; ``spare`` could be the label too."""
+class TextColumns(NamedTuple):
+    """The columns of text, second text and label; ``other_labels`` could hold the label too."""
 
     text: str
     pair: str | None
     label: str | None
-    spare: tuple[str, ...] = ()
+    other_labels: tuple[str, ...] = ()
 
 
 def read_text(
@@ -48,40 +51,53 @@ def read_text(
 ) -> Dataset:
     """Read texts, or pairs of texts, with their labels into TextExamples.
 
-    ``spec`` is a folder, a file (which is train), ``train=FILE,test=FILE``, a folder written by
-    save_to_disk, or a hub data set. ``columns`` names the columns of the roles text, pair and
-    label where they cannot be guessed (numbers count from 0 where there is no header). ``pair``
-    True needs a second text, False ignores one, None takes it where it is. Rows without a label
-    are kept with label None. Raises DataError with file and line.
+    Rows without a label are kept with label None.
+
+    Args:
+        spec: A folder, a file (read as train), ``train=FILE,test=FILE``, a folder written by
+            save_to_disk, or a hub data set.
+        columns: Columns of the roles text, pair and label if they have no usual names. Numbers
+            count from 0 in files without a header.
+        pair: True requires a second text, False ignores one, None reads it if it exists.
+        splits: The splits to read; None reads all.
+
+    Raises:
+        DataError: If the data cannot be read; the message names file and line.
+
+    >>> data = read_text("examples/data/sentiment")
+    >>> example = data.splits["train"][0]  # TextExample(id=0, text=..., label="positive")
     """
-    columns = check_columns(columns, ("text", "pair", "label"))
-    loaded = tables_of(resolve(spec), splits, lambda file: _table(file, columns))
-    notes = list(loaded.notes)
+    columns = check_columns(columns, ROLES)
+    source = open_splits(resolve(spec), splits, lambda file: _table(file, columns))
+    notes = list(source.notes)
     rows: dict[str, list[tuple[str, str | None, str]]] = {}
-    labels: dict[str, list[tuple[Raw, str]]] = {}
-    for split, table in loaded.tables.items():
+    raw: dict[str, list[tuple[RawLabel, str]]] = {}
+    for split, table in source.splits.items():
         records = table.all()
         if not records:
             raise DataError(f"{table.name}: the {split} split is empty: add rows or leave it out.")
-        roles = choose_roles(table, columns, pair)
-        names = table.names.get(roles.label or "")
-        rows[split] = [(*_texts(record, roles), record.where) for record in records]
-        labels[split] = [(_label(record, roles, names), record.where) for record in records]
-        notes += [note for note in _column_notes(table, roles, columns) if note not in notes]
-    typed = all(table.typed for table in loaded.tables.values())
-    settled, note = settle(labels, typed)
+        chosen = guess_columns(table, columns, pair)
+        names = table.names.get(chosen.label or "")
+        rows[split] = [(*_texts(record, chosen), record.where) for record in records]
+        raw[split] = [(_label(record, chosen, names), record.where) for record in records]
+        notes += [note for note in _column_notes(table, chosen, columns) if note not in notes]
+    typed = all(table.typed for table in source.splits.values())
+    labels, note = convert_labels(raw, typed)
     notes += [note] if note else []
-    notes += _missing_notes(settled)
+    for split, values in labels.items():
+        if missing := sum(value is None for value in values):
+            counted = f"{missing:,} of {len(values):,} rows"
+            notes.append(f"{split}: {counted} have no label (empty, '-', NaN or -1)")
     examples: dict[str, list[Example]] = {
         split: [
             TextExample(index, text, second, label, where)
             for index, ((text, second, where), label) in enumerate(
-                zip(rows[split], settled[split], strict=True)
+                zip(rows[split], labels[split], strict=True)
             )
         ]
         for split in rows
     }
-    return Dataset(loaded.name, examples, notes=notes, format=loaded.format)
+    return Dataset(source.name, examples, notes=notes, format=source.format)
 
 
 def read_text_file(
@@ -94,14 +110,21 @@ def read_text_file(
 ) -> Iterator[TextExample]:
     """Stream the texts of one file for prediction, in order, without keeping them.
 
-    ``source`` is a path, ``-`` for standard input, or a file object; the latter two hold JSON
-    Lines or, by their first line, one text per line. Labels are optional, and kept where they
-    are; without ``labels`` they are not looked at, so that any column may have their name. ``id``
-    is the row, from 0; in a plain text file each line is a row, even a blank one.
+    Args:
+        source: A path, ``-`` for standard input, or a file object. The latter two hold JSON Lines
+            or, by their first line, one text per line. In a plain text file each line is a row,
+            blank lines too.
+        columns: As in ``read_text``.
+        pair: As in ``read_text``.
+        format: Format of the file, None: by its name or first line.
+        labels: False ignores labels, so that any column may have their name.
+
+    Yields:
+        Examples whose ``id`` is the row number from 0.
     """
-    columns = check_columns(columns, ("text", "pair", "label"))
-    table = _table(open_data(source, format), columns, plain=True)
-    for example, _ in _streamed(table, columns, pair, labels):
+    columns = check_columns(columns, ROLES)
+    table = _table(open_data(source, format), columns, streaming=True)
+    for example, _ in _stream(table, columns, pair, labels):
         yield example
 
 
@@ -111,108 +134,95 @@ def read_numbered_texts(
     columns: Mapping[str, str] | None = None,
     pair: bool | None = None,
 ) -> Iterator[tuple[TextExample, str]]:
-    """Stream the texts of one file as ``read_text_file`` does, each with the number that its row
-    has in the file (column index, idx or id), or else the row's place, from 0."""
-    columns = check_columns(columns, ("text", "pair", "label"))
-    table = _table(open_data(source), columns, plain=True)
-    yield from _numbered(table, columns, pair)
+    """Stream texts as ``read_text_file`` does, each with the number of its row.
+
+    The number is that of the column index, idx or id, else the row number from 0.
+    """
+    columns = check_columns(columns, ROLES)
+    yield from _numbered(_table(open_data(source), columns, streaming=True), columns, pair)
 
 
 def read_numbered_split(
     spec: str, split: str, *, columns: Mapping[str, str] | None = None, pair: bool | None = None
 ) -> Iterator[tuple[TextExample, str]]:
-    """The same of one split of a data set (as ``read_text`` takes it)."""
-    columns = check_columns(columns, ("text", "pair", "label"))
-    loaded = tables_of(resolve(spec), [split], lambda file: _table(file, columns))
-    yield from _numbered(loaded.tables[split], columns, pair)
-
-
-NUMBERS = ("index", "idx", "id")
-"""Usual names of a column that numbers the rows."""
+    """Stream the numbered texts of one split of a data set (``spec`` as in ``read_text``)."""
+    columns = check_columns(columns, ROLES)
+    source = open_splits(resolve(spec), [split], lambda file: _table(file, columns))
+    yield from _numbered(source.splits[split], columns, pair)
 
 
 def _numbered(
     table: Table, columns: Mapping[str, str], pair: bool | None
 ) -> Iterator[tuple[TextExample, str]]:
-    for example, record in _streamed(table, columns, pair, labels=False):
+    for example, record in _stream(table, columns, pair, labels=False):
         by_name = {str(name).lower(): value for name, value in record.values.items()}
-        named = [str(by_name[name]).strip() for name in NUMBERS if name in by_name]
-        yield example, next((number for number in named if number.isdecimal()), str(example.id))
+        found = [str(by_name[name]).strip() for name in NUMBER_COLUMNS if name in by_name]
+        yield example, next((number for number in found if number.isdecimal()), str(example.id))
 
 
-def _streamed(
+def _stream(
     table: Table, columns: Mapping[str, str], pair: bool | None, labels: bool
 ) -> Iterator[tuple[TextExample, Record]]:
-    """Each row as an example, as it is read."""
     if table.first() is None:
         return
     if table.headless is not None and len(table.header) == 1:
         columns = {"text": "0", **columns}
-    roles = choose_roles(table, columns, pair)
-    roles = roles if labels else roles._replace(label=None)
-    names = table.names.get(roles.label or "")
+    chosen = guess_columns(table, columns, pair)
+    chosen = chosen if labels else chosen._replace(label=None)
+    names = table.names.get(chosen.label or "")
     for index, record in enumerate(table.records):
-        text, second = _texts(record, roles)
-        label = _label(record, roles, names)
+        text, second = _texts(record, chosen)
+        label = _label(record, chosen, names)
         label = str(label) if isinstance(label, int) else label
         yield TextExample(index, text, second, label, record.where), record
 
 
-def choose_roles(table: Table, columns: Mapping[str, str], pair: bool | None) -> Roles:
-    """The columns of text, pair and label: those the user names, else by their usual names."""
+def guess_columns(table: Table, columns: Mapping[str, str], pair: bool | None) -> TextColumns:
+    """Return the columns that the user names, else those with usual names."""
     by_name = {name.lower(): name for name in reversed(table.header)}
     given = {role: find_column(table, role, name) for role, name in columns.items()}
     text, second = given.get("text"), given.get("pair")
-    couple = next((c for c in COUPLES if c[0] in by_name and c[1] in by_name), None)
     if text is None:
-        usual = couple[0] if couple else next((n for n in SINGLES if n in by_name), None)
-        if usual is None:
-            raise no_column(table, "text", "a text", "text")
-        text = by_name[usual]
+        usual = [a for a, b in PAIR_COLUMNS if a in by_name and b in by_name]
+        usual += [name for name in TEXT_COLUMNS if name in by_name]
+        if not usual:
+            raise missing_column(table, "text", "a text", "text")
+        text = by_name[usual[0]]
     if second is None and pair is not False:
-        second = _usual_pair(by_name, text)
+        partners = (b for a, b in PAIR_COLUMNS if a == text.lower() and b in by_name)
+        second = next((by_name[name] for name in partners), None)
     if second is None and pair:
-        raise no_column(table, "pair", "the second text of a pair", "text_pair")
-    usual_labels = [by_name[n] for n in LABELS if n in by_name and by_name[n] not in (text, second)]
-    label = given.get("label") or next(iter(usual_labels), None)
-    spare = () if "label" in given else tuple(usual_labels[1:])
-    return Roles(text, second, label, spare)
+        raise missing_column(table, "pair", "the second text of a pair", "text_pair")
+    labels = [by_name[name] for name in LABEL_COLUMNS
+              if name in by_name and by_name[name] not in (text, second)]  # fmt: skip
+    if "label" in given:
+        return TextColumns(text, second, given["label"])
+    return TextColumns(text, second, next(iter(labels), None), tuple(labels[1:]))
 
 
-def _usual_pair(by_name: Mapping[str, str], text: str) -> str | None:
-    return next((by_name[b] for a, b in COUPLES if a == text.lower() and b in by_name), None)
+def _table(file: DataFile, columns: Mapping[str, str], streaming: bool = False) -> Table:
+    """Open a file as a table; plain text is a table with one column, ``text``.
 
-
-def _table(file: Opened, columns: Mapping[str, str], plain: bool = False) -> Table:
-    """The table of a file; plain text is a table of one column, ``text``.
-
-    ``plain`` takes a text file with tabs for a table only if its first line names columns.
+    When ``streaming``, text with tabs is a table only if its first line names columns.
     """
     if file.format in ("txt", "unknown"):
-        first = file.first()
+        first = file.first_line()
         tabs, commas = ({c.strip().lower() for c in first.split(mark)} for mark in "\t,")
-        table = len(tabs) > 1 and (not plain or columns or tabs & KNOWN)
-        csv = file.format == "unknown" and len(commas) > 1 and commas & KNOWN
-        file.format = "tsv" if table else "csv" if csv else "txt"
-    if file.format == "txt":
-        rows = (Record({"text": line.text}, file.where(line.number)) for line in file)
-        return Table(file.name, ["text"], rows, typed=False)
-    if file.format in ("conll", "conllu"):
+        tsv = len(tabs) > 1 and (not streaming or columns or tabs & HEADER_NAMES)
+        csv = file.format == "unknown" and len(commas) > 1 and commas & HEADER_NAMES
+        file.format = "tsv" if tsv else "csv" if csv else "txt"
+    table = read_file(file, ReadOptions(columns, HEADER_NAMES))
+    if isinstance(table, Sentences):
         raise DataError(
-            f"{file.name}: a file of words in columns has no texts with a label: use it for "
-            "tagging (finetune tag, finetune ner), or give JSON Lines, CSV or TSV."
+            f"{file.name}: files of the format {file.format} hold words with tags or spans, not "
+            "texts with a label: use finetune tag or finetune ner, or give JSON Lines, CSV or TSV."
         )
-    if file.format == "standoff":
-        what = "holds" if file.name.endswith(".ann") else "is a folder, not a file, perhaps of"
-        raise DataError(
-            f"{file.name} {what} standoff annotation, which is for finetune ner and finetune tag: "
-            "texts with a label each are read from JSON Lines, CSV or TSV."
-        )
-    return open_table(file, columns.values(), KNOWN)
+    return table
 
 
-def _texts(record: Record, roles: Roles) -> tuple[str, str | None]:
-    return _text(record, roles.text), None if roles.pair is None else _text(record, roles.pair)
+def _texts(record: Record, columns: TextColumns) -> tuple[str, str | None]:
+    text = _text(record, columns.text)
+    return text, None if columns.pair is None else _text(record, columns.pair)
 
 
 def _text(record: Record, column: str) -> str:
@@ -222,10 +232,10 @@ def _text(record: Record, column: str) -> str:
     if isinstance(value, int | float) and value == value:
         return str(value)
     if value is None or value != value:
-        what = "is empty" if column in record.values else "is missing"
+        problem = "is empty" if column in record.values else "is missing"
         raise DataError(
-            f"{record.where}: column {column!r} {what} in this row (columns here: "
-            f"{', '.join(record.values)}): write a text, or take the row out."
+            f"{record.where}: column {column!r} {problem} in this row (columns here: "
+            f"{', '.join(record.values)}): write a text, or remove the row."
         )
     raise DataError(
         f"{record.where}: column {column!r} holds {type(value).__name__}, not a text: join words "
@@ -233,33 +243,22 @@ def _text(record: Record, column: str) -> str:
     )
 
 
-def _label(record: Record, roles: Roles, names: Sequence[str] | None) -> Raw:
-    if roles.label is None:
+def _label(record: Record, columns: TextColumns, names: Sequence[str] | None) -> RawLabel:
+    if columns.label is None:
         return None
-    return raw_label(record.values.get(roles.label), names, record.where)
+    return raw_label(record.values.get(columns.label), names, record.where)
 
 
-def _column_notes(table: Table, roles: Roles, columns: Mapping[str, str]) -> Iterator[str]:
-    """What was chosen among columns: another that could be the label, and those that nobody reads
-    where the column of the text was guessed."""
-    if roles.spare:
+def _column_notes(table: Table, chosen: TextColumns, columns: Mapping[str, str]) -> Iterator[str]:
+    """Report other columns that could be the label, and unread columns if text was guessed."""
+    if chosen.other_labels:
         yield (
-            f"labels are from column {roles.label!r}; for {roles.spare[0]!r} write "
-            f"--columns label={roles.spare[0]}"
+            f"labels are from column {chosen.label!r}; for {chosen.other_labels[0]!r} write "
+            f"--columns label={chosen.other_labels[0]}"
         )
-    read = {roles.text, roles.pair, roles.label}
-    known = (*LABELS, *NUMBERS, "")
-    left = [n for n in table.header if n not in read and n.lower() not in known]
-    left = [name for name in left if not name.lower().endswith("id")]
-    if left and "text" not in columns:
-        yield f"texts are from column {roles.text!r}; not read: {shortened(left)}"
-
-
-def _missing_notes(labels: Mapping[str, Sequence[Any]]) -> list[str]:
-    notes = []
-    for split, values in labels.items():
-        missing = sum(value is None for value in values)
-        if missing:
-            counted = f"{missing:,} of {len(values):,} rows"
-            notes.append(f"{split}: {counted} have no label (empty, '-', NaN or -1)")
-    return notes
+    read = {chosen.text, chosen.pair, chosen.label}
+    known = (*LABEL_COLUMNS, *NUMBER_COLUMNS, "")
+    unread = [name for name in table.header if name not in read and name.lower() not in known]
+    unread = [name for name in unread if not name.lower().endswith("id")]
+    if unread and "text" not in columns:
+        yield f"texts are from column {chosen.text!r}; not read: {shortened(unread)}"

@@ -1,33 +1,77 @@
-"""Rows of JSON (or of a hub set) -> words with tags or spans, before schemes are looked at."""
+"""Words with tags or spans as files have them, before tag schemes are known; rows of JSON."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 from finetune.data.dataset import DataError
-from finetune.data.loading import find_column, no_column
-from finetune.data.span_records import read_spans
-from finetune.data.tables import Record, Table
-from finetune.data.units import Unit
-from finetune.data.word_splitting import split_words
-from finetune.types import shortened
+from finetune.data.tables import Record, Table, find_column, missing_column
+from finetune.data.word_splitting import char_spans_to_words, split_words
+from finetune.types import Span, shortened
 
-WORDS = ("tokens", "words")
-TEXTS = ("text", "sentence", "content", "data", "passages")
-TAGS = ("tags", "ner_tags", "ner", "labels", "label", "upos", "pos_tags", "xpos", "chunk_tags")
-SPANS = ("spans", "entities", "ner", "labels", "label", "annotations")
-DOCUMENTS = ("document", "document_id", "doc_id", "doc_key")
-KNOWN = frozenset({*WORDS, "text", "sentence", "content"})
-"""Names that tell a header from data."""
+Offsets = Sequence[tuple[int, int]]
 
-LEFT_OUT = ("reject", "ignore")
-"""Values of ``answer`` with which an annotator (in Prodigy) says that a row is no gold."""
+WORD_COLUMNS = ("tokens", "words")
+TEXT_COLUMNS = ("text", "data", "passages")
+TAG_COLUMNS = ("tags", "ner_tags", "labels", "upos", "pos_tags", "chunk_tags")
+SPAN_COLUMNS = ("spans", "entities", "label")
+DOCUMENT_COLUMNS = ("document", "document_id", "doc_id", "doc_key")
+HEADER_NAMES = frozenset({*WORD_COLUMNS, "text"})
+"""Column names that tell a header from data."""
+
+SKIPPED_ANSWERS = ("reject", "ignore")
+"""Values of Prodigy's column ``answer`` with which an annotator excludes a row."""
+
+_SPAN_EXAMPLE = '{"start": 0, "end": 2, "label": "PER"} or [0, 2, "PER"], end exclusive'
+_LABEL_KEYS = ("label", "type", "labels")
+_FRAGMENT_KEYS = ("fragments", "offsets")
+_CHARACTER_KEYS = (("start_char", "end_char"), ("start", "end"), ("start_offset", "end_offset"))
+
+
+class TokenRecord(NamedTuple):
+    """The words of one row, sentence or document with the gold that the file has.
+
+    Attributes:
+        layers: Tag sequences: none, one, or several for nested annotation.
+        num_expanded: Number of character spans that were expanded to whole words.
+        discontinuous: Location of each discontinuous span.
+        num_skipped_lines: Number of standoff lines that annotate no text.
+        skipped: Prodigy's answer if an annotator rejected or ignored the row.
+        unannotated: True for a document without an .ann file.
+    """
+
+    words: tuple[str, ...]
+    where: str
+    layers: tuple[tuple[str, ...], ...] = ()
+    spans: tuple[Span, ...] | None = None
+    document: str | None = None
+    text: str | None = None
+    offsets: tuple[tuple[int, int], ...] | None = None
+    num_expanded: int = 0
+    discontinuous: tuple[str, ...] = ()
+    num_skipped_lines: int = 0
+    skipped: str = ""
+    unannotated: bool = False
+
+    @property
+    def has_gold(self) -> bool:
+        """True if there are tags or spans, even if there are zero spans."""
+        return bool(self.layers) or self.spans is not None
+
+
+@dataclass
+class Sentences:
+    """The sentences or documents of one split, in order."""
+
+    name: str
+    records: Iterator[TokenRecord]
 
 
 @dataclass(frozen=True)
-class Roles:
+class TokenColumns:
     """The columns of a table that hold words or text, tags, spans and documents."""
 
     words: str | None
@@ -37,176 +81,327 @@ class Roles:
     document: str | None = None
 
 
-def token_roles(table: Table, columns: Mapping[str, str], rows: Sequence[Record]) -> Roles:
-    """Which column is which: those the user names, else usual names whose values fit."""
+def guess_columns(table: Table, columns: Mapping[str, str], rows: Sequence[Record]) -> TokenColumns:
+    """Return the columns that the user names, else those with usual names and fitting values."""
     by_name = {name.lower(): name for name in reversed(table.header)}
     given = {role: find_column(table, role, name) for role, name in columns.items()}
-    words = given.get("words") or _first(by_name, WORDS)
+    words = given.get("words") or _first_known(by_name, WORD_COLUMNS)
     if "text" in given and "words" not in given:
         words = None
-    text = None if words else given.get("text") or _first(by_name, TEXTS)
+    text = None if words else given.get("text") or _first_known(by_name, TEXT_COLUMNS)
     if words is None and text is None:
-        raise no_column(table, "words", "words or a text", "tokens")
-    tags = given.get("tags") or (words and _fitting(by_name, TAGS, rows, (str, int)))
-    spans = given.get("spans") or _fitting(by_name, SPANS, rows, (dict, list, tuple))
-    if "tags" in given and "spans" not in given:
-        spans = None
-    document = given.get("document") or _first(by_name, DOCUMENTS)
-    return Roles(words, text, tags or None, spans, document)
+        raise missing_column(table, "words", "words or a text", "tokens")
+    tags = given.get("tags")
+    if tags is None and words:
+        tags = _first_fitting(by_name, TAG_COLUMNS, rows, (str, int))
+    spans = given.get("spans")
+    if spans is None and "tags" not in given:
+        spans = _first_fitting(by_name, SPAN_COLUMNS, rows, (dict, list, tuple))
+    document = given.get("document") or _first_known(by_name, DOCUMENT_COLUMNS)
+    return TokenColumns(words, text, tags, spans, document)
 
 
-def _first(by_name: Mapping[str, str], usual: Sequence[str]) -> str | None:
+def _first_known(by_name: Mapping[str, str], usual: Sequence[str]) -> str | None:
     return next((by_name[name] for name in usual if name in by_name), None)
 
 
-def _fitting(
-    by_name: Mapping[str, str], usual: Sequence[str], rows: Sequence[Record], kinds: tuple
+def _first_fitting(
+    by_name: Mapping[str, str], usual: Sequence[str], rows: Sequence[Record], types: tuple
 ) -> str | None:
-    """The first usual column whose values are lists of the right kind (all empty counts too)."""
+    """Return the first usual column whose values are lists of a type (or empty in all rows)."""
     for name in (by_name[name] for name in usual if name in by_name):
         values = (row.values.get(name) for row in rows)
         filled = next((value for value in values if value not in (None, [], "")), None)
-        if filled is None or (isinstance(filled, list) and isinstance(filled[0], kinds)):
+        if filled is None or (isinstance(filled, list) and isinstance(filled[0], types)):
             return name
     return None
 
 
-def table_units(
-    table: Table, columns: Mapping[str, str], streaming: bool = False, needed: bool = False
-) -> Iterator[Unit]:
-    """The units of a table, in order.
+def table_records(
+    table: Table, columns: Mapping[str, str], streaming: bool = False, need_gold: bool = False
+) -> Iterator[TokenRecord]:
+    """Yield the records of a table in order.
 
-    ``streaming`` keeps no rows and decides on the columns by the first; where gold is ``needed``,
-    a table without a column for it is an error.
+    Args:
+        columns: Columns that the user names, by role.
+        streaming: Keep no rows; choose the columns by the first row.
+        need_gold: Raise DataError if no column holds tags or spans.
     """
-    if not streaming:
-        rows: Sequence[Record] = table.all()
-        records: Iterator[Record] = iter(rows)
-    else:
+    if streaming:
         first = table.first()
         rows, records = ([first] if first else []), table.records
+    else:
+        rows = table.all()
+        records = iter(rows)
     if not rows:
         return
-    roles = token_roles(table, columns, rows)
-    if needed and roles.tags is None and roles.spans is None:
-        raise no_column(table, "tags", "tags or spans", "tags")
+    chosen = guess_columns(table, columns, rows)
+    if need_gold and chosen.tags is None and chosen.spans is None:
+        raise missing_column(table, "tags", "tags or spans", "tags")
     for record in records:
-        yield _unit(record, roles, table.names)
+        yield _token_record(record, chosen, table.names)
 
 
-def _unit(record: Record, roles: Roles, names: Mapping[str, Sequence[str]]) -> Unit:
-    unit = _words_of(record, roles.words) if roles.words else _text_of(record, roles.text or "")
-    if roles.document and record.values.get(roles.document) not in (None, ""):  # an empty cell
-        unit = unit._replace(document=str(record.values[roles.document]))
-    answer = record.values.get("answer")
-    if answer in LEFT_OUT:
-        return unit._replace(left_out=answer)
-    if roles.tags and record.values.get(roles.tags) is not None:
-        unit = unit._replace(layers=(_tags(record, roles.tags, unit, names.get(roles.tags)),))
-    spans = record.values.get(roles.spans) if roles.spans else None
-    if roles.spans and spans is None and answer == "accept":
-        spans = []
-    return unit if spans is None else _with_spans(unit, record, spans)
+def _token_record(
+    row: Record, columns: TokenColumns, names: Mapping[str, Sequence[str]]
+) -> TokenRecord:
+    record = _from_words(row, columns.words) if columns.words else _from_text(row, columns.text)
+    if columns.document and row.values.get(columns.document) not in (None, ""):  # an empty cell
+        record = record._replace(document=str(row.values[columns.document]))
+    answer = row.values.get("answer")
+    if answer in SKIPPED_ANSWERS:
+        return record._replace(skipped=answer)
+    if columns.tags and row.values.get(columns.tags) is not None:
+        tags = _tags(row, columns.tags, len(record.words), names.get(columns.tags))
+        record = record._replace(layers=(tags,))
+    value = row.values.get(columns.spans) if columns.spans else None
+    if columns.spans and value is None and answer == "accept":
+        value = []
+    if value is None:
+        return record
+    found = read_spans(value, row.where, len(record.words), record.text, record.offsets)
+    return record._replace(
+        spans=found.spans,
+        num_expanded=found.num_expanded,
+        discontinuous=(row.where,) * found.num_discontinuous,
+    )
 
 
-def _words_of(record: Record, column: str) -> Unit:
-    """Words as a list of texts, or as Prodigy's list of objects with characters."""
-    value = record.values.get(column)
+def _from_words(row: Record, column: str) -> TokenRecord:
+    """Read words as a list of texts, or as Prodigy's list of objects with characters."""
+    value = row.values.get(column)
     if not isinstance(value, list | tuple):
         raise DataError(
-            f"{record.where}: column {column!r} must be a list of words, not {value!r:.60}: write "
+            f"{row.where}: column {column!r} must be a list of words, not {value!r:.60}: write "
             '["The", "film", …], or a text under "text".'
         )
-    if value and all(isinstance(item, dict) for item in value) and "text" in record.values:
-        text = str(record.values["text"])
-        offsets = tuple(_token_place(token, text, record) for token in value)
-        words = tuple(str(token.get("text", text[a:b])) for token, (a, b) in
-                      zip(value, offsets, strict=True))  # fmt: skip
-        for before, (start, _) in zip(offsets, offsets[1:], strict=False):
-            if start < before[1]:
-                raise DataError(f"{record.where}: the token at character {start} overlaps the one "
-                                "before it: tokens stand in the order of the text.")  # fmt: skip
-        return Unit(words, record.where, text=text, offsets=offsets)
+    if value and all(isinstance(item, dict) for item in value) and "text" in row.values:
+        text = str(row.values["text"])
+        offsets = tuple(_token_offsets(token, text, row.where) for token in value)
+        words = tuple(
+            str(token.get("text", text[start:end]))
+            for token, (start, end) in zip(value, offsets, strict=True)
+        )
+        for (_, end), (start, _) in pairwise(offsets):
+            if start < end:
+                raise DataError(f"{row.where}: the token at character {start} overlaps the one "
+                                "before it: sort the tokens by their characters.")  # fmt: skip
+        return TokenRecord(words, row.where, text=text, offsets=offsets)
     for item in value:
         if not isinstance(item, str | int | float):
-            raise DataError(f"{record.where}: {item!r:.60} in {column!r} is no word: write texts.")
-    return Unit(tuple(str(item) for item in value), record.where)
+            raise DataError(
+                f"{row.where}: {item!r:.60} in {column!r} is not a word: write a list of texts."
+            )
+    return TokenRecord(tuple(str(item) for item in value), row.where)
 
 
-def _token_place(token: Mapping[str, Any], text: str, record: Record) -> tuple[int, int]:
-    """The characters of a token that is an object."""
+def _token_offsets(token: Mapping[str, Any], text: str, where: str) -> tuple[int, int]:
     start, end = token.get("start"), token.get("end")
     if not (type(start) is int and type(end) is int and 0 <= start <= end <= len(text)):
         raise DataError(
-            f"{record.where}: {dict(token)!r:.80} is no token of the text: write "
+            f"{where}: {dict(token)!r:.80} is not a token of the text: write "
             f'{{"text": "The", "start": 0, "end": 3}}, in characters from 0 to {len(text)}.'
         )
     return start, end
 
 
-def _text_of(record: Record, column: str) -> Unit:
-    text = record.values.get(column)
-    if column.lower() == "passages" and isinstance(text, list):
-        text = _joined_passages(text, record)
+def _from_text(row: Record, column: str | None) -> TokenRecord:
+    text = row.values.get(column)
+    if column == "passages" and isinstance(text, list):
+        text = _join_passages(text, row.where)
     if not isinstance(text, str):
         raise DataError(
-            f"{record.where}: column {column!r} must be a text, not {text!r:.60}: write a text, or "
+            f"{row.where}: column {column!r} must be a text, not {text!r:.60}: write a text, or "
             'words as a list under "tokens".'
         )
     words, offsets = split_words(text)
-    return Unit(tuple(words), record.where, text=text, offsets=tuple(offsets))
+    return TokenRecord(tuple(words), row.where, text=text, offsets=tuple(offsets))
 
 
-def _joined_passages(passages: Sequence[Any], record: Record) -> str:
-    """The text of a document whose passages say at which character each stands (BigBio)."""
+def _join_passages(passages: Sequence[Any], where: str) -> str:
+    """Return the text of a BigBio document, whose passages have lists of texts and offsets."""
     text = ""
     for passage in passages:
-        try:
-            parts = zip(passage["text"], passage["offsets"], strict=True)
-            places = [(int(start), str(part)) for part, (start, _) in parts]
-        except (TypeError, KeyError, ValueError) as error:
+        fields = passage if isinstance(passage, Mapping) else {}
+        parts, offsets = fields.get("text"), fields.get("offsets")
+        legal = isinstance(parts, list) and isinstance(offsets, list)
+        if not legal or len(parts) != len(offsets) or not all(map(_is_pair, offsets)):
             raise DataError(
-                f"{record.where}: {passage!r:.80} is no passage: write "
+                f"{where}: {passage!r:.80} is not a passage: write "
                 '{"text": ["The film"], "offsets": [[0, 8]]}.'
-            ) from error
-        for start, part in places:
-            text = text[:start].ljust(start) + part
+            )
+        for part, (start, _) in zip(parts, offsets, strict=True):
+            text = text[:start].ljust(start) + str(part)
     return text
 
 
-def _tags(record: Record, column: str, unit: Unit, names: Sequence[str] | None) -> tuple[str, ...]:
-    value = record.values.get(column)
+def _tags(row: Record, column: str, num_words: int, names: Sequence[str] | None) -> tuple[str, ...]:
+    value = row.values.get(column)
     if not isinstance(value, list | tuple):
         raise DataError(
-            f"{record.where}: column {column!r} must be a list with one tag for each word, not "
+            f"{row.where}: column {column!r} must be a list with one tag for each word, not "
             f"{value!r:.60}."
         )
-    if len(value) != len(unit.words):
+    if len(value) != num_words:
         raise DataError(
-            f"{record.where}: {len(unit.words)} words but {len(value)} tags in {column!r}: every "
+            f"{row.where}: {num_words} words but {len(value)} tags in {column!r}: every "
             "word needs exactly one tag."
         )
-    return tuple(_tag(item, names, record, column) for item in value)
+    return tuple(_tag(item, names, row, column) for item in value)
 
 
-def _tag(item: Any, names: Sequence[str] | None, record: Record, column: str) -> str:
+def _tag(item: Any, names: Sequence[str] | None, row: Record, column: str) -> str:
     if isinstance(item, int) and names is not None:
         if 0 <= item < len(names):
             return names[item]
         raise DataError(
-            f"{record.where}: tag {item} in {column!r} is outside the {len(names)} classes of the "
+            f"{row.where}: tag {item} in {column!r} is outside the {len(names)} classes of the "
             f"data set ({shortened(names)})."
         )
     if isinstance(item, str | int) and item != "":
         return str(item)
-    raise DataError(f"{record.where}: {item!r} in {column!r} is no tag: write a text such as 'O'.")
+    raise DataError(f"{row.where}: {item!r} in {column!r} is not a tag: write a text such as 'O'.")
 
 
-def _with_spans(unit: Unit, record: Record, value: Any) -> Unit:
-    """The unit with its spans; in characters where the row has a text, else in words."""
-    read = read_spans(value, record.where, len(unit.words), unit.text, unit.offsets)
-    return unit._replace(
-        spans=read.spans,
-        num_widened=read.num_widened,
-        enveloped=(record.where,) * read.num_enveloped,
+# --- spans in JSON -----------------------------------------------------------------------------
+
+
+class ParsedSpans(NamedTuple):
+    """The spans of a row in words, and the numbers of expanded and of discontinuous ones."""
+
+    spans: tuple[Span, ...]
+    num_expanded: int
+    num_discontinuous: int
+
+
+def read_spans(
+    value: Any,
+    where: str,
+    num_words: int,
+    text: str | None = None,
+    offsets: Offsets | None = None,
+) -> ParsedSpans:
+    """Read a list of JSON spans: sorted, without repetitions.
+
+    A span is ``[start, end, label]`` or an object with a label (``label``, ``type`` or ``labels``;
+    a list gives several spans) and a position: ``start`` and ``end``; ``start_char``/``end_char``;
+    ``start_offset``/``end_offset``; ``token_start``/``token_end`` (words, the last included); or
+    ``offsets``/``fragments``, a list of pairs, read from the first start to the last end.
+
+    Args:
+        where: ``file:line`` for messages.
+        num_words: Number of words of the row.
+        text: If given, positions count its characters, else words.
+        offsets: The characters ``(start, end)`` of each word in ``text``.
+
+    Raises:
+        DataError: For anything else, and for a span whose own ``text`` differs from its characters.
+    """
+    if not isinstance(value, list | tuple):
+        raise DataError(
+            f"{where}: {value!r:.60} must be a list of spans: write "
+            '[{"start": 0, "end": 2, "label": "PER"}, …].'
+        )
+    spans, num_discontinuous = [], 0
+    size, unit = (num_words, "words") if text is None else (len(text), "characters")
+    for item in value:
+        fragments = _fragments(item, where, None if text is None else offsets or ())
+        labels = _span_labels(item, where)
+        for start, end in fragments:
+            _check_range(start, end, labels[0], where, size, unit)
+        if text is not None and len(fragments) == 1:
+            _check_covered_text(item, text, *fragments[0], where)
+        start, end, discontinuous = enclosing_range(fragments, text)
+        num_discontinuous += discontinuous
+        spans += [Span(start, end, label) for label in labels]
+    num_expanded = 0
+    if text is not None:
+        spans, num_expanded = char_spans_to_words(offsets or (), spans, [where] * len(spans))
+    return ParsedSpans(tuple(dict.fromkeys(sorted(spans))), num_expanded, num_discontinuous)
+
+
+def enclosing_range(fragments: Offsets, text: str | None = None) -> tuple[int, int, bool]:
+    """Return the first start and the last end of fragments, and whether the span has gaps.
+
+    In a ``text``, white space between fragments is not a gap.
+    """
+    ordered = sorted(fragments)
+    gaps = any(
+        left[1] < right[0] and (text is None or bool(text[left[1] : right[0]].strip()))
+        for left, right in pairwise(ordered)
     )
+    return ordered[0][0], max(end for _, end in ordered), gaps
+
+
+def _fragments(item: Any, where: str, offsets: Offsets | None) -> Offsets:
+    """Return the (start, end) of each fragment: in characters if there are ``offsets``."""
+    if isinstance(item, Mapping):
+        listed = next(
+            (item[key] for key in _FRAGMENT_KEYS if isinstance(item.get(key), list)), None
+        )
+        if listed is None:
+            return [_start_and_end(item, where, offsets)]
+        pairs = [listed] if _is_pair(listed) else listed
+    else:
+        pairs = [item[:2]] if isinstance(item, list | tuple) and len(item) == 3 else []
+    if not pairs or not all(map(_is_pair, pairs)):
+        raise DataError(f"{where}: {item!r:.80} is not a span: write {_SPAN_EXAMPLE}.")
+    return [(start, end) for start, end in pairs]
+
+
+def _start_and_end(item: Mapping[str, Any], where: str, offsets: Offsets | None) -> tuple[int, int]:
+    keys = (("start", "end"),) if offsets is None else _CHARACTER_KEYS
+    found = next((pair for pair in keys if item.get(pair[0]) is not None), None)
+    first, last = item.get("token_start"), item.get("token_end")
+    if found is None and _is_pair((first, last)):
+        if offsets is None:
+            return first, last + 1
+        _check_range(first, last + 1, str(item.get("label")), where, len(offsets), "tokens")
+        return offsets[first][0], offsets[last][1]
+    for key in found or ("start", "end"):
+        if not _is_integer(item.get(key)):
+            raise DataError(f"{where}: {key!r} must be a whole number in {dict(item)!r:.80}.")
+    start, end = found or ("start", "end")
+    return item[start], item[end]
+
+
+def _span_labels(item: Any, where: str) -> list[str]:
+    label = item[2] if isinstance(item, list | tuple) else None
+    if isinstance(item, Mapping):
+        label = next((item[key] for key in _LABEL_KEYS if item.get(key) is not None), None)
+    labels = label if isinstance(label, list) else [label]
+    if not labels or not all(isinstance(name, str) and name for name in labels):
+        raise DataError(f"{where}: {item!r:.80} is not a span: write {_SPAN_EXAMPLE}.")
+    return labels
+
+
+def _check_range(start: int, end: int, label: str, where: str, size: int, unit: str) -> None:
+    if not 0 <= start < end <= size:
+        raise DataError(
+            f"{where}: span {start} to {end} ({label}) is empty or outside the {size} {unit} of "
+            f"the row: 0 <= start < end <= {size}, end exclusive."
+        )
+
+
+def _check_covered_text(item: Any, text: str, start: int, end: int, where: str) -> None:
+    """Compare a span's own ``text`` with its characters, without white space and case."""
+    expected = item.get("text") if isinstance(item, Mapping) else None
+    if not isinstance(expected, str) or not expected.strip():
+        return
+    if _without_spaces(expected).casefold() != _without_spaces(text[start:end]).casefold():
+        raise DataError(
+            f"{where}: a span has the text {expected!r:.60}, but characters {start} to {end} are "
+            f"{text[start:end]!r:.60}: count characters, not bytes, from 0 and end exclusive."
+        )
+
+
+def _without_spaces(text: str) -> str:
+    return "".join(text.split())
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_pair(value: Any) -> bool:
+    return isinstance(value, list | tuple) and len(value) == 2 and all(map(_is_integer, value))

@@ -1,25 +1,27 @@
-"""Words with tags or spans -> TokenExample: one scheme for the whole data set, nesting kept."""
+"""Words with tags or spans to TokenExamples: one tag scheme for the data set, nesting kept."""
 
 from __future__ import annotations
 
-import itertools
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Literal
 
-from finetune.data.brat import Documents, open_documents
-from finetune.data.conll import Columns, looks_like_columns, open_columns
+from finetune.data.conll import looks_like_conll
 from finetune.data.dataset import DataError, Dataset
-from finetune.data.files import Opened, open_data
-from finetune.data.loading import check_columns, tables_of
-from finetune.data.reading_notes import checked_rows, span_notes
-from finetune.data.schemes import in_bio, tagged
-from finetune.data.sources import resolve
+from finetune.data.files import DataFile, ReadOptions
+from finetune.data.formats import open_data, read_file
+from finetune.data.sources import open_splits, resolve
 from finetune.data.spans import overlapping
-from finetune.data.tables import Table, open_table
-from finetune.data.token_records import KNOWN, WORDS, table_units
-from finetune.data.units import Unit
-from finetune.data.word_splitting import split_words
+from finetune.data.tables import Table, check_columns
+from finetune.data.tag_schemes import to_bio, with_tags
+from finetune.data.token_records import (
+    HEADER_NAMES,
+    WORD_COLUMNS,
+    Sentences,
+    TokenRecord,
+    table_records,
+)
 from finetune.types import Example, TokenExample
 
 ROLES = ("words", "tags", "spans", "text", "document")
@@ -33,28 +35,38 @@ def read_tokens(
 ) -> Dataset:
     """Read words with tags or spans into TokenExamples.
 
-    ``spec`` is as for read_text. ``columns`` names the columns of the roles words, tags, spans,
-    text and document where they cannot be guessed: names, or numbers from 0 in column files. Tags
-    of a span scheme (IOB1, IO, BIOES, BILOU, BMES) are converted to BIO, and ``spans`` are what
-    they spell; tags without a scheme (POS) stay, with ``spans`` None. Spans without tags get BIO
-    tags unless some of the data set are nested. Spans over characters of a text are widened to
-    whole words. Raises DataError with file and line.
+    Tags of a span scheme (IOB1, IO, BIOES, BILOU, BMES) are converted to BIO, and ``spans`` are set
+    from them. Tags without a scheme (POS) are unchanged, with ``spans`` None. Spans without tags
+    get BIO tags unless some spans of the data set are nested. Spans in characters are expanded to
+    whole words, and counted.
+
+    Args:
+        spec: As in ``read_text``.
+        columns: Columns of the roles words, tags, spans, text and document if they have no usual
+            names: names, or numbers from 0 in column files.
+        splits: The splits to read; None reads all.
+
+    Raises:
+        DataError: If the data cannot be read; the message names file and line.
+
+    >>> data = read_tokens("examples/data/ner")
+    >>> example = data.splits["train"][0]  # TokenExample with words, tags and spans
     """
     columns = check_columns(columns, ROLES)
-    loaded = tables_of(resolve(spec), splits, lambda file: _opened(file, columns))
-    notes = list(loaded.notes)
-    units: dict[str, list[Unit]] = {}
-    for split, table in loaded.tables.items():
-        found = list(_units(table, columns, needed=split == "train"))
-        units[split], more = checked_rows(split, table.name, found, isinstance(table, Documents))
+    source = open_splits(resolve(spec), splits, lambda file: _open(file, columns))
+    notes = list(source.notes)
+    records: dict[str, list[TokenRecord]] = {}
+    for split, opened in source.splits.items():
+        found = list(_records(opened, columns, need_gold=split == "train"))
+        records[split], more = _usable_records(split, opened.name, found)
         notes += more
-    notes += span_notes(units)
-    units, scheme_notes = in_bio(units)
+    notes += _span_notes([record for rows in records.values() for record in rows])
+    records, scheme_notes = to_bio(records)
     examples: dict[str, list[Example]] = {
-        split: [_example(index, unit) for index, unit in enumerate(rows)]
-        for split, rows in units.items()
+        split: [_example(index, record) for index, record in enumerate(rows)]
+        for split, rows in records.items()
     }
-    return Dataset(loaded.name, examples, notes=notes + scheme_notes, format=loaded.format)
+    return Dataset(source.name, examples, notes=notes + scheme_notes, format=source.format)
 
 
 def read_token_file(
@@ -65,130 +77,160 @@ def read_token_file(
 ) -> Iterator[TokenExample]:
     """Stream the words of one file in order, for prediction, without keeping them.
 
-    ``source`` is a path, ``-`` for standard input, or a file object; the latter two hold JSON
-    Lines or, by their first line, raw text. Raw text is split into words with their characters:
-    the lines of a .txt file (a blank line is an example without words), the ``text`` of JSON, CSV
-    and TSV, or each .txt file of a folder. In column files only the column of the words is needed.
-    Gold is kept where there is some, tags in the scheme of the file. ``id`` is the row.
+    Raw text is split into words with their characters: the lines of a .txt file (a blank line is an
+    example without words), the ``text`` of JSON, CSV and TSV, or each .txt file of a folder. In
+    column files only the column of the words is needed. Gold is kept if there is any, with tags in
+    the scheme of the file.
+
+    Args:
+        source: A path, ``-`` for standard input, or a file object. The latter two hold JSON Lines
+            or, by their first line, raw text.
+        columns: As in ``read_tokens``.
+        format: Format of the file, None: by its name or first line.
+
+    Yields:
+        Examples whose ``id`` is the row number from 0.
     """
     columns = check_columns(columns, ROLES)
-    opened = _opened_plain(open_data(source, format), columns)
-    for index, unit in enumerate(_units(opened, columns, streaming=True)):
-        if len(unit.layers) > 1:
-            unit = unit._replace(layers=())
-        yield _example(index, tagged(unit, overlapping(unit.spans or ())))
+    opened = _open(open_data(source, format), columns, words_only=True)
+    for index, record in enumerate(_records(opened, columns, streaming=True)):
+        if len(record.layers) > 1:
+            record = record._replace(layers=())
+        yield _example(index, with_tags(record, overlapping(record.spans or ())))
 
 
 def read_gold(
     source: str | Path, *, columns: Mapping[str, str] | None = None
 ) -> list[TokenExample]:
-    """All rows of one file, or documents of one folder, with the tags and spans of read_tokens.
+    """Return all rows of one file, or documents of one folder, with tags and spans in BIO.
 
-    Unlike there, rows without words or gold stay, so that answers can be laid beside them.
+    Other than in ``read_tokens``, rows without words or gold are kept, to align with predictions.
     """
     columns = check_columns(columns, ROLES)
-    units, _ = in_bio({"gold": list(_units(_opened(open_data(source), columns), columns))})
-    return [_example(index, unit) for index, unit in enumerate(units["gold"])]
+    records, _ = to_bio({"gold": list(_records(_open(open_data(source), columns), columns))})
+    return [_example(index, record) for index, record in enumerate(records["gold"])]
 
 
-def kind_of(spec: str) -> Literal["text", "tokens"]:
-    """Whether a data set holds words with tags or texts, by its format and its first row."""
+def data_kind(spec: str) -> Literal["text", "tokens"]:
+    """Return the kind of a data set: words with tags or spans, or texts.
+
+    The format and the first row decide.
+    """
     source = resolve(spec)
     if source.files:
         file = open_data(next(iter(source.files.values()))[0])
-        if file.format in ("conll", "conllu", "standoff") or _column_text(file):
-            return "tokens"
         if file.format in ("csv", "tsv", "txt", "unknown"):
-            return "text"
-        table = open_table(file, (), KNOWN)
+            return "tokens" if file.format != "csv" and looks_like_conll(file) else "text"
+        opened = read_file(file)
     else:
-        table = next(iter(tables_of(source, None, lambda file: open_table(file, (), ())).tables
-                          .values()))  # fmt: skip
-    first = table.first()
-    names = {name.lower() for name in first.values} if first else set()
-    marked = first is not None and any(
-        isinstance(value, list) and value and isinstance(value[0], dict | list)
-        for value in first.values.values()
-    )
-    return "tokens" if names & set(WORDS) or marked else "text"
+        opened = next(iter(open_splits(source, None, read_file).splits.values()))
+    if isinstance(opened, Sentences):
+        return "tokens"
+    first = opened.first()
+    values = first.values if first else {}
+    if {name.lower() for name in values} & {*WORD_COLUMNS}:
+        return "tokens"
+    lists = (value for value in values.values() if isinstance(value, list) and value)
+    return "tokens" if any(isinstance(value[0], dict | list) for value in lists) else "text"
 
 
-def _column_text(file: Opened) -> bool:
-    return file.format in ("txt", "tsv", "unknown") and looks_like_columns(file)
+def _open(
+    file: DataFile, columns: Mapping[str, str], words_only: bool = False
+) -> Table | Sentences:
+    """Open a file; text, TSV and unknown files are CoNLL columns unless they hold raw text.
 
-
-def _opened(file: Opened, columns: Mapping[str, str]) -> Table | Columns | Documents:
-    if file.format == "standoff":
-        return _documents(file, columns)
-    if file.format in ("jsonl", "json", "parquet"):
-        return open_table(file, columns.values(), KNOWN)
-    if file.format == "csv":
+    Raw text and tables of texts are only legal for prediction (``words_only``).
+    """
+    if file.format == "csv" and not words_only:
         raise DataError(
-            f"{file.name}: CSV rows hold no words with tags: write one word and its tag a line "
-            "(CoNLL columns), or JSON Lines with tokens and tags."
+            f"{file.name}: CSV rows cannot hold words with tags: write one word and its tag per "
+            "line (CoNLL columns), or JSON Lines with tokens and tags."
         )
-    return open_columns(file, columns)
+    if file.format in ("txt", "tsv", "unknown"):
+        raw = words_only and file.format == "txt" and (file.live or not looks_like_conll(file))
+        cells = {cell.strip().lower() for cell in file.first_line().split("\t")}
+        table = words_only and file.format == "tsv" and cells & HEADER_NAMES
+        file.format = file.format if raw or table else "conll"
+    return read_file(file, ReadOptions(columns, HEADER_NAMES, words_only))
 
 
-def _documents(file: Opened, columns: Mapping[str, str]) -> Documents:
-    for role, name in columns.items():
-        raise DataError(
-            f"{file.name}: --columns {role}={name}: standoff annotation has no columns: leave it "
-            "out."
-        )
-    return open_documents(Path(file.name))
-
-
-def _opened_plain(
-    file: Opened, columns: Mapping[str, str]
-) -> Table | Columns | Documents | Iterator[Unit]:
-    """Like _opened, for input without gold: raw text and tables of texts too."""
-    if file.format == "standoff":
-        return _documents(file, columns)
-    if file.format == "txt" and (file.live or not looks_like_columns(file)):
-        return _raw_lines(file)
-    if file.format in ("jsonl", "json", "parquet", "csv"):
-        return open_table(file, columns.values(), KNOWN)
-    cells = {cell.strip().lower() for cell in file.first().split("\t")}
-    if file.format == "tsv" and cells & KNOWN:
-        return open_table(file, columns.values(), KNOWN)
-    return open_columns(file, columns, ragged=True)
-
-
-def _raw_lines(file: Opened) -> Iterator[Unit]:
-    for line in file:
-        words, offsets = split_words(line.text)
-        where = file.where(line.number)
-        yield Unit(tuple(words), where, text=line.text, offsets=tuple(offsets))
-
-
-def _units(
-    table: Table | Columns | Documents | Iterator[Unit],
+def _records(
+    opened: Table | Sentences,
     columns: Mapping[str, str],
     *,
     streaming: bool = False,
-    needed: bool = False,
-) -> Iterator[Unit]:
-    if isinstance(table, Table):
-        return table_units(table, columns, streaming, needed)
-    if isinstance(table, Columns):
-        return _column_units(table)
-    return table.records if isinstance(table, Documents) else table
+    need_gold: bool = False,
+) -> Iterator[TokenRecord]:
+    if isinstance(opened, Table):
+        return table_records(opened, columns, streaming, need_gold)
+    return opened.records
 
 
-def _column_units(table: Columns) -> Iterator[Unit]:
-    """The sentences of one file, or of several in turn: each begins documents of its own."""
-    for number, (_, sentences) in enumerate(
-        itertools.groupby(table.records, key=lambda sentence: sentence.where.rpartition(":")[0])
-    ):
-        for words, layers, where, document in sentences:
-            if number and document is not None:
-                document = f"{document} in file {number + 1}"
-            yield Unit(words, where, layers, document=document)
-
-
-def _example(index: int, unit: Unit) -> TokenExample:
-    tags = unit.layers[0] if unit.layers else None
+def _example(index: int, record: TokenRecord) -> TokenExample:
     return TokenExample(
-        index, unit.words, unit.spans, tags, unit.document, unit.text, unit.offsets, unit.where
+        index,
+        record.words,
+        record.spans,
+        record.layers[0] if record.layers else None,
+        record.document,
+        record.text,
+        record.offsets,
+        record.where,
     )
+
+
+def _usable_records(
+    split: str, name: str, found: Sequence[TokenRecord]
+) -> tuple[list[TokenRecord], list[str]]:
+    """Return the records with words that no annotator excluded, and notes on the others.
+
+    Raises DataError if none is left, or if no record of train has gold.
+    """
+    kept = [record for record in found if record.words and not record.skipped]
+    answers = Counter(record.skipped for record in found if record.skipped)
+    if not kept:
+        why = "every row was rejected or ignored" if answers else "add sentences or leave it out"
+        raise DataError(f"{name}: the {split} split is empty: {why}.")
+    without_gold = [record for record in kept if not record.has_gold]
+    without_file = [record for record in without_gold if record.unannotated]
+    if split == "train" and len(without_gold) == len(kept):
+        if without_file:
+            raise DataError(
+                f"{name}: no text is annotated: training needs a NAME.ann for each NAME.txt (an "
+                "empty one if there is nothing to annotate)."
+            )
+        raise DataError(
+            f"{name}: there are words but no tags: training needs a tag for each word "
+            "(word<TAB>tag in columns, or a list of tags in JSON Lines)."
+        )
+    notes = []
+    if answers:
+        counted = ", ".join(f"{answer} {count:,}" for answer, count in answers.most_common())
+        notes.append(f"{split}: {answers.total():,} rows left out (answer: {counted})")
+    if empty := len(found) - len(kept) - answers.total():
+        notes.append(f"{split}: {empty:,} rows without words skipped")
+    if without_file:
+        notes.append(
+            f"{split}: {len(without_file):,} of {len(kept):,} documents have no .ann file and so "
+            f"no gold, first {without_file[0].where}"
+        )
+    if without_tags := len(without_gold) - len(without_file):
+        notes.append(f"{split}: {without_tags:,} of {len(kept):,} rows have no tags")
+    return kept, notes
+
+
+def _span_notes(records: Sequence[TokenRecord]) -> list[str]:
+    notes = []
+    if expanded := sum(record.num_expanded for record in records):
+        notes.append(f"{expanded:,} spans began or ended inside a word: expanded to whole words")
+    if locations := [where for record in records for where in record.discontinuous]:
+        notes.append(
+            f"{len(locations):,} discontinuous spans: read from the first start to the last end, "
+            f"with the words between; first in {locations[0]}"
+        )
+    if skipped := sum(record.num_skipped_lines for record in records):
+        notes.append(
+            f"{skipped:,} lines of .ann files annotate no text (relations, events, attributes, "
+            "notes) and are not used"
+        )
+    return notes

@@ -1,13 +1,14 @@
-"""Split raw text into words, and map spans of characters to spans of words."""
+"""Splitting raw text into words, and mapping spans of characters to spans of words."""
 
 from __future__ import annotations
 
 import re
 import unicodedata
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from finetune.types import Span, UserError
+from finetune.data.dataset import DataError
+from finetune.types import Span
 
 # Letters of scripts written without spaces: Thai, Lao, Burmese, Khmer, kana, Bopomofo, Han, Tangut.
 _UNSPACED = re.compile(
@@ -17,35 +18,35 @@ _UNSPACED = re.compile(
 )
 
 
-class _Kinds(dict[int, str]):
-    """The kind of each character as one letter, so that a pattern can be written over kinds."""
+class _CharacterClasses(dict[int, str]):
+    """Maps each character to a one-letter class, so that a regex can be written over classes."""
 
     def __missing__(self, code: int) -> str:
         character, category = chr(code), unicodedata.category(chr(code))
         if character in "-'’.·‐‑׳״":
-            kind = "-"  # joins letters and digits
+            name = "-"  # joins letters and digits
         elif character in ",:":
-            kind = ","  # joins digits
+            name = ","  # joins digits
         elif character in "\u00ad\u200c\u200d":
-            kind = "j"  # soft hyphen and zero-width joiners: invisible, inside words only
+            name = "j"  # soft hyphen and zero-width joiners: invisible, inside words only
         elif character.isspace() or category in ("Cc", "Cf"):
-            kind = " "
+            name = " "
         elif category[0] == "L" and _UNSPACED.match(character):
-            kind = "h"
+            name = "h"
         else:
-            kind = {"L": "a", "N": "0", "M": "m"}.get(category[0], "x")
-        self[code] = kind
-        return kind
+            name = {"L": "a", "N": "0", "M": "m"}.get(category[0], "x")
+        self[code] = name
+        return name
 
 
-_KINDS = _Kinds()
+_CLASSES = _CharacterClasses()
 
 
 _WORD = re.compile("[a0](?:[a0m]|j+(?=[a0m])|-(?=[a0])|(?<=0),(?=0))*|[^ j]m*")
 
 
 def split_words(text: str) -> tuple[list[str], list[tuple[int, int]]]:
-    """The words of a raw text and the characters ``(start, end)`` that each takes up in it.
+    """Return the words of a raw text and the characters ``(start, end)`` of each.
 
     Letters and digits of any script run together, over inner hyphens, apostrophes and dots
     (``all-rounder``, ``don't``, ``U.S``), and over ``,`` and ``:`` between digits (``1,458``). In
@@ -53,24 +54,39 @@ def split_words(text: str) -> tuple[list[str], list[tuple[int, int]]]:
     combining marks stay with what they follow. White space, control and invisible format
     characters separate words and belong to none.
     """
-    offsets = [match.span() for match in _WORD.finditer(text.translate(_KINDS))]
+    offsets = [match.span() for match in _WORD.finditer(text.translate(_CLASSES))]
     return [text[start:end] for start, end in offsets], offsets
 
 
 def char_spans_to_words(
-    offsets: Sequence[tuple[int, int]], char_spans: Iterable[tuple[int, int, str]]
+    offsets: Sequence[tuple[int, int]],
+    char_spans: Sequence[tuple[int, int, str]],
+    where: Sequence[str] = (),
 ) -> tuple[list[Span], int]:
-    """Each ``(start, end, label)`` in characters as the span of the words that it touches.
+    """Map spans of characters to the spans of the words that they touch.
 
-    The second value counts spans that grew because an end lay inside a word (white space around a
-    span costs nothing). Raises ValueError for a span that touches no word.
+    Args:
+        offsets: The characters ``(start, end)`` of each word, end exclusive.
+        char_spans: ``(start, end, label)`` in characters.
+        where: ``file:line`` of each span for messages.
+
+    Returns:
+        The spans in words, and the number of spans that were expanded because they began or ended
+        inside a word (white space around a span does not count).
+
+    Raises:
+        DataError: For a span that touches no word.
     """
     starts, ends = [start for start, _ in offsets], [end for _, end in offsets]
-    spans, num_widened = [], 0
-    for start, end, label in char_spans:
+    spans, num_expanded = [], 0
+    for index, (start, end, label) in enumerate(char_spans):
         first, last = bisect_right(ends, start), bisect_left(starts, end)
         if start >= end or first >= last:
-            raise UserError(f"characters {start} to {end} ({label!r}) touch no word of the text")
-        num_widened += starts[first] < start or ends[last - 1] > end
+            location = f"{where[index]}: " if where else ""
+            raise DataError(
+                f"{location}characters {start} to {end} ({label!r}) touch no word of the text: "
+                "correct or remove this span."
+            )
+        num_expanded += starts[first] < start or ends[last - 1] > end
         spans.append(Span(first, last, label))
-    return spans, num_widened
+    return spans, num_expanded

@@ -1,0 +1,115 @@
+"""The table of data formats: which reader reads which file.
+
+A reader takes an open file and options. It returns a ``Table`` (rows of named columns) or
+``Sentences`` (words with tags or spans). To add a format, write a reader and add it to ``FORMATS``.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+from finetune.data.brat import document_names, read_brat
+from finetune.data.conll import read_conll
+from finetune.data.dataset import DataError
+from finetune.data.files import DataFile, ReadOptions, name_without_gz, read_lines
+from finetune.data.tables import (
+    Table,
+    read_delimited,
+    read_json,
+    read_json_lines,
+    read_parquet,
+    read_plain_text,
+)
+from finetune.data.token_records import Sentences
+
+
+class Format(NamedTuple):
+    """A format: the suffixes of its files (each may be followed by ``.gz``) and its reader."""
+
+    suffixes: tuple[str, ...]
+    read: Callable[[DataFile, ReadOptions], Table | Sentences]
+    by_lines: bool = True
+
+
+FORMATS = {
+    "jsonl": Format((".jsonl", ".ndjson"), read_json_lines),
+    "json": Format((".json",), read_json),
+    "csv": Format((".csv",), read_delimited),
+    "tsv": Format((".tsv",), read_delimited),
+    "txt": Format((".txt",), read_plain_text),
+    "parquet": Format((".parquet",), read_parquet, by_lines=False),
+    "conll": Format((".conll", ".bio", ".iob", ".iob2", ".bmes", ".bioes", ".bilou"), read_conll),
+    "conllu": Format((".conllu",), read_conll),
+    "standoff": Format((".ann",), read_brat, by_lines=False),
+}
+SUFFIXES = {suffix: name for name, format in FORMATS.items() for suffix in format.suffixes}
+"""The format of each file suffix."""
+
+
+def format_of(path: Path) -> str | None:
+    """Return the format of a path by its suffix, None for an unknown suffix.
+
+    A folder can only hold documents with standoff annotation.
+    """
+    return "standoff" if path.is_dir() else SUFFIXES.get(Path(name_without_gz(path)).suffix.lower())
+
+
+def read_file(file: DataFile, options: ReadOptions | None = None) -> Table | Sentences:
+    """Read a file with the reader of its format, without reading all of it."""
+    return FORMATS[file.format].read(file, options or ReadOptions())
+
+
+def open_data(source: str | Path | IO[Any], format: str | None = None) -> DataFile:
+    """Open a data file and find its format.
+
+    Args:
+        source: A path, a file object, or ``-`` for standard input. A folder of documents with
+            standoff annotation and an .ann file are opened without lines.
+        format: A key of ``FORMATS``. None: by the suffix, else by the first line. Standard input
+            and file objects hold JSON Lines or plain lines.
+
+    Raises:
+        DataError: If the file does not exist or ``format`` is unknown.
+    """
+    if format is not None and format not in FORMATS:
+        raise DataError(f"format {format!r} is unknown: choose {', '.join(FORMATS)}.")
+    if not isinstance(source, str | Path):
+        return _detected(str(getattr(source, "name", "<input>")), source, format or "lines")
+    if str(source) == "-":
+        return _detected("<stdin>", sys.stdin.buffer, format or "lines")
+    path = Path(source)
+    format = format or format_of(path)
+    if format == "standoff" and _is_standoff(path):
+        return DataFile(str(path), format)
+    if not path.is_file():
+        problem = "is a folder, not a file" if path.is_dir() else "does not exist"
+        raise DataError(f"{path} {problem}: give the path of a data file.")
+    if format is not None and not FORMATS[format].by_lines:
+        return DataFile(str(path), format)
+    return _detected(str(path), path, format or "unknown")
+
+
+def _is_standoff(path: Path) -> bool:
+    """Return whether a path is a folder of documents or the .ann file of a document.
+
+    The .ann file of a document without annotation may be missing.
+    """
+    if path.is_dir():
+        return bool(document_names(path))
+    return path.is_file() or path.with_suffix(".txt").is_file()
+
+
+def _detected(name: str, source: Path | IO[Any], format: str) -> DataFile:
+    file = DataFile(name, format, read_lines(name, source), live=not isinstance(source, Path))
+    if format in ("lines", "unknown"):
+        first = file.first_line().lstrip()
+        if first.startswith("{"):
+            file.format = "jsonl"
+        elif first.startswith("[") and format == "unknown":
+            file.format = "json"
+        elif format == "lines":
+            file.format = "txt"
+    return file
