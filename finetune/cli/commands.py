@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 def check(command: CheckCommand, of_recipe: TrainConfig | None = None) -> None:
     """The data doctor, and where that is asked for the search for wrong labels."""
     quiet_libraries()
-    from finetune.data import Finding, check_data, kind_of, read_text, read_tokens, render
+    from finetune.data import Finding, check_data, data_kind, read_text, read_tokens, render
 
     columns = _columns(command.columns)
     words = command.task in ("tag", "ner") or (
-        command.task is None and kind_of(command.data) == "tokens"
+        command.task is None and data_kind(command.data) == "tokens"
     )
     if words:
         data = read_tokens(command.data, columns=columns)
@@ -63,10 +63,10 @@ def check(command: CheckCommand, of_recipe: TrainConfig | None = None) -> None:
             seen.update(piece for s in sentences for pieces in s for piece in pieces)
             return [list(map(len, pieces)) for pieces in sentences]
 
-    findings = check_data(data, piece_counts=counter, max_length=max_length)
+    findings = check_data(data, count_subwords=counter, max_length=max_length)
     if command.model is not None:
         for line in tokenizer.unreadable(seen[tokenizer.unknown], seen.total()):
-            findings.append(Finding("warning", "pieces", line))
+            findings.append(Finding("warning", "subwords", line))
     print(render(findings))
     if any(finding.level == "error" for finding in findings):
         sys.exit(1)

@@ -315,7 +315,9 @@ def _repair_notes(scheme: str, records: Sequence[TokenRecord]) -> list[str]:
     ]
     if not illegal:
         return []
-    return [f"{len(illegal):,} illegal tags were read as the start of a span, first in {illegal[0]}"]
+    return [
+        f"{len(illegal):,} illegal tags were read as the start of a span, first in {illegal[0]}"
+    ]
 
 
 def _with_spans(record: TokenRecord, scheme: str) -> TokenRecord:

@@ -213,9 +213,12 @@ def _table(file: DataFile, columns: Mapping[str, str], streaming: bool = False) 
         file.format = "tsv" if tsv else "csv" if csv else "txt"
     table = read_file(file, ReadOptions(columns, HEADER_NAMES))
     if isinstance(table, Sentences):
+        kind = f"a file of the format {file.format}"
+        if Path(file.name).is_dir():
+            kind = "a folder of standoff annotation"
         raise DataError(
-            f"{file.name}: files of the format {file.format} hold words with tags or spans, not "
-            "texts with a label: use finetune tag or finetune ner, or give JSON Lines, CSV or TSV."
+            f"{file.name} is {kind}, with words and spans instead of texts with a label: use "
+            "finetune tag or finetune ner, or give JSON Lines, CSV or TSV."
         )
     return table
 

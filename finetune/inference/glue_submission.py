@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from finetune.data import hub_set
+from finetune.data import hub_dataset
 from finetune.data.nli_labels import canonical_name
 from finetune.types import Prediction, TextPrediction, UserError, perhaps, shortened
 
@@ -93,7 +93,7 @@ def parts_of(asked: str, trained_on: str, file: str | None) -> list[Part]:
         raise UserError(_unknown(asked, trained_on))
     if file is not None:
         return [Part(_of_file(tasks, file), None)]
-    on_hub = (chosen := hub_set(trained_on)) is not None and chosen.id == HUB
+    on_hub = (chosen := hub_dataset(trained_on)) is not None and chosen.id == HUB
     if not on_hub and not {task.config for task in tasks} <= {task.config for task in own}:
         raise UserError(
             f"--glue-submission {asked}: name the benchmark's test file with --file: the model was "
@@ -106,7 +106,7 @@ def _glue_config(data: str) -> str | None:
     """The task whose data a ``--data`` names: on the hub, or by the name of the folder."""
     if Path(data).exists():
         return Path(data).resolve().name
-    chosen = hub_set(data)
+    chosen = hub_dataset(data)
     return chosen.config if chosen is not None and chosen.id == HUB else None
 
 

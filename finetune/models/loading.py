@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from finetune.data.hub_cache import cache_without_network
+from finetune.data.hub import cache_without_network
 from finetune.types import UserError, perhaps
 
 _FAMILY_OWNERS = {

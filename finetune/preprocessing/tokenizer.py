@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from finetune.data.hub_cache import cache_without_network
+from finetune.data.hub import cache_without_network
 from finetune.models.loading import load_config, quiet, resolve_model
 from finetune.types import UserError
 

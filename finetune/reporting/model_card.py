@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from finetune.data import hub_set
+from finetune.data import hub_dataset
 from finetune.evaluation.calibration import error_of
 from finetune.models.loading import ALIASES
 from finetune.reporting.rendering import render
@@ -178,7 +178,7 @@ def data_name(run: Run) -> str:
 
 def _hub_data(run: Run) -> dict[str, Any]:
     """Return id, configuration and revision of a data set of the hub; empty for local data."""
-    chosen = hub_set(str(run.config.get("data"))) if run.environment.get("data") == "hub" else None
+    chosen = hub_dataset(str(run.config.get("data"))) if run.environment.get("data") == "hub" else None
     return {} if chosen is None else chosen._asdict()
 
 

@@ -20,8 +20,7 @@ from torch.nn import functional
 
 from finetune.config.tasks import NerConfig
 from finetune.data import Dataset
-from finetune.data.spans import overlapping
-from finetune.data.widths import proposed_width
+from finetune.data.spans import overlapping, proposed_width
 from finetune.evaluation.span_metrics import span_ner_scores
 from finetune.models.heads.span_ner import SpanNer
 from finetune.preprocessing.context import in_documents

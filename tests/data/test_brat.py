@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from finetune.data import (
     DataError,
     check_data,
-    kind_of,
+    data_kind,
     read_gold,
     read_text,
     read_text_file,
@@ -68,7 +68,7 @@ def test_a_folder_of_documents(write, tmp_path):
         "used",
         "nested spans: examples have spans, no tags",
     ]
-    assert (dataset.format, dataset.name, kind_of(data)) == ("standoff", tmp_path.name, "tokens")
+    assert (dataset.format, dataset.name, data_kind(data)) == ("standoff", tmp_path.name, "tokens")
     assert "Toyota" not in render(check_data(dataset)) and "1 of 2 spans" in render(
         check_data(dataset)
     )
@@ -81,7 +81,7 @@ def test_folders_by_split(write, names):
     dataset = read_tokens(data)
     assert list(dataset.splits) == ["train", "validation", "test"]
     assert dataset.splits["test"][0].tags == ("B-PER", "O")
-    assert kind_of(data) == "tokens"
+    assert data_kind(data) == "tokens"
 
 
 def test_folders_by_name(write, tmp_path):
@@ -168,7 +168,7 @@ def test_discontinuous_annotations_are_enveloped_and_counted(write, tmp_path):
     assert train(dataset)[0].spans == (
         Span(0, 4, "Disease"), Span(2, 4, "Disease"), Span(5, 7, "Place"))  # fmt: skip
     assert dataset.notes[0] == (
-        "1 discontinuous spans: read from the first start to the last end, with what is between; "
+        "1 discontinuous spans: read from the first start to the last end, with the words between; "
         f"first in {tmp_path / 'a.ann'}:1"
     )
 
@@ -214,23 +214,25 @@ def test_characters_as_tools_count_them(write, text, annotation):
         (
             "see Ann Lee",
             "T1\tPER 0 3\tsee\nT2\tPER 5 8\tAnn\n",
-            ["a.ann:2: T2 says 'Ann', but characters 5 to 8 of a.txt are 'nn '", "not bytes",
-             "It is at 4 to 7."],
+            ["a.ann:2: T2 has the text 'Ann', but characters 5 to 8 of a.txt are 'nn '",
+             "not bytes", "It is at 4 to 7."],
         ),
         (
             "naïve Ann",
             "T1\tPER 7 10\tAnn\n",
             ["a.ann:1: T1 covers characters 7 to 10, empty or outside the 9 of a.txt"],
         ),
-        ("😀😀 Ann ran", "T1\tPER 5 8\tAnn", ["says 'Ann'", "are 'n r'", "It is at 3 to 6"]),
-        ("a b c d", "T1\tX 0 1;4 5\ta d", ["says 'a d', but characters 0 to 1, 4 to 5", "'a c'"]),
+        ("😀😀 Ann ran", "T1\tPER 5 8\tAnn",
+         ["has the text 'Ann'", "are 'n r'", "It is at 3 to 6"]),
+        ("a b c d", "T1\tX 0 1;4 5\ta d",
+         ["has the text 'a d', but characters 0 to 1, 4 to 5", "'a c'"]),
         ("Ann", "T1\tPER 2 2\t", ["a.ann:1: T1 covers characters 2 to 2, empty"]),
-        ("Ann", "T1 PER 0 3 Ann\n", ["a.ann:1", "is no text-bound annotation: write T1<TAB>"]),
-        ("Ann", "T1\tPER\t0\t3\tAnn\n", ["a.ann:1", "is no text-bound annotation"]),
-        ("Ann", "\nX1\tAnn\n", ["a.ann:2: 'X1\\tAnn' is no line of standoff annotation"]),
+        ("Ann", "T1 PER 0 3 Ann\n", ["a.ann:1", "is not a text-bound annotation: write T1<TAB>"]),
+        ("Ann", "T1\tPER\t0\t3\tAnn\n", ["a.ann:1", "is not a text-bound annotation"]),
+        ("Ann", "\nX1\tAnn\n", ["a.ann:2: 'X1\\tAnn' is not a line of standoff annotation"]),
         ("Ann  ran", "T1\tPER 3 5\t  \n", ["a.ann:1: characters 3 to 5 ('PER') touch no word",
-                                           "correct or remove this line"]),
-        (None, "T1\tPER 0 3\tAnn\n", ["a.ann: there is no a.txt beside it"]),
+                                           "correct or remove this span"]),
+        (None, "T1\tPER 0 3\tAnn\n", ["a.ann: the file a.txt is missing"]),
     ],
 )  # fmt: skip
 def test_refused(write, tmp_path, text, annotation, parts):
@@ -242,7 +244,7 @@ def test_refused(write, tmp_path, text, annotation, parts):
     assert "\n" not in message
 
 
-def test_bytes_that_are_no_text_are_named(write, tmp_path):
+def test_bytes_that_are_not_utf8_are_named(write, tmp_path):
     data = write("a", "x", "T1\tPER 0 3\tAnn\n")
     (tmp_path / "a.txt").write_bytes(b"one\nAnn \xe9\n")
     with pytest.raises(DataError, match=r"a.txt:2: byte 0xe9 at position 5 of the line"):
@@ -253,9 +255,9 @@ def test_columns_and_text_tasks_are_refused(write, tmp_path):
     data = write("a", "Ann ran", "T1\tPER 0 3\tAnn\n")
     with pytest.raises(DataError, match="--columns tags=1: standoff annotation has no columns"):
         read_tokens(data, columns={"tags": "1"})
-    with pytest.raises(DataError, match="standoff annotation, which is for finetune ner"):
+    with pytest.raises(DataError, match="a folder of standoff annotation, with words and spans"):
         read_text(data)
-    with pytest.raises(DataError, match=r"a.ann holds standoff annotation"):
+    with pytest.raises(DataError, match=r"a.ann is a file of the format standoff"):
         list(read_text_file(tmp_path / "a.ann"))
 
 

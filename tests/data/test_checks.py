@@ -1,4 +1,4 @@
-"""The data doctor: each finding, its level, its places, and how it is shown."""
+"""The data checks: each finding, its level, its locations, and how it is rendered."""
 
 import pytest
 
@@ -53,7 +53,7 @@ def test_missing_labels():
     some = texts(train=[text(0, "x"), text(1, "y", None), text(2, "z", "b")])
     finding = found(some, "labels", "warning")[0]
     assert finding.message == "train: 1 of 3 examples have no label"
-    assert finding.places == ("train.csv:2",)
+    assert finding.locations == ("train.csv:2",)
     none = texts(train=[text(0, "x", None)])
     assert found(none, "labels", "error")[0].message.startswith("train: no example has a label")
     test = texts(train=clean().splits["train"], test=[text(0, "x", None)])
@@ -69,7 +69,7 @@ def test_one_label_is_nothing_to_learn():
 def test_labels_that_only_one_split_has():
     dataset = texts(train=[text(0, "x"), text(1, "y", "b")], test=[text(0, "z", "c", split="test")])
     messages = [f.message for f in found(dataset, "labels")]
-    refused = "test: labels that train never has, and training refuses them: c (1)"
+    refused = "test: labels that train does not have, so training refuses them: c (1)"
     assert refused in messages
     assert [f.message for f in found(dataset, "labels", "error")] == [refused]
     assert "test: never has a, b, which train has" in messages
@@ -86,8 +86,8 @@ def test_numbers_and_several_labels():
 def test_empty_damaged_and_long_texts():
     rows = [text(0, "  "), text(1, "caf\ufffd", "b"), text(2, "w " * 30), text(3, "x", "b", "")]
     dataset = texts(train=rows)
-    assert found(dataset, "empty")[0].places == ("train.csv:1", "train.csv:4")
-    assert found(dataset, "characters", "warning")[0].places == ("train.csv:2",)
+    assert found(dataset, "empty")[0].locations == ("train.csv:1", "train.csv:4")
+    assert found(dataset, "characters", "warning")[0].locations == ("train.csv:2",)
     finding = found(dataset, "lengths", "warning", max_length=20)[0]
     assert finding.message.startswith("train: 1 examples have more than 20 words")
 
@@ -98,10 +98,10 @@ def test_duplicates_conflicts_and_leaks():
     dataset = texts(train=train, test=test)
     repeated, conflicts = found(dataset, "duplicates")
     assert repeated.message == "train: 2 examples (50.0%) repeat another of the split"
-    assert (conflicts.level, conflicts.places) == ("warning", ("train.csv:1 and train.csv:3",))
+    assert (conflicts.level, conflicts.locations) == ("warning", ("train.csv:1 and train.csv:3",))
     leak = found(dataset, "leak")[0]
     assert leak.message == "test: 1 examples (50.0%) are also in train"
-    assert (leak.level, leak.places) == ("warning", ("test.csv:1 = train.csv:1",))
+    assert (leak.level, leak.locations) == ("warning", ("test.csv:1 = train.csv:1",))
 
 
 def test_pairs_are_repeated_only_as_pairs():
@@ -109,20 +109,20 @@ def test_pairs_are_repeated_only_as_pairs():
     assert not found(texts(train=rows), "duplicates")
 
 
-def test_the_first_places_and_a_count_of_the_rest():
+def test_first_locations_and_the_number_of_the_rest():
     rows = [text(i, "", "ab"[i % 2]) for i in range(8)]
-    places = found(texts(train=rows), "empty")[0].places
-    assert len(places) == 6 and places[-1] == "… and 3 more"
+    locations = found(texts(train=rows), "empty")[0].locations
+    assert len(locations) == 6 and locations[-1] == "… and 3 more"
 
 
 def test_schemes_and_illegal_tags():
     rows = [tokens(0, "a b c", "O I-X B-Z"), tokens(1, "d", "I-Y"), tokens(2, "e f", "B-X I-X")]
     finding = found(Dataset("d", {"train": rows}), "scheme", "warning")[0]
-    assert finding.message.startswith("train: tag scheme BIO, 2 tags where they may not stand")
-    assert finding.places[0] == "train.conll:1, word 1 ('b': I-X after O)"
-    assert finding.places[1] == "train.conll:2, word 0 ('d': I-Y after the start)"
+    assert finding.message.startswith("train: tag scheme BIO, 2 illegal tags")
+    assert finding.locations[0] == "train.conll:1, word 1 ('b': I-X after O)"
+    assert finding.locations[1] == "train.conll:2, word 0 ('d': I-Y after the start)"
     good = Dataset("d", {"train": [tokens(0, "a b", "B-X I-X")]})
-    assert "every tag in its place" in found(good, "scheme", "info")[0].message
+    assert "all transitions legal" in found(good, "scheme", "info")[0].message
     assert not found(Dataset("d", {"train": [tokens(0, "a b", "NN VB")]}), "scheme")
 
 
@@ -137,9 +137,9 @@ def test_widths_of_spans():
     test = [spanned(0, 9, (0, 5, "X"), (5, 6, "X"), split="test")]
     train, test = found(Dataset("d", {"train": rows, "test": test}), "widths")
     assert (
-        train.message == "train: spans are up to 9 words wide; --max-width 2 holds 99.83% of them"
+        train.message == "train: spans are up to 9 words wide; --max-width 2 covers 99.83% of them"
     )
-    assert train.lines[0].split() == ["max", "width", "holds", "wider"]
+    assert train.lines[0].split() == ["max", "width", "covers", "wider"]
     assert [line.split() for line in train.lines[1:3]] == [["1", "49.91%", "301"],
                                                            ["2", "99.83%", "1"]]  # fmt: skip
     assert train.lines[-1].split() == ["9", "100.00%", "0"]
@@ -151,7 +151,7 @@ def test_widths_of_spans():
 def test_widths_that_need_no_table():
     rows = [spanned(0, 3, (0, 1, "X")), spanned(1, 3)]
     (one,) = found(Dataset("d", {"train": rows, "test": rows}), "widths")
-    assert one.message == "train: spans are up to 1 word wide; --max-width 1 holds all of them"
+    assert one.message == "train: spans are up to 1 word wide; --max-width 1 covers all of them"
     assert one.lines == ()
     assert not found(Dataset("d", {"train": [spanned(0, 3)], "test": rows}), "widths")
     assert not found(Dataset("d", {"train": [tokens(0, "a b", "NN VB")]}), "widths")
@@ -162,7 +162,7 @@ def test_nested_spans():
     flat = [spanned(0, 9, (0, 5, "X"), (6, 7, "Y"), split="test")]
     (nested,) = found(Dataset("d", {"train": train, "test": flat}), "nesting")
     assert nested.message == (
-        "train: 2 of 4 spans (50.0%) lie within a wider one, 1 of them within one of the same type"
+        "train: 2 of 4 spans (50.0%) are inside a wider one, 1 of them inside one of the same type"
     )
     assert nested.level == "info"
 
@@ -173,11 +173,11 @@ def test_nesting_that_train_never_shows():
     same = [spanned(0, 9, (0, 5, "X"), (0, 2, "X"))]
     warned = found(Dataset("d", {"train": flat, "test": nested}), "nesting", "warning")
     assert [f.message for f in warned] == [
-        "test: 1 of 2 spans (50.0%) lie within a wider one, and none in train does: no model "
-        "learns it there"
+        "test: 1 of 2 spans (50.0%) are inside a wider one, but none in train is: no model "
+        "learns this"
     ]
     (warned,) = found(Dataset("d", {"train": nested, "test": same}), "nesting", "warning")
-    assert "1 of them within one of the same type, as none in train does" in warned.message
+    assert "1 of them inside one of the same type, as none in train is" in warned.message
     assert found(Dataset("d", {"test": same}), "nesting")[0].level == "info"
 
 
@@ -188,10 +188,10 @@ def test_several_labels_and_crossing_spans():
     labels = [f for f in found(dataset, "labels") if "several" in f.message]
     assert [f.level for f in labels] == ["warning", "info"]
     assert labels[0].message == "train: 1 spans have several labels: --multi-label keeps them all"
-    assert labels[0].places == ("train.conll:1, words 0 to 2 (X, Y, Z)",)
+    assert labels[0].locations == ("train.conll:1, words 0 to 2 (X, Y, Z)",)
     (crossing,) = found(dataset, "nesting")
     assert crossing.message == "train: 1 pairs of spans cross: --decoding overlapping keeps both"
-    assert crossing.places == ("train.conll:3, words 0 to 3 (X) and 2 to 5 (Y)",)
+    assert crossing.locations == ("train.conll:3, words 0 to 3 (X) and 2 to 5 (Y)",)
     many = [spanned(i, 9, (0, 2, "X")) for i in range(500)]
     rare = found(Dataset("d", {"train": [*many, rows[2]]}), "nesting")
     assert [f.level for f in rare] == ["info"], "as few as the limit on the width may lose"
@@ -204,29 +204,33 @@ def test_long_documents_are_read_in_windows():
 
 
 def test_words_through_a_tokenizer():
-    def pieces(sentences):
+    def subwords(sentences):
         assert all(isinstance(words, list) for words in sentences)
         return [[0 if word == "\u200b" else len(word) for word in words] for words in sentences]
 
     rows = [tokens(0, "ab \u200b c", "X Y X"), tokens(1, "a" * 20 + " b", "X Y")]
-    findings = found(Dataset("d", {"train": rows}), "pieces", piece_counts=pieces, max_length=10)
-    assert findings[0].places == ("train.conll:2 (the longest)",)
-    assert "pieces mean 12.0, median 12, 95% up to 21, longest 21" in findings[0].message
-    assert findings[1].places == ("train.conll:1, word 1 ('\\u200b')",)
-    windows = found(Dataset("d", {"train": rows}), "lengths", piece_counts=pieces, max_length=10)
+    findings = found(
+        Dataset("d", {"train": rows}), "subwords", count_subwords=subwords, max_length=10
+    )
+    assert findings[0].locations == ("train.conll:2 (the longest)",)
+    assert "subwords mean 12.0, median 12, 95% up to 21, longest 21" in findings[0].message
+    assert findings[1].locations == ("train.conll:1, word 1 ('\\u200b')",)
+    windows = found(
+        Dataset("d", {"train": rows}), "lengths", count_subwords=subwords, max_length=10
+    )
     assert windows[-1].message == "train: 1 examples exceed 10 tokens: they will be read in windows"
 
 
 @pytest.mark.parametrize(("pair", "max_length", "count"), [(None, 6, 0), (None, 5, 1), ("bb", 9, 0),
                                                            ("bb", 8, 1)])  # fmt: skip
 def test_texts_through_a_tokenizer(pair, max_length, count):
-    def pieces(batch):
+    def subwords(batch):
         assert all(isinstance(item, str) for item in batch)
         return [len(item) for item in batch]
 
     rows = [text(0, "aaaa", pair=pair), text(1, "a", "b", pair=pair and "c")]
     findings = found(
-        texts(train=rows), "lengths", "warning", piece_counts=pieces, max_length=max_length
+        texts(train=rows), "lengths", "warning", count_subwords=subwords, max_length=max_length
     )
     assert len(findings) == count
     assert all("will be cut" in finding.message for finding in findings)

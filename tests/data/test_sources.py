@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from finetune.data import ALIASES, DataError, Dataset, hold_out, kind_of, read_text, read_tokens
+from finetune.data import ALIASES, DataError, Dataset, data_kind, hold_out, read_text, read_tokens
 from finetune.data import hub as hub_module
-from finetune.data.hub import hub_set
+from finetune.data.hub import hub_dataset
 from finetune.data.sources import canonical_split, resolve
 from finetune.types import TextExample, TokenExample
 
@@ -98,7 +98,7 @@ def test_named_files(tmp_path):
     path.write_text(ROW)
     dataset = read_text(f"train={path},dev={path}")
     assert list(dataset.splits) == ["train", "validation"]
-    with pytest.raises(DataError, match=r"'trian' is no split: write train=FILE.*meant 'train'"):
+    with pytest.raises(DataError, match=r"'trian' is not a split: write train=FILE.*meant 'train'"):
         read_text(f"trian={path}")
     with pytest.raises(DataError, match="names the train split twice"):
         read_text(f"train={path},training={path}")
@@ -140,14 +140,14 @@ def test_a_path_wins_over_a_hub_name(tmp_path, monkeypatch):
 
 
 def test_hub_names():
-    assert hub_set("nyu-mll/glue:mrpc") == ("nyu-mll/glue", "mrpc", None)
-    assert hub_set("wikiann:fr") == ("unimelb-nlp/wikiann", "fr", None)
-    assert hub_set("AG-News") == ALIASES["ag_news"]
-    assert hub_set("trec").revision == "refs/convert/parquet"
-    assert hub_set("bc5cdr") == ("tner/bc5cdr", None, "refs/convert/parquet")
+    assert hub_dataset("nyu-mll/glue:mrpc") == ("nyu-mll/glue", "mrpc", None)
+    assert hub_dataset("wikiann:fr") == ("unimelb-nlp/wikiann", "fr", None)
+    assert hub_dataset("AG-News") == ALIASES["ag_news"]
+    assert hub_dataset("trec").revision == "refs/convert/parquet"
+    assert hub_dataset("bc5cdr") == ("tner/bc5cdr", None, "refs/convert/parquet")
     ewt = ("universal-dependencies/universal_dependencies", "en_ewt", "refs/convert/parquet")
-    assert hub_set("UD-EWT") == ewt
-    assert hub_set("nothing") is None
+    assert hub_dataset("UD-EWT") == ewt
+    assert hub_dataset("nothing") is None
     with pytest.raises(DataError, match=r"Known short names: ag_news.*meant 'snli'"):
         resolve("snlii")
 
@@ -211,7 +211,7 @@ def test_offline_lookup_restores_the_settings(monkeypatch):
 
     from huggingface_hub import constants
 
-    from finetune.data import hub_cache as hub
+    from finetune.data import hub
 
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(hub.socket, "getaddrinfo", unknown)
@@ -225,7 +225,7 @@ def test_offline_lookup_restores_the_settings(monkeypatch):
 
 
 def test_ontonotes_numbers_have_names():
-    names = hub_module.NAMES["tner/ontonotes5"]["tags"]
+    names = hub_module.CLASS_NAMES["tner/ontonotes5"]["tags"]
     assert (len(names), names[18], names[36]) == (37, "B-WORK_OF_ART", "I-LANGUAGE")
 
 
@@ -241,7 +241,7 @@ def test_folders_of_save_to_disk(tmp_path):
     one = datasets.Dataset.from_dict(values, features=features)
     one.save_to_disk(tmp_path / "one")
     datasets.DatasetDict({"train": one, "dev": one}).save_to_disk(tmp_path / "both")
-    assert kind_of(str(tmp_path / "one")) == "tokens"
+    assert data_kind(str(tmp_path / "one")) == "tokens"
     assert read_tokens(str(tmp_path / "one")).splits["train"][0].tags == ("B-PER", "I-PER", "O")
     both = read_tokens(str(tmp_path / "both"))
     assert (list(both.splits), both.format) == (["train", "validation"], "save_to_disk")
@@ -286,7 +286,7 @@ def test_hold_out_of_labels_that_take_turns():
 def test_hold_out_small_sets_and_whole_documents():
     few = Dataset("few", {"train": [TextExample(i, str(i)) for i in range(3)]})
     assert [e.text for e in hold_out(few).splits["validation"]] == ["2"]
-    with pytest.raises(DataError, match="no validation split and 1 training example"):
+    with pytest.raises(DataError, match="no validation split and only 1 training example"):
         hold_out(Dataset("one", {"train": [TextExample(0, "a")]}))
     sentences = [TokenExample(i, ("w",), tags=("O",), document=f"d{i // 3}") for i in range(60)]
     held = hold_out(Dataset("docs", {"train": sentences})).splits["validation"]
@@ -310,7 +310,7 @@ def test_kind_of(tmp_path):
     }
     for name, (content, kind) in files.items():
         (tmp_path / name).write_text(content)
-        assert kind_of(str(tmp_path / name)) == kind, name
+        assert data_kind(str(tmp_path / name)) == kind, name
 
 
 def test_importing_data_imports_no_heavy_library():

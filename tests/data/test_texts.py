@@ -130,10 +130,9 @@ def test_any_text_survives_json_lines(tmp_path_factory, rows):
         ("gold_label sentence1_parse sentence1 sentence2", 2, 3, 0),
         ("index question sentence label", 1, 2, 3),
         ("id qid1 qid2 question1 question2 is_duplicate", 3, 4, 5),
-        ("text_a text_b category", 0, 1, 2),
         ("text text_pair labels", 0, 1, 2),
         ("sentence label idx", 0, None, 1),
-        ("Review Class", 0, None, 1),
+        ("Sentence Label", 0, None, 1),
         ("text coarse_label fine_label", 0, None, 1),
         ("pair_ID sentence_A sentence_B entailment_judgment", 1, 2, 3),
     ],
@@ -167,8 +166,8 @@ def test_sick_has_two_labels(read):
 
 
 def test_columns_that_nobody_reads_are_named(read):
-    content = "id,title,body,category\n1,x,y,p\n"
-    note = "texts are from column 'title'; not read: body"
+    content = "id,content,body,label\n1,x,y,p\n"
+    note = "texts are from column 'content'; not read: body"
     assert read("a.csv", content).notes == [note]
     assert read("a.csv", content, columns={"text": "body"}).notes == []
 
@@ -219,7 +218,7 @@ def test_wrong_columns(error):
         "Perhaps you meant 'sentence'?"
     )
     message = error("a.jsonl", rows, columns={"lable": "x"})
-    assert "'lable' is no role: the roles here are text, pair, label. Perhaps" in message
+    assert "'lable' is not a role: the roles here are text, pair, label. Perhaps" in message
     message = error("a.jsonl", jsonl({"foo": "a", "bar": "b"}))
     assert "no column is known to hold a text; columns found: foo, bar. Name it:" in message
     message = error("a.tsv", "good\tnot known\nbad\tstill not\n")
@@ -301,7 +300,7 @@ def test_missing_labels_are_counted_by_split(tmp_path):
     [
         ([{"a": 1}], ["a.jsonl:1", "a text, a number or a list of texts"]),
         ([[0, 1, 0]], ["a.jsonl:1", "'0' twice", "not a 0/1 vector"]),
-        ([["a"], [None]], ["a.jsonl:2", "is no name"]),
+        ([["a"], [None]], ["a.jsonl:2", "is not a name"]),
         ([0.5, "good"], ["a.jsonl:2", "'good' is a name where other rows have numbers"]),
         ([["a"], 0.5], ["a.jsonl:2", "is a number where other rows have lists"]),
     ],
@@ -337,7 +336,7 @@ def test_bad_labels(error, labels, words):
         ("a.jsonl", "", ["a.jsonl", "the train split is empty"]),
         ("a.tsv", "text\tlabel\n", ["the train split is empty"]),
         ("a.csv", "", ["the train split is empty"]),
-        ("a.conll", "Ann B-PER\n", ["a.conll", "words in columns", "finetune tag"]),
+        ("a.conll", "Ann B-PER\n", ["a.conll", "a file of the format conll", "finetune tag"]),
         (
             "a.tsv",
             b"text\tlabel\nabc\tp\ncaf\xe9\tq\n",

@@ -175,7 +175,7 @@ def test_layers_without_nesting_become_tags(read):
 
 def test_layers_must_spell_spans(error):
     message = error("a.conll", "Ann NN x\nran VB y\n", columns={"tags": "1,2"})
-    assert "a.conll:1: several columns of tags, but they spell no spans" in message
+    assert "a.conll:1: several columns of tags, but they are not span tags" in message
 
 
 def test_german_conll_takes_the_last_of_five(read):
@@ -238,7 +238,7 @@ def test_the_scheme_is_that_of_all_splits_together(tmp_path):
 def test_repaired_tags_are_counted(read, tmp_path):
     dataset = read("a.conll", "a S-X\n\nb O\nc E-X\n")
     assert train(dataset)[1].tags == ("O", "B-X")
-    assert dataset.notes[1].startswith("1 tags stood where they may not")
+    assert dataset.notes[1].startswith("1 illegal tags were read")
     assert dataset.notes[1].endswith(f"first in {tmp_path}/a.conll:3")
 
 
@@ -335,7 +335,7 @@ def test_tags_and_nested_spans_side_by_side(read):
 def test_spans_in_characters_grow_to_words_and_are_counted(read):
     dataset = read("a.jsonl", jsonl({"text": "Paris-based Anns", "entities": [[12, 15, "PER"]]}))
     assert train(dataset)[0].spans == (Span(1, 2, "PER"),)
-    assert dataset.notes == ["1 spans began or ended inside a word: widened to whole words"]
+    assert dataset.notes == ["1 spans began or ended inside a word: expanded to whole words"]
 
 
 def test_rows_without_words_or_gold_are_counted(tmp_path):
@@ -356,7 +356,7 @@ def test_rows_without_words_or_gold_are_counted(tmp_path):
 def test_numbers_without_names_are_noted(read):
     dataset = read("a.jsonl", jsonl({"tokens": ["a", "b"], "tags": [0, 3]}))
     assert train(dataset)[0].tags == ("0", "3")
-    assert dataset.notes == ["tags are numbers without names: put names in their place"]
+    assert dataset.notes == ["tags are numbers without names: replace them by names"]
 
 
 def test_json_and_columns_may_be_mixed(tmp_path):
@@ -379,7 +379,7 @@ def test_json_and_columns_may_be_mixed(tmp_path):
         ("a.conll", "a\nb\n", ["a.conll: there are words but no tags", "word<TAB>tag"]),
         ("a.conll", "\n\n", ["a.conll: the train split is empty"]),
         ("a.conll", "-DOCSTART- O\n", ["the train split is empty"]),
-        ("a.csv", "a,O\n", ["a.csv", "CSV rows hold no words", "CoNLL columns"]),
+        ("a.csv", "a,O\n", ["a.csv", "CSV rows cannot hold words", "CoNLL columns"]),
         ("a.jsonl", "", ["the train split is empty"]),
         (
             "a.jsonl",
@@ -404,7 +404,7 @@ def test_json_and_columns_may_be_mixed(tmp_path):
         (
             "a.jsonl",
             jsonl({"tokens": ["a"], "spans": [[0, 1]]}),
-            ["a.jsonl:1", "is no span: write"],
+            ["a.jsonl:1", "is not a span: write"],
         ),
         (
             "a.jsonl",
@@ -412,8 +412,8 @@ def test_json_and_columns_may_be_mixed(tmp_path):
             ["a.jsonl:1: 'start' must be a whole number"],
         ),
         ("a.jsonl", jsonl({"tokens": "a b", "tags": []}), ["a.jsonl:1", "must be a list of words"]),
-        ("a.jsonl", jsonl({"tokens": [None], "tags": ["O"]}), ["None in 'tokens' is no word"]),
-        ("a.jsonl", jsonl({"tokens": ["a"], "tags": [""]}), ["'' in 'tags' is no tag"]),
+        ("a.jsonl", jsonl({"tokens": [None], "tags": ["O"]}), ["None in 'tokens' is not a word"]),
+        ("a.jsonl", jsonl({"tokens": ["a"], "tags": [""]}), ["'' in 'tags' is not a tag"]),
         (
             "a.jsonl",
             jsonl({"tokens": ["a"], "tags": ["O"]}, {"tokens": ["a"], "tags": "O"}),

@@ -11,7 +11,7 @@ import torch
 from finetune.cli.parsing import parse
 from finetune.config.recipes import find_recipes, load_recipe, packaged, to_arguments
 from finetune.config.tasks import CONFIGS, RESULT_FREE
-from finetune.data.hub import ALIASES, TO_FETCH
+from finetune.data.hub import ALIASES, MANUAL_DOWNLOADS
 from finetune.data.nli_labels import NLI_LABELS
 from finetune.models.heads.sequence_classification import SequenceClassifier
 from finetune.preprocessing.tokenizer import SubwordTokenizer
@@ -83,7 +83,7 @@ def test_claimed_scores_have_a_source(path: Path):
 @every_recipe
 def test_data_have_a_name_that_users_have_too(path: Path):
     name = str(load_recipe(path).settings["data"])
-    assert name in ALIASES or name in TO_FETCH or (ROOT / name).is_dir(), name
+    assert name in ALIASES or name in MANUAL_DOWNLOADS or (ROOT / name).is_dir(), name
 
 
 @every_recipe

@@ -208,7 +208,7 @@ def test_documents_of_every_format(tmp_path: Path):
     (tmp_path / "c.csv").write_text("text,doc_id\nAna saw,1\nthe river,1\n")
     read = list(surrounded(read_token_file(tmp_path / "c.csv"), 9))
     assert [each.before for each in read] == [(), (("Ana", "saw"),)]
-    with pytest.raises(DataError, match="name their documents in -DOCSTART- or # newdoc lines"):
+    with pytest.raises(DataError, match="mark documents by -DOCSTART- or # newdoc lines"):
         read_tokens(f"train={tmp_path / 'a.conll'}", columns={"document": "2"})
     with pytest.raises(DataError, match="no column 'articel'"):
         read_tokens(f"train={tmp_path / 'article.jsonl'}", columns={"document": "articel"})
@@ -249,7 +249,7 @@ def test_what_check_says_of_documents():
     torn = sentences(("a", 2), (None, 3), ("b", 1), ("a", 1), ("b", 1))
     nameless, again = document_notes("train", torn)
     assert "3 of 8 sentences name no document" in nameless
-    assert "documents go on 2 times after another one began" in again
+    assert "documents continue 2 times after another one began" in again
     (line,) = [
         finding for finding in check_data(Dataset("x", {"train": sentences((None, 3))}))
         if finding.check == "documents"

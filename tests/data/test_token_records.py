@@ -168,14 +168,14 @@ def test_a_span_may_say_its_text_in_other_blanks_and_case(read):
 @pytest.mark.parametrize(
     ("row", "parts"),
     [
-        ({"text": "ab", "spans": [{"start": 0, "end": 2}]}, ["a.jsonl:1", "is no span: write"]),
-        ({"text": "ab", "spans": [{"start": 0, "end": 2, "labels": []}]}, ["is no span"]),
-        ({"text": "ab", "spans": [{"start": 0, "end": 2, "label": 3}]}, ["is no span"]),
+        ({"text": "ab", "spans": [{"start": 0, "end": 2}]}, ["a.jsonl:1", "is not a span: write"]),
+        ({"text": "ab", "spans": [{"start": 0, "end": 2, "labels": []}]}, ["is not a span"]),
+        ({"text": "ab", "spans": [{"start": 0, "end": 2, "label": 3}]}, ["is not a span"]),
         ({"text": "ab", "spans": [{"label": "X"}]}, ["'start' must be a whole number"]),
         ({"text": "ab", "spans": [{"start_char": 0, "label": "X"}]}, ["'end_char' must be"]),
-        ({"text": "ab", "spans": [{"label": "X", "offsets": []}]}, ["is no span"]),
-        ({"text": "ab", "spans": [{"label": "X", "offsets": [[0, 1], [1]]}]}, ["is no span"]),
-        ({"text": "ab", "spans": [{"label": "X", "offsets": [[0, 1], 1]}]}, ["is no span"]),
+        ({"text": "ab", "spans": [{"label": "X", "offsets": []}]}, ["is not a span"]),
+        ({"text": "ab", "spans": [{"label": "X", "offsets": [[0, 1], [1]]}]}, ["is not a span"]),
+        ({"text": "ab", "spans": [{"label": "X", "offsets": [[0, 1], 1]}]}, ["is not a span"]),
         (
             {"text": "ab", "spans": [{"label": "X", "offsets": [[0, 1], [1, 9]]}]},
             ["span 1 to 9 (X) is empty or outside the 2 characters of the row"],
@@ -186,7 +186,7 @@ def test_a_span_may_say_its_text_in_other_blanks_and_case(read):
         ),
         (
             {"text": "ab", "tokens": [{"text": "ab", "start": 0, "end": 3}], "spans": []},
-            ["is no token of the text", "from 0 to 2"],
+            ["is not a token of the text", "from 0 to 2"],
         ),
         (
             {"text": "ab c", "tokens": [{"start": 3, "end": 4}, {"start": 0, "end": 2}],
@@ -195,11 +195,11 @@ def test_a_span_may_say_its_text_in_other_blanks_and_case(read):
         ),
         (
             {"text": "Zoë Lee ran", "spans": [{"start": 5, "end": 8, "label": "X", "text": "Lee"}]},
-            ["a.jsonl:1", "a span says 'Lee', but characters 5 to 8 of the text are 'ee '"],
+            ["a.jsonl:1", "a span has the text 'Lee', but characters 5 to 8 are 'ee '"],
         ),
         (
             {"passages": [{"text": "ab", "offsets": [0, 2]}], "entities": []},
-            ["is no passage: write"],
+            ["is not a passage: write"],
         ),
     ],
 )  # fmt: skip

@@ -1,9 +1,17 @@
-"""Spans inside spans, across spans, on the same words: against definitions written out."""
+"""Nesting, crossing, several labels and widths of spans, against brute-force definitions."""
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from finetune.data.spans import crossing_pairs, inner_spans, overlapping, shared_extents
+from finetune.data.spans import (
+    crossing_pairs,
+    inner_spans,
+    multi_label_spans,
+    overlapping,
+    proposed_width,
+    width_recall,
+)
 from finetune.types import Span
 
 spans_of_a_sentence = st.lists(
@@ -21,7 +29,7 @@ def within(inner: Span, outer: Span) -> bool:
 
 @settings(max_examples=300, deadline=None)
 @given(spans_of_a_sentence)
-def test_by_definition(spans):
+def test_geometry_by_definition(spans):
     every = set(spans)
     assert inner_spans(spans) == {s for s in every if any(within(s, other) for other in every)}
     shared = {(a, b) for a in every for b in every if a < b and a.start < b.end and b.start < a.end}
@@ -29,17 +37,43 @@ def test_by_definition(spans):
     assert set(crossing_pairs(spans)) == crossing
     assert len(crossing_pairs(spans)) == len(crossing)
     assert overlapping(every) == bool(shared)
-    extents = [same for same in shared_extents(spans)]
+    extents = multi_label_spans(spans)
     assert all(len(same) > 1 and len({s[:2] for s in same}) == 1 for same in extents)
     assert {s for same in extents for s in same} == {
         s for s in every if any(s[:2] == other[:2] and s != other for other in every)
     }
 
 
-def test_by_hand():
+def test_geometry_by_hand():
     spans = [Span(0, 4, "ORG"), Span(0, 1, "LOC"), Span(3, 6, "PER"), Span(0, 4, "LOC")]
     assert inner_spans(spans) == {Span(0, 1, "LOC")}
     assert crossing_pairs(spans) == [
         (Span(0, 4, "LOC"), Span(3, 6, "PER")), (Span(0, 4, "ORG"), Span(3, 6, "PER"))]  # fmt: skip
-    assert shared_extents(spans) == [[Span(0, 4, "LOC"), Span(0, 4, "ORG")]]
+    assert multi_label_spans(spans) == [[Span(0, 4, "LOC"), Span(0, 4, "ORG")]]
     assert not overlapping([Span(0, 1, "A"), Span(1, 2, "A")])
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.integers(1, 60), min_size=1, max_size=400))
+def test_proposed_width_is_the_smallest_that_covers_enough(widths):
+    held = {limit: sum(width <= limit for width in widths) for limit in range(61)}
+    enough = [limit for limit in held if held[limit] * 1000 >= 995 * len(widths)]
+    assert proposed_width(widths) == enough[0]
+
+
+def test_proposed_width_by_hand():
+    assert proposed_width([1] * 995 + [7] * 5) == 1
+    assert proposed_width([1] * 994 + [7] * 6) == 7
+    assert proposed_width(iter([3])) == 3
+    with pytest.raises(ValueError, match="no spans"):
+        proposed_width([])
+
+
+def test_width_recall_ends_at_the_widest_span():
+    assert width_recall([]) == []
+    assert width_recall([1, 1]) == [(1, 1.0, 0)]
+    assert width_recall([1, 1, 2, 7]) == [
+        (1, 0.5, 2), (2, 0.75, 1), (3, 0.75, 1), (4, 0.75, 1), (5, 0.75, 1), (6, 0.75, 1),
+        (7, 1.0, 0)]  # fmt: skip
+    limits = [limit for limit, _, _ in width_recall([1, 70])]
+    assert limits == [1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 70]

@@ -1,6 +1,6 @@
-import math
-import unicodedata
-from itertools import accumulate, pairwise
+"""Tags to spans and back, detection of schemes, and transitions; seqeval is the reference."""
+
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -20,8 +20,6 @@ from finetune.data.tag_schemes import (
     tag_names,
     tags_to_spans,
 )
-from finetune.data.word_splitting import char_spans_to_words, split_words
-from finetune.preprocessing.windows import Window, windows
 from finetune.types import Span
 
 ALL = sorted(SCHEMES)
@@ -53,9 +51,6 @@ def merged(spans):
             span = Span(result.pop().start, span.end, span.label)
         result.append(span)
     return result
-
-
-# Tags and spans
 
 
 @pytest.mark.parametrize(
@@ -312,162 +307,3 @@ def test_plain_tags_continue_as_themselves():
     assert [continuation_tag(tag, None) for tag in ["NN", ":", "B-X", "O"]] == (
         ["NN", ":", "B-X", "O"]
     )
-
-
-# Windows
-
-
-@settings(max_examples=300, deadline=None)
-@given(counts=st.lists(st.integers(0, 9), max_size=40), capacity=st.integers(1, 16), data=st.data())
-def test_windows(counts, capacity, data):
-    overlap = data.draw(st.integers(0, capacity - 1))
-    found = windows(counts, capacity, overlap)
-    before = [0, *accumulate(counts)]
-
-    def size(start, end):
-        return before[end] - before[start]
-
-    owned = [word for w in found for word in range(w.own_start, w.own_end)]
-    assert owned == list(range(len(counts)))
-    for w in found:
-        assert w.start <= w.own_start <= w.own_end <= w.end
-        assert size(w.start, w.end) <= capacity or w.end == w.start + 1
-        assert w.own_start < w.own_end or not counts
-    if size(0, len(counts)) <= capacity:
-        assert found == [Window(0, len(counts), 0, len(counts))]
-    for left, right in pairwise(found):
-        assert left.start < right.start and left.end < right.end and right.start <= left.end
-        largest = max(counts)
-        if overlap + 3 * largest <= capacity:  # then no word stands in the way of the overlap
-            assert overlap <= size(right.start, left.end) < overlap + largest
-
-
-@settings(max_examples=200, deadline=None)
-@given(
-    counts=st.lists(st.integers(1, 5), min_size=1, max_size=40),
-    capacity=st.integers(5, 16),
-    share=st.floats(0, 0.9),
-)
-def test_each_word_belongs_where_it_has_most_context(counts, capacity, share):
-    found = windows(counts, capacity, int(share * capacity))
-    before = [0, *accumulate(counts)]
-
-    def context(word, w):
-        left = before[word] - before[w.start] if w.start else before[-1]
-        right = before[w.end] - before[word + 1] if w.end < len(counts) else before[-1]
-        return min(left, right)
-
-    for w in found:
-        for word in range(w.own_start, w.own_end):
-            holding = [other for other in found if other.start <= word < other.end]
-            assert context(word, w) == max(context(word, other) for other in holding)
-
-
-def test_windows_by_hand():
-    assert windows([1] * 10, 6, 2) == [Window(0, 6, 0, 5), Window(4, 10, 5, 10)]
-    assert windows([1] * 8, 4, 0) == [Window(0, 4, 0, 4), Window(4, 8, 4, 8)]
-    assert windows([], 4, 1) == [Window(0, 0, 0, 0)]
-    assert windows([0, 0], 4, 1) == [Window(0, 2, 0, 2)]
-    assert windows([3, 3, 5, 3], 8, 4) == [  # the word of 5 leaves room for 3 before it, not 4
-        Window(0, 2, 0, 2), Window(1, 3, 2, 3), Window(2, 4, 3, 4)
-    ]  # fmt: skip
-    assert windows([9], 4, 1) == [Window(0, 1, 0, 1)]
-    assert windows([1, 9, 0, 1], 4, 1) == [
-        Window(0, 1, 0, 1), Window(1, 2, 1, 2), Window(2, 4, 2, 4)
-    ]  # fmt: skip
-
-
-def test_windows_of_a_long_text_have_context_on_both_sides():
-    found = windows([1] * 5000, 510, 64)
-    assert len(found) == 1 + math.ceil((5000 - 510) / (510 - 64))
-    for left, right in pairwise(found):
-        assert left.end - right.start == 64
-        assert left.end - left.own_end == right.own_start - right.start == 32
-
-
-@pytest.mark.parametrize(("capacity", "overlap"), [(0, 0), (-3, 0), (4, 4), (4, 9), (4, -1)])
-def test_windows_that_cannot_be(capacity, overlap):
-    with pytest.raises(ValueError, match=f"windows of {capacity} pieces cannot overlap by"):
-        windows([1, 2], capacity, overlap)
-
-
-# Raw text
-
-
-def invisible(character):
-    return character.isspace() or unicodedata.category(character) in ("Cc", "Cf")
-
-
-@settings(max_examples=300, deadline=None)
-@given(
-    st.text(max_size=30)
-    | st.text("aé1-'’.,:  \u200b\u200d\u00ad\u0301\u0930\u093f中かก\ud800\x00", max_size=15)
-)
-def test_words_cover_what_is_visible(text):
-    words, offsets = split_words(text)
-    assert [text[start:end] for start, end in offsets] == words
-    assert all(start < end for start, end in offsets)
-    assert all(left[1] <= right[0] for left, right in pairwise(offsets))
-    inside = {position for start, end in offsets for position in range(start, end)}
-    assert all(invisible(c) for i, c in enumerate(text) if i not in inside)
-    assert not any(c.isspace() for word in words for c in word)
-    assert not any(all(map(invisible, word)) for word in words)
-
-
-@settings(max_examples=100, deadline=None)
-@given(st.lists(st.text("abcé1ሰ", min_size=1, max_size=5), max_size=6))
-def test_plain_words_stay_whole(words):
-    assert split_words(" ".join(words))[0] == words
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("An all-rounder, isn't he?", "An|all-rounder|,|isn't|he|?"),
-        ("l’été (U.S) 1,458 at 12:30.", "l’été|(|U.S|)|1,458|at|12:30|."),
-        ("yes,no a:b -x- 'q' a--b", "yes|,|no|a|:|b|-|x|-|'|q|'|a|-|-|b"),
-        ("3.14% $5 a_b", "3.14|%|$|5|a|_|b"),
-        ("手机iPhone 日本語で", "手|机|iPhone|日|本|語|で"),
-        ("नमस्ते दुनिया।", "नमस्ते|दुनिया|।"),
-        ("ሰላም ዓለም።", "ሰላም|ዓለም|።"),
-        ("한국어 문장", "한국어|문장"),
-        ("กำ", "ก|ำ"),
-        ("cafe\u0301 \u0301", "cafe\u0301|\u0301"),
-        ("a\u200bb\ufeff c\u00add e\u200d", "a|b|c\u00add|e"),
-        ("❤\ufe0f!", "❤\ufe0f|!"),
-        ("\x00\u200b \n", ""),
-    ],
-)
-def test_words_by_hand(text, expected):
-    assert split_words(text)[0] == (expected.split("|") if expected else [])
-
-
-def test_character_spans():
-    text = "In New York-based Acme Corp. now"
-    words, offsets = split_words(text)
-    assert words == ["In", "New", "York-based", "Acme", "Corp", ".", "now"]
-    spans, num_widened = char_spans_to_words(
-        offsets, [(3, 11, "LOC"), (18, 28, "ORG"), (17, 23, "ORG"), (29, 30, "X")]
-    )
-    assert spans == [Span(1, 3, "LOC"), Span(3, 6, "ORG"), Span(3, 4, "ORG"), Span(6, 7, "X")]
-    assert num_widened == 2  # York-based and now; the blank before Acme costs nothing
-    assert char_spans_to_words(offsets, []) == ([], 0)
-
-
-@pytest.mark.parametrize("span", [(1, 2), (2, 2), (0, 0), (3, 1), (3, 9), (-4, 0)])
-def test_character_spans_on_no_word(span):
-    with pytest.raises(ValueError, match=f"characters {span[0]} to {span[1]} .'X'. touch no word"):
-        char_spans_to_words([(0, 1), (2, 3)], [(*span, "X")])
-
-
-@quick
-@given(text=st.text("ab -.中\u0301", min_size=1, max_size=20), data=st.data())
-def test_character_spans_cover_what_they_touch(text, data):
-    _, offsets = split_words(text)
-    start = data.draw(st.integers(0, len(text) - 1))
-    end = data.draw(st.integers(start + 1, len(text)))
-    touched = [i for i, (a, b) in enumerate(offsets) if a < end and b > start]
-    if touched:
-        (span,), num_widened = char_spans_to_words(offsets, [(start, end, "X")])
-        assert list(range(span.start, span.end)) == touched
-        assert num_widened == (offsets[span.start][0] < start or offsets[span.end - 1][1] > end)

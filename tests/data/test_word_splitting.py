@@ -1,0 +1,90 @@
+"""Raw text to words, and spans of characters to spans of words."""
+
+import unicodedata
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from finetune.data.word_splitting import char_spans_to_words, split_words
+from finetune.types import Span
+
+
+def invisible(character):
+    return character.isspace() or unicodedata.category(character) in ("Cc", "Cf")
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.text(max_size=30)
+    | st.text("aé1-'’.,:  \u200b\u200d\u00ad\u0301\u0930\u093f中かก\ud800\x00", max_size=15)
+)
+def test_words_cover_what_is_visible(text):
+    words, offsets = split_words(text)
+    assert [text[start:end] for start, end in offsets] == words
+    assert all(start < end for start, end in offsets)
+    assert all(left[1] <= right[0] for left, right in pairwise(offsets))
+    inside = {position for start, end in offsets for position in range(start, end)}
+    assert all(invisible(c) for i, c in enumerate(text) if i not in inside)
+    assert not any(c.isspace() for word in words for c in word)
+    assert not any(all(map(invisible, word)) for word in words)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.text("abcé1ሰ", min_size=1, max_size=5), max_size=6))
+def test_plain_words_stay_whole(words):
+    assert split_words(" ".join(words))[0] == words
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("An all-rounder, isn't he?", "An|all-rounder|,|isn't|he|?"),
+        ("l’été (U.S) 1,458 at 12:30.", "l’été|(|U.S|)|1,458|at|12:30|."),
+        ("yes,no a:b -x- 'q' a--b", "yes|,|no|a|:|b|-|x|-|'|q|'|a|-|-|b"),
+        ("3.14% $5 a_b", "3.14|%|$|5|a|_|b"),
+        ("手机iPhone 日本語で", "手|机|iPhone|日|本|語|で"),
+        ("नमस्ते दुनिया।", "नमस्ते|दुनिया|।"),
+        ("ሰላም ዓለም።", "ሰላም|ዓለም|።"),
+        ("한국어 문장", "한국어|문장"),
+        ("กำ", "ก|ำ"),
+        ("cafe\u0301 \u0301", "cafe\u0301|\u0301"),
+        ("a\u200bb\ufeff c\u00add e\u200d", "a|b|c\u00add|e"),
+        ("❤\ufe0f!", "❤\ufe0f|!"),
+        ("\x00\u200b \n", ""),
+    ],
+)
+def test_words_by_hand(text, expected):
+    assert split_words(text)[0] == (expected.split("|") if expected else [])
+
+
+def test_character_spans():
+    text = "In New York-based Acme Corp. now"
+    words, offsets = split_words(text)
+    assert words == ["In", "New", "York-based", "Acme", "Corp", ".", "now"]
+    spans, num_widened = char_spans_to_words(
+        offsets, [(3, 11, "LOC"), (18, 28, "ORG"), (17, 23, "ORG"), (29, 30, "X")]
+    )
+    assert spans == [Span(1, 3, "LOC"), Span(3, 6, "ORG"), Span(3, 4, "ORG"), Span(6, 7, "X")]
+    assert num_widened == 2  # York-based and now; the blank before Acme costs nothing
+    assert char_spans_to_words(offsets, []) == ([], 0)
+
+
+@pytest.mark.parametrize("span", [(1, 2), (2, 2), (0, 0), (3, 1), (3, 9), (-4, 0)])
+def test_character_spans_on_no_word(span):
+    with pytest.raises(ValueError, match=f"characters {span[0]} to {span[1]} .'X'. touch no word"):
+        char_spans_to_words([(0, 1), (2, 3)], [(*span, "X")])
+
+
+@settings(max_examples=60, deadline=None)
+@given(text=st.text("ab -.中\u0301", min_size=1, max_size=20), data=st.data())
+def test_character_spans_cover_what_they_touch(text, data):
+    _, offsets = split_words(text)
+    start = data.draw(st.integers(0, len(text) - 1))
+    end = data.draw(st.integers(start + 1, len(text)))
+    touched = [i for i, (a, b) in enumerate(offsets) if a < end and b > start]
+    if touched:
+        (span,), num_widened = char_spans_to_words(offsets, [(start, end, "X")])
+        assert list(range(span.start, span.end)) == touched
+        assert num_widened == (offsets[span.start][0] < start or offsets[span.end - 1][1] > end)

@@ -1,0 +1,84 @@
+"""Windows of long texts: sizes, overlap, and the words that each window predicts."""
+
+import math
+from itertools import accumulate, pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from finetune.preprocessing.windows import Window, windows
+
+
+@settings(max_examples=300, deadline=None)
+@given(counts=st.lists(st.integers(0, 9), max_size=40), capacity=st.integers(1, 16), data=st.data())
+def test_windows(counts, capacity, data):
+    overlap = data.draw(st.integers(0, capacity - 1))
+    found = windows(counts, capacity, overlap)
+    before = [0, *accumulate(counts)]
+
+    def size(start, end):
+        return before[end] - before[start]
+
+    owned = [word for w in found for word in range(w.own_start, w.own_end)]
+    assert owned == list(range(len(counts)))
+    for w in found:
+        assert w.start <= w.own_start <= w.own_end <= w.end
+        assert size(w.start, w.end) <= capacity or w.end == w.start + 1
+        assert w.own_start < w.own_end or not counts
+    if size(0, len(counts)) <= capacity:
+        assert found == [Window(0, len(counts), 0, len(counts))]
+    for left, right in pairwise(found):
+        assert left.start < right.start and left.end < right.end and right.start <= left.end
+        largest = max(counts)
+        if overlap + 3 * largest <= capacity:  # then no word stands in the way of the overlap
+            assert overlap <= size(right.start, left.end) < overlap + largest
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    counts=st.lists(st.integers(1, 5), min_size=1, max_size=40),
+    capacity=st.integers(5, 16),
+    share=st.floats(0, 0.9),
+)
+def test_each_word_belongs_where_it_has_most_context(counts, capacity, share):
+    found = windows(counts, capacity, int(share * capacity))
+    before = [0, *accumulate(counts)]
+
+    def context(word, w):
+        left = before[word] - before[w.start] if w.start else before[-1]
+        right = before[w.end] - before[word + 1] if w.end < len(counts) else before[-1]
+        return min(left, right)
+
+    for w in found:
+        for word in range(w.own_start, w.own_end):
+            holding = [other for other in found if other.start <= word < other.end]
+            assert context(word, w) == max(context(word, other) for other in holding)
+
+
+def test_windows_by_hand():
+    assert windows([1] * 10, 6, 2) == [Window(0, 6, 0, 5), Window(4, 10, 5, 10)]
+    assert windows([1] * 8, 4, 0) == [Window(0, 4, 0, 4), Window(4, 8, 4, 8)]
+    assert windows([], 4, 1) == [Window(0, 0, 0, 0)]
+    assert windows([0, 0], 4, 1) == [Window(0, 2, 0, 2)]
+    assert windows([3, 3, 5, 3], 8, 4) == [  # the word of 5 leaves room for 3 before it, not 4
+        Window(0, 2, 0, 2), Window(1, 3, 2, 3), Window(2, 4, 3, 4)
+    ]  # fmt: skip
+    assert windows([9], 4, 1) == [Window(0, 1, 0, 1)]
+    assert windows([1, 9, 0, 1], 4, 1) == [
+        Window(0, 1, 0, 1), Window(1, 2, 1, 2), Window(2, 4, 2, 4)
+    ]  # fmt: skip
+
+
+def test_windows_of_a_long_text_have_context_on_both_sides():
+    found = windows([1] * 5000, 510, 64)
+    assert len(found) == 1 + math.ceil((5000 - 510) / (510 - 64))
+    for left, right in pairwise(found):
+        assert left.end - right.start == 64
+        assert left.end - left.own_end == right.own_start - right.start == 32
+
+
+@pytest.mark.parametrize(("capacity", "overlap"), [(0, 0), (-3, 0), (4, 4), (4, 9), (4, -1)])
+def test_windows_that_cannot_be(capacity, overlap):
+    with pytest.raises(ValueError, match=f"windows of {capacity} pieces cannot overlap by"):
+        windows([1, 2], capacity, overlap)
