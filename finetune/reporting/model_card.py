@@ -178,7 +178,9 @@ def data_name(run: Run) -> str:
 
 def _hub_data(run: Run) -> dict[str, Any]:
     """Return id, configuration and revision of a data set of the hub; empty for local data."""
-    chosen = hub_dataset(str(run.config.get("data"))) if run.environment.get("data") == "hub" else None
+    chosen = (
+        hub_dataset(str(run.config.get("data"))) if run.environment.get("data") == "hub" else None
+    )
     return {} if chosen is None else chosen._asdict()
 
 
