@@ -225,8 +225,8 @@ def test_documents(tmp_path: Path):
 @pytest.mark.parametrize(("answer", "message"), [
     (spans((3, 6, "ORG")), r"answers.jsonl:1: span 3 to 6 \(ORG\) is empty or outside the 5 words"),
     (spans((3, 3, "ORG")), r"answers.jsonl:1: span 3 to 3 \(ORG\) is empty"),
-    ({"spans": [{"start": 0, "end": 1}]}, r"answers.jsonl:1: .* is no span: write"),
-    ({"spans": [[0, "1", "X"]]}, r"answers.jsonl:1: .* is no span"),
+    ({"spans": [{"start": 0, "end": 1}]}, r"answers.jsonl:1: .* is not a span: write"),
+    ({"spans": [[0, "1", "X"]]}, r"answers.jsonl:1: .* is not a span"),
     ({"spans": {"start": 0}}, r"answers.jsonl:1: .* must be a list of spans"),
     ({"spans": None}, r"answers.jsonl:1: None must be a list of spans"),
     (spans(words=WORDS[1:]), r"answers.jsonl:1: 4 words for the 5 words of .*gold.jsonl:1"),
