@@ -276,7 +276,7 @@ def test_recipes_check_and_run(place: Path, tmp_path: Path):
 
 def test_check(place: Path):
     texts = run("check", "--data", place / "sentiment", "--model", place / "bert")
-    assert texts.code == 0 and "pieces" in texts.out and "warnings" in texts.out.splitlines()[-1]
+    assert texts.code == 0 and "subwords" in texts.out and "warnings" in texts.out.splitlines()[-1]
     words = run("check", "--data", place / "entities", "--max-length", "30")
     assert words.code == 0 and "tag scheme BIO" in words.out
     both = run("check", place / "pairs", "--task", "nli")
