@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from finetune.data import DataError
 from finetune.data.nli_labels import canonical_names
-from finetune.data.span_records import read_spans
 from finetune.data.tag_schemes import convert_tags, detect_scheme, spans_to_tags, tags_to_spans
+from finetune.data.token_records import read_spans
 from finetune.evaluation.predictions import PredictionFile
 from finetune.types import Example, Span, TextExample, TokenExample
 

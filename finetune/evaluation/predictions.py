@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from finetune.data import DataError, read_gold, read_text_file, read_token_file
-from finetune.data.conll import layout_of
+from finetune.data.conll import find_layout
 from finetune.data.files import open_data
-from finetune.data.labels import settle_gold
-from finetune.data.span_records import read_spans
+from finetune.data.labels import without_missing_labels
+from finetune.data.token_records import read_spans
 from finetune.types import Example, Prediction, TextExample, TokenExample
 
 _KINDS = ("tags", "spans", "label")
@@ -82,7 +82,7 @@ def read_predictions(path: Path) -> PredictionFile:
     if not rows:
         raise DataError(f"{path}: there is no prediction in it.")
     if format == "conll":
-        return PredictionFile(path, rows, format, layout_of(opened, {}).num_columns >= 3)
+        return PredictionFile(path, rows, format, find_layout(opened, {}).num_columns >= 3)
     return PredictionFile(path, rows, format, all("gold" in row for _, row in rows))
 
 
@@ -98,7 +98,7 @@ def read_gold_file(
         format: The format of the file, if its name does not show it.
     """
     if kind == "label":
-        return settle_gold(list(read_text_file(path, columns=columns)))
+        return without_missing_labels(list(read_text_file(path, columns=columns)))
     if kind == "tags":
         return list(read_token_file(path, columns=columns, format=format))
     return read_gold(path, columns=columns)
