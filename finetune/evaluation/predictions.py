@@ -17,7 +17,7 @@ from typing import Any
 
 from finetune.data import DataError, read_gold, read_text_file, read_token_file
 from finetune.data.conll import find_layout
-from finetune.data.files import open_data
+from finetune.data.formats import open_data
 from finetune.data.labels import without_missing_labels
 from finetune.data.token_records import read_spans
 from finetune.types import Example, Prediction, TextExample, TokenExample
@@ -76,7 +76,9 @@ def read_predictions(path: Path) -> PredictionFile:
     format = "jsonl"
     if opened.format in ("conll", "conllu"):
         format = opened.format
-    elif opened.format in ("txt", "tsv", "unknown") and opened.first().lstrip()[:1] not in (*"{[",):
+    elif opened.format in ("txt", "tsv", "unknown") and opened.first_line().lstrip()[:1] not in (
+        *"{[",
+    ):
         format = "conll"
     rows = list(_json_rows(path) if format == "jsonl" else _column_rows(path, format))
     if not rows:
