@@ -1,4 +1,4 @@
-"""Uploading a trained model to the Hugging Face hub: the best model with its card, nothing else."""
+"""Upload a trained model with its card to the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -17,12 +17,16 @@ from finetune.tasks import TASK_FILE, model_folder
 from finetune.types import UserError
 
 PATHS = ("data", "out", "init_from", "model")
-"""Settings in the task file that may be paths of this machine; only their last part is public."""
+"""Settings in the task file that may be local paths; only their last part is published."""
 
 
 def require_login(id: str) -> None:
-    """Refuse an id that cannot be pushed to, before anything is trained: not signed in, a token
-    that may only read, another's namespace, no network. Raises ValueError in one line."""
+    """Check before training that the user may push to a repository of the hub.
+
+    Raises:
+        UserError: The id is malformed, the hub cannot be reached, the user is not signed in, has a
+            read-only token, or is not a member of the organization.
+    """
     from huggingface_hub import HfApi
     from huggingface_hub.utils import validate_repo_id
 
@@ -34,28 +38,37 @@ def require_login(id: str) -> None:
         account = HfApi().whoami()
     except Exception as error:
         raise UserError(
-            f"--push-to-hub {id}: the hub does not know you ({_first_line(error)}): sign in with "
-            "`hf auth login`, or set HF_TOKEN. Nothing was trained."
+            f"--push-to-hub {id}: you are not signed in to the hub ({_first_line(error)}): sign in "
+            "with `hf auth login`, or set HF_TOKEN. Nothing was trained."
         ) from error
     token = (account.get("auth") or {}).get("accessToken") or {}
     if token.get("role") == "read":
         raise UserError(
-            f"--push-to-hub {id}: the token of {account['name']!r} may only read: sign in with one "
-            "that may write (`hf auth login`). Nothing was trained."
+            f"--push-to-hub {id}: the token of {account['name']!r} may only read: sign in with a "
+            "token that may write (`hf auth login`). Nothing was trained."
         )
     owner, slash, _ = id.partition("/")
     own = [account["name"], *(each["name"] for each in account.get("orgs", ()))]
     if slash and owner not in own:
         raise UserError(
-            f"--push-to-hub {id}: you are {account['name']!r} on the hub, and not in {owner!r}: "
+            f"--push-to-hub {id}: {account['name']!r} is not a member of {owner!r}: "
             f"use one of {', '.join(own)}. Nothing was trained."
         )
 
 
 def push(folder: Path, id: str, *, private: bool = False) -> str:
-    """Upload the best model of a run folder (or the folder of a model) and say where it is.
+    """Upload the best model of a run.
 
-    Raises ValueError in one line, with the command to try again, where the hub refuses.
+    Args:
+        folder: Run folder, or folder of a saved model.
+        id: Repository on the hub, such as OWNER/NAME.
+        private: Make a new repository private.
+
+    Returns:
+        A line with the address of the repository.
+
+    Raises:
+        UserError: The hub refuses the upload; the message has the command to try again.
     """
     from huggingface_hub import HfApi
 
@@ -71,25 +84,31 @@ def push(folder: Path, id: str, *, private: bool = False) -> str:
     except Exception as error:
         again = shlex.join(["finetune", "push", str(folder), id, *["--private"] * private])
         raise UserError(
-            f"{source} is kept, but could not be pushed to {id} ({_first_line(error)}). Try again "
-            f"with: {again}"
+            f"could not push to {id} ({_first_line(error)}). The model is kept in {source}. Try "
+            f"again with: {again}"
         ) from error
     return f"pushed: https://huggingface.co/{repository}"
 
 
 def _require_card(source: Path) -> None:
-    """Write the card of a model that has none; ValueError where its run is not beside it."""
+    """Write the card of a model that has none."""
     if (source / "README.md").is_file():
         return
     if not (source.parent / "config.json").is_file():
-        raise UserError(f"{source}: no README.md in it, and no run around it to make one from.")
+        raise UserError(
+            f"{source}: it has no model card (README.md), and is not in a run folder from which "
+            "one could be written."
+        )
     write_card(gather(source.parent, None))
 
 
 @contextlib.contextmanager
 def _staged(source: Path, id: str) -> Iterator[Path]:
-    """A folder of what is uploaded: links to the files of the model, its card under its name on
-    the hub, and its task file without paths of this machine."""
+    """Yield a temporary folder with what is uploaded.
+
+    It has links to the files of the model, the card with the id of the repository, and the task
+    file without local paths.
+    """
     with tempfile.TemporaryDirectory() as name:
         staged = Path(name)
         for path in source.iterdir():
@@ -113,7 +132,7 @@ def _without_paths(content: dict[str, Any]) -> dict[str, Any]:
 
 
 def _is_public(value: str) -> bool:
-    """Whether a setting is a name such as the hub has, and no file or folder."""
+    """Return whether a setting is an id of the hub and not a local file or folder."""
     return bool(re.fullmatch(r"[\w.\-]+(/[\w.\-]+)?(:[\w.\-]+)?", value)) and not (
         Path(value).exists() or value.startswith(".")
     )

@@ -37,13 +37,16 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     place = tmp_path_factory.mktemp("pages")
     first, second = tag_run(place / "entities"), label_run(place / "texts")
     third = spans_run(place / "nested")
-    for folder in (first, second, third):
+    many = [(f"text {number}", "good", "bad", 0.6) for number in range(60)]
+    fourth = label_run(place / "many", many)
+    for folder in (first, second, third, fourth):
         assert run("report", folder).code == 0
     label_run(place / "other texts")
     both = run("report", second, place / "other texts", "--out", place / "both.html")
     assert both.code == 0, both.err
     return {"entities": first / "report.html", "texts": second / "report.html",
-            "nested": third / "report.html", "both": place / "both.html"}  # fmt: skip
+            "nested": third / "report.html", "many": fourth / "report.html",
+            "both": place / "both.html"}  # fmt: skip
 
 
 @pytest.fixture
@@ -86,6 +89,16 @@ def test_filters(opened: Any):
     page.wait_for_function("document.getElementById('count').textContent === '7 of 7 examples'")
     page.fill("#search", "no such words")
     assert shown(page) == 0
+
+
+def test_long_lists_are_unfolded(opened: Any):
+    page = opened("many")
+    assert shown(page) == 25 and page.locator("#count").inner_text() == "60 of 60 examples"
+    page.fill("#search", "text 1")
+    assert shown(page) == 11
+    page.fill("#search", "")
+    page.get_by_role("button", name="Show 35 more").click()
+    assert shown(page) == 60 and not page.locator("#more").is_visible()
 
 
 def test_filters_from_the_keyboard(opened: Any):
