@@ -151,7 +151,7 @@ def _numbered(
     if part.data is None:
         rows = data.read_numbered_texts(command.file or "", **options)
     else:
-        rows = data.read_numbered_split(part.data, part.task.split, **options)
+        rows = data.read_numbered_texts(part.data, split=part.task.split, **options)
     for example, number in rows:
         numbers[example.id] = number
         yield fitting(task, example)

@@ -13,13 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from finetune.data.dataset import DataError
-from finetune.data.files import (
-    IGNORED_NAMES,
-    DataFile,
-    ReadOptions,
-    read_characters,
-    read_lines,
-)
+from finetune.data.files import IGNORED_NAMES, DataFile, ReadOptions, read_characters, read_lines
 from finetune.data.token_records import Sentences, TokenRecord, enclosing_range
 from finetune.data.word_splitting import char_spans_to_words, split_words
 from finetune.types import Span

@@ -91,10 +91,14 @@ def render(findings: Iterable[Finding]) -> str:
     return "\n".join(lines)
 
 
-def _first(locations: Sequence[str]) -> tuple[str, ...]:
-    """Return the first few locations, and the number of the others."""
+def _located(
+    level: Literal["error", "warning", "info"], check: str, message: str, locations: Sequence[str]
+) -> list[Finding]:
+    """Return a finding with its first locations, or nothing if there are no locations."""
     rest = len(locations) - _MAX_LOCATIONS
-    return tuple(locations[:_MAX_LOCATIONS]) + ((f"… and {rest:,} more",) if rest > 0 else ())
+    more = (f"… and {rest:,} more",) if rest > 0 else ()
+    first = (*locations[:_MAX_LOCATIONS], *more)
+    return [Finding(level, check, message, first)] if locations else []
 
 
 def _gold_labels(example: Example) -> list[str] | None:
@@ -147,12 +151,13 @@ def _labels(dataset: Dataset) -> Iterator[Finding]:
     for split, rows in dataset.splits.items():
         gold = [labels for row in rows if (labels := _gold_labels(row)) is not None]
         without = [row.where for row in rows if _gold_labels(row) is None]
-        if without:
+        if split == "train" and not gold:
+            message = "train: no example has a label (--columns label=NAME?)"
+            yield from _located("error", "labels", message, without)
+        else:
             level = "info" if split.startswith("test") else "warning"
             message = f"{split}: {len(without):,} of {len(rows):,} examples have no label"
-            if split == "train" and not gold:
-                level, message = "error", "train: no example has a label (--columns label=NAME?)"
-            yield Finding(level, "labels", message, _first(without))
+            yield from _located(level, "labels", message, without)
         numbers = [row.label for row in rows
                    if isinstance(row, TextExample) and isinstance(row.label, float)]  # fmt: skip
         counts = Counter(itertools.chain.from_iterable(gold))
@@ -229,20 +234,19 @@ def _documents(dataset: Dataset) -> Iterator[Finding]:
 
 
 def _document_problems(split: str, rows: Sequence[TokenExample]) -> Iterator[Finding]:
-    if unnamed := [row.where for row in rows if row.document is None]:
-        message = f"{split}: {len(unnamed):,} of {len(rows):,} sentences name no document"
-        message += ": --context has nothing to add to them"
-        yield Finding("warning", "documents", message, _first(unnamed))
+    unnamed = [row.where for row in rows if row.document is None]
+    message = f"{split}: {len(unnamed):,} of {len(rows):,} sentences name no document"
+    message += ": --context has nothing to add to them"
+    yield from _located("warning", "documents", message, unnamed)
     begun: set[str | None] = set()
     again = []
     for document in _consecutive_documents(rows):
         if document[0].document in begun:
             again.append(document[0].where)
         begun.add(document[0].document)
-    if again:
-        message = f"{split}: documents continue {len(again):,} times after another one began"
-        message += ": --context ends there (keep the sentences of a document together)"
-        yield Finding("warning", "documents", message, _first(again))
+    message = f"{split}: documents continue {len(again):,} times after another one began"
+    message += ": --context ends there (keep the sentences of a document together)"
+    yield from _located("warning", "documents", message, again)
 
 
 def _consecutive_documents(rows: Sequence[TokenExample]) -> list[list[TokenExample]]:
@@ -259,23 +263,20 @@ def _token_examples(rows: Sequence[Example]) -> list[TokenExample]:
 
 def _content(split: str, rows: Sequence[Example]) -> Iterator[Finding]:
     empty = [row.where for row in rows if not all(text.strip() for text in texts_of(row))]
-    if empty:
-        message = f"{split}: {len(empty):,} examples with an empty text"
-        yield Finding("warning", "empty", message, _first(empty))
+    message = f"{split}: {len(empty):,} examples with an empty text"
+    yield from _located("warning", "empty", message, empty)
     damaged = [row.where for row in rows if any("\ufffd" in text for text in texts_of(row))]
-    if damaged:
-        message = f"{split}: {len(damaged):,} examples with U+FFFD, the mark of a lost character"
-        yield Finding("warning", "characters", message, _first(damaged))
+    message = f"{split}: {len(damaged):,} examples with U+FFFD, the mark of a lost character"
+    yield from _located("warning", "characters", message, damaged)
 
 
 def _long_texts(split: str, rows: Sequence[Example], max_length: int) -> Iterator[Finding]:
     """Report texts that are too long by their number of words alone."""
     too_long = [row.where for row in rows if _num_words(row) > max_length]
-    if too_long:
-        words = isinstance(rows[0], TokenExample)
-        effect = "will be read in windows" if words else "so surely more tokens"
-        message = f"{split}: {len(too_long):,} examples have more than {max_length} words, {effect}"
-        yield Finding("info" if words else "warning", "lengths", message, _first(too_long))
+    words = isinstance(rows[0], TokenExample)
+    effect = "will be read in windows" if words else "so surely more tokens"
+    message = f"{split}: {len(too_long):,} examples have more than {max_length} words, {effect}"
+    yield from _located("info" if words else "warning", "lengths", message, too_long)
 
 
 def _tagged(rows: Iterable[Example]) -> list[TokenExample]:
@@ -300,7 +301,7 @@ def _transitions(split: str, rows: Sequence[Example], scheme: str | None) -> Ite
         yield Finding("info", "scheme", f"{message}, all transitions legal")
         return
     message += f", {len(locations):,} illegal tags (each is read as the start of a span)"
-    yield Finding("warning", "scheme", message, _first(locations))
+    yield from _located("warning", "scheme", message, locations)
 
 
 def _subwords(
@@ -317,17 +318,15 @@ def _subwords(
     longest = max(range(len(rows)), key=totals.__getitem__)
     message = f"{split}: {_summary('subwords', totals)}"
     yield Finding("info", "subwords", message, (f"{rows[longest].where} (the longest)",))
-    if vanished:
-        message = f"{split}: {len(vanished):,} words have no subwords (they get a placeholder)"
-        yield Finding("warning", "subwords", message, _first(vanished))
+    message = f"{split}: {len(vanished):,} words have no subwords (they get a placeholder)"
+    yield from _located("warning", "subwords", message, vanished)
     num_special = 3 if len(texts_of(rows[0])) == 2 else 2
     over = [row.where for row, total in zip(rows, totals, strict=True)
             if total + num_special > max_length]  # fmt: skip
-    if over:
-        words = isinstance(rows[0], TokenExample)
-        effect = "will be read in windows" if words else "will be cut, unless read in windows"
-        message = f"{split}: {len(over):,} examples exceed {max_length} tokens: they {effect}"
-        yield Finding("info" if words else "warning", "lengths", message, _first(over))
+    words = isinstance(rows[0], TokenExample)
+    effect = "will be read in windows" if words else "will be cut, unless read in windows"
+    message = f"{split}: {len(over):,} examples exceed {max_length} tokens: they {effect}"
+    yield from _located("info" if words else "warning", "lengths", message, over)
 
 
 def _subword_counts(
@@ -353,16 +352,14 @@ def _duplicates(split: str, rows: Sequence[Example]) -> Iterator[Finding]:
     for row in rows:
         groups[normalized_texts(row)].append(row)
     repeated = [group for group in groups.values() if len(group) > 1]
-    if repeated:
-        extra = sum(len(group) - 1 for group in repeated)
-        percent = 100 * extra / len(rows)
-        message = f"{split}: {extra:,} examples ({percent:.1f}%) repeat another of the split"
-        yield Finding("info", "duplicates", message, _first([g[1].where for g in repeated]))
+    extra = sum(len(group) - 1 for group in repeated)
+    percent = 100 * extra / len(rows)
+    message = f"{split}: {extra:,} examples ({percent:.1f}%) repeat another of the split"
+    yield from _located("info", "duplicates", message, [g[1].where for g in repeated])
     conflicts = [pair for group in repeated if (pair := _conflict(group)) is not None]
-    if conflicts:
-        message = f"{split}: {len(conflicts):,} repeated texts have different labels"
-        locations = [f"{a.where} and {b.where}" for a, b in conflicts]
-        yield Finding("warning", "duplicates", message, _first(locations))
+    message = f"{split}: {len(conflicts):,} repeated texts have different labels"
+    locations = [f"{a.where} and {b.where}" for a, b in conflicts]
+    yield from _located("warning", "duplicates", message, locations)
 
 
 def _conflict(group: Sequence[Example]) -> tuple[Example, Example] | None:
@@ -391,7 +388,7 @@ def _leaks(dataset: Dataset) -> Iterator[Finding]:
             percent = 100 * len(locations) / len(rows)
             message = f"{split}: {len(locations):,} examples ({percent:.1f}%) are also in {earlier}"
             level = "warning" if earlier == "train" else "info"
-            yield Finding(level, "leak", message, _first(locations))
+            yield from _located(level, "leak", message, locations)
 
 
 # --- spans -------------------------------------------------------------------------------------
@@ -466,12 +463,9 @@ def _several_labels(split: str, rows: LocatedSpans) -> Iterator[Finding]:
             names = ", ".join(span.label for span in same)
             locations.append(f"{where}, words {same[0].start} to {same[0].end} ({names})")
             unreachable += len(same) - 1
-    if locations:
-        message = (
-            f"{split}: {len(locations):,} spans have several labels: --multi-label keeps them all"
-        )
-        level = _level(split, unreachable, len(_widths(rows)))
-        yield Finding(level, "labels", message, _first(locations))
+    message = f"{split}: {len(locations):,} spans have several labels: --multi-label keeps them all"
+    level = _level(split, unreachable, len(_widths(rows)))
+    yield from _located(level, "labels", message, locations)
 
 
 def _crossing(split: str, rows: LocatedSpans) -> Iterator[Finding]:
@@ -481,12 +475,9 @@ def _crossing(split: str, rows: LocatedSpans) -> Iterator[Finding]:
         for where, spans in rows
         for a, b in crossing_pairs(spans)
     ]
-    if locations:
-        message = (
-            f"{split}: {len(locations):,} pairs of spans cross: --decoding overlapping keeps both"
-        )
-        level = _level(split, len(locations), len(_widths(rows)))
-        yield Finding(level, "nesting", message, _first(locations))
+    message = f"{split}: {len(locations):,} pairs of spans cross: --decoding overlapping keeps both"
+    level = _level(split, len(locations), len(_widths(rows)))
+    yield from _located(level, "nesting", message, locations)
 
 
 def _level(split: str, unreachable: int, total: int) -> Literal["warning", "info"]:

@@ -11,18 +11,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
+from finetune.data import tables
 from finetune.data.brat import document_names, read_brat
 from finetune.data.conll import read_conll
 from finetune.data.dataset import DataError
 from finetune.data.files import DataFile, ReadOptions, name_without_gz, read_lines
-from finetune.data.tables import (
-    Table,
-    read_delimited,
-    read_json,
-    read_json_lines,
-    read_parquet,
-    read_plain_text,
-)
+from finetune.data.tables import Table
 from finetune.data.token_records import Sentences
 
 
@@ -35,12 +29,12 @@ class Format(NamedTuple):
 
 
 FORMATS = {
-    "jsonl": Format((".jsonl", ".ndjson"), read_json_lines),
-    "json": Format((".json",), read_json),
-    "csv": Format((".csv",), read_delimited),
-    "tsv": Format((".tsv",), read_delimited),
-    "txt": Format((".txt",), read_plain_text),
-    "parquet": Format((".parquet",), read_parquet, by_lines=False),
+    "jsonl": Format((".jsonl", ".ndjson"), tables.read_json_lines),
+    "json": Format((".json",), tables.read_json),
+    "csv": Format((".csv",), tables.read_delimited),
+    "tsv": Format((".tsv",), tables.read_delimited),
+    "txt": Format((".txt",), tables.read_plain_text),
+    "parquet": Format((".parquet",), tables.read_parquet, by_lines=False),
     "conll": Format((".conll", ".bio", ".iob", ".iob2", ".bmes", ".bioes", ".bilou"), read_conll),
     "conllu": Format((".conllu",), read_conll),
     "standoff": Format((".ann",), read_brat, by_lines=False),

@@ -63,7 +63,7 @@ MANUAL_DOWNLOADS = {
     "genia": "GENIA's nested entities are on no hub data set that can be read: get the corpus from "
     "http://www.geniaproject.org (term annotation, version 3.02) and split it as the work to "
     "compare with did; words in columns with several tag columns, or JSON Lines with tokens and "
-    "spans, are read",
+    "spans, are read"
 }
 """Well-known data sets that are not on the hub, and how to get them."""
 
@@ -126,10 +126,7 @@ def _tables(loaded: Mapping[str, Any], name: str) -> dict[str, Table]:
 
 
 def _table(rows: Any, name: str) -> Table:
-    names = {
-        **class_names(rows.features.to_dict()),
-        **CLASS_NAMES.get(name.split("[")[0], {}),
-    }
+    names = {**class_names(rows.features.to_dict()), **CLASS_NAMES.get(name.split("[")[0], {})}
     return Table(name, list(rows.column_names), _records(rows, name), names=names)
 
 

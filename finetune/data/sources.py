@@ -143,8 +143,7 @@ def canonical_split(name: str) -> str | None:
 def _select_splits(found: Sequence[str], wanted: Sequence[str] | None, name: str) -> list[str]:
     """Return the splits to read in order; raises DataError if a wanted one is missing."""
     ranked = sorted(
-        found,
-        key=lambda s: (SPLIT_ORDER.index(s) if s in SPLIT_ORDER else len(SPLIT_ORDER), s),
+        found, key=lambda s: (SPLIT_ORDER.index(s) if s in SPLIT_ORDER else len(SPLIT_ORDER), s)
     )
     if wanted is None:
         return ranked

@@ -131,29 +131,26 @@ def read_text_file(
 def read_numbered_texts(
     source: str | Path | IO[Any],
     *,
+    split: str | None = None,
     columns: Mapping[str, str] | None = None,
     pair: bool | None = None,
 ) -> Iterator[tuple[TextExample, str]]:
-    """Stream texts as ``read_text_file`` does, each with the number of its row.
+    """Stream the texts of one file, or of one ``split`` of a data set, with their row numbers.
 
-    The number is that of the column index, idx or id, else the row number from 0.
+    The row number is that of the column index, idx or id, else it counts from 0.
+
+    Args:
+        source: A file as in ``read_text_file``, or with ``split`` a data set as in ``read_text``.
+        split: The split to read.
+        columns: As in ``read_text``.
+        pair: As in ``read_text``.
     """
     columns = check_columns(columns, ROLES)
-    yield from _numbered(_table(open_data(source), columns, streaming=True), columns, pair)
-
-
-def read_numbered_split(
-    spec: str, split: str, *, columns: Mapping[str, str] | None = None, pair: bool | None = None
-) -> Iterator[tuple[TextExample, str]]:
-    """Stream the numbered texts of one split of a data set (``spec`` as in ``read_text``)."""
-    columns = check_columns(columns, ROLES)
-    source = open_splits(resolve(spec), [split], lambda file: _table(file, columns))
-    yield from _numbered(source.splits[split], columns, pair)
-
-
-def _numbered(
-    table: Table, columns: Mapping[str, str], pair: bool | None
-) -> Iterator[tuple[TextExample, str]]:
+    if split is None:
+        table = _table(open_data(source), columns, streaming=True)
+    else:
+        opened = open_splits(resolve(str(source)), [split], lambda file: _table(file, columns))
+        (table,) = opened.splits.values()
     for example, record in _stream(table, columns, pair, labels=False):
         by_name = {str(name).lower(): value for name, value in record.values.items()}
         found = [str(by_name[name]).strip() for name in NUMBER_COLUMNS if name in by_name]

@@ -27,7 +27,7 @@ SKIPPED_ANSWERS = ("reject", "ignore")
 
 _SPAN_EXAMPLE = '{"start": 0, "end": 2, "label": "PER"} or [0, 2, "PER"], end exclusive'
 _LABEL_KEYS = ("label", "type", "labels")
-_FRAGMENT_KEYS = ("fragments", "offsets")
+_WORD_KEYS = (("start", "end"),)
 _CHARACTER_KEYS = (("start_char", "end_char"), ("start", "end"), ("start_offset", "end_offset"))
 
 
@@ -247,20 +247,17 @@ def _tags(row: Record, column: str, num_words: int, names: Sequence[str] | None)
             f"{row.where}: {num_words} words but {len(value)} tags in {column!r}: every "
             "word needs exactly one tag."
         )
-    return tuple(_tag(item, names, row, column) for item in value)
-
-
-def _tag(item: Any, names: Sequence[str] | None, row: Record, column: str) -> str:
-    if isinstance(item, int) and names is not None:
-        if 0 <= item < len(names):
-            return names[item]
-        raise DataError(
-            f"{row.where}: tag {item} in {column!r} is outside the {len(names)} classes of the "
-            f"data set ({shortened(names)})."
-        )
-    if isinstance(item, str | int) and item != "":
-        return str(item)
-    raise DataError(f"{row.where}: {item!r} in {column!r} is not a tag: write a text such as 'O'.")
+    for tag in value:
+        if not isinstance(tag, str | int) or tag == "":
+            raise DataError(
+                f"{row.where}: {tag!r} in {column!r} is not a tag: write a text such as 'O'."
+            )
+        if isinstance(tag, int) and names is not None and not 0 <= tag < len(names):
+            raise DataError(
+                f"{row.where}: tag {tag} in {column!r} is outside the {len(names)} classes of the "
+                f"data set ({shortened(names)})."
+            )
+    return tuple(names[tag] if names and isinstance(tag, int) else str(tag) for tag in value)
 
 
 # --- spans in JSON -----------------------------------------------------------------------------
@@ -275,18 +272,14 @@ class ParsedSpans(NamedTuple):
 
 
 def read_spans(
-    value: Any,
-    where: str,
-    num_words: int,
-    text: str | None = None,
-    offsets: Offsets | None = None,
+    value: Any, where: str, num_words: int, text: str | None = None, offsets: Offsets | None = None
 ) -> ParsedSpans:
     """Read a list of JSON spans: sorted, without repetitions.
 
     A span is ``[start, end, label]`` or an object with a label (``label``, ``type`` or ``labels``;
     a list gives several spans) and a position: ``start`` and ``end``; ``start_char``/``end_char``;
-    ``start_offset``/``end_offset``; ``token_start``/``token_end`` (words, the last included); or
-    ``offsets``/``fragments``, a list of pairs, read from the first start to the last end.
+    ``start_offset``/``end_offset``; or ``offsets``, a list of pairs, read from the first start to
+    the last end.
 
     Args:
         where: ``file:line`` for messages.
@@ -303,9 +296,11 @@ def read_spans(
             '[{"start": 0, "end": 2, "label": "PER"}, …].'
         )
     spans, num_discontinuous = [], 0
-    size, unit = (num_words, "words") if text is None else (len(text), "characters")
+    size, unit, keys = num_words, "words", _WORD_KEYS
+    if text is not None:
+        size, unit, keys = len(text), "characters", _CHARACTER_KEYS
     for item in value:
-        fragments = _fragments(item, where, None if text is None else offsets or ())
+        fragments = _fragments(item, where, keys)
         labels = _span_labels(item, where)
         for start, end in fragments:
             _check_range(start, end, labels[0], where, size, unit)
@@ -333,36 +328,23 @@ def enclosing_range(fragments: Offsets, text: str | None = None) -> tuple[int, i
     return ordered[0][0], max(end for _, end in ordered), gaps
 
 
-def _fragments(item: Any, where: str, offsets: Offsets | None) -> Offsets:
-    """Return the (start, end) of each fragment: in characters if there are ``offsets``."""
-    if isinstance(item, Mapping):
-        listed = next(
-            (item[key] for key in _FRAGMENT_KEYS if isinstance(item.get(key), list)), None
-        )
-        if listed is None:
-            return [_start_and_end(item, where, offsets)]
-        pairs = [listed] if _is_pair(listed) else listed
-    else:
-        pairs = [item[:2]] if isinstance(item, list | tuple) and len(item) == 3 else []
+def _fragments(item: Any, where: str, keys: Sequence[tuple[str, str]]) -> Offsets:
+    """Return the (start, end) of each fragment of a span; ``keys`` are those of whole spans."""
+    pairs: Sequence[Any] = []
+    if isinstance(item, Mapping) and isinstance(item.get("offsets"), list):
+        pairs = [item["offsets"]] if _is_pair(item["offsets"]) else item["offsets"]
+    elif isinstance(item, Mapping):
+        found = (pair for pair in keys if item.get(pair[0]) is not None)
+        start, end = next(found, ("start", "end"))
+        for key in (start, end):
+            if not _is_integer(item.get(key)):
+                raise DataError(f"{where}: {key!r} must be a whole number in {dict(item)!r:.80}.")
+        pairs = [(item[start], item[end])]
+    elif isinstance(item, list | tuple) and len(item) == 3:
+        pairs = [item[:2]]
     if not pairs or not all(map(_is_pair, pairs)):
         raise DataError(f"{where}: {item!r:.80} is not a span: write {_SPAN_EXAMPLE}.")
     return [(start, end) for start, end in pairs]
-
-
-def _start_and_end(item: Mapping[str, Any], where: str, offsets: Offsets | None) -> tuple[int, int]:
-    keys = (("start", "end"),) if offsets is None else _CHARACTER_KEYS
-    found = next((pair for pair in keys if item.get(pair[0]) is not None), None)
-    first, last = item.get("token_start"), item.get("token_end")
-    if found is None and _is_pair((first, last)):
-        if offsets is None:
-            return first, last + 1
-        _check_range(first, last + 1, str(item.get("label")), where, len(offsets), "tokens")
-        return offsets[first][0], offsets[last][1]
-    for key in found or ("start", "end"):
-        if not _is_integer(item.get(key)):
-            raise DataError(f"{where}: {key!r} must be a whole number in {dict(item)!r:.80}.")
-    start, end = found or ("start", "end")
-    return item[start], item[end]
 
 
 def _span_labels(item: Any, where: str) -> list[str]:

@@ -28,10 +28,7 @@ ROLES = ("words", "tags", "spans", "text", "document")
 
 
 def read_tokens(
-    spec: str,
-    *,
-    columns: Mapping[str, str] | None = None,
-    splits: Sequence[str] | None = None,
+    spec: str, *, columns: Mapping[str, str] | None = None, splits: Sequence[str] | None = None
 ) -> Dataset:
     """Read words with tags or spans into TokenExamples.
 

@@ -59,7 +59,6 @@ TEXT = "Ann  Lee, Oslo (Norway) ran"
         {"text": TEXT, "id": 1, "relations": [], "entities": [
             {"id": 7, "label": "PER", "start_offset": 0, "end_offset": 8}]},
         {"text": TEXT, "label": [{"start": 0, "end": 8, "text": "Ann  Lee", "labels": ["PER"]}]},
-        {"text": TEXT, "spans": [{"token_start": 0, "token_end": 1, "label": "PER"}]},
         {"text": TEXT, "entities": [{"type": "PER", "offsets": [[0, 3], [5, 8]]}]},
         {"text": TEXT, "entities": [{"type": "PER", "offsets": [0, 8]}]},
         {"id": "x", "document_id": "7", "passages": [
@@ -68,8 +67,7 @@ TEXT = "Ann  Lee, Oslo (Norway) ran"
          "entities": [{"id": "e", "type": "PER", "text": ["Ann  Lee"], "offsets": [[0, 8]],
                        "normalized": []}]},
         [TEXT, {"entities": [[0, 8, "PER"]]}],
-        {"tokens": TEXT.split(), "spans": [{"token_start": 0, "token_end": 1, "label": "PER"}]},
-        {"tokens": TEXT.split(), "spans": [{"fragments": [[0, 1], [1, 2]], "label": "PER"}]},
+        {"tokens": TEXT.split(), "spans": [{"offsets": [[0, 1], [1, 2]], "label": "PER"}]},
     ],
 )  # fmt: skip
 def test_forms(read, row):
@@ -127,20 +125,20 @@ def test_several_labels_in_columns_stay(tmp_path):
     assert read_gold(path)[0].spans == expected
 
 
-def test_fragments_are_enveloped_and_counted(read, tmp_path):
+def test_discontinuous_spans_are_enclosed_and_counted(read, tmp_path):
     cancer = {"type": "Disease", "text": ["breast", "cancer"], "offsets": [[0, 6], [19, 25]]}
     ovarian = {"type": "Disease", "text": ["ovarian cancer"], "offsets": [[11, 25]]}
     dataset = read(
         {"text": "none here", "entities": []},
         {"text": "breast and ovarian cancer", "entities": [cancer, ovarian]},
-        {"text": "a b c", "entities": [{"label": "X", "fragments": [[4, 5], [0, 1]]}]},
+        {"text": "a b c", "entities": [{"label": "X", "offsets": [[4, 5], [0, 1]]}]},
     )
     assert train(dataset)[1].spans == (Span(0, 4, "Disease"), Span(2, 4, "Disease"))
     assert train(dataset)[2].spans == (Span(0, 3, "X"),)
     assert dataset.notes[0].startswith("2 discontinuous spans: read from the first start")
     assert dataset.notes[0].endswith(f"first in {tmp_path / 'a.jsonl'}:2")
     words = read(
-        {"tokens": ["a", "b", "c"], "spans": [{"label": "X", "fragments": [[0, 1], [2, 3]]}]}
+        {"tokens": ["a", "b", "c"], "spans": [{"label": "X", "offsets": [[0, 1], [2, 3]]}]}
     )
     assert "1 discontinuous spans" in words.notes[0]
 
@@ -179,10 +177,6 @@ def test_a_span_may_say_its_text_in_other_blanks_and_case(read):
         (
             {"text": "ab", "spans": [{"label": "X", "offsets": [[0, 1], [1, 9]]}]},
             ["span 1 to 9 (X) is empty or outside the 2 characters of the row"],
-        ),
-        (
-            {"text": "ab", "spans": [{"label": "X", "token_start": 0, "token_end": 4}]},
-            ["span 0 to 5 (X) is empty or outside the 1 tokens"],
         ),
         (
             {"text": "ab", "tokens": [{"text": "ab", "start": 0, "end": 3}], "spans": []},
