@@ -105,7 +105,7 @@ def write_report(
         f"{each.folder}: {line}"
         for system in systems
         for each in (system, *system.runs)
-        for line in each.missing
+        for line in each.warnings
     ]
     return WrittenReport(out, warnings)
 
@@ -218,10 +218,10 @@ def _result(system: System) -> dict[str, Any]:
 
 def _warnings(system: System) -> list[str]:
     """Return what the folder lacks, and which of its runs are degenerate."""
-    lines = list(system.missing)
+    lines = list(system.warnings)
     for run in system.runs:
         prefix = f"{run.folder.name}: " if len(system.runs) > 1 else ""
-        lines += [f"{prefix}{line}" for line in run.missing]
+        lines += [f"{prefix}{line}" for line in run.warnings]
         if not system.seeds and (reasons := run.environment.get("degenerate")):
             lines.append(f"{run.folder.name} is degenerate: {'; '.join(reasons)}")
     for each in system.seeds.get("degenerate", ()):

@@ -1,4 +1,7 @@
-"""What a run folder holds, and what its answers come to; what it lacks is said, not guessed."""
+"""Read run folders for a report: settings, scores, training log and analyzed predictions.
+
+Missing and damaged files are reported as warnings, so that an unfinished run has a report too.
+"""
 
 from __future__ import annotations
 
@@ -17,21 +20,21 @@ from finetune.evaluation.significance import Estimate, estimate
 from finetune.evaluation.sufficient_statistics import count, default_metric
 from finetune.types import UserError
 
-SAME = 1e-4
-"""Scores that differ by more are not the same."""
+TOLERANCE = 1e-4
+"""Largest difference of scores that count as equal."""
 MOST_DRAWN = 20_000_000
-"""Units times resamples of an interval: a second or two. Large test sets are resampled fewer times,
-as their scores vary less."""
+"""Most resampling units times resamples of an interval, which bounds its time to seconds. The
+scores of large test sets vary less, so they need fewer resamples."""
 MOST_RESAMPLES, FEWEST_RESAMPLES = 1000, 100
 MOST_SEEDS = 10
-"""Runs of a system that are read with all their answers."""
-_SEED_FREE = RESULT_FREE | {"seed", "revision_used", "data"}
-"""What may differ between runs of one system; of data the fingerprint tells."""
+"""Most runs of one system that are read."""
+_MAY_DIFFER = RESULT_FREE | {"seed", "revision_used", "data"}
+"""Settings that may differ between runs of one system. Data are compared by their fingerprint."""
 
 
 @dataclass(frozen=True)
 class Evaluated:
-    """The answers of a run on one split, with what was found in them."""
+    """The predictions of a run on one split, and their analysis."""
 
     split: str
     predictions: AlignedPredictions
@@ -40,7 +43,18 @@ class Evaluated:
 
 @dataclass(frozen=True)
 class Run:
-    """The folder of one run; what is missing in it is said in ``missing``."""
+    """The content of a run folder.
+
+    Attributes:
+        folder: The run folder.
+        config: Settings, from config.json.
+        environment: Command, versions and machine, from environment.json.
+        metrics: Scores by split and name; empty for an unfinished run.
+        training: Log lines of training steps.
+        evaluations: Log lines of evaluations.
+        evaluated: Analyzed predictions of one split; None where there are none.
+        warnings: A line for everything that is missing or damaged.
+    """
 
     folder: Path
     config: dict[str, Any]
@@ -49,18 +63,27 @@ class Run:
     training: list[dict[str, Any]]
     evaluations: list[dict[str, Any]]
     evaluated: Evaluated | None
-    missing: list[str]
+    warnings: list[str]
 
     @property
     def task(self) -> str:
-        """The name of its task."""
+        """Return the name of the task."""
         return str(self.config.get("task", "?"))
 
 
 @dataclass(frozen=True)
 class Headline:
-    """The score that counts, with its interval: the mean over the runs of a system, which are in
-    ``folders``."""
+    """The main score of a system with its interval.
+
+    Attributes:
+        metric: Name of the metric that selects models.
+        split: Split that was scored.
+        estimate: Mean over the runs, with its confidence interval.
+        runs: Score of each run.
+        folders: Folders of these runs.
+        num_units: Examples that were resampled.
+        num_resamples: Resamples of the interval.
+    """
 
     metric: str
     split: str
@@ -73,47 +96,48 @@ class Headline:
 
 @dataclass(frozen=True)
 class System:
-    """What was named: one run, or a folder of several seeds (``seeds`` is its summary)."""
+    """One run, or the runs of several seeds in one folder; ``seeds`` is their seeds.json."""
 
     name: str
     folder: Path
     runs: list[Run]
     headline: Headline | None
     seeds: dict[str, Any] = field(default_factory=dict)
-    missing: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
 
 
 def gather(folder: Path, split: str | None) -> System:
-    """Everything about a run folder, or about one of several seeds.
+    """Read a run folder, or a folder of several seeds.
 
-    Raises ValueError where the folder holds no run.
+    Args:
+        folder: The folder.
+        split: Split whose predictions are analyzed; None is a test split, or another with gold.
+
+    Raises:
+        UserError: The folder holds no run.
     """
-    several = sorted(filter(_is_run, folder.glob("*")), key=lambda p: (len(p.name), str(p)))
+    seeds_folders = sorted(filter(_is_run, folder.glob("*")), key=lambda p: (len(p.name), str(p)))
     is_run = _is_run(folder)
-    if not (is_run or several):
-        what = (
-            "is no folder of a run: no config.json of one in it"
-            if folder.is_dir()
-            else "no such folder"
-        )
+    if not (is_run or seeds_folders):
+        problem = "has no config.json of a run" if folder.is_dir() else "does not exist"
         raise UserError(
-            f"{folder}: {what}. Give the folder that --out named, or one of several seeds."
+            f"{folder}: the folder {problem}. Give the folder of --out, or one of several seeds."
         )
-    missing: list[str] = []
+    warnings: list[str] = []
     if is_run:
         runs, seeds = [gather_run(folder, split)], {}
     else:
-        runs = [gather_run(path, split) for path in several[:MOST_SEEDS]]
-        seeds = _object(folder / "seeds.json", missing)
-        if differing := _differing(runs):
-            missing.append(f"its runs differ in more than their seed: {', '.join(differing)}")
-        if len(several) > MOST_SEEDS:
-            missing.append(f"only the first {MOST_SEEDS} of {len(several)} runs are read")
-    return System(folder.resolve().name, folder, runs, headline(runs, missing), seeds, missing)
+        runs = [gather_run(path, split) for path in seeds_folders[:MOST_SEEDS]]
+        seeds = _read_object(folder / "seeds.json", warnings)
+        if differing := _differing_settings(runs):
+            warnings.append(f"the runs differ in more than their seed: {', '.join(differing)}")
+        if len(seeds_folders) > MOST_SEEDS:
+            warnings.append(f"only the first {MOST_SEEDS} of {len(seeds_folders)} runs are read")
+    return System(folder.resolve().name, folder, runs, headline(runs, warnings), seeds, warnings)
 
 
 def _is_run(folder: Path) -> bool:
-    """Whether a folder has the settings of a run, and not those of a model alone."""
+    """Return whether a folder has the settings of a run, and not only those of a model."""
     path = folder / "config.json"
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -122,88 +146,87 @@ def _is_run(folder: Path) -> bool:
     return isinstance(content, dict) and "task" in content
 
 
-def _differing(runs: Sequence[Run]) -> list[str]:
-    """The settings in which runs differ that should differ in their seed alone."""
+def _differing_settings(runs: Sequence[Run]) -> list[str]:
+    """Return the settings that differ between runs, apart from those that may."""
     names = dict.fromkeys(name for run in runs for name in run.config)
     first = runs[0].config
     return [
         name for name in names
-        if name not in _SEED_FREE and any(r.config.get(name) != first.get(name) for r in runs)
+        if name not in _MAY_DIFFER and any(r.config.get(name) != first.get(name) for r in runs)
     ]  # fmt: skip
 
 
 def gather_run(folder: Path, split: str | None = None) -> Run:
-    """Everything about the folder of one run."""
-    missing: list[str] = []
-    config = _object(folder / "config.json", missing)
-    metrics = _object(folder / "metrics.json", missing, "the run is not finished")
-    environment = _object(folder / "environment.json", missing) if metrics else {}
-    log = list(_log(folder / "log.jsonl", missing))
-    evaluated = _evaluated(folder, split, missing)
+    """Read the folder of one run."""
+    warnings: list[str] = []
+    config = _read_object(folder / "config.json", warnings)
+    metrics = _read_object(folder / "metrics.json", warnings, ": the run is not finished")
+    environment = _read_object(folder / "environment.json", warnings) if metrics else {}
+    log = _read_log(folder / "log.jsonl", warnings)
     return Run(
         folder,
         config,
         environment,
         metrics,
-        [line for line in log if "loss" in line],
-        [line for line in log if "split" in line],
-        evaluated,
-        missing,
+        training=[line for line in log if "loss" in line],
+        evaluations=[line for line in log if "split" in line],
+        evaluated=_evaluate(folder, split, warnings),
+        warnings=warnings,
     )
 
 
-def headline(runs: Sequence[Run], missing: list[str]) -> Headline | None:
-    """The score that selects models, over the finished runs that answered the same split."""
-    found, split = _counting(runs, missing)
-    answers = [run.evaluated.predictions for run in found if run.evaluated]
-    if not answers:
+def headline(runs: Sequence[Run], warnings: list[str]) -> Headline | None:
+    """Return the score that selects models, over the finished runs with the same split."""
+    found, split = _runs_to_score(runs, warnings)
+    predictions = [run.evaluated.predictions for run in found if run.evaluated]
+    if not predictions:
         return None
-    if len({(each.kind, len(each.gold)) for each in answers}) > 1:
-        missing.append("the runs answered different examples: no score over all of them")
+    if len({(each.kind, len(each.gold)) for each in predictions}) > 1:
+        warnings.append("the runs predicted different examples: there is no score over all of them")
         return None
-    metric, counts = _counts(found[0].config.get("metric"), answers, missing)
+    metric, counts = _counts(found[0].config.get("metric"), predictions, warnings)
     units = counts[0].num_units
     resamples = max(FEWEST_RESAMPLES, min(MOST_RESAMPLES, MOST_DRAWN // (units * len(counts))))
     interval = estimate(counts, num_resamples=resamples)
     values = tuple(_whole(each) for each in counts)
     for run, value in zip(found, values, strict=True):
         known = run.metrics.get(split, {}).get(metric)
-        if known is not None and abs(known - value) > SAME:
-            missing.append(
-                f"{metric} of {run.folder.name} on {split} comes to {value:.4f} here, over what "
-                f"occurs in that split; metrics.json has {known:.4f}"
+        if known is not None and abs(known - value) > TOLERANCE:
+            warnings.append(
+                f"{metric} of {run.folder.name} on {split} is {value:.4f} over the labels of that "
+                f"split, but {known:.4f} in metrics.json"
             )
     folders = tuple(run.folder for run in found)
     return Headline(metric, split, interval, values, folders, units, resamples)
 
 
-def _counting(runs: Sequence[Run], missing: list[str]) -> tuple[list[Run], str]:
-    """The runs that a score is made of, and their split: those that are finished, if any is."""
+def _runs_to_score(runs: Sequence[Run], warnings: list[str]) -> tuple[list[Run], str]:
+    """Return the runs of the main score and their split: the finished runs, if there are any."""
     known = [run for run in runs if run.evaluated]
     known = [run for run in known if run.metrics] or known
     splits = Counter(run.evaluated.split for run in known if run.evaluated)
     split = max(splits, key=lambda name: splits[name], default="")
     found = [run for run in known if run.evaluated and run.evaluated.split == split]
     if found and len(found) < len(runs):
-        missing.append(
+        warnings.append(
             f"the score is that of {len(found)} of {len(runs)} runs: the others are not finished, "
-            f"or have no answers on {split} that can be looked at"
+            f"or have no predictions on {split} that can be analyzed"
         )
     return found, split
 
 
 def _counts(
-    wanted: str | None, answers: Sequence[AlignedPredictions], missing: list[str]
+    wanted: str | None, predictions: Sequence[AlignedPredictions], warnings: list[str]
 ) -> tuple[str, Sequence[Any]]:
-    """The metric asked for, or else the usual one where that does not fit the answers, counted."""
-    usual = default_metric(answers[0])
+    """Count by the metric of the run, or by the default where that does not fit the predictions."""
+    usual = default_metric(predictions[0])
     try:
-        return wanted or usual, count(wanted or usual, answers)
+        return wanted or usual, count(wanted or usual, predictions)
     except ValueError as error:
         if wanted in (None, usual):
             raise
-        missing.append(f"no interval of {wanted}, but of {usual}: {error}")
-        return usual, count(usual, answers)
+        warnings.append(f"the interval is that of {usual}, not of {wanted}: {error}")
+        return usual, count(usual, predictions)
 
 
 def _whole(counted: Any) -> float:
@@ -212,57 +235,57 @@ def _whole(counted: Any) -> float:
     return float(counted.values(np.ones((1, counted.num_units)))[0])
 
 
-def _evaluated(folder: Path, wanted: str | None, missing: list[str]) -> Evaluated | None:
-    """The answers of the split asked for; else of a test split if it has gold, else of another."""
+def _evaluate(folder: Path, wanted: str | None, warnings: list[str]) -> Evaluated | None:
+    """Analyze the predictions of the wanted split, of a test split, or of another with gold."""
     names = [path.name.split(".")[1] for path in folder.glob("predictions.*.jsonl")]
     if not names:
-        missing.append("no predictions: the run has not reached its first evaluation")
+        warnings.append("no predictions: the run has not reached its first evaluation")
         return None
     if wanted is not None and wanted not in names:
-        missing.append(f"no predictions of the split {wanted!r} (there are {', '.join(names)})")
+        warnings.append(f"no predictions of the split {wanted!r} (there are {', '.join(names)})")
         return None
     order = sorted(names, key=lambda name: (not name.startswith("test"), len(name), name))
     for name in order if wanted is None else [wanted]:
         try:
             system = find_system(str(folder), name)
             aligned = align_runs(system.files)
-            answers = aligned.runs[0]
-            if not answers.gold:
-                raise UserError("no example with gold")
+            predictions = aligned.runs[0]
+            if not predictions.gold:
+                raise UserError("no example has gold")
             path = str(system.files[0])
-            analysis = analyze_predictions(answers, aligned.vocabulary, path, aligned.gold)
-            return Evaluated(name, answers, analysis)
+            analysis = analyze_predictions(predictions, aligned.vocabulary, path, aligned.gold)
+            return Evaluated(name, predictions, analysis)
         except (UserError, OSError) as error:
-            missing.append(f"{name} predictions cannot be looked at: {error}")
+            warnings.append(f"the predictions on {name} cannot be analyzed: {error}")
     return None
 
 
-def _object(path: Path, missing: list[str], why: str = "") -> dict[str, Any]:
-    """A JSON object of a file; empty, and noted, where there is none."""
+def _read_object(path: Path, warnings: list[str], consequence: str = "") -> dict[str, Any]:
+    """Read a JSON object; warn and return an empty one where there is none."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError:
-        missing.append(f"no {path.name}{': ' if why else ''}{why}")
+        warnings.append(f"no {path.name}{consequence}")
         return {}
     except ValueError as error:
-        missing.append(f"{path.name} is damaged ({error})")
+        warnings.append(f"{path.name} is damaged ({error})")
         return {}
     return content if isinstance(content, dict) else {}
 
 
-def _log(path: Path, missing: list[str]) -> Sequence[dict[str, Any]]:
-    """The lines of a log that are whole; the last may be cut where a run was killed."""
+def _read_log(path: Path, warnings: list[str]) -> list[dict[str, Any]]:
+    """Read the complete lines of a log; a killed run may have cut the last one."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError):
-        missing.append(f"no {path.name}: nothing on how training went")
+        warnings.append(f"no {path.name}: the course of training is unknown")
         return []
     found = []
     for line in lines:
         try:
             content = json.loads(line)
         except ValueError:
-            missing.append(f"{path.name} has a line that was cut")
+            warnings.append(f"{path.name} has an incomplete line")
             continue
         if isinstance(content, dict) and "step" in content:
             found.append(content)

@@ -192,7 +192,7 @@ def test_an_unfinished_seed_does_not_count(tmp_path: Path):
     assert "differ in more" not in page.text
     path = folder / "seed-3" / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"lr": 1.0}))
-    assert "its runs differ in more than their seed: lr" in reported(folder).text
+    assert "the runs differ in more than their seed: lr" in reported(folder).text
 
 
 def test_a_metric_that_cannot_be_counted(tmp_path: Path):
@@ -201,10 +201,13 @@ def test_a_metric_that_cannot_be_counted(tmp_path: Path):
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"metric": "f1"}))
     page = reported(folder)
-    assert "no interval of f1, but of accuracy" in page.text and "1.0000 accuracy" in page.text
+    assert (
+        "the interval is that of accuracy, not of f1" in page.text
+        and "1.0000 accuracy" in page.text
+    )
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "metrics.json").write_text(json.dumps({"test": {"accuracy": 0.5}}))
-    assert "comes to 1.0000 here" in reported(folder).text
+    assert "is 1.0000 over the labels of that split, but 0.5000" in reported(folder).text
 
 
 def test_curves_leave_out_what_is_no_number(tmp_path: Path):
@@ -227,9 +230,9 @@ def test_the_folder_of_a_model_is_no_run(tmp_path: Path):
     folder = label_run(tmp_path / "run")
     (folder / "best").mkdir()
     (folder / "best" / "config.json").write_text('{"architectures": ["X"]}')
-    refused(run("report", folder / "best"), "no folder of a run")
+    refused(run("report", folder / "best"), "no config.json of a run")
     (folder / "config.json").unlink()
-    refused(run("report", folder), "no folder of a run")
+    refused(run("report", folder), "no config.json of a run")
 
 
 def test_what_is_missing_is_said(tmp_path: Path):
@@ -239,7 +242,7 @@ def test_what_is_missing_is_said(tmp_path: Path):
     (folder / "metrics.json").unlink()
     page = reported(folder)
     assert "no metrics.json: the run is not finished" in page.text
-    assert "log.jsonl has a line that was cut" in page.text
+    assert "log.jsonl has an incomplete line" in page.text
     (folder / "log.jsonl").unlink()
     (folder / "environment.json").write_text("{")
     shutil.rmtree(tmp_path / "data-of-run")
@@ -249,7 +252,7 @@ def test_what_is_missing_is_said(tmp_path: Path):
     rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
     data.write_jsonl(path, [{name: row[name] for name in row if name != "gold"} for row in rows])
     page = reported(folder)
-    assert "test predictions cannot be looked at" in page.text
+    assert "the predictions on test cannot be analyzed" in page.text
     assert "made by an earlier version" in page.text
     (folder / "predictions.test.jsonl").unlink()
     page = reported(folder)
@@ -270,8 +273,8 @@ def test_without_gold_on_test_validation_is_looked_at(tmp_path: Path):
 
 def test_what_is_refused(tmp_path: Path):
     refused(run("report"), "finetune report RUN")
-    refused(run("report", tmp_path), f"{tmp_path}: is no folder of a run")
-    refused(run("report", tmp_path / "none"), "no such folder")
+    refused(run("report", tmp_path), f"{tmp_path}: the folder has no config.json of a run")
+    refused(run("report", tmp_path / "none"), "the folder does not exist")
     folder = label_run(tmp_path / "run")
     refused(run("report", folder, folder), "named twice")
     many = [shutil.copytree(folder, tmp_path / f"run{n}") for n in range(13)]
