@@ -11,9 +11,19 @@ from dataclasses import replace
 
 import torch
 
-from finetune.benchmark import memory, nested, prediction, spans, training
-from finetune.benchmark.clock import matmul_peak
-from finetune.benchmark.rows import Case, Row, as_json, environment, measured, table
+from finetune.benchmark import nested, prediction, spans, training
+from finetune.benchmark.measure import (
+    Case,
+    Row,
+    as_json,
+    environment,
+    freed_memory_returned,
+    matmul_peak,
+    measure,
+    modules_not_collected,
+    peak_memory,
+    table,
+)
 from finetune.benchmark.subject import SIZES, Size, model_of, subject_of
 from finetune.cli.arguments import BenchCommand
 from finetune.runtime.launch import make_accelerator
@@ -21,7 +31,7 @@ from finetune.runtime.launch import make_accelerator
 
 def run(command: BenchCommand) -> None:
     """Measure what a command says and print it; raises ValueError for what cannot be."""
-    with threads(command.threads), memory.modules_kept():
+    with threads(command.threads), modules_not_collected():
         device = make_accelerator().device
         which = command.size or ("large" if device.type == "cuda" else "default")
         size = SIZES[which]
@@ -58,9 +68,9 @@ def _rows(case: Case, rounds: int, device: torch.device, peaks: Mapping[str, flo
     """Memory first (and so, warm-up), then times. The first call makes what is kept for all."""
     print(f"{case.phase}: {case.name}: {len(case.arms)} arms", file=sys.stderr, flush=True)
     case.arms[0].heaviest()
-    with memory.freed_memory_returned():
-        most = [memory.peak(arm.heaviest, device) for arm in case.arms]
-    return measured(case, rounds, most, peaks)
+    with freed_memory_returned():
+        most = [peak_memory(arm.heaviest, device) for arm in case.arms]
+    return measure(case, rounds, most, peaks)
 
 
 def _cases(command: BenchCommand, which: str, size: Size, device: torch.device) -> Iterator[Case]:

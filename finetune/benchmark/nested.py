@@ -21,9 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import AutoModel
 
-from finetune.benchmark.clock import now
-from finetune.benchmark.lengths import LIKE, sample
-from finetune.benchmark.rows import Arm, Case, Work
+from finetune.benchmark.measure import Arm, Case, Work, now
 from finetune.benchmark.subject import (
     MEGABATCH,
     Size,
@@ -33,6 +31,7 @@ from finetune.benchmark.subject import (
     subject_on,
     task_on_drawn,
 )
+from finetune.benchmark.synthetic_texts import LIKE, sample
 from finetune.benchmark.training import FORWARD_AND_BACKWARD, seconds
 from finetune.config.tasks import NerConfig
 from finetune.models.loading import load_config, load_weights

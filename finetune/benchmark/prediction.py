@@ -12,8 +12,7 @@ from typing import Any
 import torch
 from transformers import pipeline
 
-from finetune.benchmark.clock import seconds
-from finetune.benchmark.rows import Arm, Case
+from finetune.benchmark.measure import Arm, Case, seconds
 from finetune.benchmark.subject import Subject
 from finetune.inference.loop import predict
 from finetune.models.loading import quiet

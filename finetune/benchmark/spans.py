@@ -1,9 +1,9 @@
-"""Forward and backward of span heads over the same vectors of words.
+"""Forward and backward passes of span heads over the same word vectors.
 
-``naive`` gathers a vector for each candidate and puts it through the network; ``finetune``
-factorises the first layer, and is shown also with the hidden activations recomputed in the
-backward pass. These share weights and input, and their scores are compared before any of them is
-timed. ``gliner`` is the head of GLiNER (Zaratiana et al., 2024, NAACL), with weights of its own.
+``naive`` gathers a vector for each candidate and passes it through the network. ``finetune``
+factorizes the first layer, with and without recomputing the hidden activations in the backward
+pass. These share weights and input, and their scores are compared before they are timed. ``gliner``
+is the head of GLiNER (Zaratiana et al., 2024, NAACL), with other weights.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from finetune.benchmark import rows
-from finetune.benchmark.clock import seconds
+from finetune.benchmark import measure
 from finetune.models.heads import span_scorers as span_scoring
 from finetune.models.heads.span_scorers import BiaffineScorer, FactorisedScorer, SpanLayout
 from finetune.preprocessing.batching import pack
@@ -32,7 +31,7 @@ DIRECT, RECOMPUTED = 2**60, 0
 """Budgets in bytes with which nothing, and everything, is recomputed."""
 
 TOLERANCE = 1e-3
-"""Largest legal difference of two scores; the naive mean is of prefix sums, which cancel."""
+"""Largest difference of two scores; the naive mean is that of prefix sums, which cancel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +46,10 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """One way to the scores [S, C], with the bytes of activations that it may keep; ``same`` says
-    whether they are those of the others."""
+    """One way to compute the scores [S, C], with the bytes of activations that it may keep.
+
+    With ``same`` its scores must equal those of the first arm.
+    """
 
     name: str
     scores: Callable[[], Tensor]
@@ -80,17 +81,19 @@ def cases(which: str) -> list[Case]:
     return [*found, Case("32 mixed 4-40 w12 d384", mixed, 12, 384)]
 
 
-def cases_of(which: str, device: torch.device) -> Iterator[rows.Case]:
+def cases_of(which: str, device: torch.device) -> Iterator[measure.Case]:
     """The cases of a size on a device, one by one; ``default`` leaves biaffine out."""
     shown = REPRESENTATIONS[:2] if which == "default" else REPRESENTATIONS
     for case, representation in itertools.product(cases(which), shown):
         arms, layout = prepared(case, representation, device)
-        work = rows.Work(len(case.lengths), sum(case.lengths))
+        work = measure.Work(len(case.lengths), sum(case.lengths))
         found = tuple(
-            rows.Arm(arm.name, "fp32", work, functools.partial(seconds, arm.run, device), arm.run)
+            measure.Arm(
+                arm.name, "fp32", work, functools.partial(measure.seconds, arm.run, device), arm.run
+            )
             for arm in arms
         )
-        yield rows.Case("span", case.name, found, representation, layout.size)
+        yield measure.Case("span", case.name, found, representation, layout.size)
 
 
 def naive_scores(scorer: FactorisedScorer, words: Tensor, layout: SpanLayout) -> Tensor:

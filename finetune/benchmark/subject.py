@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
-from finetune.benchmark.lengths import LIKE, Words, drawn, sample, strata
-from finetune.benchmark.rows import Work
-from finetune.benchmark.shapes import write_shape
+from finetune.benchmark.measure import Work
+from finetune.benchmark.random_models import write_shape
+from finetune.benchmark.synthetic_texts import LIKE, Words, drawn, sample, strata
 from finetune.cli.arguments import BenchCommand
 from finetune.config.tasks import CONFIGS, TrainConfig
 from finetune.data import Dataset

@@ -19,7 +19,7 @@ from transformers import (
     TrainingArguments,
 )
 
-from finetune.benchmark.clock import now
+from finetune.benchmark.measure import now
 from finetune.benchmark.subject import LONGEST, Subject
 from finetune.models.loading import quiet
 from finetune.training.optimizer import default_learning_rate

@@ -14,8 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from finetune.benchmark.clock import now
-from finetune.benchmark.rows import Arm, Case, Work
+from finetune.benchmark.measure import Arm, Case, Work, now
 from finetune.benchmark.subject import Subject
 from finetune.benchmark.trainer import Peer
 from finetune.models.dropout import fast_dropout

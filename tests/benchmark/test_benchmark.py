@@ -13,8 +13,16 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from finetune.benchmark import lengths, memory, nested, prediction, shapes, spans, subject
-from finetune.benchmark.rows import Arm, Case, Work, measured
+from finetune.benchmark import (
+    measure,
+    nested,
+    prediction,
+    random_models,
+    spans,
+    subject,
+    synthetic_texts,
+)
+from finetune.benchmark.measure import Arm, Case, Work
 from finetune.cli.arguments import BenchCommand
 from finetune.models.heads import span_scorers as span_scoring
 from finetune.preprocessing.tokenizer import SubwordTokenizer
@@ -49,14 +57,14 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny.save_tiny_checkpoint(tmp_path_factory.mktemp("bench") / "bert")
 
 
-def measure(model: Path, *more: str) -> dict:
+def bench(model: Path, *more: str) -> dict:
     outcome = run("bench", "--model", model, "--size", "small", "--json", *more)
     assert outcome.code == 0, outcome.err
     return json.loads(outcome.out)
 
 
 def test_json(checkpoint: Path) -> None:
-    found = measure(checkpoint, "--rounds", "2", "--threads", "1")
+    found = bench(checkpoint, "--rounds", "2", "--threads", "1")
     arms: dict[tuple, list[str]] = {}
     for row in found["rows"]:
         arms.setdefault((row["phase"], row["representation"]), []).append(row["arm"])
@@ -85,13 +93,13 @@ def test_json(checkpoint: Path) -> None:
 @pytest.mark.parametrize(("family", "task"), [("roberta", "nli"), ("deberta-v2", "tag")])
 def test_other_tasks_and_families(family: str, task: str, tmp_path: Path) -> None:
     model = tiny.save_tiny_checkpoint(tmp_path / family, family)
-    found = measure(model, "--task", task, "--phases", "train,predict")["rows"]
+    found = bench(model, "--task", task, "--phases", "train,predict")["rows"]
     training = [name for name in TRAIN if family == "roberta" or "pad128" not in name]
     assert [row["arm"] for row in found] == training + PREDICT
 
 
 def test_data_of_ones_own(checkpoint: Path) -> None:
-    found = measure(
+    found = bench(
         checkpoint, "--data", "examples/data/sentiment", "--phases", "train", "--batch-size", "6"
     )["rows"]
     assert [row["arm"] for row in found] == TRAIN
@@ -110,7 +118,7 @@ def test_pipelines_in_bf16(checkpoint: Path) -> None:
 
 
 def test_table_without_memory(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "shows_memory", lambda: False)
+    monkeypatch.setattr(measure, "measures_resident_set", lambda: False)
     outcome = run("bench", "--model", checkpoint, "--size", "small", "--phases", "predict")
     title, empty, header, rule, *lines = outcome.out.splitlines()
     assert title.startswith("predict: classify, 8 texts like SST-2") and not empty
@@ -152,7 +160,7 @@ def test_rows_are_medians_of_turns_that_interleave() -> None:
         )
 
     arms = (arm("finetune", 1, 2, 4), arm("peer", 4, 2, 40))
-    ours, peer = measured(Case("train", "x", arms), 3, [None, 7], {"fp32": 1e10})
+    ours, peer = measure.measure(Case("train", "x", arms), 3, [None, 7], {"fp32": 1e10})
     assert called == ["finetune", "peer", "peer", "finetune", "finetune", "peer"]
     assert (ours.examples_per_second, ours.lowest, ours.highest) == (5, 2.5, 10)
     assert (ours.tokens_per_second, ours.peak_share, ours.milliseconds) == (100, 0.2, 2000)
@@ -160,9 +168,9 @@ def test_rows_are_medians_of_turns_that_interleave() -> None:
     assert (ours.peak_memory_bytes, peer.peak_memory_bytes) == (None, 7)
 
 
-@pytest.mark.parametrize("name", lengths.LIKE)
+@pytest.mark.parametrize("name", synthetic_texts.LIKE)
 def test_lengths_are_as_said(name: str) -> None:
-    like, random_ = lengths.LIKE[name], random.Random(1)
+    like, random_ = synthetic_texts.LIKE[name], random.Random(1)
     drawn = [like.draw(random_) for _ in range(5000)]
     assert like.shortest <= min(drawn) and max(drawn) <= like.longest
     assert statistics.mean(drawn) == pytest.approx(like.mean, rel=0.05)
@@ -170,9 +178,9 @@ def test_lengths_are_as_said(name: str) -> None:
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "deberta-v2"])
-def test_words_are_one_piece_each(family: str) -> None:
+def test_words_are_one_subword_each(family: str) -> None:
     tokenizer = SubwordTokenizer(tiny.tokenizer(family))
-    words = lengths.Words(tokenizer, 0.5, random.Random(0))
+    words = synthetic_texts.Words(tokenizer, 0.5, random.Random(0))
     pieces = tokenizer.text_pieces(words.words)
     assert [[place] for place in words.occurring()[0].input_ids] == pieces
     assert words.words[0] in words.draw(200) and set(words.draw(200)) <= set(words.words)
@@ -182,11 +190,11 @@ def test_a_sample_has_the_lengths_of_the_whole() -> None:
     """As random batches of all texts are padded, so are those of the sample; not those of strata,
     in which the longest texts are missing."""
     random_ = random.Random(0)
-    sizes = [lengths.LIKE["classify"].draw(random_) for _ in range(1600)]
-    chosen = lengths.sample(sizes, 256)
+    sizes = [synthetic_texts.LIKE["classify"].draw(random_) for _ in range(1600)]
+    chosen = synthetic_texts.sample(sizes, 256)
     assert len(set(chosen)) == 256
     assert [sizes[place] for place in chosen] == sorted(sizes[place] for place in chosen)
-    layered = [place for batch in lengths.strata(sizes, 8, 32) for place in batch]
+    layered = [place for batch in synthetic_texts.strata(sizes, 8, 32) for place in batch]
 
     def longest(places: Sequence[int]) -> float:
         return statistics.mean(
@@ -203,14 +211,14 @@ def test_a_sample_has_the_lengths_of_the_whole() -> None:
 
 def test_strata_are_what_sorting_makes() -> None:
     sizes = random.Random(0).choices(range(4, 60), k=1600)
-    batches = lengths.strata(sizes, 8, 32)
+    batches = synthetic_texts.strata(sizes, 8, 32)
     flat = [place for batch in batches for place in batch]
     assert [len(batch) for batch in batches] == [32] * 8 and len(set(flat)) == 256
     chosen = [sizes[place] for place in flat]
     assert statistics.mean(chosen) == pytest.approx(statistics.mean(sizes), rel=0.02)
     assert max(max(sizes[p] for p in b) - min(sizes[p] for p in b) for b in batches) <= 3
     with pytest.raises(ValueError, match="3 training examples are less than a batch of 4"):
-        lengths.strata([1, 2, 3], 2, 4)
+        synthetic_texts.strata([1, 2, 3], 2, 4)
 
 
 def test_answers_that_differ_are_an_error() -> None:
@@ -222,14 +230,14 @@ def test_answers_that_differ_are_an_error() -> None:
         prediction.compare(expected, [("b", 0.9), ("b", 0.8), None], 1e-3)
 
 
-@pytest.mark.parametrize("shape", shapes.SHAPES)
+@pytest.mark.parametrize("shape", random_models.SHAPES)
 def test_shapes_are_models_and_tokenizers(
     shape: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kind, settings = shapes.SHAPES[shape]
+    kind, settings = random_models.SHAPES[shape]
     few = {"vocab_size": 300, "hidden_size": 24, "num_hidden_layers": 1, "intermediate_size": 32}
-    monkeypatch.setitem(shapes.SHAPES, shape, (kind, settings | few))
-    shapes.write_shape(shape, tmp_path)
+    monkeypatch.setitem(random_models.SHAPES, shape, (kind, settings | few))
+    random_models.write_shape(shape, tmp_path)
     tokenizer = SubwordTokenizer.from_pretrained(tmp_path)
     special = tokenizer.tokenizer
     assert special.pad_token_id == settings["pad_token_id"]
@@ -238,7 +246,7 @@ def test_shapes_are_models_and_tokenizers(
     assert (segments is None) == (kind != "bert")
 
 
-@pytest.mark.skipif(not memory.shows_memory(), reason="needs Linux with glibc")
+@pytest.mark.skipif(not measure.measures_resident_set(), reason="needs Linux with glibc")
 def test_peak_is_what_a_pass_needs_each_time_anew() -> None:
     size = 32 * 2**20
 
@@ -246,8 +254,8 @@ def test_peak_is_what_a_pass_needs_each_time_anew() -> None:
         kept = torch.ones(size // 4)  # freed before the end: only the peak has it
         kept.sum()
 
-    with memory.freed_memory_returned():
-        peaks = [memory.peak(scores, CPU) for _ in range(4)]
+    with measure.freed_memory_returned():
+        peaks = [measure.peak_memory(scores, CPU) for _ in range(4)]
     assert all(0.9 * size < peak < 1.5 * size for peak in peaks[1:]), peaks
 
 

@@ -1,37 +1,55 @@
-"""What is measured of an arm, and how it is shown."""
+"""Measure time and memory of arms that take turns, and show the results.
+
+An arm is one way to do the work of a case. Peak memory on a GPU is what torch allocates at its
+highest. On the CPU it is the growth of the resident set, which needs Linux with glibc. While it is
+measured, glibc returns freed tensors at once; this is slow, so that no times are taken then.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import dataclasses
+import gc
 import platform
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 import transformers
 
+TRIES = 5
+"""Number of matrix products, the fastest of which counts as the peak."""
+MMAP_THRESHOLD, TRIM_THRESHOLD = -3, -1
+"""Numbers of two settings of glibc's ``mallopt``."""
+CLEAR = Path("/proc/self/clear_refs")
+
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What one turn of an arm does: examples, real tokens (padding does not count), and the
-    floating point operations of the encoder on them (None where an arm has no encoder)."""
+    """Work of one turn of an arm: examples, tokens without padding, and floating point operations
+    of the encoder on them (None if an arm has no encoder)."""
 
     examples: float
     tokens: float
     operations: float | None = None
 
     def times(self, factor: float) -> Work:
-        """The same kind of work, ``factor`` times as much of it."""
+        """Return ``factor`` times as much work."""
         scaled = None if self.operations is None else self.operations * factor
         return Work(self.examples * factor, self.tokens * factor, scaled)
 
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """One way to do the work of a case. ``turn`` does it once and returns the seconds it took,
-    without those of its preparation; ``heaviest`` does the part that needs most memory."""
+    """One way to do the work of a case.
+
+    ``turn`` does it once and returns the seconds it took, without those of its preparation.
+    ``heaviest`` does the part that needs most memory.
+    """
 
     name: str
     precision: str
@@ -72,8 +90,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Arms that are compared: ``name`` says on what, ``representation`` and ``spans`` are those of
-    a span head."""
+    """Arms that are compared; ``representation`` and ``spans`` are those of a span head."""
 
     phase: str
     name: str
@@ -82,13 +99,21 @@ class Case:
     spans: int | None = None
 
 
-def measured(
+def measure(
     case: Case, rounds: int, memory: Sequence[int | None], peaks: Mapping[str, float]
 ) -> list[Row]:
-    """One row for each arm; the arms take turns. ``peaks`` are operations per second by
-    precision, ``memory`` the peak of each arm.
+    """Time the arms of a case in turns.
 
-    Every other round goes backwards: an arm is slower behind one that leaves much memory behind.
+    Every other round is in reverse order: an arm is slower after one that leaves much memory.
+
+    Args:
+        case: the arms.
+        rounds: number of turns of each arm.
+        memory: peak memory of each arm in bytes, None if unknown.
+        peaks: floating point operations per second of matrix products, by precision.
+
+    Returns:
+        One row per arm.
     """
     rates: list[list[float]] = [[] for _ in case.arms]
     for number in range(rounds):
@@ -141,7 +166,7 @@ COLUMNS = (
 
 
 def table(rows: Sequence[Row]) -> str:
-    """The arms of one case as a Markdown table under its name."""
+    """Return the arms of one case as a Markdown table under its name."""
     first = rows[0]
     title = f"{first.phase}: {first.case}"
     if first.representation is not None:
@@ -170,17 +195,17 @@ def _cells(row: Row) -> list[str]:
 
 
 def _short(rate: float) -> str:
-    """At least three digits that count."""
+    """Return a number with at least three significant digits."""
     return f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"
 
 
 def as_json(rows: Sequence[Row]) -> list[dict[str, object]]:
-    """The rows as plain values."""
+    """Return the rows as JSON values."""
     return [dataclasses.asdict(row) for row in rows]
 
 
 def environment(device: torch.device, peaks: Mapping[str, float]) -> dict[str, object]:
-    """Where the numbers were taken; ``peaks`` are operations per second by precision."""
+    """Return versions and machine; ``peaks`` are operations per second by precision."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
     models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
@@ -195,3 +220,93 @@ def environment(device: torch.device, peaks: Mapping[str, float]) -> dict[str, o
         "threads": torch.get_num_threads(),
         "peak_operations_per_second": dict(peaks),
     }
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until the device has finished its work."""
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)
+
+
+def now(device: torch.device) -> float:
+    """Return the time in seconds after the device has finished its work."""
+    synchronize(device)
+    return time.perf_counter()
+
+
+def seconds(run: Callable[[], object], device: torch.device) -> float:
+    """Return the seconds that a call takes."""
+    begin = now(device)
+    run()
+    return now(device) - begin
+
+
+def matmul_peak(precision: str, device: torch.device, size: int) -> float:
+    """Return floating point operations per second of a product of two ``size`` x ``size`` matrices,
+    the fastest of a few."""
+    kind = torch.bfloat16 if precision == "bf16" else torch.float32
+    left, right = (torch.randn(size, size, dtype=kind, device=device) for _ in range(2))
+    times = [seconds(lambda: left @ right, device) for _ in range(TRIES + 1)]
+    return 2 * size**3 / min(times[1:])
+
+
+def peak_memory(run: Callable[[], object], device: torch.device) -> int | None:
+    """Return the bytes that a call adds to memory at its peak; None if they cannot be measured."""
+    if device.type == "cuda":
+        gc.collect()
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        run()
+        return torch.cuda.max_memory_allocated(device) - before
+    if device.type != "cpu" or not measures_resident_set():
+        run()
+        return None
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    CLEAR.write_text("5", encoding="ascii")  # reset the peak
+    before = _resident("VmRSS")
+    run()
+    return max(0, _resident("VmHWM") - before)
+
+
+@contextlib.contextmanager
+def modules_not_collected() -> Iterator[None]:
+    """Exclude existing objects, mostly modules, from garbage collection, which would take long."""
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
+def _resident(name: str) -> int:
+    """Return a size of this process in bytes, by its name in /proc/self/status (in KiB there)."""
+    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+    return next(1024 * int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
+
+
+def measures_resident_set() -> bool:
+    """Return whether the system reports the peak of the resident set (Linux, most containers)."""
+    return CLEAR.exists() and platform.libc_ver()[0] == "glibc"
+
+
+@contextlib.contextmanager
+def freed_memory_returned() -> Iterator[None]:
+    """Context in which glibc returns freed blocks of 64 KiB and more to the system at once.
+
+    By default it keeps blocks of up to 32 MiB, which hides the memory that a call needs again. It
+    is set to that afterwards, as its previous values cannot be read.
+    """
+    if not measures_resident_set():
+        yield
+        return
+    glibc = ctypes.CDLL(None)
+    glibc.mallopt(MMAP_THRESHOLD, 64 * 2**10)
+    glibc.mallopt(TRIM_THRESHOLD, 128 * 2**10)
+    glibc.malloc_trim(0)
+    try:
+        yield
+    finally:
+        glibc.mallopt(MMAP_THRESHOLD, 32 * 2**20)
+        glibc.mallopt(TRIM_THRESHOLD, 64 * 2**20)

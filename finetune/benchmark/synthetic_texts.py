@@ -1,9 +1,9 @@
-"""Texts to measure on: drawn with lengths like those of well-known data, or the user's own.
+"""Random texts with the lengths of well-known data sets, and samples of texts by length.
 
-Drawn texts are of words that are one piece of the model's vocabulary each, so that lengths in
-tokens are as drawn. Lengths follow a log-normal distribution of the mean and standard deviation
-below; words follow Zipf's law (the n-th most frequent one is drawn 1/n as often as the first) over
-as many words as the data has pieces. Labels are drawn too: nothing is learnt from them.
+Each word of a random text is one subword of the model's vocabulary, so that lengths in tokens are
+as drawn. Lengths follow a log-normal distribution with the mean and standard deviation below. Words
+follow Zipf's law (the n-th most frequent word is drawn 1/n as often as the first) over as many
+words as the data set has subwords. Labels are random too.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from finetune.types import Encoding, Example, Span, TextExample, TokenExample, U
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """How long sequences are, in tokens, special ones included, and the share of the vocabulary's
-    pieces that occur in all of the training data."""
+    """Lengths of sequences in tokens, special tokens included, and the fraction of the vocabulary's
+    subwords that occur in the training data."""
 
     name: str
     mean: float
@@ -32,7 +32,7 @@ class Lengths:
     vocabulary: float
 
     def draw(self, random_: random.Random) -> int:
-        """A length in tokens."""
+        """Draw a length in tokens."""
         variance = math.log(1 + (self.deviation / self.mean) ** 2)
         drawn = random_.lognormvariate(math.log(self.mean) - variance / 2, math.sqrt(variance))
         return min(max(round(drawn), self.shortest), self.longest)
@@ -44,21 +44,19 @@ LIKE = {
     "tag": Lengths("CoNLL-2003", 20, 13, 4, 128, 0.46),
     "ner": Lengths("GENIA", 30, 14, 4, 128, 0.25),
 }
-"""By task. Measured with the vocabulary of bert-base-uncased, with these exceptions: SST-2's mean
-is 13 in its training phrases and 25 in whole sentences, and stands between; of MNLI's vocabulary
-only a part of the data was counted (38 % in 1.6 % of it), and the share is a guess; GENIA's are
-words, which its pieces are 1.3 times as many as."""
+"""Lengths by task, measured with the vocabulary of bert-base-uncased, with three exceptions: SST-2
+has a mean of 13 in its training phrases and 25 in whole sentences; MNLI's vocabulary was counted in
+a part of the data; GENIA's lengths are words, which have 1.3 subwords on average."""
 
 NUM_TAGS = 9
 TYPES = ("DNA", "RNA", "protein", "cell", "organ")
 
 
 class Words:
-    """Words of one piece, of which frequent ones are drawn most."""
+    """Words of one subword each, drawn by Zipf's law."""
 
     def __init__(self, tokenizer: SubwordTokenizer, share: float, random_: random.Random) -> None:
-        """Choose as many words as ``share`` of the vocabulary; fewer where there are not so
-        many."""
+        """Choose words: the fraction ``share`` of the vocabulary, or all if there are fewer."""
         vocabulary = tokenizer.backend.get_vocab()
         forms = {piece.lstrip("Ġ▁").lower() for piece in vocabulary if not piece.startswith("##")}
         listed = sorted(form for form in forms if form.isalnum() and form.isascii())
@@ -73,27 +71,29 @@ class Words:
         known = known[: max(1, int(share * len(vocabulary)))]
         if not known:
             raise UserError(
-                f"{tokenizer.name}: no word of its vocabulary stands for itself, so no texts can "
-                "be drawn: give some with --data."
+                f"{tokenizer.name}: its vocabulary has no whole words, so that no texts can be "
+                "drawn: name some with --data."
             )
         self.words, self.ids = (list(column) for column in zip(*known, strict=True))
         self.weights = list(accumulate(1 / rank for rank in range(1, len(self.words) + 1)))
         self.random = random_
 
     def draw(self, number: int) -> list[str]:
-        """So many words."""
+        """Draw words."""
         total = self.weights[-1]
         places = (bisect.bisect(self.weights, self.random.random() * total) for _ in range(number))
         return [self.words[min(place, len(self.words) - 1)] for place in places]
 
     def occurring(self) -> list[Encoding]:
-        """A sequence with all words that occur in the whole data, of which a bench reads a part:
-        what decides on the rows of the embeddings that are trained."""
+        """Return a sequence with all words of the whole data, of which the benchmark reads a part.
+
+        They decide which rows of the embeddings are trained.
+        """
         return [Encoding(-1, self.ids)]
 
 
 def drawn(task: str, words: Words, number: int, longest: int) -> list[Example]:
-    """So many examples for a task, of at most ``longest`` tokens."""
+    """Draw examples for a task, of at most ``longest`` tokens."""
     lengths, random_ = LIKE[task], words.random
     sizes = [min(lengths.draw(random_), longest) for _ in range(number)]
     if task == "classify":
@@ -109,7 +109,7 @@ def drawn(task: str, words: Words, number: int, longest: int) -> list[Example]:
 
 
 def _pair(index: int, words: Sequence[str]) -> TextExample:
-    """Two thirds are premise, as in MNLI."""
+    """Return a pair whose premise has two thirds of the words, as in MNLI."""
     cut = max(1, len(words) * 2 // 3)
     label = ("contradiction", "entailment", "neutral")[index % 3]
     return TextExample(index, " ".join(words[:cut]), " ".join(words[cut:]), label)
@@ -121,7 +121,7 @@ def _tagged(index: int, words: Sequence[str], random_: random.Random) -> TokenEx
 
 
 def _nested(index: int, words: Sequence[str], random_: random.Random) -> TokenExample:
-    """Every fourth word begins an entity of up to four words, with another in it."""
+    """Return a sentence in which every fourth word starts an entity that contains another."""
     spans = []
     for start in range(0, len(words), 4):
         end = min(len(words), start + random_.randint(2, 4))
@@ -132,11 +132,10 @@ def _nested(index: int, words: Sequence[str], random_: random.Random) -> TokenEx
 
 
 def strata(lengths: Sequence[int], num_batches: int, batch_size: int) -> list[list[int]]:
-    """Batches of texts of like lengths: as many as asked for, or as there are, at even distances
-    among all batches of texts sorted by length. Raises ValueError for less than one batch.
+    """Return batches of texts of similar length, evenly spaced among all batches sorted by length.
 
-    Each is what sorting the whole by length makes. The longest texts of the whole are in none, so
-    random batches are not to be made of these: see ``sample``.
+    Do not make random batches of these texts, as the longest of the data are missing: see
+    ``sample``. Raises UserError if there is less than one batch.
     """
     order = sorted(range(len(lengths)), key=lengths.__getitem__)
     whole = len(order) // batch_size
@@ -149,7 +148,9 @@ def strata(lengths: Sequence[int], num_batches: int, batch_size: int) -> list[li
 
 
 def sample(lengths: Sequence[int], number: int) -> list[int]:
-    """So many texts that have the distribution of lengths of the whole, its longest included, in
-    ascending order: the middle ones of parts of equal size."""
+    """Return indices of texts with the lengths of the whole, in ascending order.
+
+    They are the middle texts of slices of equal size, so that the longest are represented too.
+    """
     order = sorted(range(len(lengths)), key=lengths.__getitem__)
     return [order[(2 * part + 1) * len(order) // (2 * number)] for part in range(number)]

@@ -1,4 +1,4 @@
-"""Encoders of well-known shapes with random weights, and a tokenizer, that need no download."""
+"""Encoders of well-known shapes with random weights, and a tokenizer, without a download."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def write_shape(shape: str, folder: Path) -> None:
-    """Write a model of a shape and a tokenizer of as many words (w5, w6, …) into a folder."""
+    """Write a model and a tokenizer with the words w5, w6, … into a folder."""
     kind, settings = SHAPES[shape]
     torch.manual_seed(0)
     model = AutoModel.from_config(AutoConfig.for_model(kind, **settings))
