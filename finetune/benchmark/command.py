@@ -24,12 +24,12 @@ from finetune.benchmark.measure import (
     peak_memory,
     table,
 )
+from finetune.benchmark.settings import BenchSettings
 from finetune.benchmark.subject import SIZES, Size, model_of, subject_of
-from finetune.cli.arguments import BenchCommand
 from finetune.runtime.launch import make_accelerator
 
 
-def run(command: BenchCommand) -> None:
+def run(command: BenchSettings) -> None:
     """Measure what a command says and print it; raises ValueError for what cannot be."""
     with threads(command.threads), modules_not_collected():
         device = make_accelerator().device
@@ -73,7 +73,7 @@ def _rows(case: Case, rounds: int, device: torch.device, peaks: Mapping[str, flo
     return measure(case, rounds, most, peaks)
 
 
-def _cases(command: BenchCommand, which: str, size: Size, device: torch.device) -> Iterator[Case]:
+def _cases(command: BenchSettings, which: str, size: Size, device: torch.device) -> Iterator[Case]:
     """The cases of the phases, in the order asked for."""
     phases = command.chosen_phases
     texts = {"train": training.case_of, "predict": prediction.case_of}

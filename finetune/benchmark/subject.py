@@ -15,8 +15,8 @@ import torch
 
 from finetune.benchmark.measure import Work
 from finetune.benchmark.random_models import write_shape
+from finetune.benchmark.settings import BenchSettings
 from finetune.benchmark.synthetic_texts import LIKE, Words, drawn, sample, strata
-from finetune.cli.arguments import BenchCommand
 from finetune.config.tasks import CONFIGS, TrainConfig
 from finetune.data import Dataset
 from finetune.models.loading import load_config, resolve_model
@@ -130,7 +130,7 @@ def operations(encoder: Any, lengths: Sequence[int]) -> float:
 
 
 @contextmanager
-def model_of(command: BenchCommand) -> Iterator[str]:
+def model_of(command: BenchSettings) -> Iterator[str]:
     """The name or folder of the model; ValueError where the default one is not installed."""
     if command.shape is not None:
         with TemporaryDirectory() as folder:
@@ -146,7 +146,7 @@ def model_of(command: BenchCommand) -> Iterator[str]:
 
 
 @contextmanager
-def subject_of(command: BenchCommand, model: str, size: Size) -> Iterator[Subject]:
+def subject_of(command: BenchSettings, model: str, size: Size) -> Iterator[Subject]:
     """The task of a command, its model on the device, its texts encoded and in batches."""
     with subject_on(*_task(command, model, size), size) as subject:
         yield subject
@@ -213,7 +213,7 @@ def _in_batches(number: int, batch_size: int) -> tuple[list[list[int]], list[lis
 
 
 def _task(
-    command: BenchCommand, model: str, size: Size
+    command: BenchSettings, model: str, size: Size
 ) -> tuple[Task, list[list[list[Encoding]]], str]:
     """The task with its data; sequences with what else occurs in the whole data; and in words
     where the texts are from."""

@@ -38,10 +38,10 @@ def case_of(subject: Subject) -> Case:
     mixed, grouped = subject.mixed, subject.grouped
     work = _work(subject, mixed)
 
-    def ours(name: str, precision: str, active_vocabulary: str) -> Arm:
+    def ours(name: str, precision: str, sparse_embeddings: str) -> Arm:
         return _arm(
             name, precision, work, mixed, subject,
-            lambda batches: seconds(subject, batches, precision, active_vocabulary),
+            lambda batches: seconds(subject, batches, precision, sparse_embeddings),
         )  # fmt: skip
 
     def theirs(
@@ -91,13 +91,13 @@ def seconds(
     subject: Subject,
     batches: Sequence[Sequence[int]],
     precision: str,
-    active_vocabulary: str,
+    sparse_embeddings: str,
 ) -> float:
     """How long our steps over the batches take, after one that does not count."""
     task, head = subject.task, subject.head
-    config = replace(task.config, active_vocabulary=active_vocabulary)
+    config = replace(task.config, sparse_embeddings=sparse_embeddings)
     vocabulary = SparseEmbeddings(
-        head, config.active_vocabulary, [Encoded.of(part) for part in subject.occurring]
+        head, config.sparse_embeddings, [Encoded.of(part) for part in subject.occurring]
     )
     optimizer = vocabulary.attach(make_optimizer(head, config))
     step = Step(task, head, optimizer, config, subject.accelerator, precision)

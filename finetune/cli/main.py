@@ -1,314 +1,161 @@
-"""The command line. Nothing heavy is imported before a command really starts."""
+"""The command line: the list of commands, parsing by tyro, errors and exit codes."""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import sys
-from collections.abc import Callable, Sequence
-from itertools import pairwise
-from pathlib import Path
+import tempfile
+import traceback
+from collections.abc import Sequence
+from typing import Annotated, Any, NoReturn, Union
 
-from finetune.cli.arguments import (
-    AnalyseCommand,
-    BenchCommand,
-    CheckCommand,
-    CompareCommand,
-    ExportCommand,
-    PredictCommand,
-    PushCommand,
-    RecipesCommand,
-    ReportCommand,
-    ScoreCommand,
-)
-from finetune.cli.parsing import joined, parse
-from finetune.cli.start import configured, run, train
-from finetune.config.tasks import CONFIGS
+import tyro
+
+from finetune.cli.analyze import Analyze
+from finetune.cli.bench import Bench
+from finetune.cli.check import Check
+from finetune.cli.compare import Compare
+from finetune.cli.export import Export
+from finetune.cli.predict import Predict
+from finetune.cli.push import Push
+from finetune.cli.recipes import Recipes
+from finetune.cli.report import Report
+from finetune.cli.score import Score
+from finetune.cli.train import Classify, Ner, Nli, Run, Tag, expand_recipe
+from finetune.config.tasks import RENAMED, flag
 from finetune.types import UserError, perhaps
 
-COMMANDS = {
-    "classify": "label texts: one label, several, or a number",
-    "nli": "label pairs of texts: entailment, paraphrase and the like",
-    "tag": "tag words: named entities, parts of speech, chunks",
-    "ner": "label spans of words: named entities, nested ones too",
-    "run": "train what a recipe file says",
-    "recipes": "list the recipes, the scores they claim and those your runs reached",
-    "check": "look at data (or a recipe's) for problems, without a model",
-    "predict": "answer new texts with a trained model",
-    "export": "write a trained model as an ONNX graph",
-    "score": "score a file of predictions against gold, without a model",
-    "analyse": "take one system's answers apart: parts, calibration, mistakes",
-    "compare": "test whether two systems differ by more than chance, without a model",
-    "report": "write a run, or several side by side, as one page to read in a browser",
-    "push": "upload a trained model with its model card to the Hugging Face hub",
-    "bench": "measure speed and memory against transformers' own training and pipelines",
+COMMANDS: dict[str, type[Any]] = {
+    "classify": Classify,
+    "nli": Nli,
+    "tag": Tag,
+    "ner": Ner,
+    "run": Run,
+    "recipes": Recipes,
+    "check": Check,
+    "predict": Predict,
+    "export": Export,
+    "score": Score,
+    "analyze": Analyze,
+    "compare": Compare,
+    "report": Report,
+    "push": Push,
+    "bench": Bench,
 }
-"""The commands, in the order in which help lists them."""
+"""The dataclass of each command: its options are the fields, and ``run()`` carries it out."""
+
+OLD_NAMES = {"analyse": "analyze"} | {flag(old): flag(new) for old, new in RENAMED.items()}
+"""Former names of commands and options, accepted for one release."""
+
+DESCRIPTION = """Fine-tune pretrained text encoders.
+
+`finetune COMMAND --help` lists the options of a command. A first run that needs no download:
+finetune nli --model minilm --data examples/data/nli"""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Entry point: run a command, turn errors of use into one line and a non-zero exit."""
-    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    """Run a command; print an error in one line and exit with 2, or 1 if it is a bug."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal may not have all characters
+            stream.reconfigure(errors="backslashreplace")
     try:
-        _dispatch(arguments)
+        parse(sys.argv[1:] if arguments is None else arguments).run()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except KeyboardInterrupt:
         _fail("interrupted", 130)
-    except (UserError, OSError, RuntimeError, ImportError) as error:
-        line = _line(error)
-        if line is None or os.environ.get("FINETUNE_TRACEBACK"):
+    except Exception as error:
+        if os.environ.get("FINETUNE_TRACEBACK"):
             raise
-        _fail(f"error: {line}", 2)
+        if (line := user_message(error)) is not None:
+            _fail(f"error: {line}", 2)
+        with tempfile.NamedTemporaryFile(
+            "w", prefix="finetune-", suffix=".log", delete=False, encoding="utf-8"
+        ) as file:
+            file.write(traceback.format_exc())
+        problem = " ".join(f"{type(error).__name__}: {error}".split())
+        _fail(f"internal error: {problem}; traceback in {file.name}; please report", 1)
 
 
-def _line(error: Exception) -> str | None:
-    """An error of use in one line; None for what can only be a bug of ours."""
-    if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename + ': ' if error.filename else ''}{error.strerror}."
-    if isinstance(error, RuntimeError):
-        # OutOfMemoryError on a GPU; on a CPU torch has no class for it
-        full = type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(error)
-        return "out of memory: lower --max-tokens, then --max-length." if full else None
-    return None if isinstance(error, ImportError) else str(error)
+def parse(arguments: Sequence[str]) -> Any:
+    """Return the dataclass of the command, with its options.
 
-
-def _fail(text: str, code: int) -> None:
-    print(text, file=sys.stderr)
-    sys.exit(code)
-
-
-def _dispatch(arguments: list[str]) -> None:
-    if not arguments or arguments[0] in ("-h", "--help", "help"):
-        print(_overview())
-        return
-    name, rest = arguments[0], arguments[1:]
-    if name == "--version":
+    Raises:
+        UserError: If a value is out of range.
+        SystemExit: After help, or with 2 after tyro's message about wrong arguments.
+    """
+    arguments = [_current_name(argument) for argument in arguments]
+    if arguments == ["--version"]:
         from importlib.metadata import version
 
         print(version("finetune"))
-        return
-    if name not in COMMANDS:
-        raise UserError(f"unknown command {name!r}.{perhaps(name, COMMANDS)}\n\n{_overview()}")
-    runners: dict[str, Callable[[list[str]], None]] = {
-        "run": run,
-        "recipes": _recipes,
-        "check": _check,
-        "predict": _predict,
-        "export": _export,
-        "score": _score,
-        "analyse": _analyse,
-        "compare": _compare,
-        "report": _report,
-        "push": _push,
-        "bench": _bench,
-    }
-    if name in CONFIGS:
-        train(name, rest)
-    else:
-        runners[name](rest)
-
-
-def _overview() -> str:
-    listed = "\n".join(f"  {name:10} {text}" for name, text in COMMANDS.items())
-    return (
-        "usage: finetune COMMAND [flags]\n\nFine-tune pretrained text encoders.\n\n"
-        f"{listed}\n\n"
-        "`finetune COMMAND --help` lists a command's flags. A first try that needs no hub:\n"
-        "  finetune nli --model minilm --data examples/data/nli"
-    )
-
-
-def _recipes(arguments: list[str]) -> None:
-    command = parse(RecipesCommand, arguments, "recipes")
-    from finetune.config.recipes import find_recipes
-    from finetune.evaluation.reproduction import finished_runs, listed
-
-    paths = find_recipes(command.folder)
-    if not paths:
-        raise UserError(f"{command.folder}: no recipes (*.yaml) there.")
-    runs = finished_runs(Path(command.runs))
-    wrong = 0
-    for path in paths:
-        try:
-            lines = list(listed(path, runs, configured))
-        except (ValueError, OSError) as error:
-            wrong, lines = wrong + 1, [f"error: {_line(error)}"]
-        print("\n    ".join([str(path), *lines]))
-    if wrong:
-        raise UserError(f"{wrong} of {len(paths)} recipes cannot be read: see above.")
-
-
-def _check(arguments: list[str]) -> None:
-    of_recipe = recipe = None
-    if arguments and not arguments[0].startswith("-"):
-        from finetune.config.recipes import load_recipe, to_arguments
-
-        if arguments[0].endswith((".yaml", ".yml")):
-            recipe = load_recipe(arguments[0])
-            of_recipe = configured(recipe)
-            print(f"{arguments[0]}: a valid recipe for {recipe.task}")
-            given = {"task": recipe.task, "data": of_recipe.data, "columns": of_recipe.columns}
-            if of_recipe.max_length is not None:
-                given["max_length"] = of_recipe.max_length
-            arguments = [*to_arguments(given), *arguments[1:]]
-        else:
-            arguments = ["--data", *arguments]
-    command = parse(
-        CheckCommand, arguments, "check", more="finetune check RECIPE checks a recipe and its data."
-    )
-    if not command.data:
-        raise UserError("check needs a recipe or --data.")
-    command.require_legal()
-    if recipe is not None and command.task != recipe.task:
+        sys.exit(0)
+    if arguments in ([], ["help"]):
+        arguments = ["--help"]
+    name = arguments[0]
+    if not name.startswith("-") and name not in COMMANDS:
         raise UserError(
-            f"{recipe.path} is a recipe for {recipe.task}, not {command.task}: leave --task out."
+            f"unknown command {name!r}.{perhaps(name, COMMANDS)} Commands are "
+            f"{', '.join(COMMANDS)}."
         )
-    from finetune.cli import commands
-
-    commands.check(command, of_recipe)
-
-
-def _predict(arguments: list[str]) -> None:
-    run, rest = _first(arguments)
-    rest = joined(_valued(rest, "--glue-submission", "auto"), "--text", "--pair")
-    command = parse(
-        PredictCommand, rest, "predict",
-        more="finetune predict RUN --text TEXT, or --file FILE. RUN is the folder of a run or of a "
-        "model in it.",
-    )  # fmt: skip
-    if run is None:
-        raise UserError("predict needs the folder of a run or model: finetune predict RUN --text …")
-    if command.glue_submission is not None:
-        if command.text is not None:
-            raise UserError("--glue-submission answers a whole test file: leave --text out.")
-    elif (command.text is None) == (command.file is None):
-        raise UserError("predict needs either --text or --file (`--file -` reads standard input).")
-    if sum(argument.startswith("--text=") for argument in rest) > 1:
-        raise UserError("--text is given twice: several texts are lines of a file, --file FILE.")
-    from finetune.cli import commands
-
-    commands.predict_texts(Path(run), command)
-
-
-def _export(arguments: list[str]) -> None:
-    run, rest = _first(arguments)
-    command = parse(ExportCommand, rest, "export", more="finetune export RUN --output FOLDER")
-    if run is None or command.output is None:
-        raise UserError(
-            "export needs the folder of a run or model and a new one: finetune export RUN "
-            "--output FOLDER"
-        )
-    from finetune.cli import commands
-
-    commands.export_model(Path(run), command.output)
-
-
-def _score(arguments: list[str]) -> None:
-    predictions, rest = _first(arguments)
-    gold, rest = _first(rest)
-    command = parse(ScoreCommand, rest, "score", more="finetune score PREDICTIONS GOLD")
-    if predictions is None or gold is None:
-        raise UserError("score needs two files: finetune score PREDICTIONS GOLD")
-    from finetune.cli import commands
-
-    commands.score_files(Path(predictions), gold, command)
-
-
-def _analyse(arguments: list[str]) -> None:
-    predictions, rest = _first(arguments)
-    gold, rest = _first(rest)
-    command = parse(
-        AnalyseCommand, rest, "analyse",
-        more="finetune analyse RUN, or finetune analyse PREDICTIONS GOLD.",
-    )  # fmt: skip
-    if predictions is None:
-        raise UserError("analyse needs a run folder or predictions: finetune analyse FILE GOLD")
-    if gold is not None and command.gold is not None:
-        raise UserError(f"gold is named twice, as {gold} and as --gold {command.gold}.")
-    from finetune.cli import commands
-
-    commands.analyse_file(predictions, gold or command.gold, command)
-
-
-def _compare(arguments: list[str]) -> None:
-    first, rest = _first(arguments)
-    second, rest = _first(rest)
-    command = parse(
-        CompareCommand, rest, "compare",
-        more="finetune compare A B. Each is a file of predictions (JSON Lines, or words in columns "
-        "with the answer last), the folder of a run, or several runs of one system: A1,A2,A3 or a "
-        "folder of run folders.",
-    )  # fmt: skip
-    if first is None or second is None:
-        raise UserError("compare needs two systems: finetune compare A B --gold FILE")
-    from finetune.cli import commands
-
-    commands.compare_files(first, second, command)
-
-
-def _report(arguments: list[str]) -> None:
-    folders: list[str] = []
-    rest = arguments
-    while (found := _first(rest))[0] is not None:
-        folders.append(found[0])
-        rest = found[1]
-    command = parse(
-        ReportCommand, rest, "report",
-        more="finetune report RUN, or several to compare: finetune report A B C. Each is the "
-        "folder of a run, or one of several seeds.",
-    )  # fmt: skip
-    if not folders:
-        raise UserError("report needs the folder of a run: finetune report RUN")
-    from finetune.reporting import write_report
-
-    report = write_report(
-        [Path(folder) for folder in folders],
-        out=Path(command.out) if command.out else None,
-        split=command.split,
-        most_examples=command.examples,
+    arguments, defaults = expand_recipe(arguments)
+    commands = (
+        Annotated[kind, tyro.conf.subcommand(name, **_default(defaults, name))]
+        for name, kind in COMMANDS.items()
     )
-    for line in report.warnings:
-        print(line, file=sys.stderr)
-    print(report.path)
+    messages = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(messages):
+            return tyro.cli(
+                Union[tuple(commands)],  # type: ignore[arg-type]  # noqa: UP007
+                prog="finetune",
+                description=DESCRIPTION,
+                args=arguments,
+                config=(tyro.conf.OmitArgPrefixes, tyro.conf.HelptextFromCommentsOff),
+            )
+    except SystemExit as end:
+        cause: BaseException | None = end
+        while cause is not None:  # a range check of a configuration, which tyro would put in a box
+            if isinstance(cause, UserError):
+                raise cause from None
+            cause = cause.__context__
+        print(messages.getvalue(), end="", file=sys.stderr)
+        raise
 
 
-def _push(arguments: list[str]) -> None:
-    folder, rest = _first(arguments)
-    id, rest = _first(rest)
-    command = parse(PushCommand, rest, "push", more="finetune push RUN OWNER/NAME")
-    if folder is None or id is None:
-        raise UserError(
-            "push needs the folder of a run and an id on the hub: finetune push RUN OWNER/NAME"
-        )
-    from finetune.reporting.hub_upload import push
-
-    print(push(Path(folder), id, private=command.private))
-
-
-def _bench(arguments: list[str]) -> None:
-    command = parse(BenchCommand, arguments, "bench")
-    command.require_legal()
-    from finetune.benchmark.command import run
-
-    run(command)
+def user_message(error: Exception) -> str | None:
+    """Return the line that explains an error of use; None for a bug."""
+    if isinstance(error, UserError):
+        return str(error)
+    if isinstance(error, OSError) and error.strerror:
+        return f"{f'{error.filename}: ' if error.filename else ''}{error.strerror}."
+    out_of_memory = (
+        isinstance(error, MemoryError)
+        or type(error).__name__ == "OutOfMemoryError"  # torch's on a GPU; on a CPU it has no class
+        or (isinstance(error, RuntimeError) and "can't allocate memory" in str(error))
+    )
+    return "out of memory: lower --max-tokens, then --max-length." if out_of_memory else None
 
 
-def _valued(arguments: list[str], flag: str, value: str) -> list[str]:
-    """The arguments, with a value for a flag that may stand alone."""
-    result = []
-    for argument, following in pairwise([*arguments, "--"]):
-        result.append(argument)
-        if argument == flag and following.startswith("--"):
-            result.append(value)
-    return result
+def _current_name(argument: str) -> str:
+    """Replace the former name of a command or an option, with a note."""
+    name, equals, value = argument.partition("=")
+    if name not in OLD_NAMES:
+        return argument
+    print(f"note: {name} is now called {OLD_NAMES[name]}.", file=sys.stderr)
+    return OLD_NAMES[name] + equals + value
 
 
-def _first(arguments: list[str]) -> tuple[str | None, list[str]]:
-    """The leading positional argument, if there is one, and the rest."""
-    if arguments and not arguments[0].startswith("--") and arguments[0] != "-h":
-        return arguments[0], arguments[1:]
-    return None, arguments
+def _default(defaults: dict[str, Any], name: str) -> dict[str, Any]:
+    return {"default": defaults[name]} if name in defaults else {}
+
+
+def _fail(text: str, code: int) -> NoReturn:
+    print(text, file=sys.stderr)
+    sys.exit(code)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What the commands that train do, once their arguments are read."""
+"""`finetune classify`, `nli`, `tag`, `ner` and `run`: the commands that train."""
 
 from __future__ import annotations
 
@@ -8,48 +8,192 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
-from finetune.cli.commands import quiet_libraries
-from finetune.config.recipes import Followed, Recipe, follow
-from finetune.config.tasks import TrainConfig
-from finetune.evaluation.baselines import Baseline, degenerate, majority_baselines
-from finetune.evaluation.verdicts import Claim, claims
-from finetune.reporting import REPORT_FILE, format_score, write_run_readme, write_run_report
-from finetune.tasks import Task, load_task
-from finetune.training.environment import environment, predict_command, resume_command
+import tyro
+from tyro.conf import OmitArgPrefixes, Positional, arg
+
+from finetune.cli.output import print_table, quiet_libraries
+from finetune.config.recipes import RecipeRun, load_recipe
+from finetune.config.tasks import (
+    ClassifyConfig,
+    NerConfig,
+    NliConfig,
+    TagConfig,
+    TrainConfig,
+    settings,
+)
+from finetune.types import UserError, shortened
+
+if TYPE_CHECKING:
+    from finetune.evaluation.baselines import Baseline
+    from finetune.evaluation.verdicts import Claim
+    from finetune.tasks import Task
 
 
-class Trained(NamedTuple):
-    """What a run came to: metrics and baselines by split, why it counts as degenerate (if it does),
-    what its recipe claims, and whether its model reads pairs."""
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """Options of the commands that train, besides the settings of the run."""
 
-    metrics: dict[str, dict[str, float]]
-    baselines: dict[str, Baseline]
-    degenerate: Sequence[str]
-    claims: Sequence[Claim]
-    pairs: bool | None
+    dry_run: bool = False
+    """Show the plan (data, labels, lengths, steps, memory) and train nothing."""
+    smoke: bool = False
+    """Run a quick check with the `smoke` settings of the recipe."""
+    seeds: int | None = None
+    """Train N seeds, from --seed on, each in its folder seed-N of the run folder, and summarize
+    them: mean, deviation, median, degenerate runs, verdicts. Finished seeds are kept, so the same
+    command continues or adds seeds."""
 
 
-def train(
-    name: str, config: TrainConfig, recipe: Recipe | None, of_recipe: TrainConfig | None
-) -> None:
-    """Train a task's model and say what came out, how that compares and where it is."""
+@dataclass(frozen=True, kw_only=True)
+class TaskOptions(RunOptions):
+    """Options of the commands that train a task."""
+
+    recipe: str | None = None
+    """Take the settings of this recipe file; options override them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Classify(TaskOptions):
+    """Label texts: one label, several, or a number."""
+
+    config: OmitArgPrefixes[ClassifyConfig]
+    """Settings of the run."""
+
+    def run(self) -> None:
+        """Train."""
+        start("classify", self.config, self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Nli(TaskOptions):
+    """Label pairs of texts: entailment, paraphrase and the like."""
+
+    config: OmitArgPrefixes[NliConfig]
+    """Settings of the run."""
+
+    def run(self) -> None:
+        """Train."""
+        start("nli", self.config, self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tag(TaskOptions):
+    """Tag words: named entities, parts of speech, chunks."""
+
+    config: OmitArgPrefixes[TagConfig]
+    """Settings of the run."""
+
+    def run(self) -> None:
+        """Train."""
+        start("tag", self.config, self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ner(TaskOptions):
+    """Label spans of words: named entities, also nested ones."""
+
+    config: OmitArgPrefixes[NerConfig]
+    """Settings of the run."""
+
+    def run(self) -> None:
+        """Train."""
+        start("ner", self.config, self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run(RunOptions):
+    """Train with the settings of a recipe; all options of its task may follow and override it."""
+
+    recipe: Annotated[Positional[str], arg(metavar="RECIPE")]
+    """File, or name of a packaged recipe. `finetune recipes` lists them."""
+
+
+TASKS = {"classify": Classify, "nli": Nli, "tag": Tag, "ner": Ner}
+
+
+def expand_recipe(arguments: list[str]) -> tuple[list[str], dict[str, TaskOptions]]:
+    """Load the recipe that the arguments name.
+
+    Returns:
+        The arguments, where `run RECIPE` became `TASK --recipe=RECIPE`, and the recipe's settings
+        as the defaults of that task.
+    """
+    name, rest = arguments[0], arguments[1:]
+    if name == "run" and not {"-h", "--help"} & {*rest}:
+        path = tyro.cli(Run, args=rest, prog="finetune run", return_unknown_args=True)[0].recipe
+        name = load_recipe(path).task
+        rest.remove(path)
+        rest = [f"--recipe={path}", *rest]
+    if name not in TASKS:
+        return arguments, {}
+    options, _ = tyro.cli(
+        TaskOptions, args=rest, prog=f"finetune {name}", return_unknown_args=True, add_help=False
+    )
+    if options.recipe is None:
+        return [name, *rest], {}
+    recipe = load_recipe(options.recipe)
+    if recipe.task != name:
+        raise UserError(f"{options.recipe} is a recipe for {recipe.task}, not {name}.")
+    if options.smoke:
+        recipe = recipe.smoke_recipe()
+    return [name, *rest], {name: TASKS[name](config=recipe.config())}
+
+
+def start(task: str, config: TrainConfig, options: TaskOptions) -> None:
+    """Train one run or several seeds, or show the plan."""
+    recipe_run = None
+    if options.recipe is not None:
+        recipe = load_recipe(options.recipe)
+        recipe_config = recipe.config()
+        if options.smoke:
+            recipe = recipe.smoke_recipe()
+        recipe_run = RecipeRun.of(recipe, config, recipe_config)
+    elif options.smoke:
+        raise UserError("--smoke needs a recipe: add --recipe FILE, or leave --smoke out.")
+    if options.seeds is not None:
+        if options.seeds < 1:
+            raise UserError(f"--seeds must be 1 or more, not {options.seeds}.")
+        if config.resume:
+            raise UserError(
+                "--seeds continues by itself after an interruption: leave --resume out."
+            )
+        if config.push_to_hub is not None:
+            raise UserError(
+                "--push-to-hub uploads a single run: leave it out with --seeds, and upload the "
+                "seed you choose with: finetune push RUN ID"
+            )
     quiet_libraries()
+    from finetune.runtime.launch import destroy_process_group
+
+    try:
+        if options.dry_run:
+            dry_run(task, config)
+        elif options.seeds is None:
+            train(task, config, recipe_run)
+        else:
+            train_seeds(task, config, options.seeds, recipe_run)
+    finally:
+        destroy_process_group()
+
+
+def train(task: str, config: TrainConfig, recipe_run: RecipeRun | None) -> None:
+    """Train a model; print its scores, how they compare with the recipe's, and its folder."""
+    from finetune.reporting import REPORT_FILE
     from finetune.reporting.hub_upload import push, require_login
     from finetune.runtime.launch import on_main_process
     from finetune.runtime.progress import clock
+    from finetune.training.environment import predict_command, resume_command
     from finetune.training.run_folder import with_run_folder
 
-    start = time.monotonic()
+    begin = time.monotonic()
     if (id := config.push_to_hub) is not None:
         on_main_process(lambda: require_login(id))
-    config = with_run_folder(config, name, recipe.name if recipe else None)
+    config = with_run_folder(config, task, recipe_run.recipe.name if recipe_run else None)
     folder = Path(config.out or "")
-
-    followed = follow(recipe, config, of_recipe)
-    trained = train_once(name, config, lambda: resume_command(str(folder)), followed)
+    trained = train_once(task, config, lambda: resume_command(str(folder)), recipe_run)
     if trained is None:
         return
     if trained.degenerate:
@@ -57,65 +201,132 @@ def train(
     for claim in trained.claims:
         print(claim.line())
     print(
-        f"{clock(time.monotonic() - start)} in all. Everything is in {folder}: README.md says what "
-        f"is what, {REPORT_FILE} shows it; the model is {folder / 'best'}."
+        f"{clock(time.monotonic() - begin)} in all. Everything is in {folder}: README.md explains "
+        f"its files, {REPORT_FILE} is the report; the model is {folder / 'best'}."
     )
     print(f"Try it: {predict_command(folder, trained.pairs)}")
     if id is not None:
         print(push(folder, id))
 
 
-def train_once(
-    name: str,
-    config: TrainConfig,
-    again: Callable[[], str],
-    followed: Followed | None,
-) -> Trained | None:
-    """Train in the folder that ``config.out`` names, leave there what people want to know, and
-    print the scores; None on processes that are not the main one.
+def train_seeds(task: str, config: TrainConfig, number: int, recipe_run: RecipeRun | None) -> None:
+    """Train several seeds; print the scores over the seeds and how they compare."""
+    from finetune.reporting import REPORT_FILE
+    from finetune.runtime.launch import is_main_process
+    from finetune.runtime.progress import clock
+    from finetune.training import seeds
+    from finetune.training.environment import command_line
+    from finetune.training.run_folder import RUNS, run_name
 
-    After Ctrl-C the program ends, once the command that ``again`` says has been named.
+    def announce(seed_config: TrainConfig, finished: bool) -> None:
+        if is_main_process():
+            kept = " is finished: kept" if finished else ""
+            print(f"seed {seed_config.seed}: {seed_config.out}{kept}")
+
+    begin = time.monotonic()
+    name = recipe_run.recipe.name if recipe_run else run_name(config, task)
+    folder = Path(config.out or RUNS / f"{name}-seeds")
+    results = seeds.train_seeds(
+        config,
+        number,
+        folder,
+        lambda seed_config: train_once(task, seed_config, command_line, recipe_run),
+        recipe_run=recipe_run,
+        on_start=announce,
+    )
+    if not is_main_process():
+        return
+    names = ("mean", "standard_deviation", "median", "minimum", "maximum")
+    rows = [
+        (f"{split} {score}", *(None if each[name] is None else float(each[name]) for name in names))
+        for split, scores in seeds.summarize(results.metrics).items()
+        for score, each in scores.items()
+        if ":" not in score  # scores of single types are only in the file
+    ]
+    if rows:
+        print_table(("score", "mean", "deviation", "median", "lowest", "highest"), rows)
+    for seed, reasons in results.degenerate.items():
+        print(f"seed {seed} is degenerate: {'; '.join(reasons)}")
+    for claim in results.verdicts():
+        print(claim.line())
+    report_run(folder)
+    print(
+        f"{clock(time.monotonic() - begin)} in all. Everything is in {folder}: "
+        f"{seeds.SEEDS_FILE} has the scores, {REPORT_FILE} is the report."
+    )
+
+
+@dataclass(frozen=True)
+class TrainedRun:
+    """The outcome of a run: scores and baselines by split, and how they compare.
+
+    ``degenerate`` has the reasons why the run counts as degenerate, ``claims`` the expected scores
+    of its recipe, ``pairs`` whether the model reads pairs of texts.
     """
+
+    metrics: Mapping[str, Mapping[str, float]]
+    baselines: Mapping[str, Baseline]
+    degenerate: Sequence[str]
+    claims: Sequence[Claim]
+    pairs: bool | None
+
+
+def train_once(
+    task_name: str,
+    config: TrainConfig,
+    resume_command: Callable[[], str],
+    recipe_run: RecipeRun | None,
+) -> TrainedRun | None:
+    """Train in the folder ``config.out``, write its README and report, and print the scores.
+
+    After Ctrl-C the program ends with exit code 130, and prints ``resume_command``.
+
+    Returns:
+        The outcome; None on all processes but the main one.
+    """
+    from finetune.reporting import write_run_readme
     from finetune.runtime.launch import make_accelerator
     from finetune.runtime.memory import memory_kept
     from finetune.runtime.precision import resolve_precision
     from finetune.runtime.progress import Reporter
     from finetune.runtime.signals import Interrupted
+    from finetune.tasks import load_task
+    from finetune.training.environment import environment
     from finetune.training.trainer import fit
 
     accelerator = make_accelerator(config)
-    main = accelerator.is_main_process
-    reporter = Reporter(quiet=not main)
-    task = load_task(config, name)
-    if followed:
-        followed.check_splits(task.splits[1:])
-    for line in (*described(task), *task.notes):
+    reporter = Reporter(quiet=not accelerator.is_main_process)
+    task = load_task(config, task_name)
+    if recipe_run:
+        recipe_run.check_splits(task.splits[1:])
+    for line in (*describe(task), *task.notes):
         reporter.say(line)
     try:
         with memory_kept():
             result = fit(task, config, accelerator, reporter)
-    except Interrupted as stopped:
-        reporter.say(f"{stopped}. Continue with: {again()}")
+    except Interrupted as interrupted:
+        reporter.say(f"{interrupted}. Continue with: {resume_command()}")
         sys.exit(130)
-    if not main:
+    if not accelerator.is_main_process:
         return None
     folder = Path(config.out or "")
     precision = resolve_precision(config, accelerator.device)
     about = environment(accelerator.device.type, precision)
-    trained = _judged(task, config, result.metrics, about, followed)
+    trained = judge_run(task, config, result.metrics, about, recipe_run)
+    baselines = {split: str(line) for split, line in trained.baselines.items()}
     write_run_readme(
         folder,
-        task=name,
+        task=task_name,
         config=config,
         labels=list(task.labels),
         pairs=task.pairs,
         metrics=result.metrics,
-        baselines=(lines := {split: str(line) for split, line in trained.baselines.items()}),
+        baselines=baselines,
         notes=result.notes,
         best_step=result.best_step,
         num_steps=result.num_steps,
     )
-    print(score_lines(result.metrics, lines))
+    print(score_lines(result.metrics, baselines))
     report_run(folder)
     return trained
 
@@ -127,6 +338,8 @@ def score_lines(
 
     Scores of single types (``span_f1_strict:PER``) are in metrics.json and README.md only.
     """
+    from finetune.reporting import format_score
+
     lines = []
     for split, values in metrics.items():
         scores = "  ".join(
@@ -141,10 +354,12 @@ def score_lines(
 
 
 def report_run(folder: Path) -> None:
-    """Write the report and the model card of finished runs; print why where that fails.
+    """Write the report and the model card of finished runs; print why if that fails.
 
     The run is finished either way, so that any failure here ends in one line.
     """
+    from finetune.reporting import write_run_report
+
     try:
         write_run_report(folder)
     except Exception as error:
@@ -156,48 +371,51 @@ def report_run(folder: Path) -> None:
         )
 
 
-def _judged(
+def judge_run(
     task: Task,
     config: TrainConfig,
     metrics: dict[str, dict[str, float]],
     about: dict[str, Any],
-    followed: Followed | None,
-) -> Trained:
-    """What the scores of a run come to; written to its folder, after what there is ``about`` its
-    environment."""
+    recipe_run: RecipeRun | None,
+) -> TrainedRun:
+    """Compare a run with its baselines and its recipe; write environment.json.
+
+    Args:
+        about: The environment of the run, to which the results are added.
+    """
+    from finetune.evaluation.baselines import degenerate, majority_baselines
+    from finetune.evaluation.verdicts import claims
+
     folder = Path(config.out or "")
     splits = {split: task.read(split) for split in task.splits}
     baselines = majority_baselines(splits, metrics)
-    failed = list(degenerate(folder, metrics, baselines, config.metric))
-    about = about | _facts(task, baselines) | {"degenerate": failed}
-    claimed: Sequence[Claim] = ()
-    if followed:
-        claimed = claims(
-            followed.recipe.expected,
+    reasons = list(degenerate(folder, metrics, baselines, config.metric))
+    data = getattr(task, "data", None)
+    about = about | {
+        "data": data.format if data else None,
+        "splits": {split: len(examples) for split, examples in splits.items()},
+        "baselines": {split: base._asdict() for split, base in baselines.items()},
+        "degenerate": reasons,
+    }
+    run_claims: Sequence[Claim] = ()
+    if recipe_run:
+        run_claims = claims(
+            recipe_run.recipe.expected,
             metrics,
-            followed.differing,
+            recipe_run.differing,
             task.fingerprint,
-            degenerate=bool(failed),
+            degenerate=bool(reasons),
         )
-        about["recipe"] = followed.record() | {"verdicts": [each.record() for each in claimed]}
+        verdicts = [claim.record() for claim in run_claims]
+        about["recipe"] = recipe_run.record() | {"verdicts": verdicts}
     text = json.dumps(about, indent=2, ensure_ascii=False) + "\n"
     (folder / "environment.json").write_text(text, encoding="utf-8")
-    return Trained(metrics, baselines, failed, claimed, task.pairs)
-
-
-def _facts(task: Task, baselines: Mapping[str, Baseline]) -> dict[str, Any]:
-    """What is known at the end of training only, for reports made later."""
-    data = getattr(task, "data", None)
-    return {
-        "data": data.format if data else None,
-        "splits": {split: len(task.read(split)) for split in task.splits},
-        "baselines": {split: base._asdict() for split, base in baselines.items()},
-    }
+    return TrainedRun(metrics, baselines, reasons, run_claims, task.pairs)
 
 
 def dry_run(name: str, config: TrainConfig) -> None:
-    """Print what a run would do: data, labels, lengths, steps, memory; nothing is trained."""
-    quiet_libraries()
+    """Print the plan of a run: data, labels, lengths, steps, memory and settings."""
+    from finetune.tasks import load_task
     from finetune.training.optimizer import Schedule
 
     task = load_task(config, name)
@@ -205,7 +423,7 @@ def dry_run(name: str, config: TrainConfig) -> None:
     encoded = task.encode(examples[:10_000])
     lengths = sorted(encoded.sequences.lengths.tolist())
     plan = Schedule.from_config(config, len(examples))
-    print("\n".join((*described(task), *task.notes)))
+    print("\n".join((*describe(task), *task.notes)))
     print(
         f"lengths in tokens: mean {statistics.fmean(lengths):.1f}, median "
         f"{lengths[len(lengths) // 2]}, 95 % {lengths[int(len(lengths) * 0.95)]}, longest "
@@ -221,12 +439,12 @@ def dry_run(name: str, config: TrainConfig) -> None:
         f"checkpoint every {plan.save_every:,}"
     )
     print(_memory(task, statistics.fmean(lengths)))
-    for field in config.__dataclass_fields__:
-        print(f"  {field}: {getattr(config, field)}")
+    for name, value in settings(config).items():
+        print(f"  {name}: {value}")
 
 
 def _memory(task: Task, mean_length: float) -> str:
-    """A guess at training memory: weights, gradients and moments, and kept activations."""
+    """Estimate the memory of training: weights, gradients, moments and activations."""
     import torch
     from transformers import AutoModel
 
@@ -245,10 +463,8 @@ def _memory(task: Task, mean_length: float) -> str:
     )
 
 
-def described(task: Task) -> list[str]:
-    """The data in a line or two: examples by split, labels."""
-    from finetune.types import shortened
-
+def describe(task: Task) -> list[str]:
+    """Return two lines about the data: examples by split, and labels."""
     counts = ", ".join(f"{split} {len(task.read(split)):,}" for split in task.splits)
     return [
         f"data: {task.config.data}: {counts}",

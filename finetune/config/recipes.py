@@ -1,23 +1,22 @@
-"""Recipes: a task's settings in a YAML file together with the scores they are known to reach.
+"""Recipes: YAML files with a task's settings and the scores that these settings reach.
 
-A recipe's keys are the fields of the task's configuration, plus ``task``, ``description``,
-``expected`` (a list of scores with their source) and ``smoke`` (overrides for a quick check). The
-file's settings become command-line arguments that stand before the user's own, so that one typed
-parser reads both and the command line wins.
+The keys of a recipe are the fields of the task's configuration, plus ``task``, ``description``,
+``expected`` (a list of scores with their source) and ``smoke`` (settings for a quick check).
 """
 
 from __future__ import annotations
 
 import dataclasses
 import glob
+import types
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 from finetune.config.expected_scores import Expected, read_expected
-from finetune.config.tasks import CONFIGS, RESULT_FREE, TrainConfig, flag, settings
+from finetune.config.tasks import CONFIGS, RENAMED, RESULT_FREE, TrainConfig, settings
 from finetune.types import UserError, perhaps, shortened
 
 OWN_KEYS = ("task", "description", "expected", "smoke")
@@ -25,7 +24,7 @@ OWN_KEYS = ("task", "description", "expected", "smoke")
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """The content of one recipe file."""
+    """The content of one recipe file; ``settings`` and ``smoke`` have the types of the fields."""
 
     path: Path
     task: str
@@ -33,44 +32,49 @@ class Recipe:
     description: str = ""
     expected: tuple[Expected, ...] = ()
     smoke: Mapping[str, Any] = field(default_factory=dict)
-    quick: bool = False
-    """Whether this is the quick check of a recipe, with its ``smoke`` settings."""
+    is_smoke: bool = False
+    """Whether this is the quick check of a recipe, with its ``smoke`` settings applied."""
 
     @property
     def name(self) -> str:
-        """The name of its runs where none is given: task and file."""
-        return f"{self.task}-{self.path.stem}{'-smoke' if self.quick else ''}"
+        """The name of the recipe's runs: its task and the name of its file."""
+        return f"{self.task}-{self.path.stem}{'-smoke' if self.is_smoke else ''}"
 
-    def quickly(self) -> Recipe:
-        """The recipe with its settings for a quick check, and runs of another name; raises
-        ValueError where it has none."""
+    def config(self) -> TrainConfig:
+        """Return the configuration; raises UserError if a value is out of range."""
+        try:
+            return CONFIGS[self.task](**self.settings)
+        except UserError as error:
+            raise UserError(f"{self.path}: {error}") from error
+
+    def smoke_recipe(self) -> Recipe:
+        """Return the recipe with its ``smoke`` settings; raises UserError if it has none."""
         if not self.smoke:
             raise UserError(
                 f"{self.path} has no `smoke` settings for a quick check: add some, such as "
                 "`smoke: {steps: 3}`, or leave --smoke out."
             )
-        settings = {**self.settings, **self.smoke}
-        return dataclasses.replace(self, settings=settings, quick=True)
-
-    @property
-    def arguments(self) -> list[str]:
-        """The settings as command-line arguments."""
-        return to_arguments(self.settings)
+        return dataclasses.replace(self, settings={**self.settings, **self.smoke}, is_smoke=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Followed:
-    """A recipe that a run follows, and the settings in which it does not."""
+class RecipeRun:
+    """The recipe that a run follows, and the settings in which the run differs from it."""
 
     recipe: Recipe
     differing: tuple[str, ...]
 
-    def record(self) -> dict[str, Any]:
-        """Which recipe it is, to be found again."""
+    @classmethod
+    def of(cls, recipe: Recipe, config: TrainConfig, recipe_config: TrainConfig) -> RecipeRun:
+        """Compare the configuration of a run with that of its recipe; the seed may differ."""
+        return cls(recipe, tuple(changed(settings(config), recipe_config, "seed")))
+
+    def record(self) -> dict[str, str]:
+        """Return the name and path of the recipe."""
         return {"name": self.recipe.name, "path": str(self.recipe.path.absolute())}
 
     def check_splits(self, splits: Collection[str]) -> None:
-        """Refuse a score of a split that the recipe's data do not have."""
+        """Raise UserError if a score is expected on a split that the recipe's data lack."""
         if "data" in self.differing:
             return
         for entry in self.recipe.expected:
@@ -81,67 +85,97 @@ class Followed:
                 )
 
 
-def follow(
-    recipe: Recipe | None, config: TrainConfig, of_recipe: TrainConfig | None
-) -> Followed | None:
-    """How a configuration follows the recipe that it began with, if there is one."""
-    if recipe is None or of_recipe is None:
-        return None
-    return Followed(recipe, tuple(changed(settings(config), of_recipe, "seed")))
+def changed(saved: Mapping[str, Any], config: TrainConfig, *free: str) -> list[str]:
+    """Return the settings that make scores incomparable and differ from a saved configuration.
+
+    Args:
+        saved: Settings of a run's config.json; a missing setting counts as its default.
+        config: The configuration to compare with.
+        free: Settings that may differ.
+    """
+    saved = {RENAMED.get(name, name): value for name, value in saved.items()}
+    names = [
+        f.name for f in dataclasses.fields(config)
+        if f.name not in RESULT_FREE and f.name not in free
+    ]  # fmt: skip
+    now, unset = settings(config), settings(type(config)())
+    return [name for name in names if saved.get(name, unset[name]) != now[name]]
 
 
-def load_recipe(path: str | Path) -> Recipe:
-    """Read and check a recipe; raises ValueError that names the file, the line and the key."""
-    path = _located(Path(path))
-    if not path.is_file():
-        raise UserError(f"{path}: no such recipe file. `finetune recipes` lists those there are.")
-    content, lines = _read(path)
-    where = _Where(path, lines)
-    task = content.get("task")
-    if task not in CONFIGS:
-        raise UserError(
-            f"{where('task')}: task is {task!r}, legal are {', '.join(CONFIGS)}."
-            f"{perhaps(str(task), CONFIGS)}"
-        )
-    settings = {key: value for key, value in content.items() if key not in OWN_KEYS}
-    smoke = content.get("smoke") or {}
-    if not isinstance(smoke, dict):
-        raise UserError(f"{where('smoke')}: smoke is a mapping of settings, not {smoke!r}.")
-    _check_settings(where, task, settings)
-    _check_settings(where, task, smoke, "smoke")
-    expected = content.get("expected") or []
-    if not isinstance(expected, list):
-        raise UserError(f"{where('expected')}: `expected` is a list of scores, not {expected!r}.")
-    scores = tuple(
-        read_expected(where("expected", n), task, settings.get("problem"), entry)
-        for n, entry in enumerate(expected)
-    )
-    description = str(content.get("description", "")).strip()
-    return Recipe(path, task, settings, description, scores, smoke)
-
-
-def packaged() -> Path:
+def packaged_recipes() -> Path:
     """Return the folder of recipes: inside an installed package, or at the top of a checkout."""
     package = Path(str(resources.files("finetune")))
     installed = package / "recipes"
     return installed if installed.is_dir() else package.parent / "recipes"
 
 
-def _located(path: Path) -> Path:
-    """The file itself, or where there is none the packaged recipe of that path or bare name."""
+def find_recipes(folder: str | Path) -> list[Path]:
+    """Return all recipe files below a folder, sorted; a missing `recipes` is the packaged one."""
+    folder = Path(folder)
+    if not folder.exists() and folder == Path("recipes"):
+        folder = packaged_recipes()
+    return sorted(folder.rglob("*.yaml"))
+
+
+def load_recipe(path: str | Path) -> Recipe:
+    """Read and check a recipe.
+
+    Args:
+        path: A file, or the path or bare name of a packaged recipe, such as ``mnli-roberta-base``.
+
+    Raises:
+        UserError: With the file, the line and the key that is wrong.
+    """
+    path = _locate(Path(path))
+    if not path.is_file():
+        raise UserError(f"{path}: no such recipe file. `finetune recipes` lists the recipes.")
+    content, lines = _read(path)
+    where = _Location(path, lines)
+    task = content.get("task")
+    if task not in CONFIGS:
+        raise UserError(
+            f"{where('task')}: task is {task!r}, legal are {', '.join(CONFIGS)}."
+            f"{perhaps(str(task), CONFIGS)}"
+        )
+    values = {key: value for key, value in content.items() if key not in OWN_KEYS}
+    smoke = content.get("smoke") or {}
+    if not isinstance(smoke, dict):
+        raise UserError(f"{where('smoke')}: smoke must be a mapping of settings, not {smoke!r}.")
+    expected = content.get("expected") or []
+    if not isinstance(expected, list):
+        raise UserError(
+            f"{where('expected')}: `expected` must be a list of scores, not {expected!r}."
+        )
+    scores = tuple(
+        read_expected(where("expected", n), task, values.get("problem"), entry)
+        for n, entry in enumerate(expected)
+    )
+    return Recipe(
+        path,
+        task,
+        _typed_settings(where, task, values),
+        str(content.get("description", "")).strip(),
+        scores,
+        _typed_settings(where, task, smoke, "smoke"),
+    )
+
+
+def _locate(path: Path) -> Path:
+    """Return the file itself, else the packaged recipe of that path or bare name."""
     if path.is_file() or path.is_absolute():
         return path
     inside = path.relative_to("recipes") if path.parts[:1] == ("recipes",) else path
     name = inside.name if inside.suffix == ".yaml" else f"{inside.name}.yaml"
-    found = sorted(packaged().rglob(glob.escape(str(inside.parent / name))))
+    folder = packaged_recipes()
+    found = sorted(folder.rglob(glob.escape(str(inside.parent / name))))
     if len(found) > 1:
-        listed = " or ".join(str(other.relative_to(packaged()).with_suffix("")) for other in found)
-        raise UserError(f"{path}: there are several recipes of that name: write {listed}.")
+        listed = " or ".join(str(other.relative_to(folder).with_suffix("")) for other in found)
+        raise UserError(f"{path}: several recipes have that name: write {listed}.")
     return found[0] if found else path
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[tuple[Any, ...], int]]:
-    """The content of a YAML file, and the line of every key and list item by its path."""
+    """Return the content of a YAML file, and the line of every key and list item by its path."""
     import yaml
 
     try:
@@ -162,7 +196,7 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[tuple[Any, ...], int]]:
 
 
 def _lines(path: Path, node: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple[Any, int]]:
-    """Paths of keys and items with their lines, from 1; ValueError for a key that stands twice."""
+    """Yield the paths of keys and items with their lines; raises UserError for a repeated key."""
     kind = getattr(node, "id", None)
     seen = set()
     for number, item in enumerate(node.value if kind in ("mapping", "sequence") else ()):
@@ -170,13 +204,13 @@ def _lines(path: Path, node: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple
         name = key.value if kind == "mapping" else number
         line = key.start_mark.line + 1
         if kind == "mapping" and name in seen:
-            raise UserError(f"{path}:{line}: {name!r} stands twice: keep one.")
-        seen.add(name if kind == "mapping" else number)
+            raise UserError(f"{path}:{line}: the key {name!r} occurs twice: keep one.")
+        seen.add(name)
         yield (*above, name), line
         yield from _lines(path, value, (*above, name))
 
 
-class _Where(NamedTuple):
+class _Location(NamedTuple):
     """``file:line`` of a key or item of a recipe."""
 
     path: Path
@@ -186,50 +220,53 @@ class _Where(NamedTuple):
         return f"{self.path}:{self.lines[keys]}" if keys in self.lines else str(self.path)
 
 
-def find_recipes(folder: str | Path) -> list[Path]:
-    """All recipe files below a folder, sorted."""
-    folder = Path(folder)
-    if not folder.exists() and folder == Path("recipes"):
-        folder = packaged()
-    return sorted(folder.rglob("*.yaml"))
-
-
-def to_arguments(settings: Mapping[str, Any]) -> list[str]:
-    """A mapping of settings as command-line arguments."""
-    arguments: list[str] = []
-    for name, value in settings.items():
-        if isinstance(value, bool):
-            arguments.append(flag(name) if value else "--no-" + name.replace("_", "-"))
-        elif isinstance(value, list | tuple):
-            arguments += [flag(name), *map(str, value)]
-        else:
-            arguments.append(f"{flag(name)}={value}")  # a value may begin with a dash
-    return arguments
-
-
-def changed(saved: Mapping[str, Any], config: TrainConfig, *free: str) -> list[str]:
-    """The settings that make scores incomparable and of which a saved configuration (as in a run's
-    config.json) has other values; one it lacks had its default. ``free`` may differ."""
-    names = [
-        f.name for f in dataclasses.fields(config)
-        if f.name not in RESULT_FREE and f.name not in free
-    ]  # fmt: skip
-    now, unset = settings(config), settings(type(config)())
-    return [name for name in names if saved.get(name, unset[name]) != now[name]]
-
-
-def _check_settings(where: _Where, task: str, values: Mapping[str, Any], *above: str) -> None:
-    """Refuse keys that are no settings of the task, and values that no setting can have."""
-    legal = [f.name for f in dataclasses.fields(CONFIGS[task])]
+def _typed_settings(
+    where: _Location, task: str, values: Mapping[str, Any], *above: str
+) -> dict[str, Any]:
+    """Return the settings with the types of the task's fields; raises UserError otherwise."""
+    hints = get_type_hints(CONFIGS[task])
+    typed = {}
     for key, value in values.items():
-        if key not in legal:
+        location = where(*above, key)
+        key = RENAMED.get(key, key)
+        if key not in hints:
             raise UserError(
-                f"{where(*above, key)}: unknown setting {key!r} for task {task}."
-                f"{perhaps(str(key), legal)} Legal are {shortened(legal, 50)}."
+                f"{location}: unknown setting {key!r} for task {task}."
+                f"{perhaps(str(key), hints)} Legal are {shortened(hints, 50)}."
             )
-        parts = value if isinstance(value, list) else [value]
-        if not all(isinstance(part, _SCALARS) for part in parts):
-            raise UserError(f"{where(*above, key)}: {key} is a value or a list, not {value!r}.")
+        typed[key] = _typed(f"{location}: {key}", value, hints[key])
+    return typed
 
 
-_SCALARS = (str, int, float, bool, type(None))
+def _typed(name: str, value: Any, hint: Any) -> Any:
+    """Convert a YAML value to the type of a field: YAML 1.1 reads 1e-5 as text, on as true."""
+    options = get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    if value is None and type(None) in options:
+        return None
+    if get_origin(hint) is tuple:
+        return tuple(
+            _typed(name, item, str) for item in (value if isinstance(value, list) else [value])
+        )
+    if get_origin(hint) is Literal:
+        choices = get_args(hint)
+        if isinstance(value, bool) and "on" in choices:
+            value = "on" if value else "off"
+        if value not in choices:
+            raise UserError(
+                f"{name} must be one of {', '.join(choices)}, not {value!r}."
+                f"{perhaps(str(value), choices)}"
+            )
+        return value
+    for kind, wanted in _SCALARS.items():
+        if kind not in options:
+            continue
+        if isinstance(value, bool) == (kind is bool) and isinstance(value, str | int | float):
+            try:
+                return value if kind is bool else kind(str(value))
+            except ValueError:
+                pass  # float("many")
+        raise UserError(f"{name} must be {wanted}, not {value!r}.")
+    raise TypeError(f"{name}: no conversion to {hint}")
+
+
+_SCALARS = {float: "a number", int: "a whole number", bool: "true or false", str: "text"}

@@ -1,52 +1,55 @@
-"""Every setting of a run, with its meaning under it.
+"""The settings of a run: one dataclass for each task.
 
-The strings under the fields are the command line's help, the recipe keys' documentation and the
-README's option table; nothing else documents an option. Fields are scalars, literals and tuples,
-so that a YAML file and a command line can say all of them.
+The strings under the fields are the help of the command line, the documentation of recipe keys and
+the tables of docs/cli.md. Fields are scalars, literals and tuples of strings, so that a YAML file
+and a command line can set all of them.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_type_hints
 
-from finetune.config.context import ContextSetting
 from finetune.types import UserError
 
+DEFAULT_MODEL = "roberta-base"
+"""The encoder of runs that set neither --model nor --init-from."""
 MAX_TOKENS, MAX_TOKENS_ON_CUDA = 4096, 32_768
-"""Tokens per forward pass where none are said; on a GPU large enough for most optimizer batches, as
-launches cost more there than rows."""
+"""Default tokens per forward pass. On a GPU, most optimizer batches then fit into one pass: the
+launches of a second one cost more than its rows."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
-    """Settings that every task has."""
+    """Settings of every task."""
 
-    model: str = "roberta-base"
+    model: str | None = None
     """Pretrained encoder: a hub id, a short name such as `roberta-base`, a local folder, or
-    `minilm` (the small encoder of the extra `offline`)."""
+    `minilm` (the small encoder of the extra `offline`). Unset is `roberta-base`, or the encoder of
+    --init-from."""
     revision: str | None = None
-    """Commit or tag of the hub model; unset takes the newest and records which it was."""
+    """Commit or tag of the hub model; unset takes the newest and records its commit."""
     init_from: str | None = None
-    """Begin with the encoder of this run folder, saved model or hub id. Its head is taken too if it
-    is of the same kind and knows all the new labels by name; else, and with `ner`, it is fresh.
-    `--model` is not needed then, and must be of the same shape if given."""
+    """Start from the encoder of this run folder, saved model or hub id. Its head is reused if it
+    is of the same kind and has all the new labels by name; otherwise, and always with `ner`, the
+    head is new. A --model given as well must have the same architecture."""
     data: str = ""
     """A folder with train/validation/test files, one file, `train=FILE,test=FILE`, a folder
     written by datasets' save_to_disk, or a hub data set (`mnli`, `nyu-mll/glue:mrpc`)."""
     columns: tuple[str, ...] = ()
-    """Which columns to read where the names cannot be guessed, as `role=column`: roles are text,
-    pair and label, or words, tags, spans and document. Columns without a header count from 0."""
+    """Columns to read if their names are not recognized, as `role=column`: roles are text, pair
+    and label, or words, tags, spans and document. Columns without a header count from 0."""
     limit: int | None = None
     """Train on the first N training examples only."""
     out: str | None = None
     """Run folder; unset makes a new one under `runs/`."""
     epochs: float | None = None
-    """Passes over the training data; unset is 3, and up to 10 where the data is so small that 3
-    make fewer than 500 steps (few steps are what makes small runs unstable)."""
+    """Passes over the training data; unset is 3, or up to 10 if 3 passes make fewer than 500 steps
+    (runs of few steps are unstable)."""
     steps: int | None = None
-    """Optimizer steps; set, it takes the place of --epochs."""
+    """Optimizer steps, in place of --epochs."""
     batch_size: int = 32
     """Examples per optimizer step, over all devices together."""
     max_tokens: int | None = None
@@ -55,7 +58,7 @@ class TrainConfig:
     max_length: int | None = None
     """Longest sequence in tokens; unset takes the model's limit, at most 512."""
     overlap: int | None = None
-    """Tokens that neighbouring windows of an input over --max-length share; unset is 64, at most
+    """Tokens that neighboring windows of an input over --max-length share; unset is 64, at most
     half of --max-length."""
     lr: float | None = None
     """Peak learning rate of the encoder; unset is 2e-5, and 1e-4 for small encoders (narrower
@@ -63,33 +66,34 @@ class TrainConfig:
     head_lr: float | None = None
     """Peak learning rate of the newly added head; unset is the same as --lr."""
     layer_decay: float = 1.0
-    """Factor on the learning rate for each layer further down; 1 is none, 0.8 to 0.9 is usual."""
+    """Factor on the learning rate for each layer further down: 1 is no decay, 0.8 to 0.9 is
+    usual."""
     warmup: float = 0.1
-    """Steps of linear warm-up; below 1 a share of all steps. Linear decay to 0 follows."""
+    """Steps of linear warm-up, or below 1 a fraction of all steps. Linear decay to 0 follows."""
     weight_decay: float = 0.01
     """Decoupled weight decay, on weight matrices only (not on biases and norms)."""
     adam_beta2: float = 0.999
-    """Decay of Adam's mean of squared gradients; some sources use 0.98."""
+    """Decay of Adam's mean of squared gradients; some papers use 0.98."""
     adam_epsilon: float = 1e-8
-    """What Adam adds to the root of that mean; some sources use 1e-6."""
+    """Constant that Adam adds to the root of that mean; some papers use 1e-6."""
     clip: float = 1.0
-    """Largest gradient norm; 0 does not clip."""
+    """Largest gradient norm; 0 turns clipping off."""
     seed: int = 1
-    """Seed of the head's first weights, the data order and dropout."""
+    """Seed of the head's initial weights, the data order and dropout."""
     precision: Literal["auto", "bf16", "fp32"] = "auto"
-    """Arithmetic of the forward pass; weights stay float32. `auto` is bf16 where the hardware
-    has it."""
+    """Arithmetic of the forward pass; weights stay float32. `auto` is bf16 if the hardware
+    supports it."""
     batching: Literal["auto", "packed", "padded"] = "auto"
-    """Whether sequences share one row without padding; `auto` packs wherever the model family
+    """Pack sequences into one row without padding, or pad them; `auto` packs if the model family
     allows it. Never changes results."""
-    active_vocabulary: Literal["auto", "on", "off"] = "auto"
-    """Whether only the embeddings of pieces that occur in the data are trained, and the others
-    decay as they would: `auto` does where under 60 % occur. Never changes results."""
+    sparse_embeddings: Literal["auto", "on", "off"] = "auto"
+    """Train only the embeddings of subwords that occur in the data, and apply weight decay to the
+    others at once when they are saved; `auto` is on if under 60 % occur. Never changes results."""
     freeze: str = "none"
-    """Weights that stay as they are: `none`, `embeddings`, `all` (the whole encoder), or N (the
-    embeddings and the N lowest layers)."""
+    """Weights to keep fixed: `none`, `embeddings`, `all` (the whole encoder), or N (the embeddings
+    and the N lowest layers)."""
     metric: str | None = None
-    """Validation metric that chooses the best model; unset takes the task's own."""
+    """Validation metric that selects the best model; unset takes the task's default."""
     eval_every: int | None = None
     """Steps between evaluations on the validation split; unset is once an epoch."""
     save_every: int | None = None
@@ -101,14 +105,15 @@ class TrainConfig:
     track: Literal["none", "tensorboard", "wandb", "trackio"] = "none"
     """Also send losses and scores to this tracker."""
     push_to_hub: str | None = None
-    """Upload the best model, with its model card, to this id on the Hugging Face hub when training
-    has ended; whether you are signed in is looked at before it starts. `finetune push` does so
-    later."""
+    """Upload the best model with its model card to this id on the Hugging Face hub after training.
+    The run checks before training that you are signed in. `finetune push` uploads later."""
     trust_remote_code: bool = False
     """Allow a model's own Python code from the hub to run."""
 
     def __post_init__(self) -> None:
-        """Check ranges; every error names the flag and what to write."""
+        """Raise UserError for a value out of range; an unset model becomes the default."""
+        if self.model is None and self.init_from is None:
+            object.__setattr__(self, "model", DEFAULT_MODEL)
         positive = ("batch_size", "layer_decay", "adam_epsilon")
         optional = (
             "epochs", "lr", "limit", "steps", "max_tokens", "max_length", "head_lr", "eval_every",
@@ -123,8 +128,7 @@ class TrainConfig:
         self._require(0 <= self.adam_beta2 < 1, "adam_beta2", "0 or more and below 1")
         legal = self.freeze in ("none", "embeddings", "all") or self.freeze.isdecimal()
         self._require(legal, "freeze", "none, embeddings, all, or a number of layers")
-        for item in self.columns:
-            self._require("=" in item, "columns", "role=column, for instance text=sentence", item)
+        column_map(self.columns)
         limits = self.max_length, self.max_tokens
         if None not in limits and limits[0] > limits[1]:  # type: ignore[operator]
             raise UserError(
@@ -132,42 +136,42 @@ class TrainConfig:
                 "sequence must fit into a forward pass): raise --max-tokens."
             )
 
-    def _require(self, legal: bool, name: str, what: str, value: Any = None) -> None:
+    def _require(self, legal: bool, name: str, wanted: str, value: Any = None) -> None:
         if not legal:
             value = getattr(self, name) if value is None else value
-            raise UserError(f"{flag(name)} must be {what}, not {value!r}.")
+            raise UserError(f"{flag(name)} must be {wanted}, not {value!r}.")
 
     def tokens_on(self, device: str) -> int:
-        """Tokens per forward pass on a kind of device (``cpu``, ``cuda``, …)."""
+        """Return the tokens per forward pass on a type of device (``cpu``, ``cuda``, …)."""
         return self.max_tokens or (MAX_TOKENS_ON_CUDA if device == "cuda" else MAX_TOKENS)
 
     @property
     def column_map(self) -> dict[str, str]:
         """The --columns as a mapping from role to column name."""
-        return dict(item.split("=", 1) for item in self.columns)
+        return column_map(self.columns)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TextConfig(TrainConfig):
-    """Settings of the tasks that label whole texts or pairs of texts."""
+    """Settings of the tasks that label texts or pairs of texts."""
 
     class_weights: str = "none"
     """Weight of each class in the loss: `none`, `auto` (inverse frequency), or `a=1,b=2.5`."""
     long_text: Literal["truncate", "window", "error"] = "truncate"
-    """What happens to texts over --max-length: cut at the end and counted, read in overlapping
-    windows whose scores are averaged, or refused."""
+    """Treatment of texts over --max-length: cut their end and count them, read them in overlapping
+    windows and average the scores, or stop with an error."""
     classifier_dropout: float | None = None
     """Dropout before the classifier; unset is the model's own."""
     calibrate: Literal["none", "temperature"] = "none"
-    """Fit on the validation split a temperature that divides all logits, so that probabilities say
-    how often answers are right; the best label stays the best. It is kept with the task: `finetune
+    """Fit on the validation split a temperature that divides all logits, so that probabilities
+    match the accuracy; predicted labels do not change. It is saved with the task: `finetune
     predict` applies it, pipelines of transformers and ONNX graphs do not."""
 
     def __post_init__(self) -> None:
-        """Check ranges."""
+        """Raise UserError for a value out of range."""
         super().__post_init__()
-        share = self.classifier_dropout
-        self._require(share is None or 0 <= share < 1, "classifier_dropout", "0 to below 1")
+        dropout = self.classifier_dropout
+        self._require(dropout is None or 0 <= dropout < 1, "classifier_dropout", "0 to below 1")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,12 +180,13 @@ class ClassifyConfig(TextConfig):
 
     data: str = "sst2"
     problem: Literal["auto", "single", "multi", "regression"] = "auto"
-    """One label of several, any number of labels, or a number; `auto` looks at the labels."""
+    """Predict one of several labels, any number of labels, or a number; `auto` decides by the
+    training labels."""
     threshold: float = 0.5
-    """Probability (after --calibrate) from which a label applies, with several labels."""
+    """Lowest probability (after --calibrate) of a predicted label, with `--problem multi`."""
 
     def __post_init__(self) -> None:
-        """Check ranges."""
+        """Raise UserError for a value out of range."""
         super().__post_init__()
         self._require(0 < self.threshold < 1, "threshold", "between 0 and 1")
 
@@ -194,75 +199,97 @@ class NliConfig(TextConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TagConfig(ContextSetting, TrainConfig):
+class WordConfig(TrainConfig):
+    """Settings of the tasks that read sentences as words."""
+
+    context: str = "none"
+    """Words of neighboring sentences of the same document to read with each sentence, on both
+    sides and without separators. They get no prediction and no loss. `none`; N, whole words of at
+    most N subwords on each side; or `doc`, which fills both sides evenly up to --max-length.
+    Sentences over --max-length are read in windows without context."""
+
+    def __post_init__(self) -> None:
+        """Raise UserError for a value out of range; a number of subwords becomes text."""
+        if type(self.context) is int:  # from Python or YAML
+            object.__setattr__(self, "context", str(self.context))
+        is_count = self.context.isascii() and self.context.isdecimal() and int(self.context) > 0
+        self._require(
+            self.context in ("none", "doc") or is_count,
+            "context",
+            "none, doc, or the number of subwords on each side, 1 or more",
+        )
+        super().__post_init__()
+
+
+@dataclass(frozen=True, kw_only=True)
+class TagConfig(WordConfig):
     """Word tagging: named entities, parts of speech, chunks."""
 
     data: str = "conll2003"
     scheme: Literal["auto", "IO", "BIO", "BIOES"] = "auto"
-    """Tag scheme to train in; `auto` is BIO for spans and the tags as they are for the rest."""
-    label_pieces: Literal["first", "all"] = "first"
-    """Train on each word's first piece, or on all (where `B-` continues as `I-`)."""
+    """Tag scheme for training; `auto` is BIO for spans, and leaves other tags as they are."""
+    label_subwords: Literal["first", "all"] = "first"
+    """Train on each word's first subword, or on all of them (`B-` continues as `I-`)."""
     word_score: Literal["first", "mean", "max"] = "first"
-    """A word's scores: its first piece's, or over its pieces the mean of log-probabilities or
-    the largest probability."""
+    """Scores of a word: those of its first subword, or over its subwords the mean of the
+    log-probabilities or the largest probability."""
     decoding: Literal["constrained", "greedy"] = "constrained"
-    """The best sequence of tags that the scheme allows (Viterbi), or the best tag of each word
-    alone. Tags that are no spans are the same under both."""
+    """Predict the most probable tag sequence that the scheme allows (Viterbi), or the most probable
+    tag of each word. Both agree for tags without a span scheme."""
     calibrate: Literal["none", "temperature"] = "none"
-    """Fit on the validation split a temperature that divides all logits, so that probabilities say
-    how often answers are right; the tags stay as they are. It is kept with the task: `finetune
-    predict` applies it, pipelines of transformers and ONNX graphs do not."""
+    """Fit on the validation split a temperature that divides all logits, so that probabilities
+    match the accuracy; predicted tags do not change. It is saved with the task: `finetune predict`
+    applies it, pipelines of transformers and ONNX graphs do not."""
     crf: bool = False
-    """Score whole sequences of tags with a linear-chain CRF over words; its best legal sequence
-    is the answer."""
+    """Score tag sequences with a linear-chain CRF over words, and predict the best legal one."""
     crf_lr: float | None = None
-    """Peak learning rate of the CRF's transitions; unset is 0.05 (they start at 0 and have few
-    weights)."""
+    """Peak learning rate of the CRF's transitions; unset is 0.05 (they are few weights and start
+    at 0)."""
 
     def __post_init__(self) -> None:
-        """Check ranges, and that the CRF goes with the rest."""
+        """Raise UserError for a value out of range or one that the CRF cannot use."""
         super().__post_init__()
         if self.crf_lr is not None:
             self._require(self.crf_lr > 0, "crf_lr", "above 0")
             self._require(self.crf, "crf_lr", "left out without --crf")
         if self.crf:
-            self._require(self.label_pieces == "first", "label_pieces", "first with --crf")
+            self._require(self.label_subwords == "first", "label_subwords", "first with --crf")
             self._require(self.word_score == "first", "word_score", "first with --crf")
             self._require(self.decoding != "greedy", "decoding", "constrained with --crf")
             self._require(self.calibrate == "none", "calibrate", "none with --crf")
 
 
 @dataclass(frozen=True, kw_only=True)
-class NerConfig(ContextSetting, TrainConfig):
-    """Named entities as labelled spans of words, nested ones too."""
+class NerConfig(WordConfig):
+    """Named entities as labeled spans of words, also nested ones."""
 
     data: str = "conll2003"
     head_lr: float | None = None
-    """Peak learning rate of the newly added head; unset is 10 times that of the encoder (its
-    networks are larger than a classifier, and start from nothing)."""
+    """Peak learning rate of the newly added head; unset is 10 times that of the encoder (the span
+    networks are larger than a classifier and start from random weights)."""
     representation: Literal["boundary", "ffn", "attention", "biaffine"] = "boundary"
-    """What a span is scored from: its first and last word and the mean of its words; the same
-    with networks of their own for start and end; with attention over its words in place of the
-    mean; or start times end (biaffine)."""
+    """Vector of a span: its first and last word and the mean of its words (`boundary`); the same
+    with separate networks for start and end (`ffn`); with attention over its words in place of the
+    mean (`attention`); or start times end (`biaffine`)."""
     word_vectors: Literal["first", "mean"] = "first"
-    """A word's vector: that of its first piece, or the mean over its pieces."""
+    """Vector of a word: that of its first subword, or the mean over its subwords."""
     max_width: int | None = None
-    """Widest candidate span in words; unset is the width that holds 99.5 % of the training spans
-    (biaffine: no limit)."""
+    """Widest candidate span in words; unset is the width that covers 99.5 % of the training spans
+    (`biaffine`: no limit)."""
     multi_label: bool = False
-    """Let one extent have several labels: a sigmoid for each type instead of a softmax over the
-    types and none."""
+    """Allow several labels for the same words: a sigmoid for each type in place of a softmax over
+    the types and "no span"."""
     negatives: float = 1.0
-    """Share of the candidates without a label that each training step learns from, drawn anew."""
+    """Fraction of the unlabeled candidates that each training step samples."""
     calibrate: Literal["none", "one", "types"] = "none"
-    """Choose on the validation split the probability from which a span is one: the same for
-    all types or one for each; `none` is 0.5 (more likely than no span)."""
+    """Choose on the validation split the lowest probability of a predicted span: one for all types
+    (`one`) or one for each (`types`); `none` is 0.5 (more likely than no span)."""
     decoding: Literal["auto", "flat", "nested", "overlapping"] = "auto"
-    """Which spans may stand together: none that share a word, none that cross, or any. The most
-    probable such set is the answer. `auto` is nested where training spans overlap, else flat."""
+    """Overlaps to allow: no two spans share a word (`flat`), none cross (`nested`), or any. The
+    most probable such set is predicted. `auto` is nested if training spans overlap, else flat."""
 
     def __post_init__(self) -> None:
-        """Check ranges."""
+        """Raise UserError for a value out of range."""
         super().__post_init__()
         self._require(self.max_width is None or self.max_width > 0, "max_width", "above 0")
         self._require(0 < self.negatives <= 1, "negatives", "above 0 and at most 1")
@@ -283,34 +310,54 @@ CONFIGS: dict[str, type[TrainConfig]] = {
 """The configuration class of each task."""
 
 RESULT_FREE = frozenset({"out", "resume", "track", "save_every", "trust_remote_code"}) | {
-    "push_to_hub", "max_tokens", "batching", "active_vocabulary"
+    "push_to_hub", "max_tokens", "batching", "sparse_embeddings"
 }  # fmt: skip
-"""Settings that cannot change what a run computes; all others make results incomparable."""
-
+"""Settings that cannot change the results of a run; all others make runs incomparable."""
+RENAMED = {"active_vocabulary": "sparse_embeddings", "label_pieces": "label_subwords"}
+"""Old names of settings, and their new names; the old ones are accepted for one release."""
 REMOVED = frozenset({"cuda_graphs"})
-"""Settings that models saved by earlier versions may have; they never changed results."""
+"""Settings that runs of earlier versions may contain; they never changed results."""
 
 
 def flag(name: str) -> str:
-    """The command line's spelling of a field: ``batch_size`` is ``--batch-size``."""
+    """Return the option of a field: ``batch_size`` is ``--batch-size``."""
     return "--" + name.replace("_", "-")
 
 
+def column_map(columns: Sequence[str]) -> dict[str, str]:
+    """Return `role=column` items as a mapping; raises UserError for an item of another form."""
+    for item in columns:
+        if "=" not in item:
+            raise UserError(
+                f"--columns must be role=column, for instance text=sentence, not {item!r}."
+            )
+    return dict(item.split("=", 1) for item in columns)
+
+
+def max_context_subwords(context: str, max_length: int) -> int:
+    """Return the most subwords of context on one side; 0 for ``none``."""
+    return {"none": 0, "doc": max_length}[context] if context.isalpha() else int(context)
+
+
 def choices(config: type[TrainConfig], name: str) -> tuple[str, ...]:
-    """The legal values of a field of a configuration class that takes one of several names; none
-    where there is no such field."""
+    """Return the legal values of a ``Literal`` field; none if there is no such field."""
     return get_args(get_type_hints(config).get(name))
 
 
 def settings(config: TrainConfig) -> dict[str, Any]:
-    """The configuration as plain JSON values, in field order."""
+    """Return the configuration as plain JSON values, in field order."""
     return {
         name: list(value) if isinstance(value, tuple) else value
         for name, value in dataclasses.asdict(config).items()
     }
 
 
-def from_settings(config: type[TrainConfig], values: dict[str, Any]) -> TrainConfig:
-    """The inverse of ``settings``; settings that were removed since are ignored."""
-    kept = {name: value for name, value in values.items() if name not in REMOVED}
-    return config(**{n: tuple(v) if isinstance(v, list) else v for n, v in kept.items()})
+def from_settings(config: type[TrainConfig], values: Mapping[str, Any]) -> TrainConfig:
+    """Return the configuration of saved ``settings``, also those of older versions."""
+    return config(
+        **{
+            RENAMED.get(name, name): tuple(value) if isinstance(value, list) else value
+            for name, value in values.items()
+            if name not in REMOVED
+        }
+    )

@@ -1,7 +1,7 @@
 """What each example counts of a part of itself: spans by what they were matched with, groups of
 spans, words and texts, and bins of confidence.
 
-The values are those of `finetune analyse`. Every function makes ``Sums`` of one run. N examples.
+The values are those of `finetune analyze`. Every function makes ``Sums`` of one run. N examples.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def _bin_gaps(sums: np.ndarray) -> np.ndarray:
 def group_counters(
     runs: Sequence[AlignedPredictions], train: TrainingVocabulary | None = None
 ) -> dict[str, Counted]:
-    """How to count each group that the tables of `finetune analyse` have, by name of metric.
+    """How to count each group that the tables of `finetune analyze` have, by name of metric.
 
     The name is that of the score and of the table, then that of the group, with ``_`` for spaces:
     ``span_f1_length:3``, ``span_f1_in_training:unseen``, ``accuracy_place:1``. ``train`` tells what

@@ -6,12 +6,11 @@ import contextlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from finetune.config.recipes import Recipe, changed, load_recipe
-from finetune.config.tasks import TrainConfig
 from finetune.evaluation.verdicts import Claim, claims, claims_of_seeds, counted
 
 
@@ -52,28 +51,29 @@ def _read(folder: Path) -> Finished:
     return Finished(folder, config, metrics or {}, several, recipe if named else None, failed)
 
 
-def listed(
-    path: Path, runs: Sequence[Finished], configured: Callable[[Recipe], TrainConfig]
-) -> Iterator[str]:
-    """What there is to say about a recipe file: what it is, the scores it expects, and what those
-    of the runs that followed it reached. Raises ValueError where it is no recipe."""
+def recipe_lines(path: Path, runs: Sequence[Finished]) -> Iterator[str]:
+    """Yield the description of a recipe, its expected scores, and the scores of its runs.
+
+    Raises:
+        UserError: If the file is not a recipe.
+    """
     recipe = load_recipe(path)
     yield f"{recipe.task}: {recipe.description}"
     for entry in recipe.expected:
         yield f"{entry.split} {entry.metric} {entry.claimed} ({entry.cited})"
-    yield from reproduced(recipe, runs, lambda: configured(recipe))
+    yield from reproduced(recipe, runs)
 
 
-def reproduced(
-    recipe: Recipe, runs: Sequence[Finished], configured: Callable[[], TrainConfig]
-) -> Iterator[str]:
-    """A line for each score of each run of a recipe: those that say they followed it, and older
-    ones under the names that runs without --out have. ``configured`` gives the recipe's
-    configuration; it is called only where there is a run."""
+def reproduced(recipe: Recipe, runs: Sequence[Finished]) -> Iterator[str]:
+    """Yield a line for each score of each run of a recipe.
+
+    The runs of a recipe are those that name it, and older ones with the name of a run without
+    --out.
+    """
     for run in runs:
         if not _is_of(recipe, run):
             continue
-        differing = changed(run.config, configured(), "seed")
+        differing = changed(run.config, recipe.config(), "seed")
         lines: Iterator[str] | list[str]
         if not recipe.expected:
             lines = _plain(run, differing)

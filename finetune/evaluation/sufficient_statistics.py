@@ -38,7 +38,7 @@ def count(
     """What each example of each run counts towards a metric.
 
     The runs answer the same examples in the same form. ``metric`` is a name that `finetune score`
-    or `finetune analyse` prints; the precision, recall or F1 of one label, tag or type, such as
+    or `finetune analyze` prints; the precision, recall or F1 of one label, tag or type, such as
     ``f1:NAME`` and ``span_f1_strict:TYPE``; or the score of a group in a table of the analysis
     (``group_counters``), for some of which ``train`` must be known. Raises ValueError for one that
     does not fit the answers, naming those that do.

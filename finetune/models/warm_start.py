@@ -98,20 +98,13 @@ def find_initial(
     architecture.
     """
     source, own_type, inner, where = _found(config)
-    if config.model != TrainConfig.model:  # else nobody may have asked for it
+    if config.model is not None:
         _check_model(config, inner, Path(source))
     head_class = _HEADS.get(task)
     old = _old_labels(inner, own_type, head_class, problem)
     rows = _rows(old, labels)
     name = str(config.init_from)
     return Initial(name, source, inner, own_type, tuple(labels), rows, head_class, where)
-
-
-def check_asked_model(config: TrainConfig) -> None:
-    """Refuse a --model that was asked for and is of another architecture than the model to begin
-    with, also where it is the default one, which ``find_initial`` cannot tell from unset."""
-    source, _, inner, _ = _found(config)
-    _check_model(config, inner, Path(source))
 
 
 def _found(config: TrainConfig) -> tuple[str, str | None, Any, dict[str, Any]]:

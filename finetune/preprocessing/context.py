@@ -15,8 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate, groupby
 
-from finetune.config.context import most_pieces
-from finetune.config.tasks import NerConfig, TagConfig
+from finetune.config.tasks import NerConfig, TagConfig, max_context_subwords
 from finetune.data import DataError, Dataset, document_notes
 from finetune.preprocessing.tokenizer import LONGEST
 from finetune.types import TokenExample
@@ -116,7 +115,8 @@ def in_documents(config: TagConfig | NerConfig, data: Dataset) -> Dataset:
     Sentences without gold are context as well: call it before they are left out. Raises DataError
     for a split that names no documents, and for training data in which all have one sentence.
     """
-    reach = most_pieces(config.context, config.max_length or LONGEST)  # a word is a piece or more
+    # A word has one subword or more.
+    reach = max_context_subwords(config.context, config.max_length or LONGEST)
     if not reach:
         return data
     splits = {split: list(surrounded(rows, reach)) for split, rows in data.splits.items()}

@@ -106,11 +106,11 @@ class TokenClassificationTask(WordTask):
             self.labels.id(tag) if tag in self.labels else index
             for index, tag in enumerate(continuation_tag(name, self.scheme) for name in self.labels)
         ]
-        self.all_pieces = self.config.label_pieces == "all" or self.config.word_score != "first"
-        if self.config.word_score != "first" and self.config.label_pieces == "first":
+        self.all_pieces = self.config.label_subwords == "all" or self.config.word_score != "first"
+        if self.config.word_score != "first" and self.config.label_subwords == "first":
             self.notes.append(
-                f"--word-score {self.config.word_score} reads pieces that --label-pieces first "
-                "does not train: --label-pieces all goes better with it"
+                f"--word-score {self.config.word_score} reads pieces that --label-subwords first "
+                "does not train: --label-subwords all goes better with it"
             )
         self._note_unseen()
 
@@ -166,7 +166,7 @@ class TokenClassificationTask(WordTask):
         spread: list[int] = []
         for (start, end), target in zip(pairwise(window.word_starts), targets, strict=True):
             follow = IGNORED
-            if self.config.label_pieces == "all" and target != IGNORED:
+            if self.config.label_subwords == "all" and target != IGNORED:
                 follow = self.continuations[target]
             spread += [target] + [follow] * (end - start - 1)
         return spread

@@ -6,8 +6,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from finetune.config.context import most_pieces
-from finetune.config.tasks import NerConfig, TagConfig
+from finetune.config.tasks import NerConfig, TagConfig, max_context_subwords
 from finetune.data import Dataset, read_tokens
 from finetune.preprocessing.context import context_facts, fill, surrounded
 from finetune.preprocessing.windows import Window, windows
@@ -32,7 +31,7 @@ class WordTask(BaseTask):
     @property
     def context(self) -> int:
         """The most pieces of other sentences on either side of one; 0 without --context."""
-        return most_pieces(self.config.context, self.max_length)
+        return max_context_subwords(self.config.context, self.max_length)
 
     def in_context(self, examples: Iterable[TokenExample]) -> Iterator[TokenExample]:
         """Examples to answer, with the sentences around them if these are to be read."""

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from finetune.config.recipes import Followed, changed
+from finetune.config.recipes import RecipeRun, changed
 from finetune.config.tasks import TrainConfig, settings
 from finetune.evaluation.verdicts import Claim, claims_of_seeds
 from finetune.runtime.launch import on_main_process
@@ -35,7 +35,7 @@ Metrics = Mapping[str, Mapping[str, float]]
 class SeedResults:
     """Scores of the seeds trained so far, and the reasons why a seed is degenerate, by seed."""
 
-    recipe_run: Followed | None = None
+    recipe_run: RecipeRun | None = None
     metrics: dict[int, Metrics] = field(default_factory=dict)
     degenerate: dict[int, list[str]] = field(default_factory=dict)
     baselines: Mapping[str, Any] = field(default_factory=dict)
@@ -93,7 +93,7 @@ def train_seeds(
     folder: Path,
     train_one: Callable[[TrainConfig], object],
     *,
-    recipe_run: Followed | None = None,
+    recipe_run: RecipeRun | None = None,
     on_start: Callable[[TrainConfig, bool], object] = lambda config, finished: None,
 ) -> SeedResults:
     """Train ``number`` seeds, from ``config.seed`` on, and write ``seeds.json`` after each.

@@ -175,7 +175,7 @@ class SparseEmbeddings:
         reason = _why_unsupported(head)
         self.reason = "it is off" if setting == "off" else reason
         if self.reason and setting == "on":
-            raise UserError(f"--active-vocabulary on: {self.reason}; use auto or off.")
+            raise UserError(f"--sparse-embeddings on: {self.reason}; use auto or off.")
         if not self.reason:
             self._make_compact(self._rows(encoded), MAX_FRACTION if setting == "auto" else 1.0)
         if self.embedding is None and not reason:

@@ -7,17 +7,21 @@ of its type are on the average.
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from finetune.config.tasks import TrainConfig
 from finetune.data.tag_schemes import convert_tags
 from finetune.evaluation.confident_learning import confident_joint, probable_label_errors
 from finetune.evaluation.errors import excerpt, shown, span_errors
-from finetune.training.cross_fitting import CrossFit
+from finetune.training.cross_fitting import CrossFit, cross_fit
 from finetune.types import Span, TextExample, TokenExample
 
 _KINDS = {"false positive": "missing span", "miss": "no span"}
@@ -70,6 +74,32 @@ class Suspects:
     number: int
     share: float | None = None
     taken: list[tuple[str, str, float]] = field(default_factory=list)
+
+
+def search_label_errors(
+    task: str, config: TrainConfig, num_folds: int, out: Path | None, work: Path
+) -> Suspects:
+    """Train a model on all folds of the training data but one, for each fold, and rank the labels.
+
+    Args:
+        task: Name of the task.
+        config: Configuration of the training of each fold.
+        num_folds: Number of folds.
+        out: File for all suspects, as JSON Lines; then ``work`` is removed.
+        work: Folder of the folds, from which an interrupted search continues.
+
+    Raises:
+        UserError: For labels that are numbers, and a ``work`` of other data or settings.
+        Interrupted: After Ctrl-C.
+    """
+    suspects = find_suspects(cross_fit(task, config, num_folds, work))
+    if out is not None:
+        rows = (json.dumps(each.record(), ensure_ascii=False) + "\n" for each in suspects.found)
+        fresh = out.with_name(out.name + ".new")
+        fresh.write_text("".join(rows), encoding="utf-8")
+        fresh.replace(out)
+        shutil.rmtree(work)
+    return suspects
 
 
 def find_suspects(fitted: CrossFit) -> Suspects:

@@ -127,7 +127,7 @@ class _Run:
         read = self.data.read()
         restore.enter_context(same_modes(self.head))
         restore.enter_context(fast_dropout(self.head.encoder.model))
-        sparse = SparseEmbeddings(self.head, self.config.active_vocabulary, read)
+        sparse = SparseEmbeddings(self.head, self.config.sparse_embeddings, read)
         self.sparse_embeddings = restore.enter_context(sparse)
         if self.sparse_embeddings.note:
             self.reporter.say(self.sparse_embeddings.note)

@@ -23,7 +23,7 @@ from finetune.benchmark import (
     synthetic_texts,
 )
 from finetune.benchmark.measure import Arm, Case, Work
-from finetune.cli.arguments import BenchCommand
+from finetune.benchmark.settings import BenchSettings
 from finetune.models.heads import span_scorers as span_scoring
 from finetune.preprocessing.tokenizer import SubwordTokenizer
 from tests import tiny
@@ -108,7 +108,7 @@ def test_data_of_ones_own(checkpoint: Path) -> None:
 
 
 def test_pipelines_in_bf16(checkpoint: Path) -> None:
-    command = BenchCommand(model=str(checkpoint))
+    command = BenchSettings(model=str(checkpoint))
     size = replace(subject.SIZES["small"], num_batches=4)
     with subject.subject_of(command, str(checkpoint), size) as found:
         weights = {name: value.clone() for name, value in found.head.state_dict().items()}

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from finetune.cli.parsing import parse
 from finetune.config.expected_scores import Expected
-from finetune.config.recipes import changed, find_recipes, load_recipe, packaged, to_arguments
+from finetune.config.recipes import changed, find_recipes, load_recipe, packaged_recipes
 from finetune.config.tasks import NliConfig, settings
 from tests.command import run
 
@@ -36,18 +35,21 @@ smoke: {steps: 2}
     assert recipe.task == "nli" and recipe.description == "a test" and recipe.smoke == {"steps": 2}
     assert recipe.expected[0] == Expected("test", "accuracy", 0.9, 0.01, "a paper, table 1")
     assert not recipe.expected[1].source_checked
-    config = parse(NliConfig, [*recipe.arguments, "--steps", "3"], "nli")
-    # YAML 1.1 reads 1e-5 as a text: the typed parser makes a number of it
-    assert config == NliConfig(
-        model="some/model", lr=1e-5, steps=3, columns=("text=a", "pair=b"), resume=False
+    # YAML 1.1 reads 1e-5 as text: it becomes a number
+    assert recipe.config() == NliConfig(
+        model="some/model", lr=1e-5, steps=10, columns=("text=a", "pair=b"), resume=False
     )
+    assert recipe.smoke_recipe().config().steps == 2
 
 
-def test_arguments():
-    values = {"lr": 1e-05, "resume": True, "trust_remote_code": False, "columns": []}
-    expected = ["--lr=1e-05", "--resume", "--no-trust-remote-code", "--columns"]
-    assert to_arguments(values) == expected
-    assert parse(NliConfig, to_arguments({"steps": None, "out": "-x"}), "nli").out == "-x"
+def test_values_get_the_types_of_the_settings(tmp_path: Path):
+    text = "task: tag\nlimit: ~\nepochs: 3\nsparse_embeddings: on\ncontext: 64\nout: -x\n"
+    recipe = load_recipe(written(tmp_path, f"{text}label_pieces: all\ncolumns: text=a\n"))
+    assert recipe.settings == {
+        "limit": None, "epochs": 3.0, "sparse_embeddings": "on", "context": "64", "out": "-x",
+        "label_subwords": "all", "columns": ("text=a",),
+    }  # fmt: skip
+    assert recipe.config().limit is None
 
 
 @pytest.mark.parametrize(("text", "message"), [
@@ -60,12 +62,17 @@ def test_arguments():
     ("task: nli\nsmoke: {stepz: 3}\n", r"r.yaml:2: unknown setting 'stepz' .*'steps'\?"),
     ("task: tag\nthreshold: 0.3\n", "r.yaml:2: unknown setting 'threshold' for task tag"),
     ("task: nli\nsmoke: 3\n", "r.yaml:2: smoke .* mapping"),
-    ("task: nli\nlr: {a: 1}\n", "r.yaml:2: .*lr.*"),
-    ("task: nli\nexpected: 0.9\n", "r.yaml:2: `expected` is a list"),
+    ("task: nli\nlr: {a: 1}\n", "r.yaml:2: lr must be a number, not {.a.: 1}"),
+    ("task: nli\nlr: many\n", "r.yaml:2: lr must be a number, not 'many'"),
+    ("task: nli\nsteps: 2.5\n", "r.yaml:2: steps must be a whole number, not 2.5"),
+    ("task: nli\nsteps: yes\n", "r.yaml:2: steps must be a whole number, not True"),
+    ("task: nli\nresume: maybe\n", "r.yaml:2: resume must be true or false, not 'maybe'"),
+    ("task: nli\nprecision: fp8\n", "r.yaml:2: precision must be one of auto, bf16, fp32, not"),
+    ("task: nli\nexpected: 0.9\n", "r.yaml:2: `expected` must be a list"),
     ("task: nli\nexpected:\n  - {split: test, metric: f1}\n", "r.yaml:3: each entry .* keys"),
     ("task: nli\nexpected:\n  - {split: test, metric: f1, value: x, tolerance: 0, source: s}\n",
      "r.yaml:3: .*'x' is no number"),
-    ("task: nli\ntask: tag\n", "r.yaml:2: 'task' stands twice"),
+    ("task: nli\ntask: tag\n", "r.yaml:2: the key 'task' occurs twice"),
 ])  # fmt: skip
 def test_wrong_recipes(tmp_path: Path, text: str, message: str):
     with pytest.raises(ValueError, match=message):
@@ -88,7 +95,7 @@ def test_missing(tmp_path: Path):
     ["cola-minilm", "cola-minilm.yaml", "classify/cola-minilm", "recipes/classify/cola-minilm"],
 )
 def test_bare_names(name: str):
-    assert load_recipe(name).path == packaged() / "classify" / "cola-minilm.yaml"
+    assert load_recipe(name).path == packaged_recipes() / "classify" / "cola-minilm.yaml"
 
 
 def test_bare_names_of_several_tasks():

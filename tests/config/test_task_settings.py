@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
-from pathlib import Path
 
 import pytest
 
-from finetune.cli.arguments import options_table
 from finetune.config.field_docs import field_docs
 from finetune.config.tasks import (
     CONFIGS,
+    DEFAULT_MODEL,
     RESULT_FREE,
     ClassifyConfig,
     NliConfig,
@@ -23,7 +21,6 @@ from finetune.config.tasks import (
     settings,
 )
 
-README = Path(__file__).parents[2] / "README.md"
 every_task = pytest.mark.parametrize("task", CONFIGS)
 
 
@@ -93,19 +90,15 @@ def test_legal_freezing(freeze: str):
     assert ClassifyConfig(freeze=freeze).freeze == freeze
 
 
-@every_task
-def test_options_table(task: str):
-    table = options_table(task).splitlines()
-    names = [field.name for field in dataclasses.fields(CONFIGS[task])]
-    assert [line.split("`")[1] for line in table[2:]] == [flag(name) for name in names]
-    assert all(line.count(" | ") == 2 for line in table), "a | in a cell would end it"
+def test_settings_of_older_versions():
+    """Renamed settings get their new names, and removed ones are ignored."""
+    before = {"active_vocabulary": "off", "label_pieces": "all", "cuda_graphs": "on"}
+    assert from_settings(TagConfig, before) == TagConfig(
+        sparse_embeddings="off", label_subwords="all"
+    )
 
 
-@every_task
-def test_the_readme_has_the_same_table(task: str):
-    if not README.exists():
-        pytest.skip("there is no README yet")
-    text = README.read_text(encoding="utf-8")
-    found = re.search(rf"<!-- options: {task} -->\n(.*?)<!-- end -->", text, re.DOTALL)
-    assert found, f"README.md: no block <!-- options: {task} --> … <!-- end -->"
-    assert found[1].strip() == options_table(task), "write the block anew from options_table"
+def test_an_unset_model_is_the_default_or_that_of_the_run_to_start_from():
+    assert NliConfig().model == DEFAULT_MODEL
+    assert NliConfig(init_from="runs/x").model is None
+    assert NliConfig(init_from="runs/x", model="m").model == "m"

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from finetune.cli.parsing import parse
-from finetune.config.recipes import find_recipes, load_recipe, packaged, to_arguments
-from finetune.config.tasks import CONFIGS, RESULT_FREE
+from finetune.config.recipes import find_recipes, load_recipe, packaged_recipes
+from finetune.config.tasks import CONFIGS, RESULT_FREE, flag
 from finetune.data.hub import ALIASES, MANUAL_DOWNLOADS
 from finetune.data.nli_labels import NLI_LABELS
 from finetune.models.heads.sequence_classification import SequenceClassifier
@@ -57,10 +56,9 @@ def test_there_are_recipes():
 @every_recipe
 def test_recipe_is_valid(path: Path):
     recipe = load_recipe(path)
-    config = parse(CONFIGS[recipe.task], recipe.arguments, recipe.task)
-    for name, value in recipe.settings.items():
-        given = getattr(config, name)
-        assert given == (tuple(value) if isinstance(value, list) else type(given)(value)), name
+    config = recipe.config()
+    assert all(getattr(config, name) == value for name, value in recipe.settings.items())
+    assert recipe.smoke_recipe().config() != config
     assert recipe.description and recipe.smoke, "a description, and settings for a quick check"
     text = path.read_text(encoding="utf-8")
     assert f"finetune run {path.relative_to(ROOT)}" in text, "it opens with its command"
@@ -96,7 +94,7 @@ def test_what_a_recipe_begins_with_is_another_recipes_run(path: Path):
 
 
 def test_the_package_brings_the_recipes():
-    inside = {path.relative_to(packaged()) for path in find_recipes(packaged())}
+    inside = {path.relative_to(packaged_recipes()) for path in find_recipes(packaged_recipes())}
     assert inside == {path.relative_to(ROOT / "recipes") for path in RECIPES}
 
 
@@ -124,7 +122,9 @@ def test_recipe_trains(path: Path, place: Path, tmp_path: Path):
     }  # fmt: skip
     if "init_from" in recipe.settings:
         smoke["init_from"] = place / "begin"
-    outcome = run("run", path, *to_arguments(smoke), "--columns")
+    outcome = run(
+        "run", path, *(f"{flag(name)}={value}" for name, value in smoke.items()), "--columns"
+    )
     assert outcome.code == 0, outcome.err
     metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
     for entry in recipe.expected:

@@ -86,7 +86,7 @@ def test_the_table(place: Path):
     assert lines[1].split() == ["score", "95", "%", "interval", "runs"]
     assert lines[2].split()[:2] == ["A", f"{scores['span_f1_conll']:.4f}"]
     assert lines[2].endswith("1  good.jsonl") and lines[3].startswith("B ")
-    assert lines[4].startswith("A - B   +0.")
+    assert lines[4].startswith("A - B  +0.")
     assert lines[5] == "p      0.0050 (paired bootstrap), 0.0050 (approximate randomization)"
     assert lines[6] == (
         "The difference is significant at 0.05: A is better. With one run each, this says nothing "
@@ -119,8 +119,8 @@ def test_every_metric_that_score_prints(place: Path):
 
 
 def told(*arguments: str) -> dict[str, float]:
-    """The scores that `finetune analyse` prints, and those of its tables, by name of metric."""
-    found = json.loads(run("analyse", *arguments, "--json").out)
+    """The scores that `finetune analyze` prints, and those of its tables, by name of metric."""
+    found = json.loads(run("analyze", *arguments, "--json").out)
     scores = dict(found["scores"])
     for name, rows in found["tables"].items():
         for row in rows:
@@ -412,7 +412,7 @@ def test_a_real_run_needs_its_folder_only(task: str, make: Callable[[Path], Path
     for split, scores in metrics.items():
         found = compared(out, out, "--split", split)
         assert found["a"]["value"] == pytest.approx(scores[found["metric"]])
-        analysis = json.loads(run("analyse", out, "--split", split, "--json").out)
+        analysis = json.loads(run("analyze", out, "--split", split, "--json").out)
         assert analysis["scores"].items() >= scores.items()
         assert ("in training" in analysis["tables"]) == (task != "classify")
     path = out / "predictions.test.jsonl"
@@ -468,8 +468,6 @@ GOLD = ("--gold", "gold.jsonl")
 
 
 @pytest.mark.parametrize("arguments, said", [
-    ((), ("compare needs two systems",)),
-    (("good.jsonl",), ("compare needs two systems",)),
     (("good.jsonl", "bad.jsonl"), ("there is no gold", "--gold FILE")),
     (("good.conll", "bad.conll", "--columns", "tags=1"), ("add --gold FILE",)),
     (("good.jsonl", "bad.jsonl", "--gold", "no.jsonl"), ("no.jsonl does not exist",)),

@@ -1,4 +1,4 @@
-"""`finetune analyse` from end to end, against `finetune score` and scikit-learn."""
+"""`finetune analyze` from end to end, against `finetune score` and scikit-learn."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def analysed(*arguments: str | Path) -> dict:
-    outcome = run("analyse", *arguments, "--json")
+    outcome = run("analyze", *arguments, "--json")
     assert (outcome.code, outcome.err) == (0, ""), outcome.err
     return json.loads(outcome.out)
 
@@ -143,7 +143,7 @@ def test_answers_that_contradict_gold(place: Path):
     assert (error["id"], error["gold"], error["predicted"], error["confidence"]) == (
         3, "a", "b", 0.8)  # fmt: skip
     assert (found["num_contradictions"], found["contradictions_left_out"]) == (1, None)
-    shown = " ".join(run("analyse", "pred.jsonl", "gold.jsonl").out.split())
+    shown = " ".join(run("analyze", "pred.jsonl", "gold.jsonl").out.split())
     assert "than usual for their class (1): look at these first" in shown
     assert "wrong" not in shown
 
@@ -152,7 +152,7 @@ def test_answers_that_contradict_gold(place: Path):
     found = analysed("pred.jsonl", "gold.jsonl")
     error = found["calibration"]["expected_calibration_error"]
     assert found["contradictions"] == [] and error > 0.05
-    shown = " ".join(run("analyse", "pred.jsonl", "gold.jsonl").out.split())
+    shown = " ".join(run("analyze", "pred.jsonl", "gold.jsonl").out.split())
     assert "Doubts in gold are not listed: that takes an accuracy of 0.9 or an" in shown
     assert f"these answers have 0.7000 and {error:.4f}" in found["contradictions_left_out"]
     assert "look at these first" not in shown
@@ -192,24 +192,24 @@ def test_a_run_folder_knows_gold_and_training_data(place: Path):
     (folder / VOCABULARY_FILE).write_text(vocabulary)
     found = analysed(folder)
     assert found["num_examples"] == 12 and found["tables"]["in training"]
-    shown = run("analyse", folder, "--examples", "1")
+    shown = run("analyze", folder, "--examples", "1")
     assert shown.code == 0 and "By what training data knew" in shown.out
     assert "\x1b" not in shown.out
     for name in ("seed-1", "seed-2"):
         (place / "runs" / name).mkdir(parents=True)
         write_jsonl(place / "runs" / name / "predictions.test.jsonl", answers(tagged(12, 12)))
-    assert "2 runs" in run("analyse", "runs").err
+    assert "2 runs" in run("analyze", "runs").err
 
 
 def test_what_is_refused(place: Path):
-    assert "analyse needs" in run("analyse").err
-    assert "--examples must be 0 or more" in run("analyse", "a", "b", "--examples", "-1").err
+    assert "Missing from finetune analyze" in run("analyze").err
+    assert "--examples must be 0 or more" in run("analyze", "a", "b", "--examples", "-1").err
     write_jsonl(place / "pred.jsonl", [{"label": "a"}])
-    assert "--gold FILE" in run("analyse", "pred.jsonl").err
+    assert "--gold FILE" in run("analyze", "pred.jsonl").err
     write_jsonl(place / "gold.jsonl", [{"text": "t", "label": "a"}])
     assert analysed("pred.jsonl", "--gold", "gold.jsonl")["scores"]["accuracy"] == 1.0
-    twice = run("analyse", "pred.jsonl", "gold.jsonl", "--gold", "gold.jsonl")
-    assert "gold is named twice" in twice.err
+    twice = run("analyze", "pred.jsonl", "gold.jsonl", "--gold", "gold.jsonl")
+    assert "gold is given twice" in twice.err
 
 
 def test_types_of_spans_against_each_other(place: Path):

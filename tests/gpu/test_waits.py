@@ -27,7 +27,7 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("single", "bert", {}),
     ("single", "deberta-v2", {}),
     ("tag", "roberta", {}),
-    ("tag", "bert", {"label_pieces": "all"}),
+    ("tag", "bert", {"label_subwords": "all"}),
 ]
 
 

@@ -139,7 +139,7 @@ def test_probabilities_are_those_of_predict(tmp_path: Path) -> None:
 
 
 def test_command(tmp_path: Path) -> None:
-    place, graph = saved(tmp_path, "tag", label_pieces="all"), tmp_path / "new" / "graph"
+    place, graph = saved(tmp_path, "tag", label_subwords="all"), tmp_path / "new" / "graph"
     outcome = run("export", place, "--output", graph)
     assert outcome.code == 0 and outcome.err == ""
     difference, size, latency = outcome.out.splitlines()

@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from finetune.config.context import most_pieces
 from finetune.config.field_docs import field_docs
-from finetune.config.tasks import NerConfig, TagConfig
+from finetune.config.tasks import NerConfig, TagConfig, max_context_subwords
 from finetune.data import check_data, document_notes, read_token_file, read_tokens
 from finetune.data.dataset import DataError, Dataset
 from finetune.preprocessing.context import fill, surrounded
@@ -27,15 +26,15 @@ def test_legal_settings(config: type):
     assert [config(context=each).context for each in ("doc", "64")] == ["doc", "64"]
     assert config(context=64) == config(context="64"), "from Python"
     for wrong in ("0", "-1", "1.5", "document", "", "all", 0, -1):
-        with pytest.raises(ValueError, match="--context must be none, doc, or a number of pieces"):
+        with pytest.raises(ValueError, match="--context must be none, doc, or the number"):
             config(context=wrong)
-    assert "pieces" in field_docs(config)["context"]
+    assert "subwords" in field_docs(config)["context"]
     with pytest.raises(ValueError, match="--lr must be above 0"):
         config(lr=-1.0)  # what else there is to be checked still is
 
 
 def test_pieces_of_a_side():
-    assert [most_pieces(each, 512) for each in ("none", "doc", "64")] == [0, 512, 64]
+    assert [max_context_subwords(each, 512) for each in ("none", "doc", "64")] == [0, 512, 64]
 
 
 # How much of each side is read

@@ -94,7 +94,7 @@ RUNS = {"tag": tag_run, "label": label_run, "number": numbers_run, "sets": sets_
 def test_every_kind_of_answers(kind: str, tmp_path: Path):
     folder = RUNS[kind](tmp_path / "run")
     page = reported(folder)
-    found = json.loads(run("analyse", folder, "--json").out)
+    found = json.loads(run("analyze", folder, "--json").out)
     scores = json.loads((folder / "metrics.json").read_text())["test"]
     for name, value in scores.items():
         assert ":" in name or (name in page.text and format_value(value) in page.text)
@@ -104,7 +104,7 @@ def test_every_kind_of_answers(kind: str, tmp_path: Path):
                 assert f"{row['f1']:.4f}" in page.text
     if (error := found["calibration"]["expected_calibration_error"]) is not None:
         assert f"ECE {error:.4f}" in page.text
-    every = json.loads(run("analyse", folder, "--json", "--examples", "99").out)["examples"]
+    every = json.loads(run("analyze", folder, "--json", "--examples", "99").out)["examples"]
     wrong = {mistake["id"] for some in every.values() for mistake in some}
     wrong |= {e["id"] for e in found["contradictions"]}
     assert len(page.named("li", **{"class": "error"})) == len(wrong) > 0

@@ -31,7 +31,7 @@ from tests.tiny import save_tiny_checkpoint
 
 KINDS: dict[str, tuple[type[TrainConfig], dict[str, Any]]] = {
     "tag": (TagConfig, {}),
-    "all": (TagConfig, {"label_pieces": "all", "word_score": "mean"}),
+    "all": (TagConfig, {"label_subwords": "all", "word_score": "mean"}),
     "crf": (TagConfig, {"crf": True}),
     "ner": (NerConfig, {}),
     "biaffine": (NerConfig, {"representation": "biaffine", "word_vectors": "mean"}),

@@ -115,13 +115,14 @@ CASES = {
     "nli 2": Case("nli", texts(["entailment", "not_entailment"] * 4, pairs=True), {}),
     "bio": Case("tag", _BIO, {"decoding": "greedy"}),
     "bio constrained": Case("tag", _BIO, {"decoding": "constrained"}),
-    "bio all mean": Case("tag", _BIO, {"label_pieces": "all", "word_score": "mean"}),
-    "bio all max": Case("tag", _BIO, {"label_pieces": "all", "word_score": "max"}),
+    "bio all mean": Case("tag", _BIO, {"label_subwords": "all", "word_score": "mean"}),
+    "bio all max": Case("tag", _BIO, {"label_subwords": "all", "word_score": "max"}),
     "bio first mean": Case("tag", _BIO, {"word_score": "mean"}),
     "io": Case("tag", _BIO, {"scheme": "IO"}),
     "bioes": Case("tag", _BIO, {"scheme": "BIOES"}),
     "bioes all max constrained": Case("tag", _BIO, {
-        "scheme": "BIOES", "label_pieces": "all", "word_score": "max", "decoding": "constrained"}),
+        "scheme": "BIOES", "label_subwords": "all", "word_score": "max",
+        "decoding": "constrained"}),
     "bio windows": Case("tag", _BIO, {"max_length": 12, "overlap": 4, "decoding": "constrained"}),
     "bio crf": Case("tag", _BIO, {"crf": True}),
     "bioes crf windows": Case("tag", _BIO, {
@@ -133,7 +134,7 @@ CASES = {
     "ner calibrated": Case("ner", _SPANS, {"representation": "ffn", "calibrate": "types"}),
     "pos": Case("tag", tagged(_POS), {}),
     "pos crf": Case("tag", tagged(_POS), {"crf": True}),
-    "pos all mean": Case("tag", tagged(_POS), {"label_pieces": "all", "word_score": "mean"}),
+    "pos all mean": Case("tag", tagged(_POS), {"label_subwords": "all", "word_score": "mean"}),
 }  # fmt: skip
 SPANS = [name for name, case in CASES.items() if case.task == "ner"]
 TAGGING = [name for name, case in CASES.items() if case.task == "tag"]
@@ -331,7 +332,7 @@ def test_loss_of_parts_is_loss_of_the_whole(runs: Runs, name: str) -> None:
     torch.testing.assert_close(sum(p[0] for p in parts), total, rtol=1e-9, atol=1e-9)
     torch.testing.assert_close(sum(p[1] for p in parts), count, rtol=1e-9, atol=1e-9)
     words = 8 if "text" in CASES[name].rows[0] else sum(len(r["tokens"]) for r in CASES[name].rows)
-    if name in TAGGING and task.config.label_pieces == "all":
+    if name in TAGGING and task.config.label_subwords == "all":
         words = sum(e.word_starts[-1] - e.word_starts[0] for e in flat)
     assert float(count) == pytest.approx(words)
 

@@ -55,10 +55,10 @@ def test_the_trajectory_is_that_of_the_whole_table(
 ) -> None:
     """In double precision: weights in memory and every row of what is saved."""
     whole = config_of(
-        kind, place, tmp_path / "off", model=family, active_vocabulary="off", **EVERYTHING
+        kind, place, tmp_path / "off", model=family, sparse_embeddings="off", **EVERYTHING
     )
     expected = weights_after(kind, whole)
-    compact = replace(whole, out=str(tmp_path / "on"), active_vocabulary="on")
+    compact = replace(whole, out=str(tmp_path / "on"), sparse_embeddings="on")
     found = weights_after(kind, compact)
     assert list(found) == list(expected)
     for name, value in found.items():
@@ -166,7 +166,7 @@ def test_on_is_refused_where_the_model_forbids_it(place: Path) -> None:
     task = load_task(config_of("classify", place, place), "classify")
     head = task.head()
     head.encoder.freeze("all")
-    with pytest.raises(ValueError, match=r"--active-vocabulary on: the embeddings are frozen"):
+    with pytest.raises(ValueError, match=r"--sparse-embeddings on: the embeddings are frozen"):
         SparseEmbeddings(head, "on", [])
     head = task.head()
     head.encoder.model.config.model_type = "unheard"
@@ -216,7 +216,7 @@ def test_interrupted_and_resumed_is_bit_equal(
     kind: str, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = config_of(
-        kind, place, tmp_path / "whole", model="dropout", eval_every=4, active_vocabulary="on",
+        kind, place, tmp_path / "whole", model="dropout", eval_every=4, sparse_embeddings="on",
         weight_decay=0.3,
     )  # fmt: skip
     fit(load_task(whole, kind), whole)
@@ -245,7 +245,7 @@ def test_a_run_gives_the_model_back_as_it_was(
     setting: str, error: str | None, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Modules, their types and modes, configuration and names; also after an error."""
-    settings = {"active_vocabulary": setting, "metric": "loss" if error == "metric" else None}
+    settings = {"sparse_embeddings": setting, "metric": "loss" if error == "metric" else None}
     config = config_of("classify", place, tmp_path / "run", model="dropout", **settings)
     task = load_task(config, "classify")
     head = task.head().eval()
@@ -270,10 +270,10 @@ def test_a_run_gives_the_model_back_as_it_was(
 def test_a_run_continues_with_the_other_setting(
     before: str, after: str, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = config_of("tag", place, tmp_path / "whole", weight_decay=0.3, active_vocabulary="off")
+    whole = config_of("tag", place, tmp_path / "whole", weight_decay=0.3, sparse_embeddings="off")
     fit(load_task(whole, "tag"), whole)
-    parts = replace(whole, out=str(tmp_path / "parts"), active_vocabulary=before)
-    parts = replace(interrupted("tag", parts, monkeypatch), active_vocabulary=after)
+    parts = replace(whole, out=str(tmp_path / "parts"), sparse_embeddings=before)
+    parts = replace(interrupted("tag", parts, monkeypatch), sparse_embeddings=after)
     fit(load_task(parts, "tag"), parts)
     close_models(tmp_path / "whole", tmp_path / "parts")
     moments = [
@@ -295,7 +295,7 @@ def close_models(one: Path, other: Path) -> None:
 
 
 def test_number_of_processes_does_not_matter(place: Path, tmp_path: Path) -> None:
-    one = config_of("tag", place, tmp_path / "one", active_vocabulary="off")
+    one = config_of("tag", place, tmp_path / "one", sparse_embeddings="off")
     fit(load_task(one, "tag"), one)
     two = config_of("tag", place, tmp_path / "two")
     shared = {
@@ -305,7 +305,7 @@ def test_number_of_processes_does_not_matter(place: Path, tmp_path: Path) -> Non
     }  # fmt: skip
     processes = [
         subprocess.Popen(
-            command(two, "tag", "--active-vocabulary", "on"),
+            command(two, "tag", "--sparse-embeddings", "on"),
             env={**shared, "RANK": str(r), "LOCAL_RANK": str(r)},
             stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )

@@ -64,12 +64,12 @@ def test_texts_and_going_on(place: Path, tmp_path: Path, monkeypatch: pytest.Mon
     path, out = recipe(place, "classify", rows), tmp_path / "found.jsonl"
     plain = check(path)
     assert plain.code == 0, plain.err
-    assert "a valid recipe" in plain.out and "estimated share of wrong labels" in plain.out
+    assert "a valid recipe" in plain.out and "estimated fraction of wrong labels" in plain.out
     assert f"{place / 'classify' / 'train.jsonl'}:" in plain.out
 
     interrupt_in_step(100, monkeypatch)  # in the second fold
     stopped = check(path, "--out", out)
-    assert stopped.code == 130 and "the same command goes on" in stopped.err, stopped.err
+    assert stopped.code == 130 and "the same command continues" in stopped.err, stopped.err
     assert not out.exists() and (tmp_path / "found.jsonl.folds" / "fold-1.jsonl").exists()
     monkeypatch.undo()
     other = check(path, "--out", out, "--epochs", "1")
@@ -77,7 +77,7 @@ def test_texts_and_going_on(place: Path, tmp_path: Path, monkeypatch: pytest.Mon
     again = check(path, "--out", out)
     assert again.code == 0, again.err
     assert "fold 1 of 3" not in again.err and "continuing from step" in again.err
-    shown = again.out.replace(f"all of them, the most doubtful first: {out}\n", "")
+    shown = again.out.replace(f"all suspects, the most probable first: {out}\n", "")
     assert shown == plain.out, "an interruption changes nothing"
     assert [file.name for file in tmp_path.iterdir()] == ["found.jsonl"]
 
@@ -147,8 +147,8 @@ def test_what_is_asked_for_beside_it(place: Path, tmp_path: Path):
     rows, _ = sentences()
     path, file = recipe(place, "tag", rows), write_jsonl(tmp_path / "a.jsonl", rows)
     for arguments, message in (
-        ((path, "--out", tmp_path / "found"), "--out goes with --label-errors"),
-        ((path, "--folds=3"), "--folds goes with --label-errors"),
+        ((path, "--out", tmp_path / "found"), "--out needs --label-errors"),
+        ((path, "--folds=3"), "--folds needs --label-errors"),
         ((path, "--label-errors", "--task=ner"), "is a recipe for tag, not ner"),
         ((f"test={file}", "--label-errors", "--model", place / "bert"), "there is no train split"),
     ):

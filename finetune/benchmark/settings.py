@@ -1,0 +1,61 @@
+"""The settings of `finetune bench`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from finetune.config.tasks import flag
+from finetune.types import UserError, perhaps
+
+PHASES = ("train", "predict", "span")
+"""The phases of the benchmark, each with its own comparison."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchSettings:
+    """Measure speed and memory against transformers' Trainer and pipelines."""
+
+    model: str = "minilm"
+    """Encoder: a hub id, a short name, a local folder, or `minilm` (extra `offline`)."""
+    shape: Literal["minilm", "roberta-base", "deberta-v3-small"] | None = None
+    """Use random weights of this shape, which need no download, in place of --model."""
+    task: Literal["classify", "nli", "tag"] = "classify"
+    """Task to train and predict; without --data, on random texts with the lengths of SST-2
+    (classify), MNLI (nli) or CoNLL-2003 (tag)."""
+    data: str = ""
+    """Texts to measure on in place of random ones, as in training."""
+    columns: tuple[str, ...] = ()
+    """Columns of --data if their names are not recognized, as `role=column`."""
+    phases: str = "train,predict,span"
+    """Phases to measure, separated by commas."""
+    size: Literal["small", "default", "large"] | None = None
+    """Amount of work: `default` suits two processor cores, `large` a GPU (with all cases of the
+    span head), `small` only checks that everything works; unset depends on the device."""
+    batch_size: int | None = None
+    """Examples per training step; unset is 32, or 4 with `--size small`."""
+    rounds: int | None = None
+    """Turns of each arm, of which the median is reported; unset depends on the size."""
+    threads: int | None = None
+    """Threads of one operation; unset is torch's default."""
+    json: bool = False
+    """Print one JSON object in place of tables."""
+
+    def __post_init__(self) -> None:
+        """Raise UserError for a number out of range, an unknown phase and unused columns."""
+        for name in ("batch_size", "rounds", "threads"):
+            if (number := getattr(self, name)) is not None and number < 1:
+                raise UserError(f"{flag(name)} must be 1 or more, not {number}.")
+        for name in self.chosen_phases:
+            if name not in PHASES:
+                raise UserError(
+                    f"--phases {self.phases!r}: {name!r} is not one of {', '.join(PHASES)}."
+                    f"{perhaps(name, PHASES)}"
+                )
+        if self.columns and not self.data:
+            raise UserError("--columns needs --data: add --data, or leave --columns out.")
+
+    @property
+    def chosen_phases(self) -> list[str]:
+        """The names of the phases in the given order, each once."""
+        return list(dict.fromkeys(name.strip() for name in self.phases.split(",")))

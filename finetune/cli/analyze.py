@@ -1,0 +1,164 @@
+"""`finetune analyze`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+from tyro.conf import Positional, arg
+
+from finetune.cli.output import cell, print_table
+from finetune.config.tasks import column_map
+from finetune.types import UserError, shortened
+
+if TYPE_CHECKING:
+    from finetune.evaluation.analysis_tables import Table
+    from finetune.evaluation.error_analysis import Analysis
+    from finetune.evaluation.errors import ErrorCase
+
+MOST_COLUMNS = 20
+"""Labels of the widest confusion matrix that is printed; JSON has larger ones too."""
+MOST_ROWS = 15
+"""Pairs of confused labels, and categories of errors, that are printed."""
+KIND_NOUNS = {"label": "labels", "labels": "labels that may apply", "tags": "words"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Analyze:
+    """Analyze the predictions of one system: subgroup scores, calibration, and errors to read."""
+
+    predictions: Annotated[Positional[str], arg(metavar="PREDICTIONS")]
+    """Run folder, or file of predictions."""
+    gold_file: Annotated[Positional[str | None], arg(metavar="[GOLD]")] = None
+    """File of gold labels."""
+    gold: str | None = None
+    """File of gold labels, as an option. Unset takes the last column but one of predictions in
+    columns, or the data of a run folder."""
+    split: str = "test"
+    """Split of the predictions in a run folder."""
+    train: str | None = None
+    """Training data of the system, to tell seen from unseen names and words. Unset is the data of
+    a run folder."""
+    columns: tuple[str, ...] = ()
+    """Columns of the gold and training files if their names are not recognized, as `role=column`.
+    """
+    examples: int = 10
+    """Number of errors of each category to show."""
+    json: bool = False
+    """Print JSON in place of tables."""
+
+    def run(self) -> None:
+        """Analyze the predictions and print the result."""
+        from finetune.evaluation.error_analysis import analyze, record
+
+        if self.examples < 0:
+            raise UserError(f"--examples must be 0 or more, not {self.examples}.")
+        if None not in (self.gold_file, self.gold):
+            raise UserError(f"gold is given twice, as {self.gold_file} and as --gold {self.gold}.")
+        found = analyze(
+            self.predictions,
+            self.gold_file or self.gold,
+            split=self.split,
+            train=self.train,
+            columns=column_map(self.columns),
+        )
+        if self.json:
+            print(json.dumps(record(found, self.examples), indent=2, ensure_ascii=False))
+        else:
+            print_analysis(found, self.examples)
+
+
+def print_analysis(found: Analysis, num_examples: int) -> None:
+    """Print scores, tables, calibration and errors."""
+    print(f"{found.predictions}: {found.num_examples:,} examples, gold: {found.gold}")
+    overall = {name: value for name, value in found.scores.items() if ":" not in name}
+    print("  ".join(f"{name} {cell(value)}" for name, value in overall.items()))
+    for name, table in found.tables.items():
+        if table:
+            print()
+            _print_subgroups(name, table)
+    print()
+    _print_calibration(found)
+    _print_errors(found, num_examples)
+
+
+def _print_subgroups(name: str, table: Table) -> None:
+    from finetune.evaluation.analysis_tables import TITLES
+
+    if name != "confusion":
+        rows = [list(row.values()) for row in table]
+        print_table(list(table[0]), rows[:MOST_ROWS] if name == "confused" else rows, TITLES[name])
+    elif len(table) > MOST_COLUMNS:
+        print(f"(the confusion matrix of {len(table)} labels is in --json)")
+    else:
+        rows = [[row["gold"], *row["predicted"].values()] for row in table]
+        print_table(["gold", *table[0]["predicted"]], rows, TITLES[name])
+
+
+def _print_calibration(found: Analysis) -> None:
+    """Print the reliability diagram, without empty bins."""
+    from finetune.evaluation.calibration import error_of
+
+    if not found.bins:
+        if found.kind != "number":
+            print("No probabilities in the predictions: nothing on calibration.\n")
+        return
+    rows = [
+        (f"{each.low:.2f}-{each.high:.2f}", *each[2:], "#" * round(20 * each.accuracy))
+        for each in found.bins
+        if each.number
+    ]
+    title = (
+        f"Calibration of {KIND_NOUNS.get(found.kind, 'spans')}: expected calibration error "
+        f"{error_of(found.bins):.4f}"
+    )
+    print_table(("confidence", "predictions", "mean", "correct", ""), rows, title)
+    print()
+
+
+def _print_errors(found: Analysis, number: int) -> None:
+    from finetune.evaluation.error_analysis import first_by_category
+    from finetune.evaluation.errors import count_categories, most_confident
+
+    counts = count_categories(found.errors)
+    if found.kind != "number":
+        listed = [f"{name}: {count:,}" for name, count in counts.items()]
+        print(f"Errors: {shortened(listed, MOST_ROWS) or 'none'}")
+    if not number:
+        return
+    _print_cases("The most confident errors", most_confident(found.errors, number))
+    doubts = found.contradictions
+    _print_cases(
+        "Predictions that contradict gold with more confidence than usual for their class "
+        f"({len(doubts):,}): look at these first",
+        doubts[:number],
+    )
+    if found.not_credible:
+        print(found.not_credible)
+    if found.kind == "label" or (found.kind == "tags" and "tag" in found.tables):
+        return  # a category is a pair of labels: the list of confident errors suffices
+    for name, cases in first_by_category(found.errors, number).items():
+        title = "The largest errors" if name == "error" else f"{name} ({counts[name]:,})"
+        _print_cases(title, cases)
+
+
+def _print_cases(title: str, cases: Sequence[ErrorCase]) -> None:
+    if not cases:
+        return
+    print(f"\n{title}")
+    for case in cases:
+        confidence = "" if case.confidence is None else f" ({case.confidence:.3f})"
+        print(
+            f"  {case.where}  gold {_side(case.gold)}, predicted {_side(case.predicted)}"
+            f"{confidence}\n      {case.excerpt}"
+        )
+
+
+def _side(value: Any) -> str:
+    if value is None:
+        return "nothing"
+    if isinstance(value, dict):
+        return f"{value['label']} {value['text']!r}"
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,214 @@
+"""`finetune check`."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from tyro.conf import Positional, arg
+
+from finetune.cli.output import quiet_libraries
+from finetune.config.tasks import CONFIGS, TrainConfig, column_map
+from finetune.types import UserError
+
+if TYPE_CHECKING:
+    from finetune.training.suspects import Suspects
+
+MOST_CONFUSED = 8
+"""Pairs of given and true label that are printed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """Check data, or a recipe and its data: counts, labels, tag schemes, duplicates, lengths."""
+
+    source: Annotated[Positional[str | None], arg(metavar="[DATA or RECIPE]")] = None
+    """Data as in training, or a recipe file (.yaml)."""
+    data: str = ""
+    """Data as in training, as an option: folder, file, `train=FILE,test=FILE`, or hub data set."""
+    task: Literal["classify", "nli", "tag", "ner"] | None = None
+    """Task that the data are for; unset decides by the data."""
+    columns: tuple[str, ...] = ()
+    """Columns if their names are not recognized, as `role=column`."""
+    model: str | None = None
+    """Also check with the tokenizer of this model: words without subwords, windows, truncation."""
+    max_length: int | None = None
+    """Longest sequence in tokens, for the forecast; unset is the model's limit, at most 512."""
+    label_errors: bool = False
+    """Also find training labels that are probably wrong: train --model on all folds of the data but
+    one, predict that one, in turn, and compare (confident learning)."""
+    folds: int = 5
+    """Number of folds; examples of one document or text share a fold."""
+    epochs: float | None = None
+    """Passes over the data of each fold's training; unset is as in training."""
+    out: str | None = None
+    """File for all suspects, as JSON Lines. Unfinished folds are kept next to it: after an
+    interruption the same command continues."""
+    examples: int = 20
+    """Number of suspects to print."""
+
+    def run(self) -> None:
+        """Print the findings; exit with 1 if one of them is an error."""
+        if not self.label_errors:
+            for field in fields(self):
+                unused = field.name in ("folds", "epochs", "out", "examples")
+                if unused and getattr(self, field.name) != field.default:
+                    raise UserError(
+                        f"--{field.name} needs --label-errors: add that, or leave --{field.name} "
+                        "out."
+                    )
+        command, config = self._with_recipe()
+        if not command.data:
+            raise UserError("check needs a recipe or --data.")
+        command.check(config)
+
+    def _with_recipe(self) -> tuple[Check, TrainConfig | None]:
+        """Return the command with the data of its recipe, and the configuration of the recipe."""
+        source = self.source or ""
+        if not source.endswith((".yaml", ".yml")):
+            return replace(self, data=self.data or source), None
+        from finetune.config.recipes import load_recipe
+
+        recipe = load_recipe(source)
+        config = recipe.config()
+        print(f"{source}: a valid recipe for {recipe.task}")
+        if self.task not in (None, recipe.task):
+            raise UserError(
+                f"{source} is a recipe for {recipe.task}, not {self.task}: leave --task out."
+            )
+        given = replace(
+            self,
+            task=recipe.task,
+            data=self.data or config.data,
+            columns=self.columns or config.columns,
+            max_length=self.max_length or config.max_length,
+        )
+        return given, config
+
+    def check(self, config: TrainConfig | None) -> None:
+        """Print the findings about the data, and with --label-errors the suspects."""
+        quiet_libraries()
+        from finetune.data import check_data, data_kind, read_text, read_tokens, render
+
+        columns = column_map(self.columns)
+        words = self.task in ("tag", "ner") or (
+            self.task is None and data_kind(self.data) == "tokens"
+        )
+        data: Any
+        if words:
+            data = read_tokens(self.data, columns=columns)
+        else:
+            pair = True if self.task == "nli" else None
+            data = read_text(self.data, columns=columns, pair=pair)
+        if self.model is None:
+            findings = check_data(data, count_subwords=None, max_length=self.max_length or 512)
+        else:
+            findings = self._check_with_tokenizer(data, words)
+        print(render(findings))
+        if any(finding.level == "error" for finding in findings):
+            sys.exit(1)
+        if self.label_errors:
+            train: Sequence[Any] = data.splits.get("train", ())
+            spans_only = words and any(e.tags is None and e.spans for e in train)
+            task = self.task or ("ner" if spans_only else "tag" if words else "classify")
+            self._find_label_errors(task, config)
+
+    def _check_with_tokenizer(self, data: Any, words: bool) -> list[Any]:
+        """Check the data, and count their subwords and those unknown to the model."""
+        from finetune.data import Finding, check_data
+        from finetune.models.loading import load_config
+        from finetune.preprocessing.tokenizer import SubwordTokenizer
+        from finetune.tasks.base import model_limit
+
+        assert self.model is not None
+        tokenizer = SubwordTokenizer.from_pretrained(self.model, words=words)
+        limit = model_limit(load_config(self.model))
+        seen: Counter[int | None] = Counter()  # subword ids
+
+        def count(items: Sequence[Any]) -> list[Any]:
+            if not words:
+                texts = tokenizer.text_pieces(items)
+                seen.update(chain.from_iterable(texts))
+                return list(map(len, texts))
+            sentences = tokenizer.raw_word_pieces(items)
+            seen.update(id for sentence in sentences for word in sentence for id in word)
+            return [list(map(len, words)) for words in sentences]
+
+        max_length = tokenizer.max_length(limit, self.max_length)
+        findings = check_data(data, count_subwords=count, max_length=max_length)
+        for line in tokenizer.unreadable(seen[tokenizer.unknown], seen.total()):
+            findings.append(Finding("warning", "subwords", line))
+        return findings
+
+    def _find_label_errors(self, task: str, recipe_config: TrainConfig | None) -> None:
+        """Search for label errors, print the most probable ones and write all."""
+        from finetune.runtime.memory import memory_kept
+        from finetune.runtime.signals import Interrupted
+        from finetune.training.suspects import search_label_errors
+
+        if self.model is None and recipe_config is None:
+            raise UserError(
+                "--label-errors trains a model on parts of the data: name one with --model, such "
+                "as --model minilm."
+            )
+        if self.folds < 2:
+            raise UserError(f"--folds must be 2 or more, not {self.folds}.")
+        given = {"model": self.model, "max_length": self.max_length, "epochs": self.epochs}
+        config = replace(
+            recipe_config or CONFIGS[task](),
+            data=self.data,
+            columns=self.columns,
+            **{name: value for name, value in given.items() if value is not None},  # type: ignore[arg-type]
+        )
+        out = Path(self.out) if self.out else None
+        with _work_folder(out) as work:
+            try:
+                with memory_kept():
+                    suspects = search_label_errors(task, config, self.folds, out, work)
+            except Interrupted as interrupted:
+                kept = f"the same command continues ({work})" if out else "nothing is kept"
+                print(f"{interrupted}: {kept}{'' if out else ' without --out'}", file=sys.stderr)
+                sys.exit(130)
+        noun = {"tag": "words", "ner": "spans"}.get(task, "labels")
+        print_suspects(suspects, noun, self.examples)
+        if out is not None:
+            print(f"all suspects, the most probable first: {out}")
+
+
+@contextlib.contextmanager
+def _work_folder(out: Path | None) -> Iterator[Path]:
+    """Return the folder of unfinished folds: next to the file to write, or a temporary one."""
+    from finetune.training.run_folder import require_writable
+
+    if out is None:
+        with tempfile.TemporaryDirectory(prefix="finetune-folds-") as folder:
+            yield Path(folder)
+        return
+    if out.is_dir():
+        raise UserError(f"--out {out} is a folder: name a file.")
+    require_writable(out.parent)
+    yield Path(f"{out}.folds")
+
+
+def print_suspects(suspects: Suspects, noun: str, examples: int) -> None:
+    """Print the number of suspects, the most confused labels and the first suspects."""
+    print(f"{len(suspects.found):,} suspects among the {suspects.number:,} {noun} of the training "
+          "data")  # fmt: skip
+    if suspects.share is not None:
+        print(f"estimated fraction of wrong labels: {100 * suspects.share:.1f} %")
+    for given, true, expected in suspects.taken[:MOST_CONFUSED]:
+        print(f"  labeled {given}, probably {true}: about {expected:,.0f}")
+    for suspect in [suspect for suspect in suspects.found if suspect.worst][:examples]:
+        where = suspect.file if suspect.line is None else f"{suspect.file}:{suspect.line}"
+        kind = "" if suspect.kind in ("label", "word") else f" ({suspect.kind})"
+        print(
+            f"{where}  {suspect.given} -> {suspect.suggested} ({suspect.confidence:.3f} against "
+            f"{suspect.given_confidence:.3f}){kind}\n    {suspect.excerpt}"
+        )

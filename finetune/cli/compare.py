@@ -1,0 +1,101 @@
+"""`finetune compare`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from tyro.conf import Positional, arg
+
+from finetune.cli.output import print_table
+from finetune.config.tasks import column_map
+
+if TYPE_CHECKING:
+    from finetune.evaluation.compare import SystemComparison
+    from finetune.evaluation.significance import Estimate
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compare:
+    """Test whether two systems differ on the same examples by more than chance."""
+
+    first: Annotated[Positional[str], arg(metavar="A")]
+    """The first system: a file of predictions (JSON Lines, or columns of words with the prediction
+    last), a run folder, or several runs (A1,A2,A3 or a folder of run folders)."""
+    second: Annotated[Positional[str], arg(metavar="B")]
+    """The second system, in the same form."""
+    gold: str | None = None
+    """File of gold labels. Unset takes the last column but one of predictions in columns, or the
+    data of a run folder."""
+    metric: str | None = None
+    """Metric of `finetune score` or `finetune analyze`, for one label, tag or type (`f1:NAME`,
+    `span_f1_strict:PER`), or for one subgroup in a table of the analysis (`span_f1_length:3`).
+    Unset is the metric that selects models in training."""
+    split: str = "test"
+    """Split of the predictions in run folders."""
+    train: str | None = None
+    """Training data of the systems, to tell seen from unseen names and words. Unset is the data of
+    a run folder."""
+    unit: Literal["example", "document"] = "example"
+    """Unit to resample: sentences or texts, or whole documents if gold has documents."""
+    resamples: int = 10_000
+    """Number of resamples of each test."""
+    seed: int = 0
+    """Seed of the resamples."""
+    columns: tuple[str, ...] = ()
+    """Columns of the gold and training files if their names are not recognized, as `role=column`.
+    """
+    json: bool = False
+    """Print JSON in place of the table."""
+
+    def run(self) -> None:
+        """Compare the systems and print the result."""
+        from finetune.evaluation.compare import compare_systems, comparison_record
+
+        comparison = compare_systems(
+            self.first,
+            self.second,
+            gold=self.gold,
+            columns=column_map(self.columns),
+            metric=self.metric,
+            split=self.split,
+            unit=self.unit,
+            resamples=self.resamples,
+            train=self.train,
+            seed=self.seed,
+        )
+        if self.json:
+            print(json.dumps(comparison_record(comparison), indent=2))
+        else:
+            print_comparison(comparison)
+
+
+def print_comparison(comparison: SystemComparison) -> None:
+    """Print the scores of both systems, the p-values and the verdict."""
+    from finetune.evaluation.compare import seed_note, verdict
+    from finetune.evaluation.significance import LEVEL
+
+    result = comparison.result
+    print(
+        f"{comparison.metric} on {result.num_units:,} {comparison.unit} (gold: {comparison.gold}), "
+        f"{result.num_resamples:,} resamples, seed {comparison.seed}"
+    )
+    print_table(
+        ("", "score", f"{100 * (1 - LEVEL):.0f} % interval", "runs", ""),
+        [
+            ("A", *_cells(result.first), len(result.runs[0]), comparison.first.name),
+            ("B", *_cells(result.second), len(result.runs[1]), comparison.second.name),
+            ("A - B", *_cells(result.difference, "+"), None, ""),
+        ],
+    )
+    print(
+        f"p      {result.p_bootstrap:.4f} (paired bootstrap), {result.p_randomization:.4f} "
+        "(approximate randomization)"
+    )
+    print(f"{verdict(comparison)} {seed_note(comparison)}")
+
+
+def _cells(estimate: Estimate, sign: str = "") -> tuple[str, str]:
+    value, low, high = (f"{number:{sign}.4f}" for number in estimate)
+    return value, f"{low} to {high}"

@@ -1,0 +1,87 @@
+"""Terminal output that commands share: tables, files that appear when complete, quiet libraries."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from finetune.types import UserError
+
+PLAIN_WIDTH = 10_000
+"""Width of lines if the output is not a terminal: nothing is wrapped or cut."""
+
+
+def print_table(
+    columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str | None = None
+) -> None:
+    """Print a table: with rules on a terminal, otherwise as aligned plain columns.
+
+    Columns whose first value is a number are aligned to the right.
+    """
+    console = Console(highlight=False, soft_wrap=False)
+    terminal = console.is_terminal
+    if not terminal:
+        console = Console(highlight=False, width=PLAIN_WIDTH, no_color=True)
+    table = Table(box=SIMPLE if terminal else None, pad_edge=False, padding=(0, 2, 0, 0))
+    for column, value in zip(columns, rows[0] if rows else columns, strict=True):
+        table.add_column(
+            Text(column),
+            justify="left" if isinstance(value, str) else "right",
+            no_wrap=not terminal,
+            overflow="fold",
+        )
+    for row in rows:
+        table.add_row(*(Text(cell(value)) for value in row))
+    with console.capture() as captured:
+        if title is not None:
+            console.print(Text(title, style="bold"), soft_wrap=True)
+        console.print(table)
+    print("\n".join(line.rstrip() for line in captured.get().rstrip("\n").split("\n")))
+
+
+def cell(value: Any) -> str:
+    """Return a value of a table as text: four decimals, or thousands separated by commas."""
+    if isinstance(value, float):
+        whole = value == int(value) and abs(value) > 1
+        return f"{value:,.0f}" if whole else f"{value:.4f}"
+    if value is None:
+        return ""
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+@contextlib.contextmanager
+def open_output(path: str | None) -> Iterator[TextIO]:
+    """Open a file for --output that appears when it is complete; None is standard output."""
+    if path is None:
+        yield sys.stdout
+        return
+    if Path(path).is_dir() or not Path(path).absolute().parent.is_dir():
+        problem = "is a folder" if Path(path).is_dir() else "its folder does not exist"
+        raise UserError(f"--output {path}: {problem}: name a file in a folder that exists.")
+    fresh = Path(path + ".new")
+    try:
+        with fresh.open("w", encoding="utf-8") as file:
+            yield file
+        fresh.replace(path)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            fresh.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename in (None, str(fresh)):
+            raise UserError(f"--output {path}: cannot be written ({error.strerror}).") from error
+        raise
+
+
+def quiet_libraries() -> None:
+    """Turn off the progress bars and advice of transformers."""
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()

@@ -1,0 +1,42 @@
+"""`finetune report`."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from tyro.conf import Positional, arg
+
+from finetune.types import UserError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """Write an HTML page on a run or several: scores, curves, classes, calibration, errors."""
+
+    folders: Annotated[Positional[tuple[str, ...]], arg(metavar="RUN [RUN ...]")] = ()
+    """Folders of runs, or of several seeds of a run."""
+    out: str | None = None
+    """File to write; unset is `report.html` in the run folder, or here for several runs."""
+    split: str | None = None
+    """Split of the predictions; unset is test, or validation if test has no gold."""
+    examples: int = 300
+    """Most examples with errors that the page shows."""
+
+    def run(self) -> None:
+        """Write the page and print its path."""
+        if not self.folders:
+            raise UserError("report needs the folder of a run: finetune report RUN")
+        from finetune.reporting import write_report
+
+        report = write_report(
+            [Path(folder) for folder in self.folders],
+            out=Path(self.out) if self.out else None,
+            split=self.split,
+            most_examples=self.examples,
+        )
+        for line in report.warnings:
+            print(line, file=sys.stderr)
+        print(report.path)

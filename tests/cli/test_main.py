@@ -1,0 +1,191 @@
+"""Parsing of arguments, and errors and exit codes."""
+
+from __future__ import annotations
+
+import errno
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from finetune.cli import train
+from finetune.cli.analyze import Analyze
+from finetune.cli.check import Check
+from finetune.cli.compare import Compare
+from finetune.cli.main import COMMANDS, main, parse
+from finetune.cli.predict import Predict
+from finetune.cli.reference import reference
+from finetune.cli.report import Report
+from finetune.cli.score import Score
+from finetune.config.recipes import RecipeRun
+from finetune.config.tasks import CONFIGS, TagConfig
+from finetune.types import UserError
+from tests.command import run
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
+    """The calls of the functions that would have trained."""
+    made: list[tuple] = []
+    for name in ("train", "dry_run", "train_seeds"):
+        monkeypatch.setattr(train, name, lambda *a, name=name: made.append((name, *a)))
+    return made
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Path:
+    (path := tmp_path / "r.yaml").write_text("task: tag\nsteps: 5\nlr: 1e-3\noverlap: 8\n")
+    return path
+
+
+def test_overview():
+    assert set(CONFIGS) < set(COMMANDS)
+    for arguments in ((), ("-h",), ("--help",), ("help",)):
+        outcome = run(*arguments)
+        assert outcome.code == 0 and all(name in outcome.out for name in COMMANDS)
+
+
+@pytest.mark.parametrize("task", CONFIGS)
+def test_training(task: str, calls: list[tuple]):
+    run(task, "--model", "m", "--columns", "text=a", "label=b", "--lr", "1e-3", "--resume")
+    columns = ("text=a", "label=b")
+    config = CONFIGS[task](model="m", columns=columns, lr=1e-3, resume=True)
+    assert calls == [("train", task, config, None)]
+
+
+def test_dry_run(calls: list[tuple], recipe: Path):
+    run("tag", "--dry-run", "--steps", "2")
+    run("run", recipe, "--dry-run")
+    run("run", "--dry-run", recipe)
+    from_recipe = ("dry_run", "tag", TagConfig(steps=5, lr=1e-3, overlap=8))
+    assert calls == [("dry_run", "tag", TagConfig(steps=2)), from_recipe, from_recipe]
+
+
+@pytest.mark.parametrize("form", ["run", "flag", "joined", "flag at the end"])
+def test_options_override_recipes_and_recipes_defaults(form: str, calls: list[tuple], recipe: Path):
+    arguments = {
+        "run": ["run", recipe, "--steps", "9"],
+        "flag": ["tag", "--recipe", recipe, "--steps", "9"],
+        "joined": ["tag", f"--recipe={recipe}", "--steps", "9"],
+        "flag at the end": ["tag", "--steps", "9", "--recipe", recipe],
+    }[form]
+    outcome = run(*arguments)
+    assert outcome.code == 0, outcome.err
+    ((_, task, config, recipe_run),) = calls
+    assert task == "tag" and config == TagConfig(steps=9, lr=1e-3, overlap=8)
+    assert isinstance(recipe_run, RecipeRun) and recipe_run.recipe.path == recipe
+    assert recipe_run.differing == ("steps",)
+    assert recipe_run.recipe.config() == TagConfig(steps=5, lr=1e-3, overlap=8)
+
+
+def test_a_setting_that_only_the_recipe_makes_legal(calls: list[tuple], recipe: Path):
+    recipe.write_text("task: tag\ncrf: true\n")
+    assert run("run", recipe, "--crf-lr", "0.1").code == 0
+    assert calls[0][2] == TagConfig(crf=True, crf_lr=0.1)
+    assert run("tag", "--crf-lr", "0.1").err == (
+        "error: --crf-lr must be left out without --crf, not 0.1.\n"
+    )
+
+
+def test_a_quick_check_of_a_recipe(calls: list[tuple], recipe: Path):
+    assert "r.yaml has no `smoke` settings" in run("run", recipe, "--smoke").err
+    recipe.write_text(f"{recipe.read_text()}smoke: {{steps: 2, limit: 60}}\n")
+    run("run", recipe, "--smoke", "--limit", "9")
+    ((_, task, config, recipe_run),) = calls
+    name = recipe_run.recipe.name
+    assert (task, name) == ("tag", "tag-r-smoke"), "its runs are not taken for the recipe's"
+    assert config == TagConfig(steps=2, limit=9, lr=1e-3, overlap=8)
+    assert recipe_run.differing == ("limit", "steps")
+    assert "--smoke needs a recipe" in run("tag", "--smoke").err
+
+
+def test_positionals_and_options_in_any_order():
+    assert parse(["check", "--task", "nli", "folder"]) == Check(source="folder", task="nli")
+    predict = Predict(folder="run", text=("-1",), pair="--x")
+    assert parse(["predict", "--text", "-1", "run", "--pair=--x"]) == predict
+    assert parse(["predict", "run", "--glue-submission"]).glue_submission == ()
+    assert parse(["predict", "run", "--glue-submission", "RTE"]).glue_submission == ("RTE",)
+    score = Score(predictions="p.jsonl", gold="g.conll", columns=("tags=3",))
+    assert parse(["score", "p.jsonl", "g.conll", "--columns", "tags=3"]) == score
+    compare = Compare(first="a", second="b,c", unit="document", json=True)
+    assert parse(["compare", "a", "--unit", "document", "b,c", "--json"]) == compare
+    assert parse(["analyze", "p", "g"]) == Analyze(predictions="p", gold_file="g")
+    assert parse(["report", "a", "b", "--out", "x"]) == Report(folders=("a", "b"), out="x")
+
+
+def test_old_names(calls: list[tuple], capsys: pytest.CaptureFixture[str]):
+    assert parse(["analyse", "p"]) == Analyze(predictions="p")
+    assert capsys.readouterr().err == "note: analyse is now called analyze.\n"
+    outcome = run("tag", "--active-vocabulary=off", "--label-pieces", "all")
+    assert outcome.err == (
+        "note: --active-vocabulary is now called --sparse-embeddings.\n"
+        "note: --label-pieces is now called --label-subwords.\n"
+    )
+    assert calls[0][2] == TagConfig(sparse_embeddings="off", label_subwords="all")
+
+
+@pytest.mark.parametrize(("error", "code", "message"), [
+    (UserError("what and where"), 2, "error: what and where\n"),
+    (OSError(errno.ENOSPC, "No space left on device", "a/b"), 2,
+     "error: a/b: No space left on device.\n"),
+    (PermissionError(errno.EACCES, "Permission denied"), 2, "error: Permission denied.\n"),
+    (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), 2,
+     "error: out of memory: lower --max-tokens, then --max-length.\n"),
+    (KeyboardInterrupt(), 130, "interrupted\n"),
+])  # fmt: skip
+def test_errors(error: BaseException, code: int, message: str, monkeypatch: pytest.MonkeyPatch):
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(train, "train", fail)
+    outcome = run("tag")
+    assert (outcome.code, outcome.err, outcome.out) == (code, message, "")
+
+
+@pytest.mark.parametrize(
+    "error", [KeyError("x"), RuntimeError("x"), ImportError("x"), ValueError("x"), OSError("x")]
+)
+def test_bugs_name_the_file_of_their_traceback(error: Exception, monkeypatch: pytest.MonkeyPatch):
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(train, "train", fail)
+    outcome = run("tag")
+    assert outcome.code == 1 and outcome.err.count("\n") == 1
+    start, _, rest = outcome.err.partition("; traceback in ")
+    assert start.startswith(f"internal error: {type(error).__name__}: ")
+    file = Path(rest.removesuffix("; please report\n"))
+    assert "in fail" in file.read_text("utf-8")
+    file.unlink()
+    monkeypatch.setenv("FINETUNE_TRACEBACK", "1")
+    with pytest.raises(type(error)):
+        main(["tag"])
+
+
+def test_traceback_on_demand(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("FINETUNE_TRACEBACK", "1")
+    with pytest.raises(UserError, match="no such recipe"):
+        main(["run", "nothing.yaml"])
+
+
+def test_a_closed_pipe_is_no_error(tmp_path: Path):
+    for number in range(3000):
+        (tmp_path / f"{number}.yaml").write_text("task: tag\ndescription: something\n")
+    command = f"{sys.executable} -m finetune recipes --folder {tmp_path} | head -1"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True)
+    assert done.stderr == "" and done.stdout.count("\n") == 1
+
+
+def test_every_setting_is_an_option():
+    arguments = ["tag", "--no-resume", "--precision", "bf16", "--limit", "None"]
+    assert parse(arguments).config == TagConfig(precision="bf16")
+
+
+def test_the_reference_is_current():
+    text = (ROOT / "docs" / "cli.md").read_text("utf-8")
+    assert text == reference(), "write it with: python -m finetune.cli.reference > docs/cli.md"
+    tables = [line for line in text.splitlines() if line.startswith("| `")]
+    assert all(line.count(" | ") == 2 for line in tables), "a | in a cell would end it"
