@@ -63,15 +63,8 @@ def fingerprint(splits: Mapping[str, Sequence[Example]]) -> str:
 def _content(example: Example) -> list[Any]:
     if isinstance(example, TextExample):
         return ["text", example.text, example.pair, example.label]
-    return [
-        "token",
-        example.words,
-        example.spans,
-        example.tags,
-        example.document,
-        example.text,
-        example.offsets,
-    ]
+    gold = [example.spans, example.tags]
+    return ["token", example.words, *gold, example.document, example.text, example.offsets]
 
 
 def texts_of(example: Example) -> list[str]:

@@ -122,12 +122,14 @@ def saved_tables(folder: Path) -> dict[str, Table]:
 
 
 def _tables(loaded: Mapping[str, Any], name: str) -> dict[str, Table]:
-    return {str(split): _table(rows, f"{name}[{split}]") for split, rows in loaded.items()}
-
-
-def _table(rows: Any, name: str) -> Table:
-    names = {**class_names(rows.features.to_dict()), **CLASS_NAMES.get(name.split("[")[0], {})}
-    return Table(name, list(rows.column_names), _records(rows, name), names=names)
+    tables = {}
+    for split, rows in loaded.items():
+        names = {**class_names(rows.features.to_dict()), **CLASS_NAMES.get(name, {})}
+        title = f"{name}[{split}]"
+        tables[str(split)] = Table(
+            title, list(rows.column_names), _records(rows, title), names=names
+        )
+    return tables
 
 
 def _records(rows: Any, name: str) -> Iterator[Record]:

@@ -54,7 +54,6 @@ class Source:
     files: dict[str, tuple[Path, ...]] = field(default_factory=dict)
     saved: Path | None = None
     hub: HubDataset | None = None
-    ignored: tuple[str, ...] = ()
 
 
 @dataclass
@@ -161,23 +160,21 @@ def _folder(folder: Path) -> Source:
     if any((folder / name).is_file() for name in SAVED_FILES):
         return Source(folder.resolve().name, saved=folder)
     files: dict[str, list[Path]] = {}
-    ignored = []
     standoff = any(path.suffix == ".ann" for path in folder.iterdir())
     for path in sorted(folder.iterdir()):
         split = None if standoff and path.suffix in (".ann", ".txt") else _split_of(path)
-        if split is None:
-            ignored.append(path.name)
-        else:
+        if split is not None:
             files.setdefault(split, []).append(path)
     files = files or _documents(folder)
     if not files:
+        entries = shortened(sorted(path.name for path in folder.iterdir()), 6) or "none"
         raise DataError(
-            f"{folder} holds no split files (its entries: {shortened(ignored, 6) or 'none'}): name "
+            f"{folder} holds no split files (its entries: {entries}): name "
             "them train.jsonl, validation.jsonl and test.jsonl, or write "
             "--data train=FILE,validation=FILE."
         )
     chosen = {split: _file_or_shards(folder, split, paths) for split, paths in files.items()}
-    return Source(folder.resolve().name, chosen, ignored=tuple(ignored))
+    return Source(folder.resolve().name, chosen)
 
 
 def _documents(folder: Path) -> dict[str, list[Path]]:

@@ -112,7 +112,8 @@ def _columns_found(table: Table) -> str:
 
 def read_json_lines(file: DataFile, options: ReadOptions) -> Table:
     """Read one JSON object per line."""
-    return Table(file.name, [], _json_lines(file))
+    lines = ((line.text, file.where(line.number)) for line in file if line.text.strip())
+    return Table(file.name, [], (_row(_parse(text, where), where) for text, where in lines))
 
 
 def read_json(file: DataFile, options: ReadOptions) -> Table:
@@ -120,17 +121,10 @@ def read_json(file: DataFile, options: ReadOptions) -> Table:
     return Table(file.name, [], _json_rows(file))
 
 
-def _json_lines(file: DataFile) -> Iterator[Record]:
-    for line in file:
-        if line.text.strip():
-            where = file.where(line.number)
-            yield _row(_parse(line.text, where), where)
-
-
 def _json_rows(file: DataFile) -> Iterator[Record]:
     first = file.first_line().strip()
     if first.startswith("{") and first != "{":
-        yield from _json_lines(file)
+        yield from read_json_lines(file, ReadOptions()).records
         return
     rows = _parse("\n".join(line.text for line in file), file.name)
     if not isinstance(rows, list):

@@ -219,7 +219,7 @@ def to_bio(splits: Splits) -> tuple[dict[str, list[TokenRecord]], list[str]]:
     notes = []
     if _lack_prefixes(records):
         notes.append("tags have no B- or I- before the type: read as spans of equal tags, as BIO")
-        splits = {split: [_with_prefixes(row) for row in rows] for split, rows in splits.items()}
+        splits = {split: list(map(_with_prefixes, rows)) for split, rows in splits.items()}
         records = list(chain.from_iterable(splits.values()))
     layers = [layer for record in records for layer in record.layers]
     scheme = detect_scheme(layers)

@@ -164,16 +164,9 @@ def _records(
 
 
 def _example(index: int, record: TokenRecord) -> TokenExample:
-    return TokenExample(
-        index,
-        record.words,
-        record.spans,
-        record.layers[0] if record.layers else None,
-        record.document,
-        record.text,
-        record.offsets,
-        record.where,
-    )
+    tags = record.layers[0] if record.layers else None
+    context = record.document, record.text, record.offsets, record.where
+    return TokenExample(index, record.words, record.spans, tags, *context)
 
 
 def _usable_records(
