@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import math
+import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -165,7 +166,7 @@ def page(systems: Sequence[System], most_examples: int = MOST_EXAMPLES) -> str:
         comparison=_comparison(systems),
         errors=_errors(evaluated, most_examples),
         score_tables=_score_tables(systems, runs),
-        curves=_curves(runs),
+        curves=_curves(runs, next((s.headline.metric for s in systems if s.headline), None)),
         class_tables=_class_tables(evaluated),
         evaluations=[_evaluation(name, each) for name, each in evaluated],
         environments=[_environment(name, run) for name, run in runs],
@@ -327,7 +328,7 @@ def _mean_and_deviation(values: Sequence[float | None]) -> list[float | None]:
     return [statistics.fmean(known), statistics.stdev(known) if len(known) > 1 else None]
 
 
-def _curves(runs: NamedRuns) -> list[Chart]:
+def _curves(runs: NamedRuns, metric: str | None) -> list[Chart]:
     """Draw loss, validation scores, learning rate and speed over the steps of training."""
 
     def curve(caption: str, key: str) -> Chart | None:
@@ -335,7 +336,7 @@ def _curves(runs: NamedRuns) -> list[Chart]:
 
     charts = [
         curve("Training loss", "loss"),
-        _evaluation_curve(runs),
+        _evaluation_curve(runs, metric),
         curve("Learning rate", "lr"),
         curve("Gradient norm", "gradient_norm"),
         curve("Training speed, examples per second", "examples_per_second"),
@@ -351,23 +352,24 @@ def _curve(
     caption: str, series: Sequence[tuple[str, Sequence[tuple[float, float]]]]
 ) -> Chart | None:
     series = [(name, points) for name, points in series if points]
-    if not series:
+    if max((len(points) for _, points in series), default=0) < 2:
         return None
     ends = "; ".join(f"{name}: {points[0][1]:.4g} at step {points[0][0]} to {points[-1][1]:.4g} "
                      f"at step {points[-1][0]}" for name, points in series)  # fmt: skip
     return line_chart(caption, f"{caption}. {ends}", series)
 
 
-def _evaluation_curve(runs: NamedRuns) -> Chart | None:
-    """Draw several scores of one run, or the score that selects models of several runs."""
+def _evaluation_curve(runs: NamedRuns, metric: str | None) -> Chart | None:
+    """Draw all scores of one run, or the main score of several runs."""
     first = next((line for _, run in runs for line in run.evaluations), None)
     if first is None:
         return None
-    metrics = [name for name, value in first.items() if isinstance(value, int | float)
-               and name not in ("step", "mse") and ":" not in name]  # fmt: skip
+    left_out = re.compile("step|mse|inner_|.*:")  # counts, scores of single types, other scales
+    metrics = [name for name, value in first.items()
+               if isinstance(value, int | float) and not left_out.match(name)]  # fmt: skip
     split = first["split"]
     if len(runs) > 1:
-        metric = runs[0][1].config.get("metric") or next(iter(metrics), "")
+        metric = metric if metric in metrics else next(iter(metrics), "")
         series = [(name, _points(run.evaluations, metric)) for name, run in runs]
         return _curve(f"{metric} on {split}", series)
     lines = runs[0][1].evaluations

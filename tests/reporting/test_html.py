@@ -247,7 +247,7 @@ def test_what_is_missing_is_said(tmp_path: Path):
     (folder / "environment.json").write_text("{")
     shutil.rmtree(tmp_path / "data-of-run")
     page = reported(folder)
-    assert "no log.jsonl" in page.text and "cannot be looked at" not in page.text
+    assert "no log.jsonl" in page.text and "cannot be analyzed" not in page.text
     path = folder / "predictions.test.jsonl"
     rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
     data.write_jsonl(path, [{name: row[name] for name in row if name != "gold"} for row in rows])
