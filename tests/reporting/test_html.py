@@ -372,7 +372,7 @@ def test_a_report_that_fails_leaves_the_run_finished(
     def fail(*_: object) -> None:
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr("finetune.cli.train.write_run_report", fail)
+    monkeypatch.setattr("finetune.reporting.write_run_report", fail)
     outcome = train(place, tmp_path / "run")
     assert outcome.code == 0 and (tmp_path / "run" / "metrics.json").is_file()
     said = [line for line in outcome.err.splitlines() if "ZeroDivisionError" in line]
