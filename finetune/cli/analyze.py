@@ -99,7 +99,7 @@ def _print_subgroups(name: str, table: Table) -> None:
 
 def _print_calibration(found: Analysis) -> None:
     """Print the reliability diagram, without empty bins."""
-    from finetune.evaluation.calibration import error_of
+    from finetune.evaluation.calibration import error_of_bins
 
     if not found.bins:
         if found.kind != "number":
@@ -112,7 +112,7 @@ def _print_calibration(found: Analysis) -> None:
     ]
     title = (
         f"Calibration of {KIND_NOUNS.get(found.kind, 'spans')}: expected calibration error "
-        f"{error_of(found.bins):.4f}"
+        f"{error_of_bins(found.bins):.4f}"
     )
     print_table(("confidence", "predictions", "mean", "correct", ""), rows, title)
     print()

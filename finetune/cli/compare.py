@@ -74,7 +74,7 @@ class Compare:
 def print_comparison(comparison: SystemComparison) -> None:
     """Print the scores of both systems, the p-values and the verdict."""
     from finetune.evaluation.compare import seed_note, verdict
-    from finetune.evaluation.significance import LEVEL
+    from finetune.evaluation.significance import ALPHA
 
     result = comparison.result
     print(
@@ -82,7 +82,7 @@ def print_comparison(comparison: SystemComparison) -> None:
         f"{result.num_resamples:,} resamples, seed {comparison.seed}"
     )
     print_table(
-        ("", "score", f"{100 * (1 - LEVEL):.0f} % interval", "runs", ""),
+        ("", "score", f"{100 * (1 - ALPHA):.0f} % interval", "runs", ""),
         [
             ("A", *_cells(result.first), len(result.runs[0]), comparison.first.name),
             ("B", *_cells(result.second), len(result.runs[1]), comparison.second.name),

@@ -8,7 +8,6 @@ from dataclasses import asdict
 from typing import Any
 
 from finetune.evaluation.alignment import AlignedPredictions
-from finetune.evaluation.metrics import confusion
 from finetune.evaluation.subgroups import Part, SpanPart, bucket, buckets, parts
 from finetune.types import Example, Span, TextExample
 
@@ -47,13 +46,11 @@ def scored_table(scores: Mapping[str, Mapping[str, float]], name: str) -> Table:
 
 def confusion_tables(gold: Sequence[str], answers: Sequence[str]) -> dict[str, Table]:
     """The confusion matrix, and its largest entries off the diagonal."""
+    counts = Counter(zip(gold, answers, strict=True))
     names = sorted({*gold, *answers})
-    matrix = [
-        {"gold": name, "predicted": dict(zip(names, row, strict=True))}
-        for name, row in zip(names, confusion(gold, answers, names), strict=True)
-    ]
-    taken = Counter((a, b) for a, b in zip(gold, answers, strict=True) if a != b)
-    return {"confusion": matrix, "confused": pairs_table(taken)}
+    matrix = [{"gold": g, "predicted": {p: counts[g, p] for p in names}} for g in names]
+    errors = Counter({pair: number for pair, number in counts.items() if pair[0] != pair[1]})
+    return {"confusion": matrix, "confused": pairs_table(errors)}
 
 
 def span_confusion_table(

@@ -1,7 +1,11 @@
-"""Whether probabilities mean what they say, and one number that makes them more honest.
+"""Calibration: reliability diagrams, and temperature scaling of probabilities.
 
-Expected calibration error: Naeini, Cooper & Hauskrecht 2015; its use and temperature scaling: Guo,
-Pleiss, Sun & Weinberger 2017, "On Calibration of Modern Neural Networks".
+Expected calibration error: Naeini, Cooper & Hauskrecht 2015 (``metrics.calibration_error``); its
+use and temperature scaling: Guo, Pleiss, Sun & Weinberger 2017, "On Calibration of Modern Neural
+Networks". Dividing all logits by one number changes no argmax and makes probabilities more or less
+extreme. Probabilities are enough for it: their logarithms are the logits up to a constant.
+
+Shapes: N examples or words, W words, C classes.
 """
 
 from __future__ import annotations
@@ -12,79 +16,111 @@ from typing import NamedTuple
 
 import numpy as np
 
-from finetune.types import UserError
+from finetune.evaluation.metrics import NUM_BINS, bin_counts, calibration_error
+from finetune.types import IGNORED, LabelSet, TokenPrediction, UserError
 
-NUM_BINS = 15
-"""Bins of equal width, as in Guo et al."""
 LOWEST, HIGHEST = 0.05, 20.0
-"""Temperatures beyond these are not looked for: where every answer on validation is right, no
-temperature is low enough."""
+"""Bounds of the temperature: where every prediction on validation is correct, no temperature is
+low enough."""
 _TINY = 1e-15  # probabilities of 0 and 1 have no finite log odds
 
 
 class Bin(NamedTuple):
-    """The answers whose confidence is above ``low`` and at most ``high`` (0 is in the first)."""
+    """The predictions with a confidence above ``low`` and at most ``high`` (0 is in the first bin).
+
+    ``confidence`` and ``accuracy`` are means over the bin, 0.0 where it is empty.
+    """
 
     low: float
     high: float
     number: int
     confidence: float
-    """Mean over the bin, 0.0 where it is empty."""
     accuracy: float
 
 
 def reliability(
-    confidences: Sequence[float], right: Sequence[bool], num_bins: int = NUM_BINS
+    confidences: Sequence[float], correct: Sequence[bool], num_bins: int = NUM_BINS
 ) -> list[Bin]:
-    """The reliability diagram: bins of equal width from 0 to 1.
+    """Return the reliability diagram: bins of equal width from 0 to 1.
 
-    Raises ValueError if the lengths differ, and for a confidence that is no probability.
+    Args:
+        confidences: The probability of each prediction.
+        correct: Whether each prediction is correct.
+        num_bins: The number of bins.
+
+    Raises:
+        UserError: The lengths differ, or a confidence is not a probability.
     """
-    if len(confidences) != len(right):
-        raise UserError(f"{len(confidences)} confidences of {len(right)} answers")
-    values = np.asarray(confidences, dtype=float)  # [N]
-    bad = values[~((values >= 0) & (values <= 1 + 1e-6))]
-    if len(bad):
-        raise UserError(f"{bad[0]} is no probability: confidences are from 0 to 1")
-    place = bins_of(values, num_bins)
-    number, confidence, accuracy = (
-        np.bincount(place, weights=weights, minlength=num_bins)
-        for weights in (None, values, np.asarray(right, dtype=float))
-    )
+    number, confidence, accuracy = _bin_counts(confidences, correct, num_bins)
     whole = np.maximum(number, 1)
-    rows = zip(number.tolist(), confidence / whole, accuracy / whole, strict=True)
+    rows = zip(number, confidence / whole, accuracy / whole, strict=True)
     return [
-        Bin(index / num_bins, (index + 1) / num_bins, count, float(mean), float(share))
-        for index, (count, mean, share) in enumerate(rows)
+        Bin(index / num_bins, (index + 1) / num_bins, int(count), *map(float, means))
+        for index, (count, *means) in enumerate(rows)
     ]
 
 
-def bins_of(confidences: np.ndarray, num_bins: int = NUM_BINS) -> np.ndarray:
-    """The number of the bin of each confidence [N], from 0."""
-    return np.clip(np.ceil(confidences * num_bins - 1e-9).astype(int) - 1, 0, num_bins - 1)
+def _bin_counts(
+    confidences: Sequence[float], correct: Sequence[bool], num_bins: int = NUM_BINS
+) -> np.ndarray:
+    if len(confidences) != len(correct):
+        raise UserError(f"{len(confidences)} confidences of {len(correct)} predictions")
+    values = np.asarray(confidences, dtype=float)
+    wrong = values[~((values >= 0) & (values <= 1 + 1e-6))]
+    if len(wrong):
+        raise UserError(f"{wrong[0]} is not a probability: confidences are from 0 to 1")
+    return bin_counts(values, np.asarray(correct, dtype=float), num_bins)
 
 
-def calibration_error(
-    confidences: Sequence[float], right: Sequence[bool], num_bins: int = NUM_BINS
-) -> float:
-    """Expected calibration error: the mean distance of confidence and accuracy, bin by bin,
-    weighted by the answers in each bin; 0.0 for no answers."""
-    return error_of(reliability(confidences, right, num_bins))
+def error_of_bins(bins: Sequence[Bin]) -> float:
+    """Return the expected calibration error of a reliability diagram, 0.0 without predictions."""
+    sums = [(b.number, b.number * b.confidence, b.number * b.accuracy) for b in bins]
+    return float(calibration_error(np.array(sums, dtype=float).reshape(-1, 3).T))
 
 
-def error_of(bins: Sequence[Bin]) -> float:
-    """The expected calibration error of a reliability diagram."""
-    total = sum(each.number for each in bins)
-    gaps = math.fsum(each.number * abs(each.accuracy - each.confidence) for each in bins)
-    return gaps / total if total else 0.0
+def calibration_scores(
+    correct: Sequence[bool], after: Sequence[float], before: Sequence[float] | None
+) -> dict[str, float]:
+    """Return the calibration errors of predictions with and without the temperature.
+
+    Args:
+        correct: Whether each prediction is correct.
+        after: The probability of each prediction as it is given out.
+        before: The probability of each prediction without the temperature, where it is known.
+
+    Returns:
+        ``ece``, and with ``before`` also ``ece_uncalibrated``.
+    """
+    found = {"ece": float(calibration_error(_bin_counts(after, correct)))}
+    if before is not None:
+        found["ece_uncalibrated"] = float(calibration_error(_bin_counts(before, correct)))
+    return found
+
+
+def word_calibration_scores(
+    gold: Sequence[Sequence[str]], predicted: Sequence[TokenPrediction], labels: LabelSet
+) -> dict[str, float]:
+    """Return the ``calibration_scores`` of the tags of words; gold is in the predicted scheme."""
+    correct: list[bool] = []
+    before: list[float] = []
+    for tags, prediction in zip(gold, predicted, strict=True):
+        correct += map(str.__eq__, tags, prediction.tags)
+        if prediction.logs is not None:
+            ids = [labels.id(tag) for tag in prediction.tags]
+            before += probabilities_of(ids, prediction.logs).tolist()
+    after = [score for prediction in predicted for score in prediction.scores]
+    return calibration_scores(correct, after, before if len(before) == len(after) else None)
 
 
 def fit_temperature(logs: np.ndarray, gold: np.ndarray) -> float:
-    """The temperature under which gold classes [N] are most likely, given log-probabilities [N, C].
+    """Return the temperature under which the gold classes are most likely.
 
-    Log-probabilities are logits up to a constant for each row, which scaling does not see. The
-    negative log-likelihood is convex in 1 / temperature, so the one minimum between ``LOWEST`` and
-    ``HIGHEST`` is found. 1.0 without rows.
+    The negative log-likelihood is convex in 1 / temperature, so it has one minimum between
+    ``LOWEST`` and ``HIGHEST``.
+
+    Args:
+        logs: Log-probabilities [N, C], which are logits up to a constant for each row.
+        gold: Gold classes [N]; without any the temperature is 1.
     """
     from scipy.optimize import minimize_scalar  # imported late: it costs half a second
 
@@ -101,19 +137,74 @@ def fit_temperature(logs: np.ndarray, gold: np.ndarray) -> float:
     return math.exp(float(found.x))
 
 
+def fit_and_describe(logs: np.ndarray, gold: np.ndarray) -> tuple[float, str]:
+    """Return ``fit_temperature`` and a note about it for the user."""
+    temperature = fit_temperature(logs, gold)
+    note = f"temperature {temperature:.3f} fitted on {len(gold):,} predictions of validation"
+    if temperature < LOWEST * 1.01 or temperature > HIGHEST * 0.99:
+        note += ", the end of the range: validation has too few errors to fit it"
+    return temperature, note
+
+
+def fit_on_probabilities(
+    probabilities: np.ndarray, gold: np.ndarray, independent: bool
+) -> tuple[float, str]:
+    """Return a temperature and a note about it for probabilities [N, C].
+
+    Gold is classes [N]; for ``independent`` probabilities (multi-label) it is yes or no [N, C].
+    """
+    if independent:
+        return fit_and_describe(
+            two_classes(probabilities).reshape(-1, 2), gold.astype(int).reshape(-1)
+        )
+    return fit_and_describe(log_probabilities(probabilities), gold)
+
+
+def fit_on_words(
+    targets: Sequence[Sequence[int] | None], logs: Sequence[np.ndarray]
+) -> tuple[float, str]:
+    """Return a temperature and a note about it for log-probabilities [W, C] of each sentence.
+
+    Unknown tags and sentences without gold are left out.
+    """
+    pairs = [pair for pair in zip(targets, logs, strict=True) if pair[0] is not None]
+    if not pairs:
+        return 1.0, "temperature 1: no words of validation have tags"
+    gold = np.array([tag for tags, _ in pairs for tag in tags or ()], dtype=int)
+    known = gold != IGNORED
+    return fit_and_describe(np.concatenate([rows for _, rows in pairs])[known], gold[known])
+
+
+def scale(probabilities: np.ndarray, temperature: float, independent: bool) -> np.ndarray:
+    """Return probabilities [..., C] with their logits divided by a temperature.
+
+    They sum to 1 over the classes, or belong to ``independent`` decisions (multi-label).
+    """
+    if independent:
+        return np.exp(tempered(two_classes(probabilities), temperature))[..., 1]
+    return np.exp(tempered(log_probabilities(probabilities), temperature))
+
+
+def probabilities_of(ids: Sequence[int], logs: np.ndarray, temperature: float = 1.0) -> np.ndarray:
+    """Return the probabilities [W] of tags [W] from log-probabilities [W, C] and a temperature."""
+    if temperature != 1.0:
+        logs = tempered(logs, temperature)
+    return np.exp(logs[np.arange(len(ids)), ids])
+
+
 def tempered(logs: np.ndarray, temperature: float) -> np.ndarray:
-    """Log-probabilities [N, C] with their logits divided by a temperature."""
+    """Return log-probabilities [N, C] with their logits divided by a temperature."""
     scaled = logs / temperature
     scaled = scaled - scaled.max(-1, keepdims=True)
     return scaled - np.log(np.exp(scaled).sum(-1, keepdims=True))
 
 
-def log_probabilities(chances: np.ndarray) -> np.ndarray:
-    """Logarithms of probabilities; 0 becomes very small."""
-    return np.log(np.maximum(chances, np.finfo(float).tiny))
+def log_probabilities(probabilities: np.ndarray) -> np.ndarray:
+    """Return logarithms of probabilities; 0 becomes a very small probability."""
+    return np.log(np.maximum(probabilities, np.finfo(float).tiny))
 
 
-def two_classes(chances: np.ndarray) -> np.ndarray:
-    """Log-probabilities [N, 2] of no and yes, from probabilities of yes [N]."""
-    chances = np.clip(chances, _TINY, 1 - _TINY)
-    return np.stack([np.log1p(-chances), np.log(chances)], axis=-1)
+def two_classes(probabilities: np.ndarray) -> np.ndarray:
+    """Return log-probabilities [N, 2] of no and yes, from probabilities of yes [N]."""
+    probabilities = np.clip(probabilities, _TINY, 1 - _TINY)
+    return np.stack([np.log1p(-probabilities), np.log(probabilities)], axis=-1)

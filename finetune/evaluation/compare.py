@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from finetune.data import DataError
+from finetune.evaluation.metrics import LOWER_IS_BETTER
+from finetune.evaluation.resampling import count_metric, default_metric
 from finetune.evaluation.runs import System, align_runs, find_system
-from finetune.evaluation.significance import LEVEL, Comparison, compare
-from finetune.evaluation.sufficient_statistics import LOWER_IS_BETTER, count, default_metric
+from finetune.evaluation.significance import ALPHA, Comparison, compare
 from finetune.types import Example, TextExample, TokenExample, UserError
 
 
@@ -76,7 +77,7 @@ def compare_systems(
     aligned = align_runs([*systems[0].files, *systems[1].files], gold, columns=columns, train=train)
     examples = aligned.runs[0].examples
     metric = metric or default_metric(aligned.runs[0])
-    counts = count(metric, aligned.runs, aligned.vocabulary)
+    counts = count_metric(metric, aligned.runs, aligned.vocabulary)
     units = "texts" if isinstance(examples[0], TextExample) else "sentences"
     if unit == "document":
         units, documents = "documents", _document_indices(examples, aligned.gold)
@@ -102,18 +103,18 @@ def _document_indices(examples: Sequence[Example], gold: str) -> np.ndarray:
 def verdict(comparison: SystemComparison) -> str:
     """Return one sentence on the difference: it is significant where both tests find it so."""
     result = comparison.result
-    both = result.p_bootstrap < LEVEL, result.p_randomization < LEVEL
+    both = result.p_bootstrap < ALPHA, result.p_randomization < ALPHA
     if all(both):
         first = (result.difference.value > 0) != (comparison.metric in LOWER_IS_BETTER)
-        return f"The difference is significant at {LEVEL}: {'A' if first else 'B'} is better."
+        return f"The difference is significant at {ALPHA}: {'A' if first else 'B'} is better."
     if not any(both):
-        return f"The difference is not significant at {LEVEL}."
+        return f"The difference is not significant at {ALPHA}."
     if both[1] and result.deviation is not None:
         return (
-            f"The difference is not significant at {LEVEL}: these runs differ, but runs with other "
+            f"The difference is not significant at {ALPHA}: these runs differ, but runs with other "
             "seeds may not."
         )
-    return f"The tests disagree at {LEVEL}: the difference is not shown to be significant."
+    return f"The tests disagree at {ALPHA}: the difference is not shown to be significant."
 
 
 def seed_note(comparison: SystemComparison) -> str:
@@ -152,6 +153,6 @@ def comparison_record(comparison: SystemComparison) -> dict[str, Any]:
         "p_bootstrap": result.p_bootstrap,
         "p_randomization": result.p_randomization,
         "deviation_between_runs": result.deviation,
-        "level": LEVEL,
+        "level": ALPHA,
         "verdict": verdict(comparison),
     }

@@ -26,7 +26,7 @@ from finetune.evaluation.analysis_tables import (
     span_confusion_table,
     span_parts_table,
 )
-from finetune.evaluation.calibration import Bin, error_of, reliability
+from finetune.evaluation.calibration import Bin, error_of_bins, reliability
 from finetune.evaluation.confident_learning import why_not_credible
 from finetune.evaluation.errors import (
     ErrorCase,
@@ -39,10 +39,10 @@ from finetune.evaluation.errors import (
     span_errors,
     word_errors,
 )
-from finetune.evaluation.metrics import f1_scores, multilabel_sets, span_scores_by_type
+from finetune.evaluation.metrics import class_scores, scores_by_criterion
 from finetune.evaluation.runs import align_runs, find_system
 from finetune.evaluation.scoring import score_aligned
-from finetune.evaluation.span_matching import match_sentences, scores_by_way
+from finetune.evaluation.span_matching import match_sentences
 from finetune.evaluation.subgroups import (
     KNOWN,
     TrainingVocabulary,
@@ -128,13 +128,13 @@ def analyze_predictions(
 
 def _labels(found: Analysis, run: AlignedPredictions) -> None:
     found.scores["micro_f1"] = found.scores["accuracy"]  # one answer each: the same number
-    found.tables["label"] = scored_table(f1_scores(run.gold, run.predicted), "label")
+    found.tables["label"] = scored_table(class_scores("label", run.gold, run.predicted), "label")
     found.tables |= confusion_tables(run.gold, run.predicted)
     found.tables["text length"] = length_table(run)
     known = predicted_label_probabilities(run)
     found.errors = label_errors(run.examples, run.gold, run.predicted, known or ())  # type: ignore[arg-type]
     if chances := label_probabilities(run):
-        error = error_of(found.bins) if found.bins else 1.0
+        error = error_of_bins(found.bins) if found.bins else 1.0
         found.not_credible = why_not_credible(found.scores["accuracy"], error)
         if not found.not_credible:
             found.contradictions = contradictions(run.examples, run.gold, chances)  # type: ignore[arg-type]
@@ -142,7 +142,7 @@ def _labels(found: Analysis, run: AlignedPredictions) -> None:
 
 def _sets(found: Analysis, run: AlignedPredictions) -> None:
     """Every label of every text is an answer of its own, with the probability that it applies."""
-    found.tables["label"] = scored_table(multilabel_sets(run.gold, run.predicted), "label")
+    found.tables["label"] = scored_table(class_scores("labels", run.gold, run.predicted), "label")
     chances = label_probabilities(run)
     found.errors = label_set_errors(run.examples, run.gold, run.predicted, chances or ())  # type: ignore[arg-type]
 
@@ -151,7 +151,7 @@ def _words(found: Analysis, run: AlignedPredictions, vocabulary: TrainingVocabul
     """Tags that spell no spans, such as parts of speech."""
     words = _words_of(run.examples)
     flat = [[tag for tags in side for tag in tags] for side in (run.gold, run.predicted)]
-    found.tables["tag"] = scored_table(f1_scores(*flat), "tag")
+    found.tables["tag"] = scored_table(class_scores("label", *flat), "tag")
     found.tables |= confusion_tables(*flat)
     seen = vocabulary and vocabulary.word_tags
     for name, groups in word_breakdowns(words, run.gold, run.predicted, seen).items():
@@ -174,9 +174,8 @@ def _spans(found: Analysis, run: AlignedPredictions, vocabulary: TrainingVocabul
         answers = [tags_to_spans(tags, answered) for tags in answers]
         known = word_probabilities(run)
     matches = match_sentences(gold, answers)
-    ways = scores_by_way(matches)
-    found.tables["counted"] = [{"counted": way} | scores for way, scores in ways.items()]
-    by_type = span_scores_by_type(gold, answers)
+    found.tables["counted"] = scored_table(scores_by_criterion(matches), "counted")
+    by_type = class_scores("spans", gold, answers)
     found.tables["type"] = scored_table(by_type, "type")
     # over types in gold or predicted, as seqeval's macro average
     found.scores["span_f1_macro"] = sum(s["f1"] for s in by_type.values()) / max(1, len(by_type))
@@ -209,7 +208,7 @@ def record(found: Analysis, num_examples: int) -> dict[str, Any]:
         "scores": found.scores,
         "tables": found.tables,
         "calibration": {
-            "expected_calibration_error": error_of(found.bins) if found.bins else None,
+            "expected_calibration_error": error_of_bins(found.bins) if found.bins else None,
             "bins": [each._asdict() for each in found.bins],
         },
         "mistakes": count_categories(found.errors),

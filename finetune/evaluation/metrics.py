@@ -1,160 +1,660 @@
-"""Scores: plain functions from gold and predicted labels to plain Python floats; no network.
+"""Metrics, each written once: counts of each example, and the value of their sum.
 
-Throughout, a score with nothing to divide by is 0.0, and F1 is the harmonic mean of precision and
-recall, ``2 tp / (2 tp + fp + fn)`` (van Rijsbergen 1979). Jurafsky & Martin, *Speech and Language
-Processing*, section "Evaluation: precision, recall, F-measure".
+A metric is a pair of functions (``Metric``): ``counts`` gives an array for each example, ``value``
+turns the sum of these arrays into a score. Training, ``finetune score`` and ``finetune analyze``
+sum over all examples; confidence intervals and significance tests (``resampling``) take weighted
+sums, so a value also takes a batch of sums. To add a metric, add a pair to ``METRICS``.
+
+A score with nothing to divide by is 0.0. F1 is the harmonic mean of precision and recall,
+``2 tp / (2 tp + fp + fn)`` (van Rijsbergen 1979; Jurafsky & Martin, *Speech and Language
+Processing*, section "Evaluation: precision, recall, F-measure").
+
+Shapes: N examples, C names (labels, tags or span types).
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
-from finetune.data.tag_schemes import spans_to_tags, strict_spans, tags_to_spans
-from finetune.evaluation.positive import positive_label
-from finetune.types import LabelSet, Span, UserError
+import numpy as np
+
+from finetune.data.spans import inner_spans
+from finetune.data.tag_schemes import convert_tags, strict_spans, tags_to_spans
+from finetune.evaluation.seqeval_spans import seqeval_counts
+from finetune.evaluation.span_matching import (
+    CRITERIA,
+    KINDS,
+    Match,
+    count_kinds,
+    credit_counts,
+    match_spans,
+)
+from finetune.types import Span, UserError
+
+NUM_BINS = 15
+"""Bins of equal width of the expected calibration error, as in Guo et al. 2017."""
+
+_CELLS = 1 << 22
+"""Numbers in the counts of as many examples as are counted at a time."""
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Gold and the predictions of one run, one pair for each example.
+
+    Attributes:
+        kind: A key of ``METRICS``: "label" (a name), "labels" (a collection of names), "number",
+            "tags" (a tag for each word, which spell spans), "plain tags" (which do not), or
+            "spans" (a collection of ``Span``).
+        gold: N gold values of that kind.
+        predicted: N predicted values.
+        names: All labels, plain tags or span types, in alphabetical order, of all compared runs:
+            the columns of ``class_counts``.
+        labels: The labels of the model, where they are known.
+        schemes: The schemes of gold and predicted tags.
+        all_predicted: The predicted numbers of all compared runs.
+        confidences: For each example the probability of each prediction and whether it is correct.
+    """
+
+    kind: str
+    gold: Sequence[Any]
+    predicted: Sequence[Any]
+    names: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
+    schemes: tuple[str | None, str | None] = (None, None)
+    all_predicted: Sequence[float] = ()
+    confidences: Sequence[Sequence[tuple[float, bool]]] | None = None
+
+    def __len__(self) -> int:
+        """Return the number of examples."""
+        return len(self.gold)
+
+
+def pair(
+    kind: str,
+    gold: Sequence[Any],
+    predicted: Sequence[Any],
+    labels: Collection[str] = (),
+    schemes: tuple[str | None, str | None] = (None, None),
+) -> Pairs:
+    """Return gold and predictions of one run as ``Pairs``; "tags" without scheme are plain.
+
+    Raises:
+        UserError: The numbers of examples or of words differ, or a number is not finite.
+    """
+    _check_lengths(kind, gold, predicted)
+    if kind == "number":
+        gold, predicted = (np.array(side, dtype=np.float64) for side in (gold, predicted))
+        for name, side in (("gold", gold), ("predicted", predicted)):
+            for index in np.flatnonzero(~np.isfinite(side)):
+                raise UserError(
+                    f"{name} value {index} is {side[index]}: only finite numbers have a score"
+                )
+        return Pairs(kind, gold, predicted, all_predicted=predicted)
+    if kind == "label":
+        names = {*gold, *predicted}
+    else:
+        names = {item for side in (gold, predicted) for items in side for item in items}
+    if kind == "tags" and schemes[0] is None:
+        kind = "plain tags"
+    elif kind == "tags":
+        schemes = schemes[0], schemes[1] or schemes[0]
+        names = {tag.partition("-")[2] for tag in names if tag != "O"}
+    elif kind == "spans":
+        names = {span.label for span in names}
+    return Pairs(kind, gold, predicted, tuple(sorted({*labels, *names})), tuple(labels), schemes)
+
+
+def _check_lengths(kind: str, gold: Sequence[Any], predicted: Sequence[Any]) -> None:
+    unit = "sentences" if kind in ("tags", "spans") else "examples"
+    if len(gold) != len(predicted):
+        raise UserError(
+            f"{len(gold)} gold and {len(predicted)} predicted {unit}: every one needs exactly one "
+            "prediction"
+        )
+    for index, tags in enumerate(zip(gold, predicted, strict=True) if kind == "tags" else ()):
+        if len(tags[0]) != len(tags[1]):
+            raise UserError(
+                f"sentence {index} has {len(tags[0])} gold and {len(tags[1])} predicted tags: "
+                "every word needs exactly one prediction"
+            )
+
+
+# --- Counts of each example -----------------------------------------------------------------------
+
+Items = Sequence[Collection[str | Span]]
+
+
+def _items(pairs: Pairs, strict: bool = False) -> tuple[Items, Items, Items]:
+    """Return the correct, the predicted and the gold labels, tags or spans of each example."""
+    if pairs.kind not in ("label", "plain tags"):
+        sets = sets_of(pairs, strict)
+        return [g & p for g, p in sets], [p for _, p in sets], [g for g, _ in sets]
+    gold, predicted = pairs.gold, pairs.predicted
+    if pairs.kind == "label":
+        gold, predicted = [[label] for label in gold], [[label] for label in predicted]
+    correct = [
+        [g for g, p in zip(*tags, strict=True) if g == p]
+        for tags in zip(gold, predicted, strict=True)
+    ]
+    return correct, predicted, gold
+
+
+def _name(item: str | Span) -> str:
+    return item if isinstance(item, str) else item.label
+
+
+def sets_of(pairs: Pairs, strict: bool = False) -> list[tuple[set[Any], set[Any]]]:
+    """Return the gold and the predicted spans, or sets of labels, of each example.
+
+    Tags are read tolerantly, as the script conlleval does, or strictly (``data.tag_schemes``).
+    """
+    if pairs.kind in ("spans", "labels"):
+        return [(set(g), set(p)) for g, p in zip(pairs.gold, pairs.predicted, strict=True)]
+    read = strict_spans if strict else tags_to_spans
+    source, target = map(str, pairs.schemes)
+    return [
+        (set(read(g, source)), set(read(p, target)))
+        for g, p in zip(pairs.gold, pairs.predicted, strict=True)
+    ]
+
+
+def item_counts(pairs: Pairs, strict: bool = False) -> np.ndarray:
+    """Return the numbers of correct, predicted and gold labels, words or spans [N, 3]."""
+    sides = [[len(items) for items in side] for side in _items(pairs, strict)]
+    return np.array(sides, dtype=np.int64).T
+
+
+def name_counts(pairs: Pairs, name: str, strict: bool = False) -> np.ndarray:
+    """Return the ``item_counts`` of one label, tag or span type [N, 3]."""
+    sides = [
+        [sum(_name(item) == name for item in items) for items in side]
+        for side in _items(pairs, strict)
+    ]
+    return np.array(sides, dtype=np.int64).T
+
+
+def class_counts(pairs: Pairs) -> np.ndarray:
+    """Return the ``item_counts`` of every name [N, C, 3], of label sets [N, C, 4].
+
+    The fourth count is 1 for the labels of the model: averages over label sets include them even
+    where they do not occur, as in scikit-learn.
+    """
+    column = {name: index for index, name in enumerate(pairs.names)}
+    cells = [
+        (example * len(column) + column[_name(item)]) * 3 + count
+        for count, side in enumerate(_items(pairs))
+        for example, items in enumerate(side)
+        for item in items
+    ]
+    shape = len(pairs), len(column), 3
+    counts = np.bincount(np.array(cells, dtype=np.int64), minlength=math.prod(shape)).reshape(shape)
+    if pairs.kind != "labels":
+        return counts
+    of_model = np.isin(pairs.names, pairs.labels).astype(np.int64)
+    return np.concatenate([counts, np.broadcast_to(of_model[:, None], (*shape[:2], 1))], axis=-1)
+
+
+def positive_counts(pairs: Pairs) -> np.ndarray:
+    """Return the ``item_counts`` of the positive class of two labels [N, 3]."""
+    return name_counts(pairs, positive_label(pairs.labels or pairs.names))
+
+
+def label_set_counts(pairs: Pairs) -> np.ndarray:
+    """Return of each label set whether it is exactly right, and 1 [N, 2]."""
+    equal = [set(g) == set(p) for g, p in zip(pairs.gold, pairs.predicted, strict=True)]
+    return np.column_stack([np.array(equal, dtype=np.int64), np.ones(len(equal), dtype=np.int64)])
+
+
+def hamming_counts(pairs: Pairs) -> np.ndarray:
+    """Return the wrong decisions of each example, 1, and which labels count [N, 2 + C]."""
+    counts = class_counts(pairs)
+    wrong = (counts[..., 1] + counts[..., 2] - 2 * counts[..., 0]).sum(axis=-1)
+    return np.column_stack([wrong, np.ones_like(wrong), counts[..., 1:].sum(axis=-1)])
+
+
+def tag_counts(pairs: Pairs) -> np.ndarray:
+    """Return the equal tags (both in the scheme of gold) and the words of each sentence [N, 2]."""
+    (scheme, predicted_scheme), predicted = map(str, pairs.schemes), pairs.predicted
+    if scheme != predicted_scheme:
+        predicted = [convert_tags(tags, predicted_scheme, scheme) for tags in predicted]
+    equal = [sum(map(str.__eq__, *tags)) for tags in zip(pairs.gold, predicted, strict=True)]
+    return np.array([equal, list(map(len, pairs.gold))], dtype=np.int64).T
+
+
+def subgroup_counts(pairs: Pairs, inner: bool) -> np.ndarray:
+    """Return the counts of inner or of outermost spans for ``subgroup_f1`` [N, 4].
+
+    Inner spans lie within a wider span of the same side.
+    """
+    rows = []
+    for gold, predicted in sets_of(pairs):
+        groups = [inner_spans(s) if inner else s - inner_spans(s) for s in (gold, predicted)]
+        found, correct = groups[0] & predicted, groups[1] & gold
+        rows.append((len(groups[0]), len(found), len(groups[1]), len(correct)))
+    return np.array(rows, dtype=np.int64).reshape(-1, 4)
+
+
+def matching_counts(pairs: Pairs, criterion: str) -> np.ndarray:
+    """Return credit, predicted and gold spans of each sentence [N, 3] (``span_matching``)."""
+    rows = [
+        credit_counts(count_kinds([match_spans(*sides)]), criterion) for sides in sets_of(pairs)
+    ]
+    return np.array(rows, dtype=np.float64).reshape(-1, 3)
+
+
+def squared_errors(pairs: Pairs) -> np.ndarray:
+    """Return the squared error of each number, and 1 [N, 2]."""
+    difference = np.asarray(pairs.gold) - np.asarray(pairs.predicted)
+    return np.column_stack([difference * difference, np.ones(len(difference))])
+
+
+def moments(pairs: Pairs) -> np.ndarray:
+    """Return the moments of gold x and predicted y: xy, x, y, xx, yy, 1 [N, 6].
+
+    Both sides are centered and scaled first, so that little cancels and no square underflows;
+    predictions by those of all runs, so that predictions of two runs can be swapped.
+    """
+    x = _centered(pairs.gold, pairs.gold)
+    y = _centered(pairs.predicted, pairs.all_predicted)
+    return np.column_stack([x * y, x, y, x * x, y * y, np.ones(len(x))])
+
+
+def _centered(values: Sequence[float], all_values: Sequence[float]) -> np.ndarray:
+    """Return deviations from the mean of all values, divided by the largest of all."""
+    if len(set(all_values)) < 2:
+        return np.zeros(len(values))
+    mean = math.fsum(all_values) / len(all_values)
+    return (np.asarray(values) - mean) / (np.abs(np.asarray(all_values) - mean).max() or 1.0)
+
+
+def rank_moments(pairs: Pairs) -> np.ndarray:
+    """Return the ``moments`` of ranks. In a resample ranks change: see ``resampling.Ranks``."""
+    one = np.ones((1, len(pairs)))
+    gold, predicted = (weighted_ranks(side, one)[0] for side in (pairs.gold, pairs.predicted))
+    return moments(Pairs("number", gold, predicted, all_predicted=predicted))
+
+
+def weighted_ranks(values: Sequence[float], weights: np.ndarray) -> np.ndarray:
+    """Return mean ranks, from 1, where value n occurs ``weights[r, n]`` times: [R, N]."""
+    if len(values) == 0:
+        return np.zeros_like(weights)
+    _, group = np.unique(values, return_inverse=True)
+    order = np.argsort(group, kind="stable")
+    starts = np.searchsorted(group[order], np.arange(group.max() + 1))
+    each = np.add.reduceat(weights[:, order], starts, axis=1)
+    return (np.cumsum(each, axis=1) - (each - 1) / 2)[:, group]
+
+
+def confidence_counts(pairs: Pairs) -> np.ndarray:
+    """Return the ``bin_counts`` of the predictions of each example [N, 3, bins]."""
+    rows = [np.array(each, dtype=np.float64).reshape(-1, 2).T for each in pairs.confidences or ()]
+    return np.array([bin_counts(*row) for row in rows]).reshape(-1, 3, NUM_BINS)
+
+
+def bin_counts(
+    confidences: np.ndarray, correct: np.ndarray, num_bins: int = NUM_BINS
+) -> np.ndarray:
+    """Return number, summed confidence and correct predictions of each bin of confidence [3, bins].
+
+    A bin holds its upper end, the first one also 0.
+    """
+    index = np.ceil(confidences * num_bins - 1e-9).astype(int) - 1
+    index = np.clip(index, 0, num_bins - 1)
+    return np.stack([
+        np.bincount(index, weights=weights, minlength=num_bins)
+        for weights in (np.ones(len(index)), confidences, correct)
+    ])  # fmt: skip
+
+
+# --- Values of sums -------------------------------------------------------------------------------
+
+
+def ratio(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
+    """Return quotients, 0 where there is nothing to divide by."""
+    return np.divide(part, whole, out=np.zeros(np.shape(whole)), where=np.asarray(whole) != 0)
+
+
+def mean(sums: np.ndarray) -> np.ndarray:
+    """Return the first count over the second [..., 2] -> [...]."""
+    return ratio(sums[..., 0], sums[..., 1])
+
+
+def precision(sums: np.ndarray) -> np.ndarray:
+    """Return correct over predicted, from correct, predicted and gold [..., 3] -> [...]."""
+    return ratio(sums[..., 0], sums[..., 1])
+
+
+def recall(sums: np.ndarray) -> np.ndarray:
+    """Return correct over gold [..., 3] -> [...]."""
+    return ratio(sums[..., 0], sums[..., 2])
+
+
+def f1(sums: np.ndarray) -> np.ndarray:
+    """Return the harmonic mean of precision and recall [..., 3] -> [...]."""
+    return ratio(2 * sums[..., 0], sums[..., 1] + sums[..., 2])
+
+
+def macro_f1(sums: np.ndarray) -> np.ndarray:
+    """Return the mean F1 of the names that occur in gold or predictions [..., C, 3] -> [...]."""
+    occurs = (sums[..., 1:] > 0).any(axis=-1)
+    return ratio(_exact_sum(f1(sums)), occurs.sum(axis=-1))
+
+
+def weighted_f1(sums: np.ndarray) -> np.ndarray:
+    """Return the mean F1 of names, weighted by their gold count [..., C, 3] -> [...]."""
+    weighted = f1(sums) * sums[..., 2]
+    return ratio(sum(np.moveaxis(weighted, -1, 0)), sums[..., 2].sum(axis=-1))
+
+
+def matthews(sums: np.ndarray) -> np.ndarray:
+    """Return the Matthews correlation of any number of classes [..., C, 3] -> [...].
+
+    With n examples, c correct, and g_k and p_k examples of class k in gold and predicted:
+    ``(c n - sum_k g_k p_k) / sqrt((n² - sum_k g_k²) (n² - sum_k p_k²))`` (Matthews 1975; Gorodkin
+    2004). It is 0 where gold or predictions have one class only.
+    """
+    correct, predicted, gold = np.moveaxis(np.asarray(sums, dtype=np.float64), -1, 0)
+    n = gold.sum(axis=-1)
+    covariance = correct.sum(axis=-1) * n - (gold * predicted).sum(axis=-1)
+    spread = [n * n - (side * side).sum(axis=-1) for side in (gold, predicted)]
+    return ratio(covariance, np.sqrt(spread[0] * spread[1]))
+
+
+def hamming_loss(sums: np.ndarray) -> np.ndarray:
+    """Return the fraction of wrong decisions among examples times labels [..., 2 + C] -> [...].
+
+    Tsoumakas & Katakis 2007.
+    """
+    return ratio(sums[..., 0], sums[..., 1] * (sums[..., 2:] > 0).sum(axis=-1))
+
+
+def subgroup_f1(sums: np.ndarray) -> np.ndarray:
+    """Return the F1 of a subgroup of spans [..., 4] -> [...].
+
+    From its gold spans and those of them that are found, its predicted spans and those of them
+    that are correct. The subgroup of a span may depend on the spans around it (depth), which gold
+    and predictions have differently, so found and correct can differ.
+    """
+    recall, precision = ratio(sums[..., 1], sums[..., 0]), ratio(sums[..., 3], sums[..., 2])
+    return ratio(2 * precision * recall, precision + recall)
+
+
+def correlation(sums: np.ndarray) -> np.ndarray:
+    """Return the Pearson correlation from summed ``moments`` [..., 6] -> [...].
+
+    It is 0 where one side is constant.
+    """
+    xy, x, y, xx, yy, n = np.moveaxis(sums, -1, 0)
+    deviations = []
+    for total, squares in ((x, xx), (y, yy)):
+        spread = squares - ratio(total * total, n)
+        rounding = 1e-13 * squares  # what is left of a constant side
+        deviations.append(np.sqrt(np.where(spread > rounding, spread, 0.0)))
+    return np.clip(ratio(xy - ratio(x * y, n), deviations[0] * deviations[1]), -1.0, 1.0)
+
+
+def calibration_error(sums: np.ndarray) -> np.ndarray:
+    """Return the expected calibration error from ``bin_counts`` [..., 3, bins] -> [...].
+
+    The mean distance of confidence and accuracy over bins, weighted by the number of predictions
+    (Naeini, Cooper & Hauskrecht 2015). It grows as examples get fewer, so resamples, which repeat
+    some examples, have a larger error than all examples.
+    """
+    number, confidence, correct = np.moveaxis(sums, -2, 0)
+    gaps = number * np.abs(ratio(correct, number) - ratio(confidence, number))
+    return ratio(_exact_sum(gaps), number.sum(axis=-1))
+
+
+def _exact_sum(values: np.ndarray) -> np.ndarray:
+    """Return sums over the last axis, rounded once: they do not depend on the order."""
+    return np.apply_along_axis(math.fsum, -1, values)
+
+
+# --- The metrics ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric: the counts of each example and the value of their sum.
+
+    Attributes:
+        counts: ``counts(pairs) -> [N, ...]``, an array for each example.
+        value: ``value(sums [..., K]) -> [...]``, the score of summed counts.
+        applies: ``applies(pairs)``, whether gold and predictions have this metric.
+        reported: Whether training and ``finetune score`` report it; ``finetune compare --metric``
+            takes the others too.
+        lower_is_better: Whether a smaller value is better.
+    """
+
+    counts: Callable[[Pairs], np.ndarray]
+    value: Callable[[np.ndarray], np.ndarray]
+    applies: Callable[[Pairs], bool] = lambda _: True
+    reported: bool = True
+    lower_is_better: bool = False
+
+
+def _has_two_labels(pairs: Pairs) -> bool:
+    return len(set(pairs.labels or pairs.names)) == 2
+
+
+def _is_nested(pairs: Pairs) -> bool:
+    return any(inner_spans(spans) for spans in pairs.gold)
+
+
+_RATES = {"precision": precision, "recall": recall, "f1": f1}
+_strict_counts = partial(item_counts, strict=True)
+_inner_counts = partial(subgroup_counts, inner=True)
+_CLASSES = {
+    "macro_f1": Metric(class_counts, macro_f1),
+    "weighted_f1": Metric(class_counts, weighted_f1),
+}
+_ECE = Metric(confidence_counts, calibration_error, lambda pairs: bool(pairs.confidences),
+              reported=False, lower_is_better=True)  # fmt: skip
+_SPANS = {
+    f"span_{rate}_{criterion}": Metric(counts, value, reported=False)
+    for criterion in CRITERIA if criterion != "strict"
+    for counts in (partial(matching_counts, criterion=criterion),)
+    for rate, value in _RATES.items()
+} | {"span_f1_macro": Metric(class_counts, macro_f1, reported=False), "ece": _ECE}  # fmt: skip
+
+METRICS: dict[str, dict[str, Metric]] = {
+    "label": {
+        "accuracy": Metric(item_counts, recall),
+        **_CLASSES,
+        "matthews": Metric(class_counts, matthews),
+        "f1": Metric(positive_counts, f1, _has_two_labels),
+        "micro_f1": Metric(item_counts, f1, reported=False),
+        "ece": _ECE,
+    },
+    "labels": {
+        "micro_f1": Metric(item_counts, f1),
+        **_CLASSES,
+        "subset_accuracy": Metric(label_set_counts, mean),
+        "hamming_loss": Metric(hamming_counts, hamming_loss, lower_is_better=True),
+        "ece": _ECE,
+    },
+    "number": {
+        "pearson": Metric(moments, correlation),
+        "spearman": Metric(rank_moments, correlation),
+        "mse": Metric(squared_errors, mean, lower_is_better=True),
+    },
+    "plain tags": {
+        "accuracy": Metric(item_counts, recall),
+        **_CLASSES,
+        "matthews": Metric(class_counts, matthews),
+        "ece": _ECE,
+    },
+    "tags": {
+        **{f"span_{rate}_conll": Metric(item_counts, value) for rate, value in _RATES.items()},
+        "span_f1_strict": Metric(_strict_counts, f1),
+        "span_precision_strict": Metric(_strict_counts, precision, reported=False),
+        "span_recall_strict": Metric(_strict_counts, recall, reported=False),
+        "tag_accuracy": Metric(tag_counts, mean),
+        **_SPANS,
+    },
+    "spans": {
+        **{f"span_{rate}_strict": Metric(item_counts, value) for rate, value in _RATES.items()},
+        "span_f1_outermost": Metric(partial(subgroup_counts, inner=False), subgroup_f1, _is_nested),
+        "span_f1_inner": Metric(_inner_counts, subgroup_f1, _is_nested),
+        **_SPANS,
+    },
+}
+"""The metrics of each kind of ``Pairs``."""
+
+DEFAULT_METRICS = {
+    "label": "accuracy", "labels": "micro_f1", "number": "pearson", "plain tags": "accuracy",
+    "tags": "span_f1_conll", "spans": "span_f1_strict",
+}  # fmt: skip
+"""The metric that selects models, by kind."""
+
+LOWER_IS_BETTER = frozenset(
+    name for table in METRICS.values() for name, metric in table.items() if metric.lower_is_better
+)
+
+
+def metrics_of_names(pairs: Pairs) -> dict[str, Metric]:
+    """Return precision, recall and F1 of each label, tag or type: ``f1:NAME`` and so on."""
+    forms = {"tags": {"span_{}_conll": False, "span_{}_strict": True},
+             "spans": {"span_{}_strict": False}}.get(pairs.kind, {"{}": False})  # fmt: skip
+    return {
+        f"{form.format(rate)}:{name}": Metric(partial(name_counts, name=name, strict=strict), value)
+        for form, strict in forms.items()
+        for rate, value in _RATES.items()
+        for name in pairs.names
+    }
+
+
+# --- Scores ---------------------------------------------------------------------------------------
+
+
+def total(counts: Callable[[Pairs], np.ndarray], pairs: Pairs) -> np.ndarray:
+    """Return the sum of the counts of all examples; sums of floats are rounded once."""
+    size = max(1, _CELLS // len(pairs.names)) if pairs.names else max(1, len(pairs))
+    chunks = (
+        replace(
+            pairs,
+            gold=pairs.gold[start : start + size],
+            predicted=pairs.predicted[start : start + size],
+            confidences=pairs.confidences and pairs.confidences[start : start + size],
+        )
+        for start in range(0, max(1, len(pairs)), size)
+    )
+    return sum(_sum_of_rows(counts(chunk)) for chunk in chunks)  # type: ignore[return-value]
+
+
+def _sum_of_rows(rows: np.ndarray) -> np.ndarray:
+    return rows.sum(axis=0) if rows.dtype.kind == "i" else _exact_sum(np.moveaxis(rows, 0, -1))
+
+
+def scores(pairs: Pairs) -> dict[str, float]:
+    """Return the reported metrics of gold and predictions, by name."""
+    sums: dict[Callable[[Pairs], np.ndarray], np.ndarray] = {}
+    found = {}
+    for name, metric in METRICS[pairs.kind].items():
+        if metric.reported and metric.applies(pairs):
+            if metric.counts not in sums:
+                sums[metric.counts] = total(metric.counts, pairs)
+            found[name] = float(metric.value(sums[metric.counts]))
+    return found
 
 
 def classification_scores(
-    gold: Sequence[str], predicted: Sequence[str], labels: Sequence[str]
+    gold: Sequence[str], predicted: Sequence[str], labels: Collection[str]
 ) -> dict[str, float]:
-    """``accuracy``, ``macro_f1``, ``weighted_f1``, ``matthews``; and ``f1`` for two labels.
+    """Return the scores of single-label classification.
 
-    ``macro_f1`` is the mean of F1 over the labels that occur in gold or predicted, ``weighted_f1``
-    weights it by the gold count (both as in scikit-learn); ``f1`` is that of the positive class
-    (``positive_label``), in whatever order the labels are. Raises ValueError if the lengths differ.
+    ``accuracy``; ``macro_f1``, the mean F1 of the labels that occur in gold or predictions;
+    ``weighted_f1``, weighted by the gold count (both as in scikit-learn); ``matthews``; and with
+    two ``labels`` also ``f1``, that of the positive class (``positive_label``).
+
+    >>> classification_scores(["a", "b"], ["a", "a"], ["a", "b"])["accuracy"]
+    0.5
     """
-    by_label = f1_scores(gold, predicted)
-    scores = {
-        "accuracy": _ratio(sum(map(str.__eq__, gold, predicted)), len(gold)),
-        "macro_f1": _mean(each["f1"] for each in by_label.values()),
-        "weighted_f1": _weighted_f1(by_label),
-        "matthews": matthews(gold, predicted),
-    }
-    if len(set(labels)) == 2:
-        scores["f1"] = by_label.get(positive_label(labels), {"f1": 0.0})["f1"]
-    return scores
-
-
-def f1_scores(gold: Sequence[str], predicted: Sequence[str]) -> dict[str, dict[str, float]]:
-    """``precision``, ``recall``, ``f1`` and ``support`` (gold count) of each label that occurs.
-
-    Labels in alphabetical order. Raises ValueError if the lengths differ.
-    """
-    _check_lengths(gold, predicted, "examples")
-    return _by_name([[label] for label in gold], [[label] for label in predicted])
-
-
-def matthews(gold: Sequence[str], predicted: Sequence[str]) -> float:
-    """Matthews correlation of two labellings, for any number of labels.
-
-    With ``n`` examples, ``c`` correct, and ``g_k``, ``p_k`` examples of label k in gold and
-    predicted: ``(c n - sum_k g_k p_k) / sqrt((n² - sum_k g_k²) (n² - sum_k p_k²))`` (Matthews
-    1975; Gorodkin 2004). 0.0 if either side has one label only. Raises ValueError if the lengths
-    differ.
-    """
-    _check_lengths(gold, predicted, "examples")
-    n, correct = len(gold), sum(map(str.__eq__, gold, predicted))
-    g, p = Counter(gold), Counter(predicted)
-    covariance = correct * n - sum(g[label] * p[label] for label in g)
-    spread = [n * n - sum(count * count for count in side.values()) for side in (g, p)]
-    return _ratio(covariance, math.sqrt(math.prod(spread)))
-
-
-def confusion(
-    gold: Sequence[str], predicted: Sequence[str], labels: Sequence[str]
-) -> list[list[int]]:
-    """Counts by gold label (row) and predicted label (column), C rows of C.
-
-    Raises ValueError for a label that is not among ``labels`` and if the lengths differ.
-    """
-    _check_lengths(gold, predicted, "examples")
-    names = LabelSet(labels)
-    table = [[0] * len(names) for _ in names]
-    for (right, answer), count in Counter(zip(gold, predicted, strict=True)).items():
-        table[names.id(right)][names.id(answer)] += count
-    return table
+    return scores(pair("label", gold, predicted, labels))
 
 
 def multilabel_scores(
-    gold: Sequence[Collection[str]], predicted: Sequence[Collection[str]], labels: Sequence[str]
+    gold: Sequence[Collection[str]], predicted: Sequence[Collection[str]], labels: Collection[str]
 ) -> dict[str, float]:
-    """``micro_f1``, ``macro_f1``, ``weighted_f1``, ``subset_accuracy``, ``hamming_loss`` of sets.
+    """Return the scores of sets of labels.
 
-    ``micro_f1`` pools all decisions, ``macro_f1`` is the mean of F1 over all ``labels`` (also those
-    that never occur, with 0.0, as scikit-learn has it), ``weighted_f1`` weights it by the gold
-    count, ``subset_accuracy`` is the share of examples with exactly the right set, ``hamming_loss``
-    the share of wrong decisions among examples times labels (Tsoumakas & Katakis 2007). Raises
-    ValueError if the lengths differ.
+    ``micro_f1`` pools all decisions; ``macro_f1`` is the mean F1 over all ``labels`` (labels that
+    never occur have 0.0, as in scikit-learn); ``weighted_f1`` is weighted by the gold count;
+    ``subset_accuracy`` is the fraction of examples with exactly the gold set; ``hamming_loss`` is
+    the fraction of wrong decisions among examples times labels.
     """
-    _check_lengths(gold, predicted, "examples")
-    gold, predicted = [set(each) for each in gold], [set(each) for each in predicted]
-    by_label = _by_name(gold, predicted)
-    names = {*labels, *by_label}
-    wrong = sum(len(right ^ answer) for right, answer in zip(gold, predicted, strict=True))
-    return {
-        "micro_f1": _pooled(gold, predicted)["f1"],
-        "macro_f1": _mean(by_label[n]["f1"] if n in by_label else 0.0 for n in names),
-        "weighted_f1": _weighted_f1(by_label),
-        "subset_accuracy": _ratio(sum(map(set.__eq__, gold, predicted)), len(gold)),
-        "hamming_loss": _ratio(wrong, len(gold) * len(names)),
-    }
-
-
-def multilabel_sets(
-    gold: Sequence[Collection[str]], predicted: Sequence[Collection[str]]
-) -> dict[str, dict[str, float]]:
-    """``precision``, ``recall``, ``f1`` and ``support`` of each label in sets of labels.
-
-    Labels in alphabetical order. Raises ValueError if the lengths differ.
-    """
-    _check_lengths(gold, predicted, "examples")
-    return _by_name([set(each) for each in gold], [set(each) for each in predicted])
+    return scores(pair("labels", gold, predicted, labels))
 
 
 def regression_scores(gold: Sequence[float], predicted: Sequence[float]) -> dict[str, float]:
-    """``pearson`` and ``spearman`` correlation, and ``mse``, the mean squared error.
+    """Return ``pearson`` and ``spearman`` correlation and ``mse``, the mean squared error.
 
-    Pearson: covariance over the product of standard deviations; Spearman: the same of the ranks,
-    ties sharing their mean rank (scipy). A side that is constant has no correlation: 0.0. Raises
-    ValueError if the lengths differ or a number is not finite.
+    Ties share their mean rank, as in scipy. The correlation with a constant is 0.0.
     """
-    _check_lengths(gold, predicted, "examples")
-    sides = [[float(value) for value in side] for side in (gold, predicted)]
-    for name, side in zip(("gold", "predicted"), sides, strict=True):
-        bad = next((i for i, value in enumerate(side) if not math.isfinite(value)), None)
-        if bad is not None:
-            raise UserError(f"{name} value {bad} is {side[bad]}: only finite numbers have a score")
-    return {
-        "pearson": _pearson(*sides),
-        "spearman": _pearson(*map(_ranks, sides)),
-        "mse": _mean((a - b) * (a - b) for a, b in zip(*sides, strict=True)),
-    }
+    return scores(pair("number", gold, predicted))
 
 
 def span_scores(
     gold: Sequence[Collection[Span]], predicted: Sequence[Collection[Span]]
 ) -> dict[str, float]:
-    """Micro ``precision``, ``recall`` and ``f1`` over the spans of all sentences.
+    """Return the scores of spans that may nest; a span is correct if start, end and label are.
 
-    A span is right if start, end and label all are; spans may nest and overlap, and a repeated one
-    counts once. No span in gold or predicted gives 0.0, as in seqeval. Raises ValueError if the
-    numbers of sentences differ.
+    ``span_precision_strict``, ``span_recall_strict`` and ``span_f1_strict`` are micro averages; on
+    flat data they are those of seqeval's strict mode. ``span_f1_strict:TYPE`` is the F1 of a type.
+    If gold is nested, also ``span_f1_outermost`` and ``span_f1_inner`` (``subgroup_f1``) and the
+    counts ``inner_gold``, ``inner_predicted`` and ``inner_found`` (gold inner spans that were
+    predicted). A repeated span counts once.
     """
-    _check_lengths(gold, predicted, "sentences")
-    return _pooled(gold, predicted)
+    pairs = pair("spans", gold, predicted)
+    found = scores(pairs)
+    if _is_nested(pairs):
+        of_gold, of_found, of_predicted, _ = map(float, total(_inner_counts, pairs))
+        found |= {"inner_gold": of_gold, "inner_predicted": of_predicted, "inner_found": of_found}
+    by_type = class_scores("spans", gold, predicted)
+    return found | {f"span_f1_strict:{name}": each["f1"] for name, each in by_type.items()}
 
 
-def span_scores_by_type(
-    gold: Sequence[Collection[Span]], predicted: Sequence[Collection[Span]]
+def class_scores(
+    kind: str, gold: Sequence[Any], predicted: Sequence[Any]
 ) -> dict[str, dict[str, float]]:
-    """``precision``, ``recall``, ``f1`` and ``support`` (gold spans) of each span type.
+    """Return ``precision``, ``recall``, ``f1`` and ``support`` (gold count) of each name.
 
-    Types in alphabetical order. Raises ValueError if the numbers of sentences differ.
+    Names are the labels, plain tags or span types that occur, in alphabetical order. ``kind``,
+    ``gold`` and ``predicted`` are those of ``Pairs``.
     """
-    _check_lengths(gold, predicted, "sentences")
-    return _by_name(gold, predicted)
+    pairs = pair(kind, gold, predicted)
+    return {
+        name: {rate: float(value(row)) for rate, value in _RATES.items()} | {"support": int(row[2])}
+        for name, row in zip(pairs.names, total(class_counts, pairs), strict=True)
+    }
+
+
+def scores_by_criterion(matches: Iterable[Iterable[Match]]) -> dict[str, dict[str, float]]:
+    """Return the scores of matched spans under each of the ``CRITERIA``, with their counts.
+
+    Precision is (correct + partial / 2) over the predicted spans, recall the same over the gold
+    spans. ``correct``, ``incorrect``, ``partial``, ``missed`` and ``spurious`` count pairs.
+    """
+    kinds = count_kinds(matches)
+    paired = sum(kinds[kind] for kind in KINDS[:4])
+    found = {}
+    for criterion, (full, half) in CRITERIA.items():
+        correct, partly = (sum(kinds[kind] for kind in some) for some in (full, half))
+        sums = np.array(credit_counts(kinds, criterion))
+        found[criterion] = {rate: float(value(sums)) for rate, value in _RATES.items()} | {
+            "correct": correct,
+            "incorrect": paired - correct - partly,
+            "partial": partly,
+            "missed": kinds["miss"],
+            "spurious": kinds["false positive"],
+        }
+    return found
 
 
 def tagging_scores(
@@ -163,126 +663,66 @@ def tagging_scores(
     scheme: str | None,
     predicted_scheme: str | None = None,
 ) -> dict[str, float]:
-    """Scores of tag sequences, one tag for each word.
+    """Return the scores of tags, one for each word.
 
-    With a scheme: ``span_precision_conll``, ``span_recall_conll`` and ``span_f1_conll`` read both
-    sides tolerantly as the script conlleval does (Tjong Kim Sang & Buchholz 2000; the default mode
-    of seqeval); ``span_f1_strict`` counts only spans that are spelled as the scheme demands
-    (seqeval's strict mode); ``tag_accuracy`` is the share of equal tags. The first two differ where
-    tags are illegal: a lone ``I-PER`` is a span in the first and none in the second. Without a
-    scheme (POS and other plain tags): ``accuracy``, ``macro_f1``, ``weighted_f1`` and ``matthews``
-    of words. Raises ValueError if numbers of sentences or words differ, or for a tag that is not in
-    the scheme.
-    ``predicted_scheme`` is the predictions' own, where it differs (BIOES against BIO gold).
+    ``span_precision_conll``, ``span_recall_conll`` and ``span_f1_conll`` read both sides as the
+    script conlleval does (Tjong Kim Sang & Buchholz 2000; seqeval's default mode);
+    ``span_f1_strict`` counts only spans that are spelled as the scheme demands (seqeval's strict
+    mode): a lone ``I-PER`` is a span in the first three only. seqeval finds these spans
+    (``seqeval_spans``). ``tag_accuracy`` is the fraction of equal tags. Tags without a scheme, such
+    as parts of speech, get ``accuracy``, ``macro_f1``, ``weighted_f1`` and ``matthews`` of words.
+
+    Args:
+        gold: The gold tags of each sentence.
+        predicted: The predicted tags of each sentence.
+        scheme: The scheme of gold; None if tags do not spell spans.
+        predicted_scheme: The scheme of the predictions, if it is another.
+
+    Raises:
+        UserError: The numbers of sentences or words differ, or a tag is not in its scheme.
+        RuntimeError: seqeval and our counts disagree, which is a bug.
     """
-    _check_words(gold, predicted)
+    pairs = pair("tags", gold, predicted, schemes=(scheme, predicted_scheme))
+    found = scores(pairs)
     if scheme is None:
-        flat = [[tag for sentence in side for tag in sentence] for side in (gold, predicted)]
-        return classification_scores(*flat, labels=())
-    sides = ((gold, scheme), (predicted, predicted_scheme or scheme))
-    conll, strict = (
-        [[read(tags, its_scheme) for tags in side] for side, its_scheme in sides]
-        for read in (tags_to_spans, strict_spans)
-    )
-    same_tags, num_words = 0, sum(map(len, gold))
-    for right, tags, spans in zip(gold, predicted, conll[1], strict=True):
-        if predicted_scheme not in (None, scheme):
-            tags = spans_to_tags(spans, len(tags), scheme)
-        same_tags += sum(map(str.__eq__, right, tags))
-    scores = span_scores(*conll)
-    strict_f1, accuracy = span_scores(*strict)["f1"], _ratio(same_tags, num_words)
-    named = {f"span_{name}_conll": value for name, value in scores.items()}
-    return named | {"span_f1_strict": strict_f1, "tag_accuracy": accuracy}
+        return found
+    conll, strict = seqeval_counts(gold, predicted, (scheme, predicted_scheme or scheme))
+    by_seqeval = {f"span_{rate}_conll": value(conll) for rate, value in _RATES.items()}
+    for name, value in {**by_seqeval, "span_f1_strict": f1(strict)}.items():
+        if abs(found[name] - value) > 1e-9:
+            raise RuntimeError(f"{name} is {found[name]} by our counts and {value} by seqeval")
+        found[name] = float(value)
+    return found
 
 
-def _check_lengths(gold: Sequence[object], predicted: Sequence[object], what: str) -> None:
-    if len(gold) != len(predicted):
-        raise UserError(
-            f"{len(gold)} gold and {len(predicted)} predicted {what}: every one needs exactly one "
-            "prediction"
-        )
+OPPOSITES = frozenset({
+    ("yes", "no"), ("y", "n"), ("true", "false"), ("t", "f"), ("positive", "negative"),
+    ("pos", "neg"), ("1", "0"), ("1", "-1"), ("+1", "-1"), ("+", "-"),
+})  # fmt: skip
+"""Pairs of labels of which the first is positive, in lower case."""
 
 
-def _check_words(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> None:
-    _check_lengths(gold, predicted, "sentences")
-    for index, (right, answer) in enumerate(zip(gold, predicted, strict=True)):
-        if len(right) != len(answer):
-            raise UserError(
-                f"sentence {index} has {len(right)} gold and {len(answer)} predicted tags: every "
-                "word needs exactly one prediction"
-            )
+def positive_label(labels: Collection[str]) -> str:
+    """Return the positive class of two labels, whatever their order and the case of letters.
+
+    Of X and its negation (not_X, non-X, unX, no X) it is X: ``equivalent`` of MRPC and
+    ``duplicate`` of QQP, as GLUE computes F1 (Wang et al. 2018). Of ``OPPOSITES`` it is the first.
+    Of any other pair it is the last in alphabetical order, of whole numbers the larger.
+
+    >>> positive_label(["not_equivalent", "equivalent"])
+    'equivalent'
+    """
+    names = set(labels)
+    if len(names) != 2:
+        raise UserError(f"a positive class is one of two labels, not of {len(names)}.")
+    numeric = all(re.fullmatch(r"[-+]?\d+", name) for name in names)
+    first, last = sorted(names, key=lambda name: (int(name) if numeric else 0, name))
+    return first if _is_negated(first, last) else last
 
 
-def _ratio(part: float, whole: float) -> float:
-    return float(part / whole) if whole else 0.0
-
-
-def _mean(values: Iterable[float]) -> float:
-    values = list(values)
-    return _ratio(math.fsum(values), len(values))
-
-
-def _precision_recall_f1(correct: int, num_predicted: int, num_gold: int) -> dict[str, float]:
-    return {
-        "precision": _ratio(correct, num_predicted),
-        "recall": _ratio(correct, num_gold),
-        "f1": _ratio(2 * correct, num_predicted + num_gold),
-    }
-
-
-def _pooled(
-    gold: Sequence[Collection[object]], predicted: Sequence[Collection[object]]
-) -> dict[str, float]:
-    """Micro scores over sets, one set for each example."""
-    pairs = [(set(right), set(answer)) for right, answer in zip(gold, predicted, strict=True)]
-    correct = sum(len(right & answer) for right, answer in pairs)
-    num_gold, num_predicted = (sum(len(pair[side]) for pair in pairs) for side in (0, 1))
-    return _precision_recall_f1(correct, num_predicted, num_gold)
-
-
-def _by_name(
-    gold: Sequence[Collection[str | Span]], predicted: Sequence[Collection[str | Span]]
-) -> dict[str, dict[str, float]]:
-    """Scores over sets for each label name or span type, with ``support``."""
-    num_correct, num_predicted, num_gold = Counter[str](), Counter[str](), Counter[str]()
-    for right, answer in zip(map(set, gold), map(set, predicted), strict=True):
-        num_correct.update(map(_name, right & answer))
-        num_predicted.update(map(_name, answer))
-        num_gold.update(map(_name, right))
-    return {
-        name: _precision_recall_f1(num_correct[name], num_predicted[name], num_gold[name])
-        | {"support": num_gold[name]}
-        for name in sorted({*num_gold, *num_predicted})
-    }
-
-
-def _weighted_f1(by_name: Mapping[str, Mapping[str, float]]) -> float:
-    each = by_name.values()
-    return _ratio(sum(s["f1"] * s["support"] for s in each), sum(s["support"] for s in each))
-
-
-def _name(item: str | Span) -> str:
-    return item if isinstance(item, str) else item.label
-
-
-def _ranks(values: Sequence[float]) -> list[float]:
-    """1-based ranks; equal values share their mean rank."""
-    from scipy.stats import rankdata  # imported late: it costs half a second
-
-    return rankdata(values).tolist()
-
-
-def _pearson(left: Sequence[float], right: Sequence[float]) -> float:
-    if len(set(left)) < 2 or len(set(right)) < 2:
-        return 0.0
-    centred = [_centred(side) for side in (left, right)]
-    lengths = [math.sqrt(math.fsum(x * x for x in side)) for side in centred]
-    cosine = _ratio(math.fsum(x * y for x, y in zip(*centred, strict=True)), math.prod(lengths))
-    return max(-1.0, min(1.0, cosine))
-
-
-def _centred(values: Sequence[float]) -> list[float]:
-    """Deviations from the mean, over the largest of them so that squares do not underflow."""
-    mean = _mean(values)
-    largest = max(abs(value - mean) for value in values)
-    return [(value - mean) / largest for value in values] if largest else [0.0] * len(values)
+def _is_negated(name: str, other: str) -> bool:
+    """Return whether the other label is the negation of this one."""
+    name, other = name.strip().casefold(), other.strip().casefold()
+    if (name, other) in OPPOSITES:
+        return True
+    return bool(name) and bool(re.fullmatch(rf"(not|non|un|no)[-_ ]*{re.escape(name)}", other))

@@ -10,10 +10,10 @@ from finetune.evaluation.metrics import (
     classification_scores,
     multilabel_scores,
     regression_scores,
+    span_scores,
     tagging_scores,
 )
 from finetune.evaluation.runs import align_runs
-from finetune.evaluation.span_metrics import span_ner_scores
 
 
 def score_predictions(
@@ -43,7 +43,7 @@ def score_aligned(run: AlignedPredictions) -> dict[str, float]:
     if run.kind == "tags":
         return tagging_scores(gold, predicted, *run.schemes)
     if run.kind == "spans":
-        return span_ner_scores(gold, predicted)
+        return span_scores(gold, predicted)
     if run.kind == "number":
         return regression_scores(gold, predicted)
     if run.kind == "label":

@@ -22,8 +22,8 @@ import numpy as np
 
 from finetune.types import UserError
 
-LEVEL = 0.05
-"""Level of the tests; intervals hold 1 - LEVEL of the resamples."""
+ALPHA = 0.05
+"""Significance level of the tests; intervals hold 1 - ALPHA of the resamples."""
 
 _CELLS = 1 << 20
 """Weights at a time, 8 MB of them: they stay in the cache of the processor."""
@@ -37,7 +37,7 @@ class Counted(Protocol):
     def values(self, weights: np.ndarray) -> np.ndarray:
         """The score where unit u occurs ``weights[r, u]`` times: [R, U] -> [R]."""
 
-    def beside(self, other: Self) -> Self:
+    def concatenate(self, other: Self) -> Self:
         """2 U units: mine, then those of the other."""
 
 
@@ -172,7 +172,7 @@ def _randomized(
     num_units = systems[0][0].num_units
     sizes = [len(runs) for runs in systems]
     pairs = [
-        systems[0][number % sizes[0]].beside(systems[1][number % sizes[1]])
+        systems[0][number % sizes[0]].concatenate(systems[1][number % sizes[1]])
         for number in range(math.lcm(*sizes))
     ]
 
@@ -226,7 +226,7 @@ def _luck(
 
 
 def _estimate(value: float, resampled: np.ndarray) -> Estimate:
-    low, high = np.quantile(resampled, [LEVEL / 2, 1 - LEVEL / 2])
+    low, high = np.quantile(resampled, [ALPHA / 2, 1 - ALPHA / 2])
     return Estimate(value, float(low), float(high))
 
 

@@ -1,9 +1,9 @@
-"""Predicted spans paired with gold ones, and the four ways of counting the pairs.
+"""Predicted spans paired with gold spans, and the four criteria of a correct pair.
 
-The ways are those of SemEval-2013 task 9.1 (Segura-Bedmar, Martínez & Herrero-Zazo 2013), which the
-library nervaluate made common: a span is right by ``strict`` if extent and type are, by ``exact``
-if the extent is, by ``partial`` half if it only shares words, and by ``type`` if it shares words
-and has the type.
+The criteria are those of SemEval-2013 task 9.1 (Segura-Bedmar, Martínez & Herrero-Zazo 2013), which
+the library nervaluate implements: ``strict`` asks for equal boundaries and type, ``exact`` for
+equal boundaries, ``type`` for a shared word and equal type; ``partial`` asks for equal boundaries
+and gives half credit for a shared word.
 """
 
 from __future__ import annotations
@@ -16,28 +16,27 @@ from typing import NamedTuple
 from finetune.types import Span, UserError
 
 KINDS = ("correct", "type", "boundary", "boundary and type", "false positive", "miss")
-"""What becomes of a span: right; wrong in type, in extent, in both; without a gold one; without a
-predicted one."""
+"""Kinds of pairs: correct; wrong in type, in boundaries, in both; without gold; without a
+prediction."""
 
-_CREDIT = {  # by way of counting: the kinds that are right, and those that are half right
+CRITERIA = {
     "strict": (("correct",), ()),
     "exact": (("correct", "type"), ()),
     "partial": (("correct", "type"), ("boundary", "boundary and type")),
     "type": (("correct", "boundary"), ()),
 }
-WAYS = tuple(_CREDIT)
-"""Names of the four ways of counting."""
+"""By criterion: the kinds of pairs that get full credit, and those that get half."""
 
 
 class Match(NamedTuple):
-    """A gold span and the predicted one it was paired with; one of them may be missing."""
+    """A gold span and the predicted span paired with it; one of them may be missing."""
 
     gold: Span | None
     predicted: Span | None
 
     @property
     def kind(self) -> str:
-        """One of ``KINDS``."""
+        """Return one of ``KINDS``."""
         if self.gold is None:
             return "false positive"
         if self.predicted is None:
@@ -46,41 +45,40 @@ class Match(NamedTuple):
 
 
 def match_spans(gold: Iterable[Span], predicted: Iterable[Span]) -> list[Match]:
-    """Every gold and every predicted span of a sentence in exactly one pair, in order of place.
+    """Return pairs that hold every gold and every predicted span of a sentence once, in order.
 
-    Equal spans are paired first, then spans of equal extent, then spans of one type that share
-    words, then others that share words; among these the pair that shares most words, and then the
-    one with fewest others. What is left has no partner. Each span has one partner at most: where
-    several predicted spans lie on one gold span, nervaluate counts that gold span several times,
-    and this does not. A repeated span counts once.
+    Equal spans are paired first, then spans with equal boundaries, then spans of one type that
+    share words, then others that share words; among these the pair that shares most words, then
+    the pair with fewest other words. Each span has at most one partner: where several predicted
+    spans cover one gold span, nervaluate counts that gold span several times and this does not.
     """
     free_gold, free_predicted = set(gold), set(predicted)
-    both = free_gold & free_predicted
-    free_gold -= both
-    free_predicted -= both
-    matches = [Match(span, span) for span in both]
-    for right, answer in sorted(_sharing(free_gold, free_predicted), key=_closest_first):
-        if right in free_gold and answer in free_predicted:
-            free_gold.remove(right)
-            free_predicted.remove(answer)
-            matches.append(Match(right, answer))
+    equal = free_gold & free_predicted
+    free_gold -= equal
+    free_predicted -= equal
+    matches = [Match(span, span) for span in equal]
+    for pair in sorted(_overlapping(free_gold, free_predicted), key=_closest_first):
+        if pair[0] in free_gold and pair[1] in free_predicted:
+            free_gold.remove(pair[0])
+            free_predicted.remove(pair[1])
+            matches.append(Match(*pair))
     matches += [Match(span, None) for span in free_gold]
     matches += [Match(None, span) for span in free_predicted]
     return sorted(matches, key=lambda match: (match.gold or match.predicted, match.gold is None))
 
 
-def _sharing(gold: Iterable[Span], predicted: Iterable[Span]) -> Iterator[tuple[Span, Span]]:
-    """Pairs of spans that share words."""
+def _overlapping(gold: Iterable[Span], predicted: Iterable[Span]) -> Iterator[tuple[Span, Span]]:
+    """Yield pairs of spans that share words."""
     gold = sorted(gold)
-    starts = [right.start for right in gold]
-    widest = max((right.end - right.start for right in gold), default=0)
-    for answer in predicted:
-        # what begins before that ends before the answer: long documents hold thousands of spans
-        for right in gold[bisect_right(starts, answer.start - widest) :]:
-            if right.start >= answer.end:
+    starts = [span.start for span in gold]
+    widest = max((span.end - span.start for span in gold), default=0)
+    for span in predicted:
+        # earlier gold spans end before this one starts: long documents hold thousands of spans
+        for gold_span in gold[bisect_right(starts, span.start - widest) :]:
+            if gold_span.start >= span.end:
                 break
-            if right.end > answer.start:
-                yield right, answer
+            if gold_span.end > span.start:
+                yield gold_span, span
 
 
 def _closest_first(pair: tuple[Span, Span]) -> tuple[int, int, int, Span, Span]:
@@ -100,7 +98,7 @@ def _kind(gold: Span, predicted: Span) -> str:
 def match_sentences(
     gold: Sequence[Collection[Span]], predicted: Sequence[Collection[Span]]
 ) -> list[list[Match]]:
-    """``match_spans`` of each sentence; raises ValueError if their numbers differ."""
+    """Return ``match_spans`` of each sentence; a UserError if their numbers differ."""
     if len(gold) != len(predicted):
         raise UserError(
             f"{len(gold)} gold and {len(predicted)} predicted sentences: every one needs exactly "
@@ -109,44 +107,14 @@ def match_sentences(
     return [match_spans(*sides) for sides in zip(gold, predicted, strict=True)]
 
 
-def kinds_of(matches: Iterable[Iterable[Match]]) -> dict[str, int]:
-    """How many pairs there are of each kind."""
+def count_kinds(matches: Iterable[Iterable[Match]]) -> dict[str, int]:
+    """Return the number of pairs of each kind."""
     counts = Counter(match.kind for sentence in matches for match in sentence)
     return {kind: counts[kind] for kind in KINDS}
 
 
-def credit(kinds: Mapping[str, int], way: str) -> tuple[float, int, int]:
-    """What counts as right under a way, and how many predicted and gold spans there are."""
-    right, half = (sum(kinds[kind] for kind in some) for some in _CREDIT[way])
+def credit_counts(kinds: Mapping[str, int], criterion: str) -> tuple[float, int, int]:
+    """Return the credit under a criterion, and the numbers of predicted and gold spans."""
+    full, half = (sum(kinds[kind] for kind in some) for some in CRITERIA[criterion])
     paired = sum(kinds[kind] for kind in KINDS[:4])
-    return right + half / 2, paired + kinds["false positive"], paired + kinds["miss"]
-
-
-def scores_by_way(matches: Iterable[Iterable[Match]]) -> dict[str, dict[str, float]]:
-    """Counts and scores under each of the four ways.
-
-    ``correct``, ``incorrect``, ``partial``, ``missed`` and ``spurious`` count pairs; precision is
-    (correct + partial / 2) over the predicted spans, recall the same over the gold spans, and F1
-    their harmonic mean. ``strict`` has the scores of ``metrics.span_scores``.
-    """
-    counts = kinds_of(matches)
-    paired = sum(counts[kind] for kind in KINDS[:4])
-    scores = {}
-    for way, kinds in _CREDIT.items():
-        right, half = (sum(counts[kind] for kind in some) for some in kinds)
-        credited, num_predicted, num_gold = credit(counts, way)
-        scores[way] = {
-            "precision": _ratio(credited, num_predicted),
-            "recall": _ratio(credited, num_gold),
-            "f1": _ratio(2 * credited, num_gold + num_predicted),
-            "correct": right,
-            "incorrect": paired - right - half,
-            "partial": half,
-            "missed": counts["miss"],
-            "spurious": counts["false positive"],
-        }
-    return scores
-
-
-def _ratio(part: float, whole: float) -> float:
-    return part / whole if whole else 0.0
+    return full + half / 2, paired + kinds["false positive"], paired + kinds["miss"]

@@ -19,10 +19,10 @@ from typing import Any, NamedTuple
 
 from finetune.config.tasks import CONFIGS, settings
 from finetune.evaluation.analysis_tables import TITLES
-from finetune.evaluation.calibration import error_of
+from finetune.evaluation.calibration import error_of_bins
 from finetune.evaluation.compare import SystemComparison, compare_systems, seed_note, verdict
 from finetune.evaluation.errors import count_categories
-from finetune.evaluation.significance import LEVEL
+from finetune.evaluation.significance import ALPHA
 from finetune.evaluation.subgroups import SENTENCE_LENGTHS, bucket, buckets
 from finetune.reporting.charts import (
     Chart,
@@ -160,7 +160,7 @@ def page(systems: Sequence[System], most_examples: int = MOST_EXAMPLES) -> str:
         kind="comparison" if len(systems) > 1 else "seeds" if len(runs) > 1 else "run",
         sources=_sources(systems),
         fingerprints=_distinct(run.config.get("fingerprint") for _, run in runs),
-        level=1 - LEVEL,
+        level=1 - ALPHA,
         results=[_result(system) for system in systems],
         intervals=_intervals(systems),
         comparison=_comparison(systems),
@@ -238,7 +238,7 @@ def _intervals(systems: Sequence[System]) -> Chart | str | None:
     if len({(each.metric, each.split) for _, each in found}) > 1:
         return "The runs were scored by different metrics or splits; see the tables."
     rows = [(name, *each.estimate, each.runs if len(each.runs) > 1 else ()) for name, each in found]
-    caption = f"{found[0][1].metric} on {found[0][1].split} with {1 - LEVEL:.0%} intervals"
+    caption = f"{found[0][1].metric} on {found[0][1].split} with {1 - ALPHA:.0%} intervals"
     label = "; ".join(f"{name} {value:.4f}, {low:.4f} to {high:.4f}"
                       for name, value, low, high, _ in rows)  # fmt: skip
     return interval_chart(caption, f"{caption}: {label}", rows)
@@ -252,7 +252,7 @@ def _comparison(systems: Sequence[System]) -> dict[str, Any]:
             found.append((first.name, second.name, _compare(first, second)))
         except (ValueError, OSError) as error:
             refused.append(f"{first.name} and {second.name} cannot be compared: {error}")
-    columns = ["A", "B", "A - B", f"{1 - LEVEL:.0%} interval", "p (bootstrap)",
+    columns = ["A", "B", "A - B", f"{1 - ALPHA:.0%} interval", "p (bootstrap)",
                "p (randomization)", "verdict"]  # fmt: skip
     rows = [[first, second, *_comparison_cells(report)] for first, second, report in found]
     notes = [seed_note(report) for _, _, report in found]
@@ -450,7 +450,7 @@ def _calibration(evaluated: Evaluated) -> dict[str, Any] | None:
     caption = f"Accuracy by confidence ({units.get(evaluated.analysis.kind, 'predicted spans')})"
     rows = [[f"{each.low:.2f} to {each.high:.2f}", *each[2:]] for each in bins if each.number]
     columns = ["confidence", "predictions", "mean confidence", "accuracy"]
-    error = error_of(bins)
+    error = error_of_bins(bins)
     label = f"{caption}. Expected calibration error {error:.4f}."
     return {
         "error": error,

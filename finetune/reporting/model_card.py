@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from finetune.data import hub_dataset
-from finetune.evaluation.calibration import error_of
+from finetune.evaluation.calibration import error_of_bins
 from finetune.models.loading import ALIASES
 from finetune.reporting.rendering import render
 from finetune.reporting.runs import Run, System
@@ -92,7 +92,7 @@ def card(system: System) -> str:
         worst=[row for row in worst if row["f1"] < WORST_BELOW][:MOST_WORST],
         confused=tables.get("confused", [])[:3],
         unseen=[row for row in tables.get("in training", ()) if row["in training"] == "unseen"],
-        calibration_error=error_of(bins) if bins else None,
+        calibration_error=error_of_bins(bins) if bins else None,
         sizes=run.environment.get("splits", {}),
         revision=run.config.get("revision_used"),
         fingerprint=run.config.get("fingerprint"),

@@ -15,9 +15,9 @@ from typing import Any
 from finetune.config.tasks import RESULT_FREE
 from finetune.evaluation.alignment import AlignedPredictions
 from finetune.evaluation.error_analysis import Analysis, analyze_predictions
+from finetune.evaluation.resampling import count_metric, default_metric
 from finetune.evaluation.runs import align_runs, find_system
 from finetune.evaluation.significance import Estimate, estimate
-from finetune.evaluation.sufficient_statistics import count, default_metric
 from finetune.types import UserError
 
 TOLERANCE = 1e-4
@@ -221,12 +221,12 @@ def _counts(
     """Count by the metric of the run, or by the default where that does not fit the predictions."""
     usual = default_metric(predictions[0])
     try:
-        return wanted or usual, count(wanted or usual, predictions)
+        return wanted or usual, count_metric(wanted or usual, predictions)
     except ValueError as error:
         if wanted in (None, usual):
             raise
         warnings.append(f"the interval is that of {usual}, not of {wanted}: {error}")
-        return usual, count(usual, predictions)
+        return usual, count_metric(usual, predictions)
 
 
 def _whole(counted: Any) -> float:

@@ -21,7 +21,7 @@ from torch.nn import functional
 from finetune.config.tasks import NerConfig
 from finetune.data import Dataset
 from finetune.data.spans import overlapping, proposed_width
-from finetune.evaluation.span_metrics import span_ner_scores
+from finetune.evaluation.metrics import span_scores
 from finetune.models.heads.span_ner import SpanNer
 from finetune.preprocessing.context import in_documents
 from finetune.preprocessing.encodings import Encoded, Ragged
@@ -272,10 +272,10 @@ class SpanNerTask(WordTask):
     ) -> dict[str, float]:
         """Span scores; where thresholds were calibrated also the F1 without them."""
         spans = [example.spans or () for example in gold]
-        scores = span_ner_scores(spans, [prediction.spans for prediction in predicted])
+        scores = span_scores(spans, [prediction.spans for prediction in predicted])
         if self.extra["thresholds"]:
             before = [self._decided(prediction, {}).spans for prediction in predicted]
-            scores["span_f1_uncalibrated"] = span_ner_scores(spans, before)["span_f1_strict"]
+            scores["span_f1_uncalibrated"] = span_scores(spans, before)["span_f1_strict"]
         return scores
 
 

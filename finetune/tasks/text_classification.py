@@ -20,8 +20,8 @@ from torch.nn import functional
 from finetune.config.tasks import ClassifyConfig, TextConfig
 from finetune.data import Dataset, read_text
 from finetune.data.nli_labels import ALIASES, NLI_LABELS, canonical_name
+from finetune.evaluation.calibration import calibration_scores, fit_on_probabilities, scale
 from finetune.evaluation.metrics import classification_scores, multilabel_scores, regression_scores
-from finetune.evaluation.temperature import errors, fitted_on_chances, scaled
 from finetune.models.heads.sequence_classification import SequenceClassifier
 from finetune.preprocessing.encodings import Ragged
 from finetune.preprocessing.texts import class_weights, encode_texts, in_one_form, problem_of
@@ -234,7 +234,7 @@ class TextClassificationTask(BaseTask):
         """
         best = int(chances.argmax())
         if "temperature" in self.extra:
-            chances = scaled(chances, self.extra["temperature"], self.problem == "multi")
+            chances = scale(chances, self.extra["temperature"], self.problem == "multi")
         scores = dict(zip(self.labels, map(float, chances), strict=True))
         if self.problem == "multi":
             chosen = tuple(n for n, score in scores.items() if score >= self.threshold)
@@ -250,7 +250,7 @@ class TextClassificationTask(BaseTask):
         chances = self._chances(predicted)
         kept = [index for index, example in enumerate(gold) if self.has_gold(example)]
         right = self._right([gold[index] for index in kept])
-        self.extra["temperature"], note = fitted_on_chances(
+        self.extra["temperature"], note = fit_on_probabilities(
             chances[kept], right, self.problem == "multi"
         )
         self.notes.append(note)
@@ -301,11 +301,11 @@ class TextClassificationTask(BaseTask):
         or of the probability of every label."""
         multi = self.problem == "multi"
         after, right = self._chances(predicted), self._right(gold)
-        before = scaled(after, 1 / self.extra["temperature"], multi)
+        before = scale(after, 1 / self.extra["temperature"], multi)
         if not multi:
             best, rows = after.argmax(1), np.arange(len(after))
             right, after, before = best == right, after[rows, best], before[rows, best]
-        return errors(*(side.ravel().tolist() for side in (right, after, before)))
+        return calibration_scores(*(side.ravel().tolist() for side in (right, after, before)))
 
 
 class NliTask(TextClassificationTask):

@@ -28,8 +28,8 @@ from finetune.data.tag_schemes import (
     tag_names,
     tags_to_spans,
 )
+from finetune.evaluation.calibration import fit_on_words, probabilities_of, word_calibration_scores
 from finetune.evaluation.metrics import tagging_scores
-from finetune.evaluation.temperature import chances_of, fitted_on_words, word_errors
 from finetune.models.heads.crf import CrfScores
 from finetune.models.heads.crf_tagger import CrfTagger
 from finetune.models.heads.token_classification import TokenTagger
@@ -261,7 +261,7 @@ class TokenClassificationTask(WordTask):
         logs = np.concatenate([partial.values for partial in partials])
         constrained = self.config.decoding == "constrained"
         ids = viterbi(logs, self.transitions) if constrained else logs.argmax(-1)
-        return ids, chances_of(ids, logs, self.extra.get("temperature", 1.0)), logs
+        return ids, probabilities_of(ids, logs, self.extra.get("temperature", 1.0)), logs
 
     def calibrate(
         self, head: Any, gold: Sequence[TokenExample], predicted: Sequence[TokenPrediction]
@@ -270,12 +270,12 @@ class TokenClassificationTask(WordTask):
         if self.config.calibrate == "none":
             return None
         targets = [self._targets(example) for example in gold]
-        self.extra["temperature"], note = fitted_on_words(targets, [p.logs for p in predicted])
+        self.extra["temperature"], note = fit_on_words(targets, [p.logs for p in predicted])
         self.notes.append(note)
         answers = []
         for example, prediction in zip(gold, predicted, strict=True):
             ids = [self.labels.id(tag) for tag in prediction.tags]
-            chances = chances_of(ids, prediction.logs, self.extra["temperature"])
+            chances = probabilities_of(ids, prediction.logs, self.extra["temperature"])
             answers.append(self._answer(example, ids, chances, prediction.logs))
         return answers
 
@@ -297,5 +297,5 @@ class TokenClassificationTask(WordTask):
             tags = [example.tags for example in gold]
             if self.scheme is not None:
                 tags = [convert_tags(each, self.source, self.scheme) for each in tags]
-            scores |= word_errors(tags, predicted, self.labels)
+            scores |= word_calibration_scores(tags, predicted, self.labels)
         return scores

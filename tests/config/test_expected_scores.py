@@ -18,14 +18,14 @@ from finetune.config.expected_scores import (
     Expected,
     read_expected,
 )
+from finetune.evaluation.calibration import calibration_scores
 from finetune.evaluation.metrics import (
     classification_scores,
     multilabel_scores,
     regression_scores,
+    span_scores,
     tagging_scores,
 )
-from finetune.evaluation.span_metrics import span_ner_scores
-from finetune.evaluation.temperature import errors
 from finetune.evaluation.verdicts import Claim, claims, claims_of_seeds, verdict
 from finetune.training.seeds import summarize
 from finetune.types import Span
@@ -43,7 +43,7 @@ def read(task: str = "nli", problem: Any = None, **changes: Any) -> Expected:
 
 def test_the_names_are_those_of_the_metrics():
     """Of everything that tasks score with; what none gives is no legal name."""
-    calibration = errors([True], [0.9], [0.8])
+    calibration = calibration_scores([True], [0.9], [0.8])
     single = {**classification_scores(["a"], ["b"], ["a", "b"]), **calibration}
     assert {*PROBLEMS["single"]} == {*METRICS["nli"]} == {*single}
     multi = {**multilabel_scores([["a"]], [["a"]], ["a"]), **calibration}
@@ -53,7 +53,7 @@ def test_the_names_are_those_of_the_metrics():
     tags = tagging_scores([["B-X"]], [["O"]], "BIO") | tagging_scores([["X"]], [["Y"]], None)
     assert {*METRICS["tag"]} == {*tags, *calibration}
     nested = [[Span(0, 3, "X"), Span(1, 2, "Y")]]
-    spans = {name.partition(":")[0] for name in span_ner_scores(nested, nested)}
+    spans = {name.partition(":")[0] for name in span_scores(nested, nested)}
     assert {*METRICS["ner"]} == {*spans, "span_f1_uncalibrated"}
     known = {*itertools.chain(*METRICS.values())}
     assert {*UNBOUNDED, *CORRELATIONS} <= known and len(SPLITS) == 6

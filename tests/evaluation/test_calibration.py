@@ -14,7 +14,8 @@ from sklearn.metrics import log_loss
 from finetune.evaluation.calibration import (
     HIGHEST,
     LOWEST,
-    calibration_error,
+    calibration_scores,
+    error_of_bins,
     fit_temperature,
     log_probabilities,
     reliability,
@@ -23,10 +24,16 @@ from finetune.evaluation.calibration import (
 )
 
 
+def calibration_error(confidences, correct):
+    return calibration_scores(correct, confidences, None)["ece"]
+
+
 def test_error_by_hand():
     """Two of four right at 0.9 (gap 0.4), one of one right at 0.55 (gap 0.45)."""
     confidences, right = [0.9, 0.9, 0.9, 0.9, 0.55], [True, True, False, False, True]
-    assert calibration_error(confidences, right, 10) == pytest.approx(0.8 * 0.4 + 0.2 * 0.45)
+    assert error_of_bins(reliability(confidences, right, 10)) == pytest.approx(
+        0.8 * 0.4 + 0.2 * 0.45
+    )
     bins = reliability(confidences, right, 10)
     assert [bin.number for bin in bins] == [0, 0, 0, 0, 0, 1, 0, 0, 4, 0]
     assert bins[8][3:] == pytest.approx((0.9, 0.5))
@@ -52,9 +59,9 @@ def test_bins_hold_everything(answers: list[tuple[float, bool]]):
 
 
 @pytest.mark.parametrize(("confidences", "right", "said"), [
-    ([0.5], [], "1 confidences of 0 answers"),
-    ([1.2], [True], "1.2 is no probability"),
-    ([math.nan], [True], "nan is no probability"),
+    ([0.5], [], "1 confidences of 0 predictions"),
+    ([1.2], [True], "1.2 is not a probability"),
+    ([math.nan], [True], "nan is not a probability"),
 ])  # fmt: skip
 def test_what_is_refused(confidences: list[float], right: list[bool], said: str):
     with pytest.raises(ValueError, match=said):

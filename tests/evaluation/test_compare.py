@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from finetune.data import read_tokens
+from finetune.evaluation.metrics import METRICS
 from finetune.evaluation.subgroups import VOCABULARY_FILE, TrainingVocabulary
-from finetune.evaluation.sufficient_statistics import _WHOLE
 from finetune.types import Example, Span, TextExample, TokenExample
 from tests import small_data as data
 from tests.command import Outcome, run
@@ -193,7 +193,7 @@ def test_every_score_of_tags_that_analyse_tells(place: Path):
     files = ("a.jsonl", "b.jsonl", "--gold", "pos.jsonl")
     agree(*files, "--train", "train.jsonl", told_of=scores)
     refused(run("compare", *files, "--metric", "unseen_word_accuracy"),
-            "Training data are not known: name them with --train FILE.")  # fmt: skip
+            "The training data are not known: name them with --train FILE.")  # fmt: skip
 
 
 @pytest.mark.parametrize("several", [False, True])
@@ -231,11 +231,11 @@ def test_the_readme_lists_every_metric():
     table = text.split("| answers | metrics |")[1].split("\n\n")[0]
     rows = dict(re.findall(r"^\| ([a-z ]+) \| (.*) \|$", table, re.M))
     kinds = {"a label": "label", "several labels": "labels", "a number": "number",
-             "plain tags": "plain", "tags of entities": "tags", "spans": "spans"}  # fmt: skip
+             "plain tags": "plain tags", "tags of entities": "tags", "spans": "spans"}  # fmt: skip
     assert rows.keys() == kinds.keys()
     for name, cell in rows.items():
         rates = ("span_precision", "span_recall")
-        whole = {metric for metric in _WHOLE[kinds[name]] if not metric.startswith(rates)}
+        whole = {metric for metric in METRICS[kinds[name]] if not metric.startswith(rates)}
         listed = re.findall("`([a-z0-9_]+)`", cell)
         assert set(listed) - {"unseen_word_accuracy"} == whole and len(listed) == len({*listed})
 

@@ -13,7 +13,7 @@ from sklearn.metrics import f1_score
 from transformers import EvalPrediction
 
 from finetune.evaluation.hf_trainer import compute_metrics
-from finetune.evaluation.positive import positive_label
+from finetune.evaluation.metrics import positive_label
 from finetune.tasks.text_classification import NliTask, TextClassificationTask
 from finetune.types import TextExample, TextPrediction
 from tests.command import run

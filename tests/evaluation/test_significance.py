@@ -15,15 +15,18 @@ from scipy import stats
 
 from finetune.evaluation import significance
 from finetune.evaluation.alignment import AlignedPredictions, with_probabilities
-from finetune.evaluation.calibration import error_of
-from finetune.evaluation.counts import Sums, ratio
+from finetune.evaluation.calibration import error_of_bins
 from finetune.evaluation.error_analysis import analyze_predictions
-from finetune.evaluation.group_counts import group_counters
-from finetune.evaluation.metrics import f1_scores, span_scores_by_type
-from finetune.evaluation.positive import positive_label
+from finetune.evaluation.metrics import METRICS, class_scores, f1, mean, positive_label
+from finetune.evaluation.resampling import (
+    Sums,
+    comparable,
+    count_metric,
+    default_metric,
+    subgroup_counters,
+)
 from finetune.evaluation.significance import Comparison, compare
 from finetune.evaluation.subgroups import TrainingVocabulary
-from finetune.evaluation.sufficient_statistics import _WHOLE, count, default_metric
 from finetune.types import Example, Span, TextExample, TokenExample
 
 quick = settings(max_examples=40, deadline=None)
@@ -113,12 +116,12 @@ def scores_of(run: AlignedPredictions, names: Sequence[str]) -> dict[str, float]
     found = analyze_predictions(run, TRAIN)
     scores = dict(found.scores)
     if run.kind == "label":
-        by_name = f1_scores(run.gold, run.predicted)
+        by_name = class_scores("label", run.gold, run.predicted)
         if len(names) == 2:
             scores["f1"] = by_name.get(positive_label(names), {"f1": 0.0})["f1"]
         scores |= {f"f1:{name}": by_name.get(name, {"f1": 0.0})["f1"] for name in NAMES}
     elif run.kind == "spans":
-        by_name = span_scores_by_type(run.gold, run.predicted)
+        by_name = class_scores("spans", run.gold, run.predicted)
         none = {"f1": 0.0, "recall": 0.0}
         for name in ("X", "Y"):
             scores[f"span_f1_strict:{name}"] = by_name.get(name, none)["f1"]
@@ -132,7 +135,7 @@ def scores_of(run: AlignedPredictions, names: Sequence[str]) -> dict[str, float]
             if score in row:
                 named = f"{'span_' * (score == 'f1')}{score}_{table}:{row[table]}"
                 scores[named.replace(" ", "_")] = row[score]
-    return scores | ({"ece": error_of(found.bins)} if found.bins else {})
+    return scores | ({"ece": error_of_bins(found.bins)} if found.bins else {})
 
 
 GROUPED = (
@@ -142,14 +145,13 @@ GROUPED = (
 
 def metrics_of(runs: Sequence[AlignedPredictions]) -> dict[str, list]:
     """Every metric that fits, counted."""
-    plain = runs[0].kind == "tags" and runs[0].schemes[0] is None
     names = names_of(runs)
-    wanted = [*_WHOLE["plain" if plain else runs[0].kind], *group_counters(runs, TRAIN)]
+    wanted = [*METRICS[comparable(runs)[0].kind], *subgroup_counters(runs, TRAIN)]
     wanted += [name for run in runs for name in scores_of(run, names)]
     counted = {}
     for name in dict.fromkeys(wanted):
         try:
-            counted[name] = count(name, runs, TRAIN)
+            counted[name] = count_metric(name, runs, TRAIN)
         except ValueError:  # a label, a group or inner spans that do not occur, or a mere count
             continue
     assert default_metric(runs[0]) in counted
@@ -205,7 +207,7 @@ def test_swapped_answers_score_as_they_would_in_a_file(form: str):
         scores = scores_of(runs[0]._replace(predicted=ours[0], rows=ours[1]), names_of(runs))
         weights = np.concatenate([1 - swaps, swaps])[None].astype(float)
         for name, (first, second) in metrics_of(runs).items():
-            value = first.beside(second).values(weights)[0]
+            value = first.concatenate(second).values(weights)[0]
             assert value == pytest.approx(scores.get(name, value), abs=1e-9), name
 
     check()
@@ -219,9 +221,10 @@ def test_documents(runs: tuple[AlignedPredictions, AlignedPredictions], data: st
     unit = np.unique(drawn, return_inverse=True)[1]
     weights = np.array([[2.0, 0, 1, 3]])[:, : unit.max() + 1]
     for first, second in metrics_of(runs).values():
-        pair = first.by_unit(unit).beside(second.by_unit(unit))
+        pair = first.by_unit(unit).concatenate(second.by_unit(unit))
         assert first.by_unit(unit).num_units == unit.max() + 1
-        expected = first.beside(second).values(np.hstack([weights[:, unit], 1 + weights[:, unit]]))
+        both = np.hstack([weights[:, unit], 1 + weights[:, unit]])
+        expected = first.concatenate(second).values(both)
         assert pair.values(np.hstack([weights, 1 + weights])) == pytest.approx(expected, abs=1e-9)
 
 
@@ -231,43 +234,35 @@ def test_far_off_numbers_keep_their_correlation():
         AlignedPredictions("number", gold, offset + 1e-3 * (gold + noise)) for offset in (0, 100)
     )
     expected = stats.pearsonr(gold, gold + noise).statistic
-    for run in count("pearson", [near, far]):
+    for run in count_metric("pearson", [near, far]):
         assert run.values(np.ones((1, 50)))[0] == pytest.approx(expected, abs=1e-6)
     constant = AlignedPredictions("number", gold, [100.1] * 50)
-    assert count("pearson", [near, constant])[1].values(np.ones((1, 50)))[0] == 0.0
+    assert count_metric("pearson", [near, constant])[1].values(np.ones((1, 50)))[0] == 0.0
 
 
 def test_numbers_that_are_none():
     with pytest.raises(ValueError, match="only finite numbers"):
-        count("mse", [AlignedPredictions("number", [1.0], [math.nan])])
+        count_metric("mse", [AlignedPredictions("number", [1.0], [math.nan])])
 
 
 @pytest.mark.parametrize(("metric", "said"), [
     ("acuracy", "Perhaps you meant 'accuracy'"),
-    ("span_f1_conll", "choose accuracy, micro_f1, macro_f1"),
+    ("span_f1_conll", "choose accuracy, macro_f1, weighted_f1"),
     ("f1:d", "f1:a, f1:b, f1:c"),
     ("accuracy:a", "does not fit"),
     ("f1", "does not fit"),
 ])  # fmt: skip
 def test_metrics_that_do_not_fit(metric: str, said: str):
     with pytest.raises(ValueError, match=said):
-        count(metric, [AlignedPredictions("label", NAMES, NAMES)])
+        count_metric(metric, [AlignedPredictions("label", NAMES, NAMES)])
 
 
 # --- against scipy ---------------------------------------------------------------------------
 
 
-def share(sums: np.ndarray) -> np.ndarray:
-    return ratio(sums[..., 0], sums[..., 1])
-
-
-def f1(sums: np.ndarray) -> np.ndarray:
-    return ratio(2 * sums[..., 0], sums[..., 1] + sums[..., 2])
-
-
 def correct(rng: np.random.Generator, size: int, chance: float) -> Sums:
     right = (rng.random(size) < chance).astype(float)
-    return Sums(np.column_stack([right, np.ones(size)]), share)
+    return Sums(np.column_stack([right, np.ones(size)]), mean)
 
 
 def spans(rng: np.random.Generator, gold: np.ndarray, chance: np.ndarray | float) -> Sums:
@@ -283,7 +278,7 @@ def permutation_test(first: Sums, second: Sums, resamples: float) -> float:
     def difference(left: np.ndarray, right: np.ndarray, axis: int) -> np.ndarray:
         sums = (rows[side.astype(int)].sum(axis=axis - 1 if axis < 0 else axis)
                 for side in (left, right))  # fmt: skip
-        return np.subtract(*map(first.score, sums))
+        return np.subtract(*map(first.value, sums))
 
     found = stats.permutation_test(
         (np.arange(size), np.arange(size, 2 * size)), difference, permutation_type="samples",
@@ -363,7 +358,7 @@ def test_the_same_system():
 
 
 def test_no_p_is_zero():
-    ones, zeros = (Sums(np.column_stack([np.full(90, x), np.ones(90)]), share) for x in (1.0, 0.0))
+    ones, zeros = (Sums(np.column_stack([np.full(90, x), np.ones(90)]), mean) for x in (1.0, 0.0))
     found = compare([ones], [zeros], num_resamples=99)
     assert (found.p_bootstrap, found.p_randomization) == (0.01, 0.01)
     assert tuple(found.difference) == (1.0, 1.0, 1.0)
@@ -473,7 +468,7 @@ def test_false_positives_over_seeds(runs: tuple[int, int], spread: float):
 def test_the_estimate_of_one_system_is_that_of_a_comparison(
     pair: tuple[AlignedPredictions, AlignedPredictions],
 ):
-    counts = count("accuracy", pair)
+    counts = count_metric("accuracy", pair)
     for runs in (counts[:1], counts):
         found = compare(runs, counts[1:], num_resamples=50, seed=3)
         if len(runs) == 1:  # with several, a comparison pools the variance of both sides

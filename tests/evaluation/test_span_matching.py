@@ -6,14 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from finetune.evaluation.metrics import span_scores
+from finetune.evaluation.metrics import scores_by_criterion, span_scores
 from finetune.evaluation.span_matching import (
-    WAYS,
+    CRITERIA,
     Match,
-    _sharing,
-    kinds_of,
+    _overlapping,
+    count_kinds,
     match_sentences,
-    scores_by_way,
 )
 from finetune.types import Span
 
@@ -47,7 +46,7 @@ def test_every_kind():
 @given(drawn, drawn)
 def test_every_pair_that_shares_words_is_looked_at(gold: list[Span], predicted: list[Span]):
     shared = [(g, p) for p in predicted for g in gold if set(range(*g[:2])) & set(range(*p[:2]))]
-    assert sorted(_sharing(gold, predicted)) == sorted(shared)
+    assert sorted(_overlapping(gold, predicted)) == sorted(shared)
 
 
 def test_scores_by_hand():
@@ -60,13 +59,14 @@ def test_scores_by_hand():
         Match(Span(12, 13, PER), None),
         Match(None, Span(14, 15, LOC)),
     ]]  # fmt: skip
-    scores = scores_by_way(matches)
+    scores = scores_by_criterion(matches)
     counts = {
-        way: [scores[way][name] for name in ("correct", "incorrect", "partial")] for way in WAYS
+        criterion: [scores[criterion][name] for name in ("correct", "incorrect", "partial")]
+        for criterion in CRITERIA
     }
     assert counts == {"strict": [1, 3, 0], "exact": [2, 2, 0], "partial": [2, 0, 2],
                       "type": [2, 2, 0]}  # fmt: skip
-    f1 = {way: each["f1"] for way, each in scores.items()}
+    f1 = {criterion: each["f1"] for criterion, each in scores.items()}
     assert f1 == {"strict": 0.2, "exact": 0.4, "partial": 0.6, "type": 0.4}
     assert all(each["missed"] == each["spurious"] == 1 for each in scores.values())
 
@@ -95,15 +95,15 @@ def test_kinds_partition_spans(rows: list[tuple[list[Span], list[Span]]]):
 
 @quick
 @given(sentences)
-def test_strict_is_span_f1_and_ways_are_ordered(rows: list[tuple[list[Span], list[Span]]]):
+def test_strict_is_span_f1_and_criteria_are_ordered(rows: list[tuple[list[Span], list[Span]]]):
     gold, predicted = zip(*rows, strict=True)
     matches = match_sentences(gold, predicted)
-    scores, expected = scores_by_way(matches), span_scores(gold, predicted)
+    scores, expected = scores_by_criterion(matches), span_scores(gold, predicted)
     for name in ("precision", "recall", "f1"):
-        assert scores["strict"][name] == pytest.approx(expected[name])
+        assert scores["strict"][name] == pytest.approx(expected[f"span_{name}_strict"])
         assert scores["strict"][name] <= scores["exact"][name] <= scores["partial"][name] <= 1
         assert scores["strict"][name] <= scores["type"][name] <= 1
-    counts = kinds_of(matches)
+    counts = count_kinds(matches)
     assert sum(counts.values()) == sum(map(len, matches))
     for each in scores.values():
         paired = each["correct"] + each["incorrect"] + each["partial"]
@@ -112,7 +112,7 @@ def test_strict_is_span_f1_and_ways_are_ordered(rows: list[tuple[list[Span], lis
 
 
 def test_nothing_at_all():
-    scores = scores_by_way(match_sentences([[]], [[]]))
+    scores = scores_by_criterion(match_sentences([[]], [[]]))
     assert all(each["f1"] == 0.0 for each in scores.values())
 
 

@@ -11,7 +11,7 @@ from seqeval.metrics import f1_score, precision_score, recall_score
 from seqeval.scheme import IOB2
 
 from finetune.data.tag_schemes import spans_to_tags
-from finetune.evaluation.span_metrics import span_ner_scores
+from finetune.evaluation.metrics import span_scores
 from finetune.types import Span
 
 TYPES = ["X", "Y", "art-film"]
@@ -76,7 +76,7 @@ def naive(pairs):
 @given(sentences)
 def test_against_a_naive_count(pairs):
     gold, predicted = [right for right, _ in pairs], [answer for _, answer in pairs]
-    scores = span_ner_scores(gold, predicted)
+    scores = span_scores(gold, predicted)
     assert scores == pytest.approx(naive(pairs))
     assert list(scores) == list(naive(pairs))
     assert all(type(value) is float for value in scores.values())
@@ -98,7 +98,7 @@ def flat_spans(draw, num_words=8):
 @given(st.lists(st.tuples(flat_spans(), flat_spans()), min_size=1, max_size=5))
 def test_flat_spans_score_as_in_strict_seqeval(pairs):
     gold, predicted = [right for right, _ in pairs], [answer for _, answer in pairs]
-    scores = span_ner_scores(gold, predicted)
+    scores = span_scores(gold, predicted)
     tags = [[spans_to_tags(spans, 8, "BIO") for spans in side] for side in (gold, predicted)]
     strict = {"mode": "strict", "scheme": IOB2, "zero_division": 0}
     assert scores["span_f1_strict"] == pytest.approx(f1_score(*tags, **strict))
@@ -117,24 +117,24 @@ def test_depth_by_hand():
     """ORG(0-5) holds LOC(2-3) and, inside the same words twice labelled, two of 3-5."""
     gold = [[Span(0, 5, "ORG"), Span(2, 3, "LOC"), Span(3, 5, "PER"), Span(3, 5, "LOC")], []]
     predicted = [[Span(2, 3, "LOC"), Span(3, 5, "PER"), Span(3, 4, "PER")], [Span(0, 1, "LOC")]]
-    scores = span_ner_scores(gold, predicted)
+    scores = span_scores(gold, predicted)
     assert scores["span_f1_strict"] == pytest.approx(2 * 2 / (4 + 4))
     assert (scores["inner_gold"], scores["inner_predicted"], scores["inner_found"]) == (3, 1, 2)
     assert scores["span_f1_inner"] == 0.0  # the one predicted inner span, 3-4, is not gold
     assert scores["span_f1_outermost"] == 0.0  # 0-5 was not found
-    better = span_ner_scores(gold, [[*predicted[0], Span(0, 5, "ORG")], []])
+    better = span_scores(gold, [[*predicted[0], Span(0, 5, "ORG")], []])
     assert better["inner_predicted"] == 3
     assert better["span_f1_inner"] == pytest.approx(2 / 3)
     assert better["span_f1_outermost"] == 1.0
 
 
 def test_nothing_scores_zero_and_sides_must_agree():
-    assert span_ner_scores([], []) == span_ner_scores([[]], [[]]) == {
+    assert span_scores([], []) == span_scores([[]], [[]]) == {
         "span_precision_strict": 0.0, "span_recall_strict": 0.0, "span_f1_strict": 0.0}  # fmt: skip
-    flat = span_ner_scores([[Span(0, 1, "X")]], [[Span(0, 2, "X"), Span(0, 1, "Y")]])
+    flat = span_scores([[Span(0, 1, "X")]], [[Span(0, 2, "X"), Span(0, 1, "Y")]])
     assert flat["span_f1_strict"] == 0.0 and not BY_DEPTH & set(flat)
     with pytest.raises(ValueError, match="2 gold and 1 predicted sentences"):
-        span_ner_scores([[], []], [[]])
+        span_scores([[], []], [[]])
 
 
 def test_a_hundred_thousand_spans_take_seconds():
@@ -142,5 +142,5 @@ def test_a_hundred_thousand_spans_take_seconds():
     one = [Span(s, s + width, "X") for s in starts for width in (1, 2)]
     gold = [one] * 1000
     begin = time.process_time()
-    assert span_ner_scores(gold, gold)["span_f1_inner"] == 1.0
+    assert span_scores(gold, gold)["span_f1_inner"] == 1.0
     assert time.process_time() - begin < 10

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from finetune.evaluation.resampling import count_metric
 from finetune.evaluation.runs import align_runs
 from finetune.evaluation.significance import estimate
-from finetune.evaluation.sufficient_statistics import count
 from finetune.reporting.rendering import format_value
 from tests import small_data as data
 from tests.command import Outcome, run
@@ -131,7 +131,7 @@ def test_the_page_stands_alone_and_can_be_read_aloud(kind: str, tmp_path: Path):
 def test_the_interval_is_that_of_the_bootstrap(tmp_path: Path):
     folder = label_run(tmp_path / "run")
     aligned = align_runs([folder / "predictions.test.jsonl"])
-    value, low, high = estimate(count("accuracy", aligned.runs), num_resamples=1000)
+    value, low, high = estimate(count_metric("accuracy", aligned.runs), num_resamples=1000)
     page = reported(folder)
     assert f"{value:.4f} accuracy 95% interval {low:.4f} to {high:.4f}" in page.text
 

@@ -9,8 +9,7 @@ import datasets
 import evaluate
 
 from finetune.data.tag_schemes import detect_scheme, tags_to_spans
-from finetune.evaluation.metrics import span_scores_by_type, tagging_scores
-from finetune.evaluation.span_metrics import span_ner_scores
+from finetune.evaluation.metrics import class_scores, span_scores, tagging_scores
 from finetune.types import Span
 
 _DESCRIPTION = """
@@ -63,10 +62,10 @@ class SpanF1(evaluate.Metric):
         self, predictions: Sequence[Any], references: Sequence[Any], scheme: str | None = None
     ) -> dict[str, float]:
         if self.config_name == "spans":
-            return span_ner_scores(_spans(references), _spans(predictions))
+            return span_scores(_spans(references), _spans(predictions))
         scheme = scheme or _scheme_of(references, predictions)
         sides = [[tags_to_spans(t, scheme) for t in side] for side in (references, predictions)]
-        by_type = span_scores_by_type(*sides)
+        by_type = class_scores("spans", *sides)
         scores = tagging_scores(references, predictions, scheme)
         return scores | {f"span_f1_conll:{name}": each["f1"] for name, each in by_type.items()}
 

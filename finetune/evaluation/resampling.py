@@ -1,0 +1,234 @@
+"""Counts of a metric for each example of each run, from which any resample can be scored.
+
+Most metrics are functions of sums. The sums of R resamples are one product of matrices, weights
+[R, U] times counts [U, K] (``Sums``). Ranks change with the resample (``Ranks``). R resamples, U
+resampling units (examples or documents), N examples, K counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+
+from finetune.data.spans import inner_spans
+from finetune.evaluation.alignment import AlignedPredictions, with_probabilities
+from finetune.evaluation.analysis_tables import TEXT_LENGTHS, text_lengths
+from finetune.evaluation.metrics import (
+    DEFAULT_METRICS,
+    METRICS,
+    Metric,
+    Pairs,
+    correlation,
+    mean,
+    metrics_of_names,
+    pair,
+    rank_moments,
+    sets_of,
+    subgroup_f1,
+    weighted_ranks,
+)
+from finetune.evaluation.subgroups import (
+    KNOWN,
+    Naming,
+    TrainingVocabulary,
+    buckets,
+    span_counts,
+    span_groupings,
+    word_groupings,
+)
+from finetune.types import TokenExample, UserError, perhaps, shortened
+
+
+@dataclass(frozen=True)
+class Sums:
+    """Counts of each unit [U, ...] and the value of their sum."""
+
+    rows: np.ndarray
+    value: Callable[[np.ndarray], np.ndarray]
+
+    @property
+    def num_units(self) -> int:
+        """Return the number of units."""
+        return len(self.rows)
+
+    def values(self, weights: np.ndarray) -> np.ndarray:
+        """Return the score of each resample: weights [R, U] -> [R]."""
+        sums = weights @ self.rows.reshape(len(self.rows), -1)
+        return self.value(sums.reshape(len(weights), *self.rows.shape[1:]))
+
+    def concatenate(self, other: Sums) -> Sums:
+        """Return these units followed by those of another run."""
+        return replace(self, rows=np.concatenate([self.rows, other.rows]))
+
+    def by_unit(self, unit: np.ndarray) -> Sums:
+        """Return larger units: example i belongs to ``unit[i]``."""
+        rows = np.zeros((unit.max() + 1, *self.rows.shape[1:]))
+        np.add.at(rows, unit, self.rows)
+        return replace(self, rows=rows)
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """Two numbers of each example [N], whose ranks are correlated (Spearman).
+
+    ``unit`` [N] is the unit of each example where units hold several.
+    """
+
+    gold: np.ndarray
+    predicted: np.ndarray
+    unit: np.ndarray | None = None
+
+    @property
+    def num_units(self) -> int:
+        """Return the number of units."""
+        return len(self.gold) if self.unit is None else int(self.unit.max()) + 1
+
+    def values(self, weights: np.ndarray) -> np.ndarray:
+        """Return the correlation of each resample: weights [R, U] -> [R]."""
+        if self.unit is not None:
+            weights = weights[:, self.unit]
+        number = weights.sum(axis=1)
+        center = (number[:, None] + 1) / 2  # the mean of all ranks, exactly
+        x, y = (weighted_ranks(side, weights) - center for side in (self.gold, self.predicted))
+        xy, xx, yy = (
+            np.einsum("rn,rn,rn->r", weights, *sides) for sides in ((x, y), (x, x), (y, y))
+        )
+        zero = np.zeros_like(number)
+        return correlation(np.stack([xy, zero, zero, xx, yy, number], axis=-1))
+
+    def concatenate(self, other: Ranks) -> Ranks:
+        """Return these units followed by those of another run."""
+        unit = None
+        if self.unit is not None and other.unit is not None:
+            unit = np.concatenate([self.unit, other.unit + self.num_units])
+        sides = (self.gold, other.gold), (self.predicted, other.predicted)
+        return Ranks(*map(np.concatenate, sides), unit)
+
+    def by_unit(self, unit: np.ndarray) -> Ranks:
+        """Return larger units: example i belongs to ``unit[i]``."""
+        return replace(self, unit=unit)
+
+
+def default_metric(run: AlignedPredictions) -> str:
+    """Return the metric that selects models of this kind in training."""
+    return DEFAULT_METRICS[comparable([run])[0].kind]
+
+
+def count_metric(
+    metric: str, runs: Sequence[AlignedPredictions], train: TrainingVocabulary | None = None
+) -> list[Sums] | list[Ranks]:
+    """Return the counts of a metric for each run; the runs predict the same examples.
+
+    Args:
+        metric: A name in ``metrics.METRICS``; the precision, recall or F1 of one label, tag or
+            type, such as ``f1:NAME`` and ``span_f1_strict:TYPE``; or the score of a subgroup in a
+            table of ``finetune analyze`` (``subgroup_counters``).
+        runs: Predictions of each run, aligned with the same gold.
+        train: The words and entities of the training data, for subgroups of seen and unseen ones.
+
+    Raises:
+        UserError: The predictions do not have this metric; the message names those they have.
+    """
+    pairs = comparable(runs)
+    known = metrics_of(pairs)
+    if metric in known:
+        if known[metric].counts is rank_moments:
+            return [Ranks(np.asarray(p.gold), np.asarray(p.predicted)) for p in pairs]
+        found = known[metric]
+        return [Sums(found.counts(p).astype(np.float64), found.value) for p in pairs]
+    subgroups = subgroup_counters(runs, train)
+    if metric in subgroups:
+        counts = [subgroups[metric](p) for p in pairs]
+        if any(each.rows.any() for each in counts):  # the subgroup occurs
+            return counts
+    legal = [*known, *subgroups]
+    usual = default_metric(runs[0])
+    near = perhaps(metric, [usual] if usual.startswith(metric) else legal)
+    if train is None and runs[0].kind in ("tags", "spans"):
+        if "in_training" in metric or "unseen" in metric:
+            near = " The training data are not known: name them with --train FILE."
+    raise UserError(
+        f"--metric {metric} does not fit these predictions: choose {shortened(legal, 16)}.{near}"
+    )
+
+
+def comparable(runs: Sequence[AlignedPredictions]) -> list[Pairs]:
+    """Return the runs for ``metrics``, so that the columns of their counts agree."""
+    pairs = [pair(run.kind, run.gold, run.predicted, schemes=run.schemes) for run in runs]
+    names = sorted({name for each in pairs for name in each.names})
+    predicted = [number for each in pairs for number in each.all_predicted]
+    return [
+        replace(each, names=tuple(names), all_predicted=predicted,
+                confidences=with_probabilities(run))
+        for each, run in zip(pairs, runs, strict=True)
+    ]  # fmt: skip
+
+
+def metrics_of(pairs: Sequence[Pairs]) -> dict[str, Metric]:
+    """Return the metrics that all runs have, by name."""
+    table = METRICS[pairs[0].kind]
+    found = {name: each for name, each in table.items() if all(map(each.applies, pairs))}
+    return found | metrics_of_names(pairs[0])
+
+
+def subgroup_counters(
+    runs: Sequence[AlignedPredictions], train: TrainingVocabulary | None = None
+) -> dict[str, Callable[[Pairs], Sums]]:
+    """Return functions that count each subgroup in the tables of ``finetune analyze``.
+
+    Their names join the score, the table and the subgroup, with ``_`` for spaces:
+    ``span_f1_length:3``, ``span_f1_in_training:unseen``, ``accuracy_place:1``. Seen and unseen are
+    relative to ``train``.
+    """
+    pairs, examples = comparable(runs), runs[0].examples
+    kind = pairs[0].kind
+    words = [example.words for example in examples if isinstance(example, TokenExample)]
+    if kind == "label" and examples:
+        lengths = [[name] for name in text_lengths(examples)]
+        return _named("accuracy", {"text length": (lengths, buckets(TEXT_LENGTHS))}, _accuracy)
+    if kind == "plain tags" and words:
+        found = _named("accuracy", word_groupings(words, train and train.word_tags), _accuracy)
+        if train is not None:
+            found["unseen_word_accuracy"] = found[f"accuracy_in_training:{KNOWN[2]}"]
+        return found
+    if kind in ("tags", "spans") and words:
+        groupings = span_groupings(words, train and train.entity_types)
+        sides = (spans for each in pairs for both in sets_of(each) for spans in both)
+        if not any(map(inner_spans, sides)):
+            del groupings["depth"]
+        return _named("span_f1", groupings, _span_f1)
+    return {}
+
+
+def _named(
+    score: str,
+    groupings: Mapping[str, tuple[Sequence[Sequence[str]] | Naming, Sequence[str]]],
+    counter: Callable[..., Sums],
+) -> dict[str, Callable[[Pairs], Sums]]:
+    return {
+        f"{score}_{name}:{group}".replace(" ", "_"): partial(counter, groups=groups, group=group)
+        for name, (groups, order) in groupings.items()
+        for group in order
+    }
+
+
+def _span_f1(pairs: Pairs, groups: Naming, group: str) -> Sums:
+    """Return the F1 of the spans of one subgroup: counts of ``subgroup_f1`` [N, 4]."""
+    rows = [
+        span_counts(index, *sides, groups).get(group, [0] * 4)
+        for index, sides in enumerate(sets_of(pairs))
+    ]
+    return Sums(np.array(rows, dtype=np.float64), subgroup_f1)
+
+
+def _accuracy(pairs: Pairs, groups: Sequence[Sequence[str]], group: str) -> Sums:
+    """Return the accuracy of one subgroup of words, or of texts: correct and number [N, 2]."""
+    rows = []
+    for names, gold, predicted in zip(groups, pairs.gold, pairs.predicted, strict=True):
+        both = [(gold, predicted)] if pairs.kind == "label" else zip(gold, predicted, strict=True)
+        equal = [g == p for name, (g, p) in zip(names, both, strict=True) if name == group]
+        rows.append((sum(equal), len(equal)))
+    return Sums(np.array(rows, dtype=np.float64), mean)
