@@ -14,8 +14,7 @@ from finetune.config.tasks import column_map
 from finetune.types import UserError, shortened
 
 if TYPE_CHECKING:
-    from finetune.evaluation.analysis_tables import Table
-    from finetune.evaluation.error_analysis import Analysis
+    from finetune.evaluation.error_analysis import Analysis, Table
     from finetune.evaluation.errors import ErrorCase
 
 MOST_COLUMNS = 20
@@ -51,7 +50,7 @@ class Analyze:
 
     def run(self) -> None:
         """Analyze the predictions and print the result."""
-        from finetune.evaluation.error_analysis import analyze, record
+        from finetune.evaluation.error_analysis import analysis_record, analyze
 
         if self.examples < 0:
             raise UserError(f"--examples must be 0 or more, not {self.examples}.")
@@ -65,7 +64,7 @@ class Analyze:
             columns=column_map(self.columns),
         )
         if self.json:
-            print(json.dumps(record(found, self.examples), indent=2, ensure_ascii=False))
+            print(json.dumps(analysis_record(found, self.examples), indent=2, ensure_ascii=False))
         else:
             print_analysis(found, self.examples)
 
@@ -85,7 +84,7 @@ def print_analysis(found: Analysis, num_examples: int) -> None:
 
 
 def _print_subgroups(name: str, table: Table) -> None:
-    from finetune.evaluation.analysis_tables import TITLES
+    from finetune.evaluation.error_analysis import TITLES
 
     if name != "confusion":
         rows = [list(row.values()) for row in table]
@@ -119,8 +118,7 @@ def _print_calibration(found: Analysis) -> None:
 
 
 def _print_errors(found: Analysis, number: int) -> None:
-    from finetune.evaluation.error_analysis import first_by_category
-    from finetune.evaluation.errors import count_categories, most_confident
+    from finetune.evaluation.errors import count_categories, first_by_category, most_confident
 
     counts = count_categories(found.errors)
     if found.kind != "number":

@@ -29,7 +29,7 @@ from finetune.types import UserError, shortened
 
 if TYPE_CHECKING:
     from finetune.evaluation.baselines import Baseline
-    from finetune.evaluation.verdicts import Claim
+    from finetune.evaluation.reproduction import ScoreVerdict
     from finetune.tasks import Task
 
 
@@ -198,8 +198,8 @@ def train(task: str, config: TrainConfig, recipe_run: RecipeRun | None) -> None:
         return
     if trained.degenerate:
         print(f"this run is degenerate: {'; '.join(trained.degenerate)}")
-    for claim in trained.claims:
-        print(claim.line())
+    for verdict in trained.verdicts:
+        print(verdict.line())
     print(
         f"{clock(time.monotonic() - begin)} in all. Everything is in {folder}: README.md explains "
         f"its files, {REPORT_FILE} is the report; the model is {folder / 'best'}."
@@ -247,8 +247,8 @@ def train_seeds(task: str, config: TrainConfig, number: int, recipe_run: RecipeR
         print_table(("score", "mean", "deviation", "median", "lowest", "highest"), rows)
     for seed, reasons in results.degenerate.items():
         print(f"seed {seed} is degenerate: {'; '.join(reasons)}")
-    for claim in results.verdicts():
-        print(claim.line())
+    for verdict in results.verdicts():
+        print(verdict.line())
     report_run(folder)
     print(
         f"{clock(time.monotonic() - begin)} in all. Everything is in {folder}: "
@@ -260,14 +260,14 @@ def train_seeds(task: str, config: TrainConfig, number: int, recipe_run: RecipeR
 class TrainedRun:
     """The outcome of a run: scores and baselines by split, and how they compare.
 
-    ``degenerate`` has the reasons why the run counts as degenerate, ``claims`` the expected scores
-    of its recipe, ``pairs`` whether the model reads pairs of texts.
+    ``degenerate`` has the reasons why the run is degenerate, ``verdicts`` the verdicts on the
+    expected scores of its recipe, ``pairs`` whether the model reads pairs of texts.
     """
 
     metrics: Mapping[str, Mapping[str, float]]
     baselines: Mapping[str, Baseline]
     degenerate: Sequence[str]
-    claims: Sequence[Claim]
+    verdicts: Sequence[ScoreVerdict]
     pairs: bool | None
 
 
@@ -384,7 +384,7 @@ def judge_run(
         about: The environment of the run, to which the results are added.
     """
     from finetune.evaluation.baselines import degenerate, majority_baselines
-    from finetune.evaluation.verdicts import claims
+    from finetune.evaluation.reproduction import run_verdicts
 
     folder = Path(config.out or "")
     splits = {split: task.read(split) for split in task.splits}
@@ -397,20 +397,20 @@ def judge_run(
         "baselines": {split: base._asdict() for split, base in baselines.items()},
         "degenerate": reasons,
     }
-    run_claims: Sequence[Claim] = ()
+    verdicts: Sequence[ScoreVerdict] = ()
     if recipe_run:
-        run_claims = claims(
+        verdicts = run_verdicts(
             recipe_run.recipe.expected,
             metrics,
             recipe_run.differing,
             task.fingerprint,
             degenerate=bool(reasons),
         )
-        verdicts = [claim.record() for claim in run_claims]
-        about["recipe"] = recipe_run.record() | {"verdicts": verdicts}
+        records = [verdict.record() for verdict in verdicts]
+        about["recipe"] = recipe_run.record() | {"verdicts": records}
     text = json.dumps(about, indent=2, ensure_ascii=False) + "\n"
     (folder / "environment.json").write_text(text, encoding="utf-8")
-    return TrainedRun(metrics, baselines, reasons, run_claims, task.pairs)
+    return TrainedRun(metrics, baselines, reasons, verdicts, task.pairs)
 
 
 def dry_run(name: str, config: TrainConfig) -> None:

@@ -1,10 +1,10 @@
-"""Everything there is to say about one system's answers: scores of parts, honesty, mistakes."""
+"""Analyze the predictions of one system: scores of classes and subgroups, calibration, errors."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from finetune.data.tag_schemes import tags_to_spans
@@ -16,22 +16,13 @@ from finetune.evaluation.alignment import (
     with_probabilities,
     word_probabilities,
 )
-from finetune.evaluation.analysis_tables import (
-    Table,
-    confusion_tables,
-    length_table,
-    pairs_table,
-    parts_table,
-    scored_table,
-    span_confusion_table,
-    span_parts_table,
-)
 from finetune.evaluation.calibration import Bin, error_of_bins, reliability
 from finetune.evaluation.confident_learning import why_not_credible
 from finetune.evaluation.errors import (
     ErrorCase,
     contradictions,
     count_categories,
+    first_by_category,
     label_errors,
     label_set_errors,
     most_confident,
@@ -44,22 +35,56 @@ from finetune.evaluation.runs import align_runs, find_system
 from finetune.evaluation.scoring import score_aligned
 from finetune.evaluation.span_matching import match_sentences
 from finetune.evaluation.subgroups import (
-    KNOWN,
+    SEEN_WORDS,
+    TEXT_LENGTHS,
     TrainingVocabulary,
-    span_breakdowns,
-    word_breakdowns,
+    buckets,
+    count_subgroups,
+    span_subgroups,
+    text_lengths,
+    word_subgroups,
 )
 from finetune.types import UserError
+
+Table = list[dict[str, Any]]
+"""Rows with the same columns, of which the first names the row."""
+NOTHING = "(nothing)"
+"""In a confusion matrix of spans: no span corresponds."""
+TITLES = {
+    "counted": "Four ways of counting (strict: extent and type; exact: extent; partial: words "
+    "shared, half; type: words shared and type)",
+    "type": "By type",
+    "label": "By label",
+    "tag": "By tag",
+    "confusion": "Confusion: gold in rows, predicted in columns",
+    "confused": "Most often confused",
+    "length": "By length of the span in words",
+    "depth": "By depth: how many wider spans lie around",
+    "sentence length": "By length of the sentence in words",
+    "first word": "By position of the first word in the sentence",
+    "place": "By position of the word in the sentence",
+    "in training": "By occurrence in the training data",
+    "text length": "By length of the text in words",
+}
+"""Captions of tables by name."""
 
 
 @dataclass
 class Analysis:
-    """What was analysed, and what was found.
+    """The analysis of one system's predictions.
 
-    ``confidences`` holds, for each answer whose probability is known, that and whether it is
-    right; ``mistakes`` are all there are, and ``contradictions`` those in which the answer is surer
-    than usual for its class, so that gold may be looked at; ``not_credible`` says why there are
-    none where the system is not good enough for that.
+    Attributes:
+        predictions: The prediction file.
+        gold: The file that the gold is from.
+        kind: The kind of the predictions (``AlignedPredictions``).
+        num_examples: The number of examples with gold.
+        scores: The overall scores by name.
+        tables: Scores of classes and subgroups, by the names of ``TITLES``.
+        confidences: The probability of each prediction, and whether it is correct; empty where
+            probabilities are not known.
+        errors: All errors.
+        contradictions: Confident predictions whose gold label may be wrong.
+        not_credible: Why ``contradictions`` were not searched for; empty if they were.
     """
 
     predictions: str
@@ -75,7 +100,7 @@ class Analysis:
 
     @property
     def bins(self) -> list[Bin]:
-        """The reliability diagram; empty where predictions have no probabilities."""
+        """The reliability diagram; empty where probabilities are not known."""
         return reliability(*self.confidences) if self.confidences[0] else []
 
 
@@ -87,11 +112,18 @@ def analyze(
     train: str | None = None,
     columns: Mapping[str, str] | None = None,
 ) -> Analysis:
-    """Analyse a file of predictions or those of a run folder.
+    """Analyze a prediction file, or that of a run folder.
 
-    Gold is a file, or else the last column but one of the predictions, or else the data that the
-    run folder names. ``train`` is a file of what the system was trained on; a run folder without
-    ``gold`` knows it. Raises ValueError where anything of this does not fit together.
+    Args:
+        predictions: The file or the run folder.
+        gold: A file with gold; None for the gold that the prediction file holds.
+        split: The split whose predictions are read from a run folder.
+        train: A file with the training data, to tell seen from unseen words. A run folder has
+            their vocabulary.
+        columns: Names of the columns of ``gold`` and ``train`` by role.
+
+    Raises:
+        UserError: The files do not belong together.
     """
     system = find_system(predictions, split)
     if len(system.files) != 1:
@@ -109,97 +141,125 @@ def analyze_predictions(
     predictions: str = "",
     gold: str = "",
 ) -> Analysis:
-    """Analyse answers that lie beside their gold; ``train`` is what the system learned from."""
+    """Analyze aligned predictions; ``vocabulary`` is that of the system's training data."""
     found = Analysis(predictions, gold, run.kind, len(run.gold), score_aligned(run))
     pairs = [pair for each in with_probabilities(run) or () for pair in each]
-    found.confidences = [sure for sure, _ in pairs], [right for _, right in pairs]
+    found.confidences = [probability for probability, _ in pairs], [right for _, right in pairs]
+    examples: Any = run.examples
     if run.kind == "label":
-        _labels(found, run)
+        _analyze_labels(found, run, examples)
     elif run.kind == "labels":
-        _sets(found, run)
+        table = class_scores("labels", run.gold, run.predicted)
+        found.tables["label"] = _score_table(table, "label")
+        probabilities = label_probabilities(run) or ()
+        found.errors = label_set_errors(examples, run.gold, run.predicted, probabilities)
     elif run.kind == "number":
-        found.errors = number_errors(run.examples, run.gold, run.predicted)  # type: ignore[arg-type]
+        found.errors = number_errors(examples, run.gold, run.predicted)
     elif run.kind == "tags" and run.schemes[0] is None:
-        _words(found, run, vocabulary)
+        _analyze_words(found, run, examples, vocabulary)
     else:
-        _spans(found, run, vocabulary)
+        _analyze_spans(found, run, examples, vocabulary)
     return found
 
 
-def _labels(found: Analysis, run: AlignedPredictions) -> None:
-    found.scores["micro_f1"] = found.scores["accuracy"]  # one answer each: the same number
-    found.tables["label"] = scored_table(class_scores("label", run.gold, run.predicted), "label")
-    found.tables |= confusion_tables(run.gold, run.predicted)
-    found.tables["text length"] = length_table(run)
-    known = predicted_label_probabilities(run)
-    found.errors = label_errors(run.examples, run.gold, run.predicted, known or ())  # type: ignore[arg-type]
-    if chances := label_probabilities(run):
+def _analyze_labels(found: Analysis, run: AlignedPredictions, examples: Any) -> None:
+    gold, predicted = run.gold, run.predicted
+    found.scores["micro_f1"] = found.scores["accuracy"]  # of one label for each text, the same
+    found.tables["label"] = _score_table(class_scores("label", gold, predicted), "label")
+    found.tables |= confusion_tables(Counter(zip(gold, predicted, strict=True)))
+    right = [a == b for a, b in zip(gold, predicted, strict=True)]
+    lengths = count_subgroups(text_lengths(examples), right, buckets(TEXT_LENGTHS))
+    found.tables["text length"] = _subgroup_table(lengths, "text length", "texts")
+    known = predicted_label_probabilities(run) or ()
+    found.errors = label_errors(examples, gold, predicted, known)
+    if probabilities := label_probabilities(run):
         error = error_of_bins(found.bins) if found.bins else 1.0
         found.not_credible = why_not_credible(found.scores["accuracy"], error)
         if not found.not_credible:
-            found.contradictions = contradictions(run.examples, run.gold, chances)  # type: ignore[arg-type]
+            found.contradictions = contradictions(examples, gold, probabilities)
 
 
-def _sets(found: Analysis, run: AlignedPredictions) -> None:
-    """Every label of every text is an answer of its own, with the probability that it applies."""
-    found.tables["label"] = scored_table(class_scores("labels", run.gold, run.predicted), "label")
-    chances = label_probabilities(run)
-    found.errors = label_set_errors(run.examples, run.gold, run.predicted, chances or ())  # type: ignore[arg-type]
-
-
-def _words(found: Analysis, run: AlignedPredictions, vocabulary: TrainingVocabulary | None) -> None:
-    """Tags that spell no spans, such as parts of speech."""
-    words = _words_of(run.examples)
+def _analyze_words(
+    found: Analysis, run: AlignedPredictions, examples: Any, vocabulary: TrainingVocabulary | None
+) -> None:
+    """Analyze tags that do not spell spans, such as parts of speech."""
     flat = [[tag for tags in side for tag in tags] for side in (run.gold, run.predicted)]
-    found.tables["tag"] = scored_table(class_scores("label", *flat), "tag")
-    found.tables |= confusion_tables(*flat)
-    seen = vocabulary and vocabulary.word_tags
-    for name, groups in word_breakdowns(words, run.gold, run.predicted, seen).items():
-        found.tables[name] = parts_table(groups, name, "words")
-        if name == "in training":
-            unseen = [part for part in groups if part.name == KNOWN[2]]
-            found.scores["unseen_words"] = float(sum(part.number for part in unseen))
-            found.scores["unseen_word_accuracy"] = sum(part.accuracy for part in unseen)
-    known = word_probabilities(run)
-    found.errors = word_errors(run.examples, run.gold, run.predicted, known or ())  # type: ignore[arg-type]
+    found.tables["tag"] = _score_table(class_scores("label", *flat), "tag")
+    found.tables |= confusion_tables(Counter(zip(*flat, strict=True)))
+    words = [example.words for example in examples]
+    subgroups = word_subgroups(words, run.gold, run.predicted, vocabulary and vocabulary.word_tags)
+    for name, groups in subgroups.items():
+        found.tables[name] = _subgroup_table(groups, name, "words")
+    if "in training" in subgroups:
+        unseen = [group for group in subgroups["in training"] if group.name == SEEN_WORDS[2]]
+        found.scores["unseen_words"] = float(sum(group.number for group in unseen))
+        found.scores["unseen_word_accuracy"] = sum(group.accuracy for group in unseen)
+    found.errors = word_errors(examples, run.gold, run.predicted, word_probabilities(run) or ())
 
 
-def _spans(found: Analysis, run: AlignedPredictions, vocabulary: TrainingVocabulary | None) -> None:
-    """Spans, or tags that spell them, read as conlleval does."""
-    words, gold, answers = _words_of(run.examples), run.gold, run.predicted
-    known = None
+def _analyze_spans(
+    found: Analysis, run: AlignedPredictions, examples: Any, vocabulary: TrainingVocabulary | None
+) -> None:
+    """Analyze spans, or the spans that tags spell, read as conlleval does."""
+    gold, predicted, known = run.gold, run.predicted, None
     if run.kind == "tags":
-        source, answered = map(str, run.schemes)
-        gold = [tags_to_spans(tags, source) for tags in gold]
-        answers = [tags_to_spans(tags, answered) for tags in answers]
+        scheme, predicted_scheme = map(str, run.schemes)
+        gold = [tags_to_spans(tags, scheme) for tags in gold]
+        predicted = [tags_to_spans(tags, predicted_scheme) for tags in predicted]
         known = word_probabilities(run)
-    matches = match_sentences(gold, answers)
-    found.tables["counted"] = scored_table(scores_by_criterion(matches), "counted")
-    by_type = class_scores("spans", gold, answers)
-    found.tables["type"] = scored_table(by_type, "type")
-    # over types in gold or predicted, as seqeval's macro average
+    matches = match_sentences(gold, predicted)
+    by_type = class_scores("spans", gold, predicted)
+    # the mean over the types in gold or predictions, as seqeval's macro average
     found.scores["span_f1_macro"] = sum(s["f1"] for s in by_type.values()) / max(1, len(by_type))
-    found.tables["confusion"] = span_confusion_table(matches)
-    taken = Counter(
-        (match.gold.label, match.predicted.label)
+    types = Counter(
+        tuple(NOTHING if span is None else span.label for span in match)
         for sentence in matches
         for match in sentence
-        if match.gold and match.predicted and match.gold.label != match.predicted.label
     )
-    found.tables["confused"] = pairs_table(taken)
+    found.tables["counted"] = _score_table(scores_by_criterion(matches), "counted")
+    found.tables["type"] = _score_table(by_type, "type")
+    found.tables |= confusion_tables(types)
+    words = [example.words for example in examples]
     seen = vocabulary and vocabulary.entity_types
-    for name, groups in span_breakdowns(words, gold, answers, seen).items():
-        found.tables[name] = span_parts_table(groups, name)
-    confidences = span_probabilities(run, gold, answers, known)
-    found.errors = span_errors(run.examples, gold, answers, confidences)  # type: ignore[arg-type]
+    for name, groups in span_subgroups(words, gold, predicted, seen).items():
+        found.tables[name] = [
+            {name: group.name, "precision": group.precision, "recall": group.recall,
+             "f1": group.f1, **{key: n for key, n in asdict(group).items() if key != "name"}}
+            for group in groups
+        ]  # fmt: skip
+    probabilities = span_probabilities(run, gold, predicted, known)
+    found.errors = span_errors(examples, gold, predicted, probabilities)
 
 
-def _words_of(examples: Sequence[Any]) -> list[Sequence[str]]:
-    return [example.words for example in examples]
+def _score_table(scores: Mapping[str, Mapping[str, float]], name: str) -> Table:
+    return [{name: label} | dict(values) for label, values in scores.items()]
 
 
-def record(found: Analysis, num_examples: int) -> dict[str, Any]:
-    """The analysis as JSON values, with the first mistakes of each category."""
+def _subgroup_table(groups: Sequence[Any], name: str, unit: str) -> Table:
+    return [
+        {name: group.name, unit: group.number, "right": group.right, "accuracy": group.accuracy}
+        for group in groups
+    ]
+
+
+def confusion_tables(pairs: Counter[Any]) -> dict[str, Table]:
+    """Tabulate the confusion matrix of (gold, predicted) pairs, and the most frequent errors."""
+    found = {name for pair in pairs for name in pair}
+    names = sorted(found - {NOTHING}) + [NOTHING] * (NOTHING in found)
+    matrix = [
+        {"gold": gold, "predicted": {predicted: pairs[gold, predicted] for predicted in names}}
+        for gold in names
+    ]
+    confused = [
+        {"gold": gold, "predicted": predicted, "number": number}
+        for (gold, predicted), number in pairs.most_common()
+        if gold != predicted and NOTHING not in (gold, predicted)
+    ]
+    return {"confusion": matrix, "confused": confused}
+
+
+def analysis_record(found: Analysis, num_examples: int) -> dict[str, Any]:
+    """Return the analysis as JSON values, with the first errors of each category."""
     return {
         "predictions": found.predictions,
         "gold": found.gold,
@@ -213,22 +273,11 @@ def record(found: Analysis, num_examples: int) -> dict[str, Any]:
         },
         "mistakes": count_categories(found.errors),
         "num_contradictions": len(found.contradictions),
-        "contradictions": [m.record() for m in found.contradictions[:num_examples]],
+        "contradictions": [each.record() for each in found.contradictions[:num_examples]],
         "contradictions_left_out": found.not_credible or None,
-        "most_confident": [m.record() for m in most_confident(found.errors, num_examples)],
+        "most_confident": [each.record() for each in most_confident(found.errors, num_examples)],
         "examples": {
-            name: [mistake.record() for mistake in some]
+            name: [each.record() for each in some]
             for name, some in first_by_category(found.errors, num_examples).items()
         },
-    }
-
-
-def first_by_category(mistakes: Sequence[ErrorCase], number: int) -> dict[str, list[ErrorCase]]:
-    """Some mistakes of each category: the surest first where that is known, else as they come."""
-    by_category: dict[str, list[ErrorCase]] = {name: [] for name in count_categories(mistakes)}
-    for mistake in mistakes:
-        by_category[mistake.category].append(mistake)
-    return {
-        name: sorted(some, key=lambda m: -(m.confidence or 0.0))[:number]
-        for name, some in by_category.items()
     }

@@ -1,4 +1,4 @@
-"""What a system got wrong: each mistake in one category, with its sentence and its confidence."""
+"""Lists of a system's errors: each in one category, with its sentence and its confidence."""
 
 from __future__ import annotations
 
@@ -15,19 +15,25 @@ from finetune.evaluation.subgroups import surface
 from finetune.types import Span, TextExample, TokenExample
 
 AROUND = 12
-"""Words shown on each side of a mistake."""
-MOST_LETTERS = 200
-"""Letters shown of a text."""
+"""Words of an excerpt on each side of an error."""
+MOST_CHARACTERS = 200
+"""Characters of the excerpt of a text."""
 
 
 @dataclass(frozen=True)
 class ErrorCase:
-    """One wrong answer.
+    """One wrong prediction, or one missed gold label or span.
 
-    ``gold`` and ``predicted`` are JSON values: a label, a number, or a span with its ``start``,
-    ``end``, ``label`` and ``text``; None where one side has nothing. ``confidence`` is the
-    probability that the system gave to its answer, None where it is not known. ``excerpt`` is the
-    part of ``text`` to show, with the span in brackets.
+    Attributes:
+        category: The category of the error.
+        id: The id of the example.
+        where: The ``file:line`` of the example.
+        gold: A JSON value: a label, a number, or a span with its ``start``, ``end``, ``label`` and
+            ``text``; None if nothing in gold corresponds to the prediction.
+        predicted: The same for the prediction; None if nothing was predicted.
+        confidence: The probability of the prediction, None where it is not known.
+        text: The text of the example.
+        excerpt: The part of the text to show, with the span in brackets.
     """
 
     category: str
@@ -40,7 +46,7 @@ class ErrorCase:
     excerpt: str
 
     def record(self) -> dict[str, Any]:
-        """The JSON form, without the excerpt."""
+        """Return the JSON form, without the excerpt."""
         return {name: value for name, value in asdict(self).items() if name != "excerpt"}
 
 
@@ -48,27 +54,28 @@ def span_errors(
     examples: Sequence[TokenExample],
     gold: Sequence[Collection[Span]],
     predicted: Sequence[Collection[Span]],
-    confidences: Sequence[Mapping[Span, float]] = (),
+    probabilities: Sequence[Mapping[Span, float]] = (),
 ) -> list[ErrorCase]:
-    """Every gold or predicted span that is not right, in one mistake, in the order of the data.
+    """List every gold or predicted span that is wrong, in one error each, in the order of the data.
 
-    ``confidences`` has those of the spans of each sentence, also of gold spans that were missed
-    where the system said how sure it was of nothing there.
+    Args:
+        examples: The sentences.
+        gold: The gold spans of each sentence.
+        predicted: The predicted spans of each sentence.
+        probabilities: The known probabilities of the spans of each sentence. For a missed gold
+            span it is the probability of predicting nothing there.
     """
     found = []
-    confidences = confidences or [{}] * len(examples)
+    probabilities = probabilities or [{}] * len(examples)
     matches = match_sentences(gold, predicted)
-    for example, known, sentence in zip(examples, confidences, matches, strict=True):
-        text = _text(example)
+    for example, known, sentence in zip(examples, probabilities, matches, strict=True):
+        text = _sentence_text(example)
         for match in sentence:
-            if match.kind == "correct":
-                continue
-            answer = match.predicted or match.gold
-            assert answer is not None
-            sides = (_record(example.words, span) for span in match)
-            found.append(
-                _of_words(match.kind, example, text, answer[:2], *sides, known.get(answer))
-            )
+            if match.kind != "correct":
+                span = match.predicted or match.gold
+                assert span is not None
+                sides = (_span_record(example.words, side) for side in match)
+                found.append(_word_error(match.kind, example, text, span, *sides, known.get(span)))
     return found
 
 
@@ -76,21 +83,20 @@ def word_errors(
     examples: Sequence[TokenExample],
     gold: Sequence[Sequence[str]],
     predicted: Sequence[Sequence[str]],
-    confidences: Sequence[Sequence[float] | None] = (),
+    probabilities: Sequence[Sequence[float] | None] = (),
 ) -> list[ErrorCase]:
-    """Every word with a wrong tag; the category is what was taken for what."""
+    """List every word with a wrong tag; the category names the gold and the predicted tag."""
     found = []
-    confidences = confidences or [None] * len(examples)
-    for example, known, *sides in zip(examples, confidences, gold, predicted, strict=True):
-        text = _text(example)
-        for place, (right, answer) in enumerate(zip(*sides, strict=True)):
-            if right == answer:
-                continue
-            extent = place, place + 1
-            records = (_record(example.words, Span(*extent, tag)) for tag in (right, answer))
-            confidence = None if known is None else known[place]
-            category = f"{right} taken for {answer}"
-            found.append(_of_words(category, example, text, extent, *records, confidence))
+    probabilities = probabilities or [None] * len(examples)
+    for example, known, *sides in zip(examples, probabilities, gold, predicted, strict=True):
+        text = _sentence_text(example)
+        for index, tags in enumerate(zip(*sides, strict=True)):
+            if tags[0] != tags[1]:
+                spans = [Span(index, index + 1, tag) for tag in tags]
+                records = (_span_record(example.words, span) for span in spans)
+                confidence = None if known is None else known[index]
+                category = _confusion(*tags)
+                found.append(_word_error(category, example, text, spans[0], *records, confidence))
     return found
 
 
@@ -98,35 +104,42 @@ def label_errors(
     examples: Sequence[TextExample],
     gold: Sequence[str],
     predicted: Sequence[str],
-    confidences: Sequence[float | None] = (),
+    probabilities: Sequence[float | None] = (),
 ) -> list[ErrorCase]:
-    """Every text with a wrong label; the category is what was taken for what."""
-    confidences = confidences or [None] * len(examples)
-    rows = zip(examples, gold, predicted, confidences, strict=True)
+    """List every text with a wrong label; the category names the gold and the predicted label."""
+    probabilities = probabilities or [None] * len(examples)
+    rows = zip(examples, gold, predicted, probabilities, strict=True)
     return [
-        _of_text(f"{right} taken for {answer}", example, right, answer, confidence)
-        for example, right, answer, confidence in rows
-        if right != answer
+        _text_error(_confusion(right, label), example, right, label, confidence)
+        for example, right, label, confidence in rows
+        if right != label
     ]
 
 
 def contradictions(
-    examples: Sequence[TextExample], gold: Sequence[str], chances: Sequence[Mapping[str, float]]
+    examples: Sequence[TextExample],
+    gold: Sequence[str],
+    probabilities: Sequence[Mapping[str, float]],
 ) -> list[ErrorCase]:
-    """Texts whose gold label the answer contradicts with more confidence than is usual for its
-    class (``probable_label_errors``), the surest first.
+    """List the texts whose gold label may be wrong, the most confident prediction first.
 
-    ``chances`` has the probability of every label for each text; none are found where texts have
-    different labels in it, or gold has one that is not.
+    The prediction contradicts the gold label with more confidence than is usual for its class
+    (``probable_label_errors``).
+
+    Args:
+        examples: The texts.
+        gold: The gold label of each text.
+        probabilities: The probability of every label for each text. Nothing is found if texts have
+            different labels in it, or if it lacks a gold label.
     """
-    names = sorted(chances[0]) if chances else []
-    if any({*each} != {*names} for each in chances) or not {*gold} <= {*names}:
+    names = sorted(probabilities[0]) if probabilities else []
+    if any({*each} != {*names} for each in probabilities) or not {*gold} <= {*names}:
         return []
-    table = np.array([[each[name] for name in names] for each in chances])
-    given = np.array([names.index(name) for name in gold], dtype=int)
+    table = np.array([[each[name] for name in names] for each in probabilities])
+    classes = np.array([names.index(name) for name in gold], dtype=int)
     return [
-        _of_text("contradicts gold", examples[i], gold[i], names[j], float(table[i, j]))
-        for i, j in probable_label_errors(table, given)
+        _text_error("contradicts gold", examples[i], gold[i], names[j], float(table[i, j]))
+        for i, j in probable_label_errors(table, classes)
     ]
 
 
@@ -134,91 +147,108 @@ def label_set_errors(
     examples: Sequence[TextExample],
     gold: Sequence[Collection[str]],
     predicted: Sequence[Collection[str]],
-    chances: Sequence[Mapping[str, float]] = (),
+    probabilities: Sequence[Mapping[str, float]] = (),
 ) -> list[ErrorCase]:
-    """Every label that a text has and did not get (a miss), or got and does not have.
+    """List every label of a text that was missed or is a false positive.
 
-    ``chances`` has the probability of each label for each text.
+    ``probabilities`` has the probability of each label for each text.
     """
     found = []
-    chances = chances or [{}] * len(examples)
-    for example, right, answer, known in zip(examples, gold, predicted, chances, strict=True):
-        for name in sorted({*right} ^ {*answer}):
-            missed, chance = name in right, known.get(name)
+    probabilities = probabilities or [{}] * len(examples)
+    rows = zip(examples, gold, predicted, probabilities, strict=True)
+    for example, right, labels, known in rows:
+        for name in sorted({*right} ^ {*labels}):
+            missed, probability = name in right, known.get(name)
             category = "miss" if missed else "false positive"
             sides = (name, None) if missed else (None, name)
-            confidence = 1 - chance if missed and chance is not None else chance
-            found.append(_of_text(category, example, *sides, confidence))
+            if missed and probability is not None:
+                probability = 1 - probability
+            found.append(_text_error(category, example, *sides, probability))
     return found
 
 
 def number_errors(
     examples: Sequence[TextExample], gold: Sequence[float], predicted: Sequence[float]
 ) -> list[ErrorCase]:
-    """All texts, those with the largest errors first."""
+    """List all texts, those with the largest errors first."""
     rows = sorted(
         zip(examples, gold, predicted, strict=True), key=lambda row: -abs(row[1] - row[2])
     )
-    return [_of_text("error", *row, None) for row in rows]
+    return [_text_error("error", *row, None) for row in rows]
 
 
-def count_categories(mistakes: Iterable[ErrorCase]) -> dict[str, int]:
-    """How many mistakes there are of each category, the commonest first."""
-    return dict(Counter(mistake.category for mistake in mistakes).most_common())
+def count_categories(errors: Iterable[ErrorCase]) -> dict[str, int]:
+    """Return the number of errors of each category, the most frequent first."""
+    return dict(Counter(error.category for error in errors).most_common())
 
 
-def most_confident(mistakes: Iterable[ErrorCase], number: int) -> list[ErrorCase]:
-    """The mistakes that the system was surest of; none where it gave no probabilities."""
-    known = [mistake for mistake in mistakes if mistake.confidence is not None]
-    return sorted(known, key=lambda mistake: -(mistake.confidence or 0.0))[:number]
+def most_confident(errors: Iterable[ErrorCase], number: int) -> list[ErrorCase]:
+    """Return the errors with the highest confidence; none where it is not known."""
+    known = [error for error in errors if error.confidence is not None]
+    return sorted(known, key=lambda error: -(error.confidence or 0.0))[:number]
 
 
-def _record(words: Sequence[str], span: Span | None) -> dict[str, Any] | None:
+def first_by_category(errors: Sequence[ErrorCase], number: int) -> dict[str, list[ErrorCase]]:
+    """Return the first errors of each category, the most confident ones where that is known."""
+    by_category: dict[str, list[ErrorCase]] = {name: [] for name in count_categories(errors)}
+    for error in errors:
+        by_category[error.category].append(error)
+    return {
+        name: sorted(some, key=lambda error: -(error.confidence or 0.0))[:number]
+        for name, some in by_category.items()
+    }
+
+
+def _confusion(gold: str, predicted: str) -> str:
+    return f"{gold} taken for {predicted}"
+
+
+def _span_record(words: Sequence[str], span: Span | None) -> dict[str, Any] | None:
     return None if span is None else {**span._asdict(), "text": surface(words, span)}
 
 
-def _text(example: TokenExample) -> str:
-    """The text of a sentence, which all mistakes in it share."""
+def _sentence_text(example: TokenExample) -> str:
+    """Return the text of a sentence, one string for all errors in it."""
     return " ".join(example.words) if example.text is None else example.text
 
 
-def _of_words(
+def _word_error(
     category: str,
     example: TokenExample,
     text: str,
-    extent: tuple[int, int],
+    span: Span,
     gold: Any,
     predicted: Any,
     confidence: float | None,
 ) -> ErrorCase:
     return ErrorCase(
         category, example.id, example.where, gold, predicted, confidence, text,
-        excerpt(example.words, *extent),
+        excerpt(example.words, span.start, span.end),
     )  # fmt: skip
 
 
-def _of_text(
+def _text_error(
     category: str, example: TextExample, gold: Any, predicted: Any, confidence: float | None
 ) -> ErrorCase:
     text = example.text if example.pair is None else f"{example.text} ||| {example.pair}"
     return ErrorCase(
-        category, example.id, example.where, gold, predicted, confidence, text, shown(text)
+        category, example.id, example.where, gold, predicted, confidence, text, text_excerpt(text)
     )
 
 
-def shown(text: str) -> str:
-    """The part of a text to show, in one line."""
+def text_excerpt(text: str) -> str:
+    """Return the beginning of a text in one line."""
     line = " ".join(text.split())
-    return line if len(line) <= MOST_LETTERS else f"{line[:MOST_LETTERS]}…"
+    return line if len(line) <= MOST_CHARACTERS else f"{line[:MOST_CHARACTERS]}…"
 
 
 def excerpt(words: Sequence[str], start: int, end: int) -> str:
-    """The words around a span, which stands in brackets.
+    """Return the words around a span, with the span in brackets.
 
     >>> excerpt(["Ana", "saw", "Oslo"], 2, 3)
     'Ana saw [Oslo]'
     """
     before, after = words[max(0, start - AROUND) : start], words[end : end + AROUND]
-    shown = [*before, f"[{' '.join(words[start:end])}]", *after]
+    marked = [*before, f"[{' '.join(words[start:end])}]", *after]
     left, right = ["…"] * (start > AROUND), ["…"] * (len(words) > end + AROUND)
-    return " ".join([*left, *shown, *right])
+    return " ".join([*left, *marked, *right])

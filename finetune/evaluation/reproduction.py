@@ -1,23 +1,157 @@
-"""What the runs of a recipe reached, read from their folders."""
+"""Compare the scores of finished runs with the scores that their recipes expect."""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from finetune.config.expected_scores import Expected
 from finetune.config.recipes import Recipe, changed, load_recipe
-from finetune.evaluation.verdicts import Claim, claims, claims_of_seeds, counted
+from finetune.types import UserError
 
 
-class Finished(NamedTuple):
-    """A finished run in its folder, or several seeds: then ``metrics`` is their summary, and
-    ``seeds`` what seeds.json says. ``recipe`` has name and path of the one it followed; older runs
-    and those without one have None. ``degenerate`` says why a single run is."""
+class ScoreVerdict(NamedTuple):
+    """An expected score against the score of a run, or of several seeds.
+
+    Attributes:
+        expected: The score that the recipe expects.
+        value: The score of the run; None if it was not measured.
+        verdict: reproduced, below, above, not measured, not reproduced (and why), or not
+            comparable (and which settings differ).
+        statistic: What ``value`` is, for messages.
+    """
+
+    expected: Expected
+    value: float | None
+    verdict: str
+    statistic: str = "got"
+
+    def of_degenerate(self, reason: str, all_runs: bool) -> ScoreVerdict:
+        """Return the verdict with the reason; nothing is reproduced if all runs are degenerate."""
+        reproduced = self.verdict in ("reproduced", "above")
+        verdict = "not reproduced" if all_runs and reproduced else self.verdict
+        return self._replace(verdict=f"{verdict} ({reason})")
+
+    def line(self) -> str:
+        """Return the expected score and the verdict as a line of text."""
+        entry = self.expected
+        line = f"{entry.split} {entry.metric}: expected {entry.claimed}"
+        if self.value is None:
+            return f"{line}: {self.verdict}"
+        compared = not self.verdict.startswith(("not measured", "not comparable"))
+        source = f" ({entry.cited})" if compared else ""
+        return f"{line}, {self.statistic} {self.value:.4f}: {self.verdict}{source}"
+
+    def record(self) -> dict[str, Any]:
+        """Return the expected score and the verdict as JSON values."""
+        entry = self.expected
+        return {
+            "split": entry.split, "metric": entry.metric, "expected": entry.value,
+            "tolerance": entry.tolerance, "statistic": entry.statistic, "source": entry.cited,
+            "value": self.value, "verdict": self.verdict,
+        }  # fmt: skip
+
+
+def compare_score(expected: Expected, value: float) -> str:
+    """Return ``reproduced``, ``below`` or ``above`` for the score of a run.
+
+    Raises:
+        UserError: A number is not finite.
+    """
+    if not all(map(math.isfinite, (value, expected.value, expected.tolerance))):
+        raise UserError(f"{value} against {expected.claimed}: only finite numbers compare.")
+    if value < expected.value - expected.tolerance:
+        return "below"
+    return "above" if value > expected.value + expected.tolerance else "reproduced"
+
+
+def run_verdicts(
+    expected: Iterable[Expected],
+    metrics: Mapping[str, Mapping[str, float]],
+    differing: Sequence[str],
+    fingerprint: str | None = None,
+    *,
+    degenerate: bool = False,
+) -> list[ScoreVerdict]:
+    """Compare every expected score with the metrics of a run.
+
+    Args:
+        expected: The scores that the recipe expects.
+        metrics: The metrics of the run by split.
+        differing: The settings in which the run differs from the recipe.
+        fingerprint: The fingerprint of the run's data.
+        degenerate: Whether the run is degenerate and so reproduces nothing.
+    """
+    verdicts = [
+        _verdict(e, metrics.get(e.split, {}).get(e.metric), differing, fingerprint)
+        for e in expected
+    ]
+    if degenerate:
+        return [verdict.of_degenerate("degenerate", True) for verdict in verdicts]
+    return verdicts
+
+
+def seed_verdicts(
+    expected: Iterable[Expected],
+    summary: Mapping[str, Mapping[str, Mapping[str, Any]]],
+    differing: Sequence[str],
+    num_degenerate: int,
+    num_seeds: int,
+    fingerprint: str | None = None,
+) -> list[ScoreVerdict]:
+    """Compare every expected score with its statistic over seeds, degenerate ones included.
+
+    ``summary`` is that of `seeds.json`, by split and metric. The other arguments are those of
+    ``run_verdicts``.
+    """
+    found = []
+    for entry in expected:
+        scores = summary.get(entry.split, {}).get(entry.metric, {})
+        verdict = _verdict(entry, scores.get(entry.statistic), differing, fingerprint)
+        if num_degenerate:
+            reason = f"{num_degenerate} of {_seeds(num_seeds)} degenerate"
+            verdict = verdict.of_degenerate(reason, num_degenerate == num_seeds)
+        statistic = f"{entry.statistic} of {_seeds(len(scores.get('seeds', ())))}"
+        found.append(verdict._replace(statistic=statistic))
+    return found
+
+
+def _seeds(number: int) -> str:
+    return f"{number} seed{'s' if number != 1 else ''}"
+
+
+def _verdict(
+    entry: Expected, value: float | None, differing: Sequence[str], fingerprint: str | None
+) -> ScoreVerdict:
+    if entry.fingerprint is not None and entry.fingerprint == fingerprint:
+        # the same data under another name
+        differing = [name for name in differing if name not in ("data", "columns")]
+    if value is None:
+        return ScoreVerdict(entry, value, "not measured")
+    if differing:
+        return ScoreVerdict(entry, value, f"not comparable ({', '.join(differing)} changed)")
+    if not math.isfinite(value):
+        return ScoreVerdict(entry, value, "not reproduced (no number)")
+    return ScoreVerdict(entry, value, compare_score(entry, value))
+
+
+class FinishedRun(NamedTuple):
+    """The folder of a finished run, or of several seeds.
+
+    Attributes:
+        folder: The folder.
+        config: The settings of the run, or of the first seed.
+        metrics: The metrics of the run; for several seeds their summary.
+        seeds: The content of seeds.json; empty for a single run.
+        recipe: The name and path of the recipe; None for earlier runs and those without one.
+        degenerate: The reasons why a single run is degenerate.
+    """
 
     folder: Path
     config: Mapping[str, Any]
@@ -27,68 +161,60 @@ class Finished(NamedTuple):
     degenerate: Sequence[str] = ()
 
 
-def finished_runs(runs: Path) -> list[Finished]:
-    """All finished runs below a folder, by folder; several seeds are one."""
+def finished_runs(runs: Path) -> list[FinishedRun]:
+    """Find all finished runs below a folder; several seeds are one."""
     found = []
-    for place, inside, files in os.walk(runs):
+    for path, inside, files in os.walk(runs):
         inside.sort()
         if "seeds.json" in files or "config.json" in files:
-            inside.clear()  # the folders of seeds and checkpoints are no runs of their own
-            found.append(_read(Path(place)))
-    done = (run for run in found if run.config and run.metrics)
-    return sorted(done, key=lambda run: run.folder)
+            inside.clear()  # the folders of seeds and checkpoints are part of this run
+            found.append(_read(Path(path)))
+    finished = (run for run in found if run.config and run.metrics)
+    return sorted(finished, key=lambda run: run.folder)
 
 
-def _read(folder: Path) -> Finished:
-    several = _content(folder / "seeds.json")
-    first = min(folder.glob("seed-*"), default=folder) if several else folder
-    metrics = several.get("metrics") if several else _content(folder / "metrics.json")
-    about = _content(folder / "environment.json")
-    recipe = several.get("recipe") or about.get("recipe") or {}
-    named = {"name", "path"} <= recipe.keys()
-    config = _content(first / "config.json")
-    failed = about.get("degenerate", ())
-    return Finished(folder, config, metrics or {}, several, recipe if named else None, failed)
+def _read(folder: Path) -> FinishedRun:
+    seeds = _read_object(folder / "seeds.json")
+    first = min(folder.glob("seed-*"), default=folder) if seeds else folder
+    metrics = seeds.get("metrics") if seeds else _read_object(folder / "metrics.json")
+    environment = _read_object(folder / "environment.json")
+    recipe = seeds.get("recipe") or environment.get("recipe") or {}
+    if not {"name", "path"} <= recipe.keys():
+        recipe = None
+    config = _read_object(first / "config.json")
+    degenerate = environment.get("degenerate", ())
+    return FinishedRun(folder, config, metrics or {}, seeds, recipe, degenerate)
 
 
-def recipe_lines(path: Path, runs: Sequence[Finished]) -> Iterator[str]:
+def _read_object(path: Path) -> dict[str, Any]:
+    """Read a JSON object; empty where the file is missing or damaged."""
+    with contextlib.suppress(OSError, json.JSONDecodeError, UnicodeDecodeError):
+        content = json.loads(path.read_text(encoding="utf-8"))
+        return content if isinstance(content, dict) else {}
+    return {}
+
+
+def recipe_lines(path: Path, runs: Sequence[FinishedRun]) -> Iterator[str]:
     """Yield the description of a recipe, its expected scores, and the scores of its runs.
 
     Raises:
-        UserError: If the file is not a recipe.
+        UserError: The file is not a recipe.
     """
     recipe = load_recipe(path)
     yield f"{recipe.task}: {recipe.description}"
     for entry in recipe.expected:
         yield f"{entry.split} {entry.metric} {entry.claimed} ({entry.cited})"
-    yield from reproduced(recipe, runs)
-
-
-def reproduced(recipe: Recipe, runs: Sequence[Finished]) -> Iterator[str]:
-    """Yield a line for each score of each run of a recipe.
-
-    The runs of a recipe are those that name it, and older ones with the name of a run without
-    --out.
-    """
     for run in runs:
-        if not _is_of(recipe, run):
-            continue
-        differing = changed(run.config, recipe.config(), "seed")
-        lines: Iterator[str] | list[str]
-        if not recipe.expected:
-            lines = _plain(run, differing)
-        elif run.seeds:
-            lines = [claim.line() for claim in _of_seeds(recipe, run, differing)]
-        else:
-            data, failed = run.config.get("fingerprint"), bool(run.degenerate)
-            found = claims(recipe.expected, run.metrics, differing, data, degenerate=failed)
-            lines = [claim.line() for claim in found]
-        yield from (f"{run.folder}: {line}" for line in lines)
+        if _follows(run, recipe):
+            yield from (f"{run.folder}: {line}" for line in _score_lines(run, recipe))
 
 
-def _is_of(recipe: Recipe, run: Finished) -> bool:
-    """Whether a run followed a recipe: it names it, and the file it names is this one, a copy of
-    it, or gone."""
+def _follows(run: FinishedRun, recipe: Recipe) -> bool:
+    """Return whether a run followed a recipe.
+
+    It names the recipe, and the file it names is this one, a copy of it, or gone. An earlier run
+    has the name that runs of the recipe get without --out.
+    """
     if run.recipe is None:
         return bool(re.fullmatch(re.escape(recipe.name) + r"(-\d+|-seeds)?", run.folder.name))
     path = Path(run.recipe["path"])
@@ -97,25 +223,25 @@ def _is_of(recipe: Recipe, run: Finished) -> bool:
     )
 
 
-def _of_seeds(recipe: Recipe, run: Finished, differing: Sequence[str]) -> Sequence[Claim]:
-    failed = {each["seed"] for each in run.seeds.get("degenerate", ())}
-    number = len(failed.union(run.seeds["seeds"]))
-    data = run.config.get("fingerprint")
-    return claims_of_seeds(recipe.expected, run.metrics, differing, len(failed), number, data)
-
-
-def _plain(run: Finished, differing: Sequence[str]) -> Iterator[str]:
-    """The first score of each split, for a recipe that expects none."""
-    after = f" ({', '.join(differing)} changed)" if differing else ""
-    got = f"mean of {counted(len(run.seeds['seeds']))}" if run.seeds else "got"
-    for split, values in run.metrics.items():
-        for name, value in list(values.items())[:1]:
-            yield f"{split} {name}: {got} {value['mean'] if run.seeds else value:.4f}{after}"
-
-
-def _content(path: Path) -> dict[str, Any]:
-    """A JSON object of a file; empty where there is none."""
-    with contextlib.suppress(OSError, ValueError):
-        content = json.loads(path.read_text(encoding="utf-8"))
-        return content if isinstance(content, dict) else {}
-    return {}
+def _score_lines(run: FinishedRun, recipe: Recipe) -> Iterator[str]:
+    """Yield the verdict on each expected score, or else the first score of each split."""
+    differing = changed(run.config, recipe.config(), "seed")
+    expected, fingerprint = recipe.expected, run.config.get("fingerprint")
+    if expected and run.seeds:
+        degenerate = {each["seed"] for each in run.seeds.get("degenerate", ())}
+        number = len(degenerate.union(run.seeds["seeds"]))
+        verdicts = seed_verdicts(
+            expected, run.metrics, differing, len(degenerate), number, fingerprint
+        )
+    else:
+        verdicts = run_verdicts(
+            expected, run.metrics, differing, fingerprint, degenerate=bool(run.degenerate)
+        )
+    yield from (verdict.line() for verdict in verdicts)
+    if not expected:
+        note = f" ({', '.join(differing)} changed)" if differing else ""
+        statistic = f"mean of {_seeds(len(run.seeds['seeds']))}" if run.seeds else "got"
+        for split, scores in run.metrics.items():
+            for name, value in list(scores.items())[:1]:
+                value = value["mean"] if run.seeds else value
+                yield f"{split} {name}: {statistic} {value:.4f}{note}"

@@ -15,7 +15,6 @@ import numpy as np
 
 from finetune.data.spans import inner_spans
 from finetune.evaluation.alignment import AlignedPredictions, with_probabilities
-from finetune.evaluation.analysis_tables import TEXT_LENGTHS, text_lengths
 from finetune.evaluation.metrics import (
     DEFAULT_METRICS,
     METRICS,
@@ -31,12 +30,14 @@ from finetune.evaluation.metrics import (
     weighted_ranks,
 )
 from finetune.evaluation.subgroups import (
-    KNOWN,
-    Naming,
+    SEEN_WORDS,
+    TEXT_LENGTHS,
+    SpanGrouping,
     TrainingVocabulary,
     buckets,
     span_counts,
     span_groupings,
+    text_lengths,
     word_groupings,
 )
 from finetune.types import TokenExample, UserError, perhaps, shortened
@@ -192,7 +193,7 @@ def subgroup_counters(
     if kind == "plain tags" and words:
         found = _named("accuracy", word_groupings(words, train and train.word_tags), _accuracy)
         if train is not None:
-            found["unseen_word_accuracy"] = found[f"accuracy_in_training:{KNOWN[2]}"]
+            found["unseen_word_accuracy"] = found[f"accuracy_in_training:{SEEN_WORDS[2]}"]
         return found
     if kind in ("tags", "spans") and words:
         groupings = span_groupings(words, train and train.entity_types)
@@ -205,7 +206,7 @@ def subgroup_counters(
 
 def _named(
     score: str,
-    groupings: Mapping[str, tuple[Sequence[Sequence[str]] | Naming, Sequence[str]]],
+    groupings: Mapping[str, tuple[Sequence[Sequence[str]] | SpanGrouping, Sequence[str]]],
     counter: Callable[..., Sums],
 ) -> dict[str, Callable[[Pairs], Sums]]:
     return {
@@ -215,7 +216,7 @@ def _named(
     }
 
 
-def _span_f1(pairs: Pairs, groups: Naming, group: str) -> Sums:
+def _span_f1(pairs: Pairs, groups: SpanGrouping, group: str) -> Sums:
     """Return the F1 of the spans of one subgroup: counts of ``subgroup_f1`` [N, 4]."""
     rows = [
         span_counts(index, *sides, groups).get(group, [0] * 4)

@@ -1,7 +1,7 @@
-"""Scores of the parts of a data set: by length, depth, familiarity and place of what is scored.
+"""Scores of subgroups of a data set: by length, depth, position, and occurrence in training data.
 
-A grouping names the group of every span or word. The groups share nothing and leave nothing out, so
-their counts add up to those of the whole.
+A grouping assigns every span or word to one subgroup. The subgroups do not overlap, so their counts
+sum to those of the whole data set.
 """
 
 from __future__ import annotations
@@ -14,23 +14,27 @@ from itertools import chain, pairwise
 from pathlib import Path
 
 from finetune.data.tag_schemes import detect_scheme, tags_to_spans
-from finetune.types import Example, Span, TokenExample
+from finetune.types import Example, Span, TextExample, TokenExample
 
 Spans = Sequence[Collection[Span]]
 """The spans of each sentence."""
 Words = Sequence[Sequence[str]]
-"""The words of each sentence."""
-Naming = Callable[[int, Collection[Span]], Mapping[Span, str]]
-"""From the number of a sentence and the spans of one side (gold or predicted) to their groups."""
+"""The words (or the tags, or the subgroups) of each sentence."""
+SpanGrouping = Callable[[int, Collection[Span]], Mapping[Span, str]]
+"""Maps the index of a sentence and its gold or its predicted spans to their subgroups."""
+Vocabulary = Mapping[str, Collection[str]]
+"""The types of each surface form, or the tags of each word, in training data."""
 
-LENGTHS = (1, 2, 3, 4, 5)
-"""Where groups of entity lengths begin, in words."""
+SPAN_LENGTHS = (1, 2, 3, 4, 5)
+"""First value of each subgroup of span lengths, in words."""
 SENTENCE_LENGTHS = (1, 11, 21, 41, 81, 161)
-"""Where groups of sentence lengths begin, in words."""
-PLACES = (1, 2, 11, 51, 101, 201)
-"""Where groups of places begin; the first word of a sentence is at 1."""
-FAMILIAR = ("seen", "seen as another type", "unseen")
-KNOWN = ("seen with one tag", "seen with several tags", "unseen")
+"""First value of each subgroup of sentence lengths, in words."""
+TEXT_LENGTHS = (1, 11, 26, 51, 101, 201)
+"""First value of each subgroup of text lengths, in words between spaces."""
+POSITIONS = (1, 2, 11, 51, 101, 201)
+"""First value of each subgroup of positions in a sentence, whose first word is at 1."""
+SEEN_ENTITIES = ("seen", "seen as another type", "unseen")
+SEEN_WORDS = ("seen with one tag", "seen with several tags", "unseen")
 VOCABULARY_FILE = "training_vocabulary.json"
 """The file in a run folder with the ``TrainingVocabulary`` of the run."""
 
@@ -44,8 +48,8 @@ class TrainingVocabulary:
         word_tags: The tags that each word has, where tags do not spell entities.
     """
 
-    entity_types: Mapping[str, Collection[str]]
-    word_tags: Mapping[str, Collection[str]]
+    entity_types: Vocabulary
+    word_tags: Vocabulary
 
     @classmethod
     def of(cls, examples: Iterable[Example]) -> TrainingVocabulary:
@@ -84,12 +88,18 @@ class TrainingVocabulary:
 
 
 @dataclass(frozen=True)
-class SpanPart:
-    """The spans of one group: those in gold and how many of them were found, those predicted and
-    how many of them are right.
+class SpanSubgroup:
+    """The counts and scores of the spans of one subgroup.
 
-    ``found`` and ``right`` differ only where the group of a span depends on the spans around it
-    (depth), which gold and prediction may have differently.
+    ``found`` and ``right`` differ only where the subgroup of a span depends on the spans around it
+    (depth), which can differ between gold and predictions.
+
+    Attributes:
+        name: The name of the subgroup.
+        gold: The number of gold spans.
+        found: The number of gold spans that were predicted.
+        predicted: The number of predicted spans.
+        right: The number of predicted spans that are in gold.
     """
 
     name: str
@@ -100,25 +110,25 @@ class SpanPart:
 
     @property
     def precision(self) -> float:
-        """Share of the predicted spans that are right."""
+        """The fraction of the predicted spans that are right."""
         return _ratio(self.right, self.predicted)
 
     @property
     def recall(self) -> float:
-        """Share of the gold spans that were found."""
+        """The fraction of the gold spans that were found."""
         return _ratio(self.found, self.gold)
 
     @property
     def f1(self) -> float:
-        """Harmonic mean of the two."""
+        """The harmonic mean of precision and recall."""
         if self.found == self.right:
             return _ratio(2 * self.right, self.gold + self.predicted)
         return _ratio(2 * self.precision * self.recall, self.precision + self.recall)
 
 
 @dataclass(frozen=True)
-class Part:
-    """The words or texts of one group, and how many of them were answered right."""
+class Subgroup:
+    """The number of words or texts of one subgroup, and how many were predicted right."""
 
     name: str
     number: int
@@ -126,67 +136,86 @@ class Part:
 
     @property
     def accuracy(self) -> float:
-        """Share that was answered right."""
+        """The fraction that was predicted right."""
         return _ratio(self.right, self.number)
 
 
-def span_parts(
-    gold: Spans, predicted: Spans, naming: Naming, order: Sequence[str]
-) -> list[SpanPart]:
-    """Scores of each group that occurs, in the given order; a repeated span counts once."""
-    counts: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0, 0, 0])
-    for index, sides in enumerate(zip(gold, predicted, strict=True)):
-        for name, more in span_counts(index, *sides, naming).items():
-            counts[name] = [sum(both) for both in zip(counts[name], more, strict=True)]
-    return [SpanPart(name, *counts[name]) for name in order if name in counts]
+def span_subgroups(
+    words: Words, gold: Spans, predicted: Spans, entity_types: Vocabulary | None = None
+) -> dict[str, list[SpanSubgroup]]:
+    """Score spans in each subgroup of ``span_groupings``; by depth only where spans nest."""
+    found = {}
+    for name, (grouping, order) in span_groupings(words, entity_types).items():
+        counts: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0, 0, 0])
+        for index, sides in enumerate(zip(gold, predicted, strict=True)):
+            for group, more in span_counts(index, *sides, grouping).items():
+                counts[group] = [sum(both) for both in zip(counts[group], more, strict=True)]
+        found[name] = [SpanSubgroup(group, *counts[group]) for group in order if group in counts]
+    if len(found["depth"]) < 2:
+        del found["depth"]
+    return found
 
 
 def span_counts(
-    index: int, gold: Collection[Span], predicted: Collection[Span], naming: Naming
+    index: int, gold: Collection[Span], predicted: Collection[Span], grouping: SpanGrouping
 ) -> dict[str, list[int]]:
-    """The counts of a ``SpanPart`` of each group that occurs in sentence ``index``."""
+    """Return the four counts of each ``SpanSubgroup`` that occurs in sentence ``index``.
+
+    A repeated span counts once.
+    """
     counts: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0, 0, 0])
-    right, answers = set(gold), set(predicted)
-    for place, (side, other) in enumerate(((right, answers), (answers, right))):
-        for span, name in naming(index, side).items():
-            counts[name][2 * place] += 1
-            counts[name][2 * place + 1] += span in other
+    sides = set(gold), set(predicted)
+    for first, (side, other) in ((0, sides), (2, sides[::-1])):
+        for span, name in grouping(index, side).items():
+            counts[name][first] += 1
+            counts[name][first + 1] += span in other
     return dict(counts)
 
 
-def parts(names: Iterable[str], right: Iterable[bool], order: Sequence[str]) -> list[Part]:
-    """Accuracy of each group that occurs, in the given order, from the group of each item."""
-    number, correct = Counter[str](), Counter[str]()
-    for name, is_right in zip(names, right, strict=True):
-        number[name] += 1
-        correct[name] += is_right
-    return [Part(name, number[name], correct[name]) for name in order if name in number]
+def span_groupings(
+    words: Words, entity_types: Vocabulary | None = None
+) -> dict[str, tuple[SpanGrouping, Sequence[str]]]:
+    """Return the groupings of spans by name, each with its subgroups in order.
 
-
-def bucket(value: int, starts: Sequence[int]) -> str:
-    """The group of a number, groups beginning at ``starts``: ``1``, ``2-10``, ``11+``.
-
-    >>> bucket(7, (1, 2, 11))
-    '2-10'
+    Spans are grouped by length, by depth, by the length of their sentence, by the position of their
+    first word, and, if the vocabulary of the training data is known, by whether they occur in it.
     """
-    return next(
-        name
-        for start, name in zip(reversed(starts), reversed(buckets(starts)), strict=True)
-        if value >= start or start == starts[0]
-    )
+
+    def by(name: Callable[[int, Span], str]) -> SpanGrouping:
+        return lambda index, spans: {span: name(index, span) for span in spans}
+
+    groupings: dict[str, tuple[SpanGrouping, Sequence[str]]] = {
+        "length": (by(lambda _, s: bucket(s.end - s.start, SPAN_LENGTHS)), buckets(SPAN_LENGTHS)),
+        "depth": (_by_depth, ("outermost", "within 1", "within 2", "within 3+")),
+        "sentence length": (
+            by(lambda index, _: bucket(len(words[index]), SENTENCE_LENGTHS)),
+            buckets(SENTENCE_LENGTHS),
+        ),
+        "first word": (by(lambda _, s: bucket(s.start + 1, POSITIONS)), buckets(POSITIONS)),
+    }
+    if entity_types is not None:
+        known = entity_types
+
+        def occurrence(index: int, span: Span) -> str:
+            types = known.get(surface(words[index], span), ())
+            return SEEN_ENTITIES[0 if span.label in types else 1 if types else 2]
+
+        groupings["in training"] = (by(occurrence), SEEN_ENTITIES)
+    return groupings
 
 
-def buckets(starts: Sequence[int]) -> list[str]:
-    """The names of the groups that ``bucket`` makes, in order."""
-    closed = [
-        str(start) if start + 1 == after else f"{start}-{after - 1}"
-        for start, after in pairwise(starts)
-    ]
-    return [*closed, f"{starts[-1]}+"]
+def _by_depth(index: int, spans: Collection[Span]) -> dict[Span, str]:
+    return {
+        span: "outermost" if depth == 0 else f"within {min(depth, 3)}{'+' * (depth > 2)}"
+        for span, depth in depths(spans).items()
+    }
 
 
 def depths(spans: Iterable[Span]) -> dict[Span, int]:
-    """How many extents, each within the next wider one, lie around each span; 0 is outermost."""
+    """Return the number of spans around each span, each within the next wider one; 0: outermost.
+
+    Spans with the same start and end count once.
+    """
     spans = sorted(set(spans), key=lambda span: (span.start, -span.end))
     found: dict[Span, int] = {}
     open_spans: list[Span] = []
@@ -200,87 +229,33 @@ def depths(spans: Iterable[Span]) -> dict[Span, int]:
     return found
 
 
-def span_breakdowns(
-    words: Words, gold: Spans, predicted: Spans, train: Mapping[str, Collection[str]] | None = None
-) -> dict[str, list[SpanPart]]:
-    """Scores of the groups of each of the ``span_groupings``; depth only where spans nest."""
-    groupings = span_groupings(words, train)
-    found = {name: span_parts(gold, predicted, *how) for name, how in groupings.items()}
-    if len(found["depth"]) < 2:
-        del found["depth"]
-    return found
-
-
-def span_groupings(
-    words: Words, train: Mapping[str, Collection[str]] | None = None
-) -> dict[str, tuple[Naming, Sequence[str]]]:
-    """Ways to group spans, with the groups in order: length, depth, sentence length and place.
-
-    With ``train``, the types that each surface form has there (``surface_forms``), also by whether
-    a span's words were an entity in training.
-    """
-
-    def by(name: Callable[[int, Span], str]) -> Naming:
-        return lambda index, spans: {span: name(index, span) for span in spans}
-
-    groupings: dict[str, tuple[Naming, Sequence[str]]] = {
-        "length": (by(lambda _, s: bucket(s.end - s.start, LENGTHS)), buckets(LENGTHS)),
-        "depth": (_by_depth, ("outermost", "within 1", "within 2", "within 3+")),
-        "sentence length": (
-            by(lambda index, _: bucket(len(words[index]), SENTENCE_LENGTHS)),
-            buckets(SENTENCE_LENGTHS),
-        ),
-        "first word": (by(lambda _, s: bucket(s.start + 1, PLACES)), buckets(PLACES)),
-    }
-    if train is not None:
-        known = train
-        groupings["in training"] = (
-            by(lambda index, s: familiarity(surface(words[index], s), s.label, known)),
-            FAMILIAR,
-        )
-    return groupings
-
-
-def _by_depth(index: int, spans: Collection[Span]) -> dict[Span, str]:
-    return {
-        span: "outermost" if depth == 0 else f"within {min(depth, 3)}{'+' * (depth > 2)}"
-        for span, depth in depths(spans).items()
-    }
-
-
 def surface(words: Sequence[str], span: Span) -> str:
-    """The words of a span as one text."""
+    """Return the surface form of a span: its words as one text."""
     return " ".join(words[span.start : span.end])
 
 
-def familiarity(form: str, label: str, train: Mapping[str, Collection[str]]) -> str:
-    """Whether a surface form was an entity of this type in training, of another, or none."""
-    types = train.get(form, ())
-    return FAMILIAR[0] if label in types else FAMILIAR[1] if types else FAMILIAR[2]
-
-
-def word_breakdowns(
-    words: Words, gold: Words, predicted: Words, train: Mapping[str, Collection[str]] | None = None
-) -> dict[str, list[Part]]:
-    """Accuracy of tags in the groups of each of the ``word_groupings``."""
+def word_subgroups(
+    words: Words, gold: Words, predicted: Words, word_tags: Vocabulary | None = None
+) -> dict[str, list[Subgroup]]:
+    """Score the tags of words in each subgroup of ``word_groupings``."""
     right = [
-        answer == tag
+        tag == predicted_tag
         for sides in zip(gold, predicted, strict=True)
-        for tag, answer in zip(*sides, strict=True)
+        for tag, predicted_tag in zip(*sides, strict=True)
     ]
     return {
-        name: parts(chain.from_iterable(groups), right, order)
-        for name, (groups, order) in word_groupings(words, train).items()
+        name: count_subgroups(chain.from_iterable(groups), right, order)
+        for name, (groups, order) in word_groupings(words, word_tags).items()
     }
 
 
 def word_groupings(
-    words: Words, train: Mapping[str, Collection[str]] | None = None
+    words: Words, word_tags: Vocabulary | None = None
 ) -> dict[str, tuple[Words, Sequence[str]]]:
-    """Ways to group words: the group of each word of each sentence, and all groups in order.
+    """Return the groupings of words by name: the subgroup of each word, and all in order.
 
-    By sentence length and place, and with ``train``, the tags that words have there
-    (``tags_of_words``), by whether the word is known from training.
+    Words are grouped by the length of their sentence, by their position in it, and, if the
+    vocabulary of the training data is known, by whether they occur in it.
     """
     groupings: dict[str, tuple[Words, Sequence[str]]] = {
         "sentence length": (
@@ -288,18 +263,61 @@ def word_groupings(
             buckets(SENTENCE_LENGTHS),
         ),
         "place": (
-            [[bucket(place + 1, PLACES) for place in range(len(sentence))] for sentence in words],
-            buckets(PLACES),
+            [[bucket(index + 1, POSITIONS) for index in range(len(each))] for each in words],
+            buckets(POSITIONS),
         ),
     }
-    if train is not None:
-        names = [[_known(train.get(word, ())) for word in sentence] for sentence in words]
-        groupings["in training"] = (names, KNOWN)
+    if word_tags is not None:
+        numbers = [[len(word_tags.get(word, ())) for word in sentence] for sentence in words]
+        names = [[SEEN_WORDS[(2, 0, 1)[min(n, 2)]] for n in sentence] for sentence in numbers]
+        groupings["in training"] = (names, SEEN_WORDS)
     return groupings
 
 
-def _known(tags: Collection[str]) -> str:
-    return KNOWN[2] if not tags else KNOWN[0] if len(tags) == 1 else KNOWN[1]
+def text_lengths(examples: Iterable[Example]) -> list[str]:
+    """Return the subgroup of each text by its length, that of both texts of a pair."""
+    texts = [example for example in examples if isinstance(example, TextExample)]
+    sizes = [len(example.text.split()) + len((example.pair or "").split()) for example in texts]
+    return [bucket(size, TEXT_LENGTHS) for size in sizes]
+
+
+def count_subgroups(
+    names: Iterable[str], right: Iterable[bool], order: Sequence[str]
+) -> list[Subgroup]:
+    """Count right predictions in each subgroup that occurs, in the given order.
+
+    Args:
+        names: The subgroup of each word or text.
+        right: Whether its prediction is right.
+        order: All subgroups in order.
+    """
+    number, correct = Counter[str](), Counter[str]()
+    for name, is_right in zip(names, right, strict=True):
+        number[name] += 1
+        correct[name] += is_right
+    return [Subgroup(name, number[name], correct[name]) for name in order if name in number]
+
+
+def bucket(value: int, starts: Sequence[int]) -> str:
+    """Return the subgroup of a number, where subgroups begin at ``starts``.
+
+    >>> bucket(7, (1, 2, 11))
+    '2-10'
+    """
+    return next(
+        name
+        for start, name in zip(reversed(starts), reversed(buckets(starts)), strict=True)
+        if value >= start or start == starts[0]
+    )
+
+
+def buckets(starts: Sequence[int]) -> list[str]:
+    """Return the names of the subgroups of ``bucket`` in order: ``1``, ``2-10``, ``11+``."""
+    closed = [
+        str(start) if start + 1 == after else f"{start}-{after - 1}"
+        for start, after in pairwise(starts)
+    ]
+    return [*closed, f"{starts[-1]}+"]
 
 
 def _ratio(part: float, whole: float) -> float:

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from finetune.config.tasks import CONFIGS, settings
-from finetune.evaluation.analysis_tables import TITLES
 from finetune.evaluation.calibration import error_of_bins
 from finetune.evaluation.compare import SystemComparison, compare_systems, seed_note, verdict
+from finetune.evaluation.error_analysis import TITLES
 from finetune.evaluation.errors import count_categories
 from finetune.evaluation.significance import ALPHA
 from finetune.evaluation.subgroups import SENTENCE_LENGTHS, bucket, buckets

@@ -18,7 +18,7 @@ from typing import Any
 
 from finetune.config.recipes import RecipeRun, changed
 from finetune.config.tasks import TrainConfig, settings
-from finetune.evaluation.verdicts import Claim, claims_of_seeds
+from finetune.evaluation.reproduction import ScoreVerdict, seed_verdicts
 from finetune.runtime.launch import on_main_process
 from finetune.training import checkpoint
 from finetune.training.run_folder import Diverged, is_run, require_writable
@@ -59,11 +59,11 @@ class SeedResults:
         if reasons := environment["degenerate"]:
             self.degenerate[seed] = reasons
 
-    def verdicts(self) -> Sequence[Claim]:
+    def verdicts(self) -> Sequence[ScoreVerdict]:
         """Compare the scores with those that the recipe expects."""
         if self.recipe_run is None:
             return ()
-        return claims_of_seeds(
+        return seed_verdicts(
             self.recipe_run.recipe.expected,
             summarize(self.metrics),
             self.recipe_run.differing,
@@ -79,7 +79,7 @@ class SeedResults:
             "metrics": summarize(self.metrics),
             "degenerate": [{"seed": seed, "reasons": r} for seed, r in self.degenerate.items()],
             "recipe": self.recipe_run.record() if self.recipe_run else None,
-            "verdicts": [claim.record() for claim in self.verdicts()],
+            "verdicts": [verdict.record() for verdict in self.verdicts()],
             "baselines": self.baselines,
         }
         folder.mkdir(parents=True, exist_ok=True)

@@ -20,7 +20,7 @@ import numpy as np
 from finetune.config.tasks import TrainConfig
 from finetune.data.tag_schemes import convert_tags
 from finetune.evaluation.confident_learning import confident_joint, probable_label_errors
-from finetune.evaluation.errors import excerpt, shown, span_errors
+from finetune.evaluation.errors import excerpt, span_errors, text_excerpt
 from finetune.training.cross_fitting import CrossFit, cross_fit
 from finetune.types import Span, TextExample, TokenExample
 
@@ -245,7 +245,7 @@ def _of_text(
     text = example.text if example.pair is None else f"{example.text} ||| {example.pair}"
     return Suspect(
         *place_of(example.where), given, suggested, float(confidence), float(known),
-        float(confidence - known), text, shown(text),
+        float(confidence - known), text, text_excerpt(text),
     )  # fmt: skip
 
 

@@ -26,7 +26,12 @@ from finetune.evaluation.metrics import (
     span_scores,
     tagging_scores,
 )
-from finetune.evaluation.verdicts import Claim, claims, claims_of_seeds, verdict
+from finetune.evaluation.reproduction import (
+    ScoreVerdict,
+    compare_score,
+    run_verdicts,
+    seed_verdicts,
+)
 from finetune.training.seeds import summarize
 from finetune.types import Span
 from tests.command import run
@@ -118,38 +123,38 @@ def test_a_wrong_entry_is_found_before_training(tmp_path: Path):
     (0.96, "above"),
 ])  # fmt: skip
 def test_verdict(value: float, said: str):
-    assert verdict(Expected("test", "f1", 0.9, 0.05, "s"), value) == said
+    assert compare_score(Expected("test", "f1", 0.9, 0.05, "s"), value) == said
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_no_verdict_on_what_is_no_number(value: float):
     entry = Expected("test", "f1", 0.9, 0.05, "s")
     with pytest.raises(ValueError, match="only finite numbers"):
-        verdict(entry, value)
-    (claim,) = claims([entry], {"test": {"f1": value}}, [])
-    assert claim.verdict == "not reproduced (no number)"
+        compare_score(entry, value)
+    (verdict,) = run_verdicts([entry], {"test": {"f1": value}}, [])
+    assert verdict.verdict == "not reproduced (no number)"
     with pytest.raises(ValueError, match="only finite numbers"):
-        verdict(Expected("test", "f1", value, 0.05, "s"), 0.9)
+        compare_score(Expected("test", "f1", value, 0.05, "s"), 0.9)
 
 
-def test_claims():
+def test_run_verdicts():
     expected = [
         Expected("test", "accuracy", 0.9, 0.01, "a paper"),
         Expected("test", "f1", 0.9, 0.01, "b", source_checked=False),
         Expected("validation", "f1", 0.9, 0.01, "c"),
     ]
     metrics = {"test": {"accuracy": 0.905, "f1": 0.8}}
-    found = claims(expected, metrics, [])
-    assert [claim.verdict for claim in found] == ["reproduced", "below", "not measured"]
-    assert [claim.line() for claim in found] == [
+    found = run_verdicts(expected, metrics, [])
+    assert [verdict.verdict for verdict in found] == ["reproduced", "below", "not measured"]
+    assert [verdict.line() for verdict in found] == [
         "test accuracy: expected 0.9 ± 0.01, got 0.9050: reproduced (a paper)",
         "test f1: expected 0.9 ± 0.01, got 0.8000: below (b; source not checked)",
         "validation f1: expected 0.9 ± 0.01: not measured",
     ]
-    found = claims(expected, metrics, [], degenerate=True)
+    found = run_verdicts(expected, metrics, [], degenerate=True)
     said = ["not reproduced (degenerate)", "below (degenerate)", "not measured (degenerate)"]
-    assert [claim.verdict for claim in found] == said
-    found = claims(expected, metrics, ["lr", "steps"])
+    assert [verdict.verdict for verdict in found] == said
+    found = run_verdicts(expected, metrics, ["lr", "steps"])
     assert found[0].line() == (
         "test accuracy: expected 0.9 ± 0.01, got 0.9050: not comparable (lr, steps changed)"
     )
@@ -161,20 +166,20 @@ SUMMARY = summarize({
 """Mean 0.77, median 0.9."""
 
 
-def of_seeds(num_degenerate: int = 0, num_seeds: int = 3, **changes: Any) -> Claim:
-    (claim,) = claims_of_seeds([read(**changes)], SUMMARY, [], num_degenerate, num_seeds)
-    return claim
+def of_seeds(num_degenerate: int = 0, num_seeds: int = 3, **changes: Any) -> ScoreVerdict:
+    (verdict,) = seed_verdicts([read(**changes)], SUMMARY, [], num_degenerate, num_seeds)
+    return verdict
 
 
 def test_means_and_medians_of_seeds():
     said = "test accuracy: expected 0.9 ± 0.01, mean of 3 seeds 0.7700: below (a paper, table 1)"
     assert of_seeds().line() == said
-    claim = of_seeds(statistic="median")
-    assert claim.line() == (
+    verdict = of_seeds(statistic="median")
+    assert verdict.line() == (
         "test accuracy: expected median 0.9 ± 0.01, median of 3 seeds 0.9000: reproduced (a paper, "
         "table 1)"
     )
-    assert claim.record()["statistic"] == "median" and claim.record()["value"] == 0.9
+    assert verdict.record()["statistic"] == "median" and verdict.record()["value"] == 0.9
     assert of_seeds(metric="f1").line() == "test f1: expected 0.9 ± 0.01: not measured"
 
 
@@ -188,18 +193,18 @@ def test_the_same_data_may_be_elsewhere():
         (read(fingerprint=known), None, "not comparable (data, columns changed)"),
     ):
         changed = ["data", "columns"]
-        assert claims([entry], metrics, changed, data)[0].verdict == said
+        assert run_verdicts([entry], metrics, changed, data)[0].verdict == said
         found = summarize({1: metrics})
-        assert claims_of_seeds([entry], found, changed, 0, 1, data)[0].verdict == said
-    (claim,) = claims([read(fingerprint=known)], metrics, ["data", "lr"], known)
-    assert claim.verdict == "not comparable (lr changed)"
+        assert seed_verdicts([entry], found, changed, 0, 1, data)[0].verdict == said
+    (verdict,) = run_verdicts([read(fingerprint=known)], metrics, ["data", "lr"], known)
+    assert verdict.verdict == "not comparable (lr changed)"
 
 
 def test_degenerate_seeds_are_said_and_reproduce_nothing():
-    claim = of_seeds(1, 4, statistic="median")
-    assert claim.verdict == "reproduced (1 of 4 seeds degenerate)"
-    assert claim.line().endswith("reproduced (1 of 4 seeds degenerate) (a paper, table 1)")
+    verdict = of_seeds(1, 4, statistic="median")
+    assert verdict.verdict == "reproduced (1 of 4 seeds degenerate)"
+    assert verdict.line().endswith("reproduced (1 of 4 seeds degenerate) (a paper, table 1)")
     for value, said in ((0.9, "not reproduced"), (0.8, "not reproduced"), (0.95, "below")):
-        claim = of_seeds(3, 3, statistic="median", value=value)
-        assert claim.verdict == f"{said} (3 of 3 seeds degenerate)"
+        verdict = of_seeds(3, 3, statistic="median", value=value)
+        assert verdict.verdict == f"{said} (3 of 3 seeds degenerate)"
     assert of_seeds(1, 1, metric="f1").verdict == "not measured (1 of 1 seed degenerate)"

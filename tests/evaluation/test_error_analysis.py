@@ -193,7 +193,7 @@ def test_a_run_folder_knows_gold_and_training_data(place: Path):
     found = analysed(folder)
     assert found["num_examples"] == 12 and found["tables"]["in training"]
     shown = run("analyze", folder, "--examples", "1")
-    assert shown.code == 0 and "By what training data knew" in shown.out
+    assert shown.code == 0 and "By occurrence in the training data" in shown.out
     assert "\x1b" not in shown.out
     for name in ("seed-1", "seed-2"):
         (place / "runs" / name).mkdir(parents=True)

@@ -1,5 +1,6 @@
 import json
 import math
+from collections import Counter
 from itertools import chain
 
 import numpy as np
@@ -13,7 +14,7 @@ from sklearn import metrics as sklearn_metrics
 from sklearn.preprocessing import MultiLabelBinarizer
 
 from finetune.data.tag_schemes import tag_names
-from finetune.evaluation.analysis_tables import confusion_tables
+from finetune.evaluation.error_analysis import confusion_tables
 from finetune.evaluation.metrics import (
     class_scores,
     classification_scores,
@@ -67,7 +68,7 @@ def test_classification_is_scikit_learns(pair):
         }
     )
     names = sorted({*gold, *predicted})
-    table = confusion_tables(gold, predicted)["confusion"]
+    table = confusion_tables(Counter(zip(gold, predicted, strict=True)))["confusion"]
     expected = sklearn_metrics.confusion_matrix(gold, predicted, labels=names)
     assert [[row["predicted"][name] for name in names] for row in table] == expected.tolist()
     report = sklearn_metrics.classification_report(

@@ -1,4 +1,4 @@
-"""Scores of parts: that parts make the whole, and that they say what other scores say."""
+"""Scores of subgroups: they sum to the whole and agree with other scores."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from hypothesis import strategies as st
 from finetune.data.spans import inner_spans
 from finetune.evaluation.metrics import span_scores
 from finetune.evaluation.subgroups import (
-    FAMILIAR,
-    KNOWN,
-    PLACES,
+    POSITIONS,
+    SEEN_ENTITIES,
+    SEEN_WORDS,
     VOCABULARY_FILE,
-    SpanPart,
+    SpanSubgroup,
     TrainingVocabulary,
     bucket,
     buckets,
     depths,
-    span_breakdowns,
-    word_breakdowns,
+    span_subgroups,
+    word_subgroups,
 )
 from finetune.types import Span, TextExample, TokenExample
 
@@ -40,8 +40,8 @@ quick = settings(max_examples=40, deadline=None)
 
 
 def test_buckets():
-    assert buckets(PLACES) == ["1", "2-10", "11-50", "51-100", "101-200", "201+"]
-    assert [bucket(n, PLACES) for n in (0, 1, 2, 10, 11, 200, 201, 10**6)] == [
+    assert buckets(POSITIONS) == ["1", "2-10", "11-50", "51-100", "101-200", "201+"]
+    assert [bucket(n, POSITIONS) for n in (0, 1, 2, 10, 11, 200, 201, 10**6)] == [
         "1", "1", "2-10", "2-10", "11-50", "101-200", "201+", "201+"]  # fmt: skip
 
 
@@ -66,12 +66,12 @@ def test_depth_is_the_longest_chain_around(spans: list[Span]):
 
 @quick
 @given(rows)
-def test_parts_make_the_whole(sentences: list[tuple[list[str], list[Span], list[Span]]]):
+def test_subgroups_sum_to_the_whole(sentences: list[tuple[list[str], list[Span], list[Span]]]):
     words, gold, predicted = zip(*sentences, strict=True)
     whole = span_scores(gold, predicted)
     correct = sum(len(set(a) & set(b)) for a, b in zip(gold, predicted, strict=True))
     train = TrainingVocabulary.of([TokenExample(0, tuple(words[0]), tuple(gold[0]))])
-    found = span_breakdowns(words, gold, predicted, train.entity_types)
+    found = span_subgroups(words, gold, predicted, train.entity_types)
     assert {"length", "sentence length", "first word", "in training"} <= {*found}
     for name, groups in found.items():
         sums = {key: sum(getattr(group, key) for group in groups)
@@ -79,7 +79,7 @@ def test_parts_make_the_whole(sentences: list[tuple[list[str], list[Span], list[
         assert sums["found"] == sums["right"] == correct
         assert sums["gold"] == sum(len(set(spans)) for spans in gold)
         assert sums["predicted"] == sum(len(set(spans)) for spans in predicted)
-        assert SpanPart("", **sums).f1 == pytest.approx(whole["span_f1_strict"])
+        assert SpanSubgroup("", **sums).f1 == pytest.approx(whole["span_f1_strict"])
         if name != "depth":
             assert all(group.found == group.right for group in groups)
 
@@ -88,7 +88,7 @@ def test_depth_agrees_with_the_score():
     gold = [[Span(0, 4, "ORG"), Span(1, 2, "LOC"), Span(2, 3, "PER")], [Span(0, 3, "ORG")]]
     predicted = [[Span(0, 4, "ORG"), Span(1, 2, "LOC")], [Span(0, 3, "ORG"), Span(0, 1, "PER")]]
     words = [["w"] * 4, ["w"] * 3]
-    outermost, inner = span_breakdowns(words, gold, predicted)["depth"]
+    outermost, inner = span_subgroups(words, gold, predicted)["depth"]
     scores = span_scores(gold, predicted)
     assert (outermost.name, inner.name) == ("outermost", "within 1")
     assert outermost.f1 == pytest.approx(scores["span_f1_outermost"])
@@ -99,7 +99,7 @@ def test_depth_agrees_with_the_score():
 def test_depth_found_otherwise():
     """A span that is inner in gold and outermost among the predicted is found, and right there."""
     gold, predicted = [[Span(0, 4, "ORG"), Span(1, 2, "LOC")]], [[Span(1, 2, "LOC")]]
-    outermost, inner = span_breakdowns([["w"] * 4], gold, predicted)["depth"]
+    outermost, inner = span_subgroups([["w"] * 4], gold, predicted)["depth"]
     assert (outermost.gold, outermost.found, outermost.predicted, outermost.right) == (1, 0, 1, 1)
     assert (inner.gold, inner.found, inner.predicted, inner.right) == (1, 1, 0, 0)
     assert outermost.f1 == inner.f1 == 0.0
@@ -113,10 +113,10 @@ def test_seen_and_unseen():
     words = [["Ana", "left", "New", "York", "for", "Oslo"]]
     gold = [[Span(0, 1, "PER"), Span(2, 4, "ORG"), Span(5, 6, "LOC")]]
     predicted = [[Span(0, 1, "PER"), Span(2, 4, "LOC"), Span(5, 6, "LOC")]]
-    found = span_breakdowns(words, gold, predicted, train)["in training"]
-    assert [(p.name, p.gold, p.predicted, p.right) for p in found] == [
-        (FAMILIAR[0], 1, 2, 1), (FAMILIAR[1], 1, 0, 0), (FAMILIAR[2], 1, 1, 1)]  # fmt: skip
-    assert "in training" not in span_breakdowns(words, gold, predicted)
+    found = span_subgroups(words, gold, predicted, train)["in training"]
+    assert tuple(p.name for p in found) == SEEN_ENTITIES
+    assert [(p.gold, p.predicted, p.right) for p in found] == [(1, 2, 1), (1, 0, 0), (1, 1, 1)]
+    assert "in training" not in span_subgroups(words, gold, predicted)
 
 
 def test_unseen_words():
@@ -125,9 +125,9 @@ def test_unseen_words():
     words = [["the", "run"], ["a", "the", "dog"]]
     gold = [["DET", "NOUN"], ["DET", "DET", "NOUN"]]
     predicted = [["DET", "VERB"], ["DET", "NOUN", "VERB"]]
-    found = word_breakdowns(words, gold, predicted, train)
+    found = word_subgroups(words, gold, predicted, train)
     assert [(p.name, p.number, p.right) for p in found["in training"]] == [
-        (KNOWN[0], 2, 1), (KNOWN[1], 1, 0), (KNOWN[2], 2, 1)]  # fmt: skip
+        (SEEN_WORDS[0], 2, 1), (SEEN_WORDS[1], 1, 0), (SEEN_WORDS[2], 2, 1)]  # fmt: skip
     assert [(p.name, p.accuracy) for p in found["place"]] == [("1", 1.0), ("2-10", 0.0)]
     for groups in found.values():
         assert (sum(p.number for p in groups), sum(p.right for p in groups)) == (5, 2)
