@@ -24,4 +24,4 @@ class Push:
         """Upload the model and print its address."""
         from finetune.reporting.hub_upload import push
 
-        print(push(Path(self.folder), self.id, private=self.private))
+        print(f"pushed: {push(Path(self.folder), self.id, private=self.private)}")

@@ -206,7 +206,7 @@ def train(task: str, config: TrainConfig, recipe_run: RecipeRun | None) -> None:
     )
     print(f"Try it: {predict_command(folder, trained.pairs)}")
     if id is not None:
-        print(push(folder, id))
+        print(f"pushed: {push(folder, id)}")
 
 
 def train_seeds(task: str, config: TrainConfig, number: int, recipe_run: RecipeRun | None) -> None:

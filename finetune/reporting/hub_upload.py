@@ -36,10 +36,10 @@ def require_login(id: str) -> None:
         raise UserError(f"--push-to-hub {id!r}: not an id such as OWNER/NAME ({error}).") from error
     try:
         account = HfApi().whoami()
-    except Exception as error:
+    except _hub_errors() as error:
         raise UserError(
-            f"--push-to-hub {id}: you are not signed in to the hub ({_first_line(error)}): sign in "
-            "with `hf auth login`, or set HF_TOKEN. Nothing was trained."
+            f"--push-to-hub {id}: the login to the hub failed ({_first_line(error)}): sign in with "
+            "`hf auth login`, or set HF_TOKEN. Nothing was trained."
         ) from error
     token = (account.get("auth") or {}).get("accessToken") or {}
     if token.get("role") == "read":
@@ -65,7 +65,7 @@ def push(folder: Path, id: str, *, private: bool = False) -> str:
         private: Make a new repository private.
 
     Returns:
-        A line with the address of the repository.
+        The address of the repository.
 
     Raises:
         UserError: The hub refuses the upload; the message has the command to try again.
@@ -81,13 +81,20 @@ def push(folder: Path, id: str, *, private: bool = False) -> str:
             api.upload_folder(
                 repo_id=repository, folder_path=staged, commit_message="Upload with finetune"
             )
-    except Exception as error:
+    except _hub_errors() as error:
         again = shlex.join(["finetune", "push", str(folder), id, *["--private"] * private])
         raise UserError(
             f"could not push to {id} ({_first_line(error)}). The model is kept in {source}. Try "
             f"again with: {again}"
         ) from error
-    return f"pushed: https://huggingface.co/{repository}"
+    return f"https://huggingface.co/{repository}"
+
+
+def _hub_errors() -> tuple[type[Exception], ...]:
+    """Return the errors of a hub that cannot be reached or refuses a request."""
+    from huggingface_hub.errors import HFValidationError, HTTPError
+
+    return OSError, HTTPError, HFValidationError, RuntimeError  # RuntimeError is of hf_xet
 
 
 def _require_card(source: Path) -> None:
