@@ -167,7 +167,7 @@ def test_nested_spans():
     assert nested.level == "info"
 
 
-def test_nesting_that_train_never_shows():
+def test_nesting_that_train_does_not_have():
     flat = [spanned(0, 9, (0, 5, "X"))]
     nested = [spanned(0, 9, (0, 5, "X"), (0, 2, "Y"))]
     same = [spanned(0, 9, (0, 5, "X"), (0, 2, "X"))]

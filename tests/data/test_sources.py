@@ -152,7 +152,7 @@ def test_hub_names():
         resolve("snlii")
 
 
-def test_a_set_that_must_be_fetched_says_where(tmp_path, monkeypatch):
+def test_manual_downloads_give_advice(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(DataError, match=r"--data genia: .*geniaproject.*--data FOLDER"):
         resolve("genia")

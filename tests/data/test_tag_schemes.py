@@ -184,7 +184,7 @@ def test_strict_spans_are_among_the_tolerant_ones(scheme, data):
     ],
 )
 @pytest.mark.parametrize("scheme", ALL)
-def test_spans_that_tags_cannot_say(spans, message, scheme):
+def test_spans_that_tags_cannot_represent(spans, message, scheme):
     with pytest.raises(ValueError, match=message):
         spans_to_tags(spans, 4, scheme)
 
@@ -296,7 +296,7 @@ def test_transitions_by_hand():
 
 
 @pytest.mark.parametrize("scheme", ALL)
-def test_pieces_after_the_first_are_inside(scheme):
+def test_subwords_after_the_first_are_inside(scheme):
     inside = "M-a-b" if scheme == "BMES" else "I-a-b"
     names = tag_names(["a-b"], scheme)
     assert {continuation_tag(tag, scheme) for tag in names} == {"O", inside} <= set(names)

@@ -165,7 +165,7 @@ def test_sick_has_two_labels(read):
     assert "numbers" in scores.notes[0]
 
 
-def test_columns_that_nobody_reads_are_named(read):
+def test_unread_columns_are_reported(read):
     content = "id,content,body,label\n1,x,y,p\n"
     note = "texts are from column 'content'; not read: body"
     assert read("a.csv", content).notes == [note]
@@ -274,7 +274,7 @@ def test_labels_in_tables(read, values, labels):
     assert [e.label for e in read("a.tsv", content).splits["train"]] == labels
 
 
-def test_minus_one_is_a_class_where_it_is_common_and_said_so(tmp_path):
+def test_minus_one_is_a_class_if_it_is_frequent(tmp_path):
     (tmp_path / "train.csv").write_text("text,label\n" + "a,-1\nb,0\nc,1\n" * 3)
     (tmp_path / "test.csv").write_text("text,label\na,-1\nb,-1\n")  # as GLUE: no labels
     dataset = read_text(str(tmp_path))
@@ -350,12 +350,12 @@ def test_bad_labels(error, labels, words):
         ),
     ],
 )
-def test_errors_say_where_and_what_to_do(error, name, content, words):
+def test_errors_name_the_line_and_the_remedy(error, name, content, words):
     message = error(name, content)
     assert all(word in message for word in words), message
 
 
-def test_a_string_without_end_is_said_in_good_english(error):
+def test_message_for_an_unterminated_string(error):
     message = error("a.jsonl", '{"text": "a\n')
     assert "(Unterminated string starting at line 1 column 10)" in message
 
@@ -421,7 +421,7 @@ def test_streaming_without_labels_takes_any_column_of_that_name(tmp_path):
 
 @pytest.mark.parametrize("line", [b'{"text": "x"}\n', b"plain text\n"])
 @pytest.mark.parametrize("reader", [read_text_file, read_token_file])
-def test_streaming_takes_a_line_when_it_needs_one(reader, line):
+def test_streaming_reads_lines_lazily(reader, line):
     taken = []
 
     class Endless(io.RawIOBase):

@@ -152,7 +152,7 @@ def test_gold_is_read_as_in_training(tmp_path):
     assert read_gold(path)[0].spans == (Span(0, 1, "PER"), Span(1, 2, "PER"))
 
 
-def test_a_span_may_say_its_text_in_other_blanks_and_case(read):
+def test_the_text_of_a_span_may_differ_in_blanks_and_case(read):
     row = {
         "text": "Ann  Lee ran",
         "spans": [{"start": 0, "end": 8, "label": "X", "text": "ANN Lee"}],
@@ -197,7 +197,7 @@ def test_a_span_may_say_its_text_in_other_blanks_and_case(read):
         ),
     ],
 )  # fmt: skip
-def test_errors_say_where_and_what_to_do(read, tmp_path, row, parts):
+def test_errors_name_the_line_and_the_remedy(read, tmp_path, row, parts):
     with pytest.raises(DataError) as caught:
         read(row)
     assert all(part in str(caught.value) for part in parts), caught.value

@@ -430,7 +430,7 @@ def test_json_and_columns_may_be_mixed(tmp_path):
         ("a.jsonl", jsonl({"tokens": ["a"], "tags": None}), ["words but no tags"]),
     ],
 )
-def test_errors_say_where_and_what_to_do(error, name, content, words):
+def test_errors_name_the_line_and_the_remedy(error, name, content, words):
     message = error(name, content)
     assert all(word in message for word in words), message
 

@@ -63,11 +63,11 @@ def test_character_spans():
     text = "In New York-based Acme Corp. now"
     words, offsets = split_words(text)
     assert words == ["In", "New", "York-based", "Acme", "Corp", ".", "now"]
-    spans, num_widened = char_spans_to_words(
+    spans, num_expanded = char_spans_to_words(
         offsets, [(3, 11, "LOC"), (18, 28, "ORG"), (17, 23, "ORG"), (29, 30, "X")]
     )
     assert spans == [Span(1, 3, "LOC"), Span(3, 6, "ORG"), Span(3, 4, "ORG"), Span(6, 7, "X")]
-    assert num_widened == 2  # York-based and now; the blank before Acme costs nothing
+    assert num_expanded == 2  # York-based and now; the blank before Acme costs nothing
     assert char_spans_to_words(offsets, []) == ([], 0)
 
 
@@ -85,6 +85,6 @@ def test_character_spans_cover_what_they_touch(text, data):
     end = data.draw(st.integers(start + 1, len(text)))
     touched = [i for i, (a, b) in enumerate(offsets) if a < end and b > start]
     if touched:
-        (span,), num_widened = char_spans_to_words(offsets, [(start, end, "X")])
+        (span,), num_expanded = char_spans_to_words(offsets, [(start, end, "X")])
         assert list(range(span.start, span.end)) == touched
-        assert num_widened == (offsets[span.start][0] < start or offsets[span.end - 1][1] > end)
+        assert num_expanded == (offsets[span.start][0] < start or offsets[span.end - 1][1] > end)

@@ -435,7 +435,7 @@ def test_documents_that_are_odd_are_told(place: Path):
     config = TagConfig(model=str(place / "bert"), data="x", context="doc")
     task = load_task(config, "tag", Dataset("x", {"train": rows, "validation": rows[:2]}))
     told = " ".join(task.notes)
-    assert "documents go on 1 times" in told and "1 of 6 sentences name no document" in told
+    assert "documents continue 1 times" in told and "1 of 6 sentences name no document" in told
 
 
 def test_what_goes_without_context(place: Path, outcomes: Any, tmp_path: Path):
