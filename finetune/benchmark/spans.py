@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 from finetune.benchmark import measure
 from finetune.models.heads import span_scorers as span_scoring
-from finetune.models.heads.span_scorers import BiaffineScorer, FactorisedScorer, SpanLayout
+from finetune.models.heads.span_scorers import BiaffineScorer, FactorizedScorer, SpanLayout
 from finetune.preprocessing.batching import pack
 from finetune.types import Batch, Encoding
 
@@ -96,7 +96,7 @@ def cases_of(which: str, device: torch.device) -> Iterator[measure.Case]:
         yield measure.Case("span", case.name, found, representation, layout.size)
 
 
-def naive_scores(scorer: FactorisedScorer, words: Tensor, layout: SpanLayout) -> Tensor:
+def naive_scores(scorer: FactorizedScorer, words: Tensor, layout: SpanLayout) -> Tensor:
     """Scores [S, C] from vectors of words [W, H], with a vector [2h + H] of each candidate."""
     starts = scorer.start_network(words)[layout.start]  # [S, h]
     ends = scorer.end_network(words)[layout.start + layout.width - 1]
@@ -106,7 +106,7 @@ def naive_scores(scorer: FactorisedScorer, words: Tensor, layout: SpanLayout) ->
     return scorer.output(F.gelu(inner + scorer.width(layout.width - 1)))
 
 
-def _content(scorer: FactorisedScorer, words: Tensor, layout: SpanLayout) -> Tensor:
+def _content(scorer: FactorizedScorer, words: Tensor, layout: SpanLayout) -> Tensor:
     """Mean or attended vectors [S, H] of the candidates' words; L words of each are gathered."""
     start, width = layout.start, layout.width
     if scorer.attention is None:  # the cheapest gather
@@ -177,7 +177,7 @@ def arms_of(case: Case, representation: str, words: Tensor, layout: SpanLayout) 
             Arm("finetune", lambda: biaffine(words, layout), DIRECT),
         ]
     sizes = (case.width, case.width, NUM_CLASSES, case.max_width)
-    scorer = FactorisedScorer(representation, *sizes, dropout=0.0).to(device)
+    scorer = FactorizedScorer(representation, *sizes, dropout=0.0).to(device)
     arms = [
         Arm("naive", lambda: naive_scores(scorer, words, layout), DIRECT),
         Arm("finetune", lambda: scorer(words, layout), DIRECT),

@@ -26,8 +26,8 @@ from torch import Tensor
 from finetune.inference.onnx_graph import Graph, blaming, trace
 from finetune.inference.predictor import Input, to_example
 from finetune.models.heads.pretrained import PretrainedHead
-from finetune.models.heads.token_classification import TokenTagger, piece_rows
-from finetune.models.padding import flat
+from finetune.models.heads.token_classification import TokenTagger, subword_rows
+from finetune.models.padding import unpad
 from finetune.preprocessing.batching import pack
 from finetune.tasks import Task, model_folder, saved_task
 from finetune.types import Batch, Encoding, UserError
@@ -242,8 +242,8 @@ def _answers(head: PretrainedHead, logits: Tensor, batch: Batch) -> Tensor:
     """Of padded logits those that the head answers: all, or those of the words' pieces."""
     if not isinstance(head, TokenTagger):
         return logits
-    rows = batch.words if head.pieces == "first" else piece_rows(batch)
-    return flat(logits, batch).index_select(0, rows)
+    rows = batch.words if head.subwords == "first" else subword_rows(batch)
+    return unpad(logits, batch).index_select(0, rows)
 
 
 def _milliseconds(run: Callable[[], Any]) -> float:

@@ -1,15 +1,14 @@
-"""DeBERTa (v1, v2 and v3) on a packed row: its own layers, each sequence attending to itself alone.
+"""DeBERTa (v1, v2 and v3) on a packed row, with attention inside each sequence.
 
-The modelling code computes attention itself (He et al. 2021, arXiv:2006.03654, section 3.1): the
-score of a pair of tokens i, j is that of their contents plus two of content and relative position,
+The score of tokens i and j is the sum of content-to-content, content-to-position and
+position-to-content terms (He et al., 2021, arXiv:2006.03654, section 3.1):
 
-    Q_i K_j + Q_i PK[i - j] + K_j PQ[i - j],    divided by sqrt(3 D),
+    Q_i K_j + Q_i PK[i - j] + K_j PQ[i - j],    divided by sqrt(3 D);
 
-with positions far apart sharing a bucket from v2 on. Here projections, norms and feed-forward run
-on the T tokens, padding exists only inside attention, among sequences of near-equal length, and
-only the relative positions within reach of the longest sequence are projected, once for all
-sequences. All submodules are those of the Hugging Face model, which keeps its weights, names and
-dropout.
+from v2 on, distant positions share buckets. Projections, norms and feed-forward layers run on the T
+tokens; padding exists only inside attention, among sequences of near-equal length. Only relative
+positions within reach of the longest sequence are projected, once for all sequences. All submodules
+are those of the Hugging Face model, which keeps its weights, names and dropout.
 """
 
 from __future__ import annotations
@@ -22,28 +21,27 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput
 
-from finetune.models.dropout import dropout as cheap_dropout
-from finetune.models.grouping import order_of
+from finetune.models.dropout import dropout
 from finetune.models.packing import Group, PackedLayout
 from finetune.runtime.transfer import to_device
 
-ACCELERATOR_WASTE = 1.0
-"""Padding in attention off the CPU, as a share of the tokens: a call there costs more than rows."""
+MAX_WASTE_ON_DEVICE = 1.0
+"""Padding in attention on a GPU, as a fraction of the tokens: calls cost more than rows there."""
 
 
-class Reach(NamedTuple):
-    """The relative positions that sequences of up to L tokens can ask for.
+class RelativePositions(NamedTuple):
+    """The relative positions within sequences of up to L tokens.
 
-    ``table`` [R, H] are their embeddings; ``rows`` [2L-1] says which one each distance -(L-1) ..
-    L-1 has, None where each has its own, in this order.
+    ``embeddings`` [R, H] are those in use; ``rows`` [2L-1] is the row of each distance -(L-1) ..
+    L-1, None if each distance has its own row, in this order.
     """
 
-    table: Tensor
+    embeddings: Tensor
     rows: Tensor | None
 
 
-def why_not(model: PreTrainedModel) -> str:
-    """Why a model cannot run here, empty where it can."""
+def unsupported_reason(model: PreTrainedModel) -> str:
+    """Return why a model cannot run here; empty if it can."""
     from transformers import DebertaModel, DebertaV2Model
 
     config = model.config
@@ -59,48 +57,48 @@ def why_not(model: PreTrainedModel) -> str:
     return ""
 
 
-def run(
+def forward(
     model: Any, *, input_ids: Tensor, position_ids: Tensor, token_type_ids: Tensor,
     layout: PackedLayout, output_hidden_states: bool = False,
 ) -> BaseModelOutput:  # fmt: skip
-    """A base model's forward for one packed row: ids [1, T] three times -> states [1, T, H]."""
+    """Run a base model on one packed row: ids [1, T] three times -> hidden states [1, T, H]."""
     if input_ids.device.type != "cpu":
-        layout = dataclasses.replace(layout, max_waste=ACCELERATOR_WASTE)
+        layout = dataclasses.replace(layout, max_waste=MAX_WASTE_ON_DEVICE)
     hidden = embedded = model.embeddings(
         input_ids=input_ids, position_ids=position_ids, token_type_ids=token_type_ids
     )[0]  # [T, H]
-    second = model.config.model_type == "deberta-v2"
+    is_v2 = model.config.model_type == "deberta-v2"
     longest = max(group.longest for group in layout.groups)
-    states, reach = [hidden], _reach(model.encoder, longest, second)
+    states, positions = [hidden], _relative_positions(model.encoder, longest, is_v2)
     for number, layer in enumerate(model.encoder.layer):
-        attended = _attend(layer.attention.self, hidden, reach, layout, second)
-        mixed = layer.attention.output(attended, hidden)
-        hidden = layer.output(layer.intermediate(mixed), mixed)
-        if number == 0 and second and model.encoder.conv is not None:
+        attention = _attend(layer.attention.self, hidden, positions, layout, is_v2)
+        attention = layer.attention.output(attention, hidden)
+        hidden = layer.output(layer.intermediate(attention), attention)
+        if number == 0 and is_v2 and model.encoder.conv is not None:
             hidden = _convolve(model.encoder.conv, embedded, hidden, layout)
         states.append(hidden)
-    kept = tuple(state[None] for state in states) if output_hidden_states else None
-    return BaseModelOutput(last_hidden_state=hidden[None], hidden_states=kept)
+    hidden_states = tuple(state[None] for state in states) if output_hidden_states else None
+    return BaseModelOutput(last_hidden_state=hidden[None], hidden_states=hidden_states)
 
 
-def _reach(encoder: Any, longest: int, second: bool) -> Reach | None:
-    """The relative positions of sequences of up to L tokens; None where the model has none."""
+def _relative_positions(encoder: Any, longest: int, is_v2: bool) -> RelativePositions | None:
+    """Return the relative positions within L tokens; None if the model has none."""
     embeddings = encoder.get_rel_embedding()
     if embeddings is None:
         return None
-    buckets = encoder.position_buckets if second else -1
+    buckets = encoder.position_buckets if is_v2 else -1
     rows = rows_of_distances(longest, len(embeddings) // 2, buckets, encoder.max_relative_positions)
     first, last = int(rows[0]), int(rows[-1])
-    own = bool((rows.diff() == 1).all())
-    inner = None if own else to_device(rows - first, embeddings.device)
-    return Reach(embeddings[first : last + 1], inner)
+    unique = bool((rows.diff() == 1).all())
+    shared = None if unique else to_device(rows - first, embeddings.device)
+    return RelativePositions(embeddings[first : last + 1], shared)
 
 
 def rows_of_distances(longest: int, span: int, buckets: int, max_distance: int) -> Tensor:
-    """Which of 2 * ``span`` relative embeddings each distance -(L-1) .. L-1 has: [2L-1], ascending.
+    """Return the row among 2 * ``span`` embeddings of each distance -(L-1) .. L-1: [2L-1].
 
-    Distances up to half of ``buckets`` have one of their own; beyond that they share buckets that
-    widen with their logarithm. ``buckets`` below 1: no buckets. What is out of span has the last.
+    Distances up to half of ``buckets`` have a row each; longer ones share buckets that widen with
+    their logarithm. ``buckets`` below 1 means none. Distances out of span have the last row.
     """
     from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_position
 
@@ -111,64 +109,69 @@ def rows_of_distances(longest: int, span: int, buckets: int, max_distance: int) 
 
 
 def _attend(
-    module: Any, hidden: Tensor, reach: Reach | None, layout: PackedLayout, second: bool
-) -> Tensor:
-    """A layer's attention, up to its output projection: [T, H] -> [T, H]."""
-    query, key, value = (_contents_v2 if second else _contents_v1)(module, hidden)
+    module: Any, hidden: Tensor, positions: RelativePositions | None, layout: PackedLayout,
+    is_v2: bool,
+) -> Tensor:  # fmt: skip
+    """Compute a layer's attention, up to its output projection: [T, H] -> [T, H]."""
+    query, key, value = (_project_v2 if is_v2 else _project_v1)(module, hidden)
     scale = _scale(module)
-    to_keys, to_queries = _position_tables(module, reach, second)
+    to_keys, to_queries = _position_projections(module, positions, is_v2)
     query = query / scale
     to_queries = None if to_queries is None else to_queries / scale
-    dropout = module.dropout.p if module.training else 0.0
+    p = module.dropout.p if module.training else 0.0
     num_heads = query.shape[1]
-    order = order_of(layout, num_heads, heads_first=True)
-    columns = [order.there(tensor).split(order.sizes) for tensor in (query, key, value)]
-    results = []
+    order = layout.row_order(num_heads, heads_first=True)
+    columns = [order.to_groups(tensor).split(order.sizes) for tensor in (query, key, value)]
+    outputs = []
     for group, *rows in zip(layout.groups, *columns, strict=True):
-        dense = [own.unflatten(0, (num_heads, -1)) for own in rows]  # [A, size * L, D]
-        results.append(_attend_group(dense, to_keys, to_queries, group, dropout))
-    return order.again(torch.cat(results)).view(len(hidden), -1)
+        dense = [tensor.unflatten(0, (num_heads, -1)) for tensor in rows]  # [A, size * L, D]
+        outputs.append(_attend_group(dense, to_keys, to_queries, group, p))
+    return order.to_tokens(torch.cat(outputs)).view(len(hidden), -1)
 
 
-def _contents_v1(module: Any, hidden: Tensor) -> tuple[Tensor, ...]:
-    """Q, K and V of the contents [T, H] by one projection, which has no bias: 3 of [T, A, D]."""
+def _project_v1(module: Any, hidden: Tensor) -> tuple[Tensor, ...]:
+    """Return Q, K and V of [T, H] by one projection, which has no bias: 3 of [T, A, D]."""
     heads = module.num_attention_heads
     query, key, value = module.in_proj(hidden).unflatten(-1, (heads, -1)).chunk(3, dim=-1)
     return query + module.q_bias.view(heads, -1), key, value + module.v_bias.view(heads, -1)
 
 
-def _contents_v2(module: Any, hidden: Tensor) -> tuple[Tensor, ...]:
-    """Q, K and V of the contents [T, H]: 3 of [T, A, D]."""
+def _project_v2(module: Any, hidden: Tensor) -> tuple[Tensor, ...]:
+    """Return Q, K and V of [T, H]: 3 of [T, A, D]."""
     projections = (module.query_proj, module.key_proj, module.value_proj)
     return tuple(p(hidden).unflatten(-1, (module.num_attention_heads, -1)) for p in projections)
 
 
 def _scale(module: Any) -> float:
-    """sqrt(D times the kinds of scores), in float32 as the model computes it."""
+    """Return sqrt(D times the number of score terms), in float32 as the model computes it."""
     product = module.attention_head_size * (1 + len(module.pos_att_type))
     return float(torch.tensor(product, dtype=torch.float32).sqrt())
 
 
-def _position_tables(
-    module: Any, reach: Reach | None, second: bool
+def _position_projections(
+    module: Any, positions: RelativePositions | None, is_v2: bool
 ) -> tuple[Tensor | None, Tensor | None]:
-    """PK for distances L-1 .. -(L-1), PQ for -(L-1) .. L-1: [A, D, 2L-1] each, None if unused."""
-    if reach is None:
+    """Return PK for distances L-1 .. -(L-1) and PQ for -(L-1) .. L-1, [A, D, 2L-1] each.
+
+    One that the model does not use is None.
+    """
+    if positions is None:
         return None, None
-    table = module.pos_dropout(reach.table)  # [R, H]
+    embeddings = module.pos_dropout(positions.embeddings)  # [R, H]
 
-    def projected(kind: str) -> Tensor:
-        made = _position_projection(module, kind, second)(table)
-        made = made if reach.rows is None else made.index_select(0, reach.rows)
-        return made.unflatten(-1, (module.num_attention_heads, -1)).permute(1, 2, 0)
+    def project(kind: str) -> Tensor:
+        projected = _position_layer(module, kind, is_v2)(embeddings)
+        if positions.rows is not None:
+            projected = projected.index_select(0, positions.rows)
+        return projected.unflatten(-1, (module.num_attention_heads, -1)).permute(1, 2, 0)
 
-    to_keys = projected("c2p").flip(-1) if "c2p" in module.pos_att_type else None
-    return to_keys, projected("p2c") if "p2c" in module.pos_att_type else None
+    to_keys = project("c2p").flip(-1) if "c2p" in module.pos_att_type else None
+    return to_keys, project("p2c") if "p2c" in module.pos_att_type else None
 
 
-def _position_projection(module: Any, kind: str, second: bool) -> nn.Module:
-    """What makes PK (``"c2p"``) or PQ (``"p2c"``) of relative embeddings."""
-    if not second:
+def _position_layer(module: Any, kind: str, is_v2: bool) -> nn.Module:
+    """Return the layer that projects relative embeddings to PK (``"c2p"``) or PQ (``"p2c"``)."""
+    if not is_v2:
         return module.pos_proj if kind == "c2p" else module.pos_q_proj
     if module.share_att_key:
         return module.key_proj if kind == "c2p" else module.query_proj
@@ -177,63 +180,64 @@ def _position_projection(module: Any, kind: str, second: bool) -> nn.Module:
 
 def _attend_group(
     dense: list[Tensor], to_keys: Tensor | None, to_queries: Tensor | None,
-    group: Group, dropout: float,
+    group: Group, p: float,
 ) -> Tensor:  # fmt: skip
-    """Attention among the sequences of a group: [A, size * L, D] three times -> [A * size * L, D].
+    """Compute attention of a group: [A, size * L, D] three times -> [A * size * L, D].
 
-    ``to_keys`` and ``to_queries`` reach at least as far as the group's L; the middle is used.
+    ``to_keys`` and ``to_queries`` cover at least the distances of the group; the middle is used.
+    Attention weights are dropped with probability ``p``.
     """
     sequences = (group.size, group.longest)
     query, key, value = (tensor.unflatten(1, sequences) for tensor in dense)  # [A, size, L, D]
     scores = query @ key.transpose(-1, -2)  # [A, size, L, L]
     if to_keys is not None:
         pairs = dense[0] @ _middle(to_keys, group.longest)  # [A, size * L, 2L-1]
-        scores += _by_pair(pairs.unflatten(1, sequences))
+        scores += _distances_to_pairs(pairs.unflatten(1, sequences))
     if to_queries is not None:
         pairs = dense[1] @ _middle(to_queries, group.longest)
-        scores += _by_pair(pairs.unflatten(1, sequences)).transpose(-1, -2)
-    if group.keys is not None:
-        scores.masked_fill_(~group.keys[:, 0], float("-inf"))
-    weights = cheap_dropout(scores.softmax(-1), dropout)
+        scores += _distances_to_pairs(pairs.unflatten(1, sequences)).transpose(-1, -2)
+    if group.key_mask is not None:
+        scores.masked_fill_(~group.key_mask[:, 0], float("-inf"))
+    weights = dropout(scores.softmax(-1), p)
     return (weights.to(value.dtype) @ value).flatten(0, 2)
 
 
 def _middle(table: Tensor, longest: int) -> Tensor:
-    """The distances within L of a table of further ones: [A, D, M] -> [A, D, 2L-1]."""
+    """Select the distances within L tokens: [A, D, M] -> [A, D, 2L-1]."""
     cut = (table.shape[-1] - (2 * longest - 1)) // 2
     return table[..., cut : table.shape[-1] - cut]
 
 
-def _by_pair(scores: Tensor) -> Tensor:
-    """[…, L, 2L-1] with the pair i, j in column L-1 + j - i of row i -> […, L, L], without a copy.
+def _distances_to_pairs(scores: Tensor) -> Tensor:
+    """Select scores of pairs from scores of distances, without a copy: […, L, 2L-1] -> […, L, L].
 
-    The columns wanted shift by one from row to row, which is a matter of strides alone.
+    The pair i, j is in column L-1 + j - i of row i: columns shift by one per row, as strides can.
     """
     scores = scores.contiguous()
     *outer, length, _ = scores.shape
-    *steps, row, _ = scores.stride()
+    *outer_strides, row_stride, _ = scores.stride()
+    strides = (*outer_strides, row_stride - 1, 1)
     return scores.as_strided(
-        (*outer, length, length), (*steps, row - 1, 1), scores.storage_offset() + length - 1
+        (*outer, length, length), strides, scores.storage_offset() + length - 1
     )
 
 
 def _convolve(layer: Any, embedded: Tensor, hidden: Tensor, layout: PackedLayout) -> Tensor:
-    """The convolution beside the first layer (xlarge): the embeddings [T, H] and the layer's output
-    [T, H] -> [T, H].
+    """Add the convolution next to the first layer (xlarge) to its output [T, H].
 
-    It reads neighbouring tokens, so that the row is spread with zeros between sequences.
+    The convolution of the embeddings [T, H] reads neighboring tokens, so zeros separate sequences.
     """
     gap = layer.conv.kernel_size[0] // 2
     lengths = layout.cu_seqlens.diff().long()
-    number = torch.arange(len(lengths), device=hidden.device)
-    places = torch.arange(len(hidden), device=hidden.device)
-    places = places + gap * torch.repeat_interleave(number, lengths, output_size=len(hidden))
-    spread = len(hidden) + gap * (len(lengths) - 1)
-    rows = (_spread(tensor, places, spread)[None] for tensor in (embedded, hidden))
-    real = _spread(torch.ones_like(places), places, spread)[None]  # [1, T + gaps]
-    return layer(*rows, real)[0].index_select(0, places)
+    sequence = torch.arange(len(lengths), device=hidden.device)
+    index = torch.arange(len(hidden), device=hidden.device)
+    index = index + gap * torch.repeat_interleave(sequence, lengths, output_size=len(hidden))
+    size = len(hidden) + gap * (len(lengths) - 1)
+    rows = (_scatter(tensor, index, size)[None] for tensor in (embedded, hidden))
+    mask = _scatter(torch.ones_like(index), index, size)[None]  # [1, T + gaps]
+    return layer(*rows, mask)[0].index_select(0, index)
 
 
-def _spread(values: Tensor, places: Tensor, size: int) -> Tensor:
-    """Values [T, …] at their places among zeros: [size, …]."""
-    return values.new_zeros(size, *values.shape[1:]).index_copy(0, places, values)
+def _scatter(values: Tensor, index: Tensor, size: int) -> Tensor:
+    """Put values [T, …] at their indices among zeros: [size, …]."""
+    return values.new_zeros(size, *values.shape[1:]).index_copy(0, index, values)

@@ -1,9 +1,8 @@
-"""Encoder: any Hugging Face text encoder, flat tokens in, flat vectors out.
+"""Encoder: a Hugging Face text encoder over batches without padding.
 
-Heads never see padding. Where a family's modelling code routes attention through transformers'
-attention interface, or ``finetune.models.deberta`` runs its layers, sequences share one packed row;
-elsewhere they are padded in here. Both give the same numbers (tests/contract), so ``batching`` is
-about speed alone.
+Tokens go in flat and hidden states come out flat, so heads never see padding. Sequences share one
+packed row if the model's code uses transformers' attention interface or ``finetune.models.deberta``
+has a forward pass for it; other models run on padded rows inside. Both give the same numbers.
 """
 
 from __future__ import annotations
@@ -17,43 +16,65 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModel, PreTrainedModel
 
-from finetune.models import attention, deberta
+from finetune.models import deberta
+from finetune.models.attention import packed_attention
 from finetune.models.families import FAMILIES, UNPACKABLE, Family, depth_in_family, family_of
 from finetune.models.loading import load_config, load_weights
-from finetune.models.packing import PackedLayout
-from finetune.models.padding import flat, flat_places, in_order, in_rows, length_groups
-from finetune.models.rounding import pays, rounded
+from finetune.models.packing import PackedLayout, needs_round_size, with_round_size
+from finetune.models.padding import length_groups, pad_rows, padded_index, restore_order, unpad
 from finetune.types import Batch, UserError
 
 Batching = Literal["auto", "packed", "padded"]
 
 
 class Encoder(nn.Module):
-    """A pretrained encoder over batches without padding.
+    """A pretrained encoder: a ``Batch`` of T tokens in, hidden states [T, H] out.
 
-    ``width`` H, ``num_layers`` L, ``max_length`` (tokens that fit, None without limit),
-    ``vocabulary_size``, ``num_segments`` (0 or 1: segment ids make no difference), ``pad_id``;
-    ``packed`` says how it runs and ``reason`` why not packed.
+    Wrapping changes nothing of the model. With gradient checkpointing on, training runs on padded
+    rows.
+
+    Args:
+        model: A base model of transformers, such as ``AutoModel`` loads.
+        batching: ``"auto"`` packs sequences where the model allows it, ``"packed"`` requires that,
+            ``"padded"`` pads them in groups of near-equal length. The numbers are the same.
+
+    Attributes:
+        width: H, the size of hidden states.
+        num_layers: L.
+        max_length: Number of tokens that fit; None without limit.
+        vocabulary_size: Number of token embeddings.
+        num_segments: Number of segment ids; 0 or 1 if they make no difference.
+        pad_id: The id of padding.
+        packed: Whether sequences share a packed row.
+        padding_reason: Why they do not; empty if they do.
+
+    Raises:
+        UserError: If ``batching`` is ``"packed"`` and the model cannot be packed.
+
+    Example:
+        >>> from finetune import Encoder, Encoding, pack
+        >>> encoder = Encoder.from_pretrained("roberta-base")  # doctest: +SKIP
+        >>> batch = pack([Encoding(0, [0, 713, 2]), Encoding(1, [0, 2])])
+        >>> encoder(batch).shape  # doctest: +SKIP
+        torch.Size([5, 768])
     """
 
     def __init__(self, model: PreTrainedModel, batching: Batching = "auto") -> None:
-        """Wrap a base model; ``batching="packed"`` raises ValueError where that cannot be."""
         super().__init__()
         self.model = model
         config = model.config
-        self.family = family_of(model) or _unlisted(model)
+        self.family = family_of(model) or _unlisted_family(model)
         self.pad_id: int = 0 if config.pad_token_id is None else config.pad_token_id
         self.width: int = config.hidden_size
         self.num_layers: int = config.num_hidden_layers
         self.vocabulary_size: int = config.vocab_size
         takes_segments = self.family.segments
         self.num_segments: int = getattr(config, "type_vocab_size", 0) if takes_segments else 0
-        self._first_position = self.pad_id + 1 if self.family.positions == "behind padding" else 0
+        self._first_position = self.pad_id + 1 if self.family.positions == "after padding" else 0
         limit = getattr(config, "max_position_embeddings", None)
         self.max_length: int | None = None if limit is None else limit - self._first_position
-        self.reason = _why_padded(model, self.family, batching)
-        self.packed = not self.reason
-        self._routed = self.packed and self.family.packs == "interface"
+        self.padding_reason = _padding_reason(model, self.family, batching)
+        self.packed = not self.padding_reason
         self._checkpointed = [m for m in model.modules() if hasattr(m, "gradient_checkpointing")]
 
     @classmethod
@@ -61,27 +82,38 @@ class Encoder(nn.Module):
         cls, name: str, *, revision: str | None = None, batching: Batching = "auto",
         trust_remote_code: bool = False,
     ) -> Encoder:  # fmt: skip
-        """The encoder of a hub id, short name or folder, in float32, without its pooler."""
-        where = {"revision": revision, "trust_remote_code": trust_remote_code}
-        config = load_config(name, **where)
-        model = load_weights(AutoModel, name, config, **where)
+        """Load an encoder in float32, without its pooler.
+
+        Args:
+            name: Hub id, short name (``roberta-base``, ``minilm``) or folder.
+            revision: Branch, tag or commit on the hub.
+            batching: See the class.
+            trust_remote_code: Run Python code that comes with the checkpoint.
+
+        Raises:
+            UserError: If there is no such model, it is no encoder, or its weights do not match.
+        """
+        config = load_config(name, revision=revision, trust_remote_code=trust_remote_code)
+        model = load_weights(
+            AutoModel, name, config, revision=revision, trust_remote_code=trust_remote_code
+        )
         if getattr(model, "pooler", None) is not None:
-            model.pooler = None  # reads the first token of a row: of no use without padding
+            model.pooler = None  # reads the first token of a row, which has no use when packed
         return cls(model, batching)
 
     def forward(self, batch: Batch) -> Tensor:
-        """Last hidden states [T, H] of a batch of T tokens."""
-        return self._states(batch, lambda output: [output.last_hidden_state])[0]
+        """Return the last hidden states [T, H] of a batch of T tokens."""
+        return self._run(batch, lambda output: [output.last_hidden_state])[0]
 
     def layers(self, batch: Batch) -> Tensor:
-        """Hidden states [L+1, T, H]: the embeddings' output, then each layer's."""
-        states = self._states(batch, lambda out: out.hidden_states, output_hidden_states=True)
+        """Return hidden states [L+1, T, H]: the embeddings' output, then each layer's."""
+        states = self._run(batch, lambda output: output.hidden_states, output_hidden_states=True)
         return torch.stack(states)
 
     def check(self, batch: Batch) -> None:
-        """Raise ValueError for what the model has no embedding for.
+        """Raise ``UserError`` if a batch has lengths or ids that the model has no embedding for.
 
-        Ids are looked at only on the CPU, where that costs no wait; check before ``batch.to``.
+        Ids are checked only on the CPU, as reading them from a device would wait for it.
         """
         if self.max_length is not None and batch.max_seqlen > self.max_length:
             raise UserError(
@@ -94,37 +126,45 @@ class Encoder(nn.Module):
                 _check_range("segment id", batch.segment_ids, self.num_segments)
 
     def packed_inputs(self, batch: Batch) -> dict[str, Any]:
-        """The keywords of the model's forward for one packed row [1, T]."""
-        layout = PackedLayout(batch.cu_seqlens, batch.lengths)
+        """Return the keyword arguments of the model's forward pass for one packed row [1, T]."""
         inputs: dict[str, Any] = {
             "input_ids": batch.input_ids[None],
             "position_ids": (batch.position_ids + self._first_position)[None],
-            "layout": layout,
+            "layout": PackedLayout(batch.cu_seqlens, batch.lengths),
         }
         if self.family.segments:
             inputs["token_type_ids"] = self._segments(batch)[None]
         return inputs
 
     def padded_inputs(self, batch: Batch) -> dict[str, Tensor]:
-        """The keywords of the model's forward for N padded rows, [N, longest] each."""
-        place = flat_places(batch)
+        """Return the keyword arguments of the model's forward pass for padded rows [N, longest]."""
+        index = padded_index(batch)
         shape = (len(batch.lengths), batch.max_seqlen)
         inputs = {
-            "input_ids": in_rows(batch.input_ids, place, shape, self.pad_id),
-            "attention_mask": in_rows(torch.ones_like(batch.input_ids), place, shape, 0),
+            "input_ids": pad_rows(batch.input_ids, index, shape, self.pad_id),
+            "attention_mask": pad_rows(torch.ones_like(batch.input_ids), index, shape, 0),
         }
         if self.family.positions is not None:
-            columns = torch.arange(shape[1], device=place.device) + self._first_position
+            columns = torch.arange(shape[1], device=index.device) + self._first_position
             inputs["position_ids"] = columns.expand(shape)
         if self.family.segments:
-            inputs["token_type_ids"] = in_rows(self._segments(batch), place, shape, 0)
+            inputs["token_type_ids"] = pad_rows(self._segments(batch), index, shape, 0)
         return inputs
 
     def freeze(self, what: str | int) -> int:
-        """Stop training of ``"embeddings"``, of them and the n lowest layers (n), or of ``"all"``
-        that makes the hidden states; returns how many parameters (numbers) that is.
+        """Stop training a part of the model.
 
-        A pooler stays trainable: it comes after the hidden states, as heads do. ``"none"`` is 0.
+        A pooler stays trainable, as it comes after the hidden states, like heads.
+
+        Args:
+            what: ``"none"``, ``"embeddings"``, a number of layers (from the lowest, with the
+                embeddings) or ``"all"`` below the hidden states.
+
+        Returns:
+            The number of frozen scalar parameters.
+
+        Raises:
+            UserError: If ``what`` is something else, or the model has no more layers than that.
         """
         if what == "none":
             return 0
@@ -144,62 +184,60 @@ class Encoder(nn.Module):
 
     @property
     def top_depth(self) -> int:
-        """The depth of everything above the layers: L+1, or with shared layers their number + 1."""
+        """The depth of everything above the layers: L+1; shared layers count once."""
         return getattr(self.model.config, "num_hidden_groups", self.num_layers) + 1
 
     def depth_of(self, parameter_name: str) -> int:
-        """How far up a parameter of the base model lies, for layer-wise learning rates.
+        """Return the depth of a parameter of the base model, for layer-wise learning rates.
 
-        0 for embeddings (and what belongs to them: projections, relative positions), 1..L for
-        layers, L+1 above them. ALBERT's shared layers count once.
+        Depth 0 is the embeddings (with their projections and relative positions), 1..L the layers
+        and L+1 everything above. ALBERT's shared layers count once.
         """
         name = parameter_name.removeprefix("model.")
         depth = depth_in_family(self.model.config.model_type, name)
         return self.top_depth if depth is None else depth
 
-    @property
-    def _recomputes(self) -> bool:
-        """Whether layers run again in the backward pass (gradient checkpointing), where our
-        attention is not in place."""
+    def _run(
+        self, batch: Batch, select: Callable[[Any], Sequence[Tensor]], **settings: Any
+    ) -> list[Tensor]:
+        """Return tensors that ``select`` takes from the model's output, flat: [T, H] each."""
+        self.check(batch)
+        if self.packed and not self._recomputes_layers():
+            num_tokens = len(batch.input_ids)
+            if needs_round_size(batch):
+                batch = with_round_size(batch, self.max_length)
+            return [state[0, :num_tokens] for state in select(self._packed(batch, **settings))]
+        groups = list(length_groups(batch))
+        parts = [
+            [unpad(state, group.batch) for state in select(self._padded(group.batch, **settings))]
+            for group in groups
+        ]
+        tokens = [group.tokens for group in groups]
+        return [restore_order(states, tokens) for states in zip(*parts, strict=True)]
+
+    def _packed(self, batch: Batch, **settings: Any) -> Any:
+        inputs = self.packed_inputs(batch)
+        if self.family.packing == "forward":
+            return deberta.forward(self.model, **inputs, **settings)
+        with packed_attention(self.model.config):
+            return self.model(**inputs, **settings)
+
+    def _padded(self, batch: Batch, **settings: Any) -> Any:
+        single_precision = torch.autocast(batch.input_ids.device.type, enabled=False)
+        with contextlib.nullcontext() if self.family.half_precision else single_precision:
+            return self.model(**self.padded_inputs(batch), **settings)
+
+    def _recomputes_layers(self) -> bool:
+        """Return whether layers run again in the backward pass (gradient checkpointing).
+
+        Packed attention is not in place there.
+        """
         return (
-            self._routed
+            self.family.packing == "interface"
             and self.model.training
             and torch.is_grad_enabled()
             and any(module.gradient_checkpointing for module in self._checkpointed)
         )
-
-    def _states(
-        self, batch: Batch, taken: Callable[[Any], Sequence[Tensor]], **settings: Any
-    ) -> list[Tensor]:
-        """What is ``taken`` of the model's output, flat: [T, H] each."""
-        self.check(batch)
-        if self.packed and not self._recomputes:
-            num_tokens = len(batch.input_ids)
-            batch = rounded(batch, self.max_length) if pays(batch) else batch
-            return [state[0, :num_tokens] for state in taken(self._packed(batch, **settings))]
-        groups = list(length_groups(batch))
-        parts = [
-            [flat(state, group.batch) for state in taken(self._padded(group.batch, **settings))]
-            for group in groups
-        ]
-        places = [group.tokens for group in groups]
-        return [in_order(states, places) for states in zip(*parts, strict=True)]
-
-    def _packed(self, batch: Batch, **settings: Any) -> Any:
-        inputs = self.packed_inputs(batch)
-        if not self._routed:
-            return deberta.run(self.model, **inputs, **settings)
-        with attention.packed_attention(self.model.config):
-            return self.model(**inputs, **settings)
-
-    def _padded(self, batch: Batch, **settings: Any) -> Any:
-        inputs = self.padded_inputs(batch)
-        device = batch.input_ids.device.type
-        single = (
-            contextlib.nullcontext() if self.family.half else torch.autocast(device, enabled=False)
-        )
-        with single:
-            return self.model(**inputs, **settings)
 
     def _segments(self, batch: Batch) -> Tensor:
         if batch.segment_ids is None or self.num_segments <= 1:
@@ -207,37 +245,37 @@ class Encoder(nn.Module):
         return batch.segment_ids
 
 
-def _check_range(what: str, ids: Tensor, size: int) -> None:
+def _check_range(name: str, ids: Tensor, size: int) -> None:
     lowest, highest = (int(bound) for bound in ids.aminmax())
     if lowest < 0 or highest >= size:
         raise UserError(
-            f"{what} {lowest if lowest < 0 else highest} is outside the model's 0..{size - 1}: "
+            f"{name} {lowest if lowest < 0 else highest} is outside the model's 0..{size - 1}: "
             "tokenizer and model do not belong together."
         )
 
 
-def _unlisted(model: PreTrainedModel) -> Family:
+def _unlisted_family(model: PreTrainedModel) -> Family:
     takes_segments = "token_type_ids" in inspect.signature(model.forward).parameters
-    return Family(packs=None, positions=None, segments=takes_segments)
+    return Family(packing=None, positions=None, segments=takes_segments)
 
 
-def _why_padded(model: PreTrainedModel, family: Family, batching: Batching) -> str:
-    """Why a model runs padded, empty where it runs packed."""
+def _padding_reason(model: PreTrainedModel, family: Family, batching: Batching) -> str:
+    """Return why a model runs on padded rows; empty if it runs packed."""
     if batching not in ("auto", "packed", "padded"):
         raise UserError(f"batching must be auto, packed or padded, not {batching!r}")
     if batching == "padded":
         return "batching is padded"
-    kind = model.config.model_type
+    model_type = model.config.model_type
     reason = ""
-    if kind not in FAMILIES:
-        no_test = f"no test shows that {kind} models give the same results packed"
-        reason = UNPACKABLE.get(kind, no_test)
+    if model_type not in FAMILIES:
+        no_test = f"no test shows that {model_type} models give the same results packed"
+        reason = UNPACKABLE.get(model_type, no_test)
     elif family_of(model) is None:
-        reason = f"{type(model).__name__} is not the {kind} model that transformers has"
-    elif family.packs == "forward":
-        reason = deberta.why_not(model)
-    elif not (family.packs and model.is_backend_compatible()):
-        reason = f"{kind} models compute attention themselves, not through the attention interface"
+        reason = f"{type(model).__name__} is not the {model_type} model that transformers has"
+    elif family.packing == "forward":
+        reason = deberta.unsupported_reason(model)
+    elif not (family.packing and model.is_backend_compatible()):
+        reason = f"{model_type} models do not use transformers' attention interface"
     elif getattr(model.config, "is_decoder", False):
         reason = "the model is configured as a decoder"
     if reason and batching == "packed":

@@ -1,4 +1,4 @@
-"""Model families: what their modelling code wants, and how far up each of their weights lies."""
+"""Model families: what their modeling code supports, and the depth of each of their weights."""
 
 from __future__ import annotations
 
@@ -9,22 +9,24 @@ from typing import Any, Literal
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """What the Encoder must know about a model type.
+    """What the ``Encoder`` must know about a model type.
 
-    ``packs``: what lets it run on a packed row: its attention goes through transformers'
-    ``"interface"``, or we have a ``"forward"`` of our own for it. ``positions``: where position
-    ids begin, 0 or behind the padding id (RoBERTa); None lets the model count for itself.
-    ``segments``: takes segment ids. ``half``: its code runs in half precision under autocast (ours
-    always does).
+    Attributes:
+        packing: How it runs on a packed row: its attention goes through transformers'
+            ``"interface"``, or ``models.deberta`` has a ``"forward"`` for it. None: padded rows.
+        positions: The first position id, 0 or the one after the padding id (RoBERTa); None leaves
+            positions to the model.
+        segments: Whether it takes segment ids.
+        half_precision: Whether its code runs in half precision under autocast (packed rows do).
     """
 
-    packs: Literal["interface", "forward"] | None = "interface"
-    positions: Literal["zero", "behind padding"] | None = "zero"
+    packing: Literal["interface", "forward"] | None = "interface"
+    positions: Literal["from zero", "after padding"] | None = "from zero"
     segments: bool = True
-    half: bool = True
+    half_precision: bool = True
 
 
-_ROBERTA = Family(positions="behind padding")
+_ROBERTA = Family(positions="after padding")
 
 FAMILIES: dict[str, Family] = {
     "bert": Family(),
@@ -43,28 +45,27 @@ FAMILIES: dict[str, Family] = {
     "data2vec-text": _ROBERTA,
     "roberta-prelayernorm": _ROBERTA,
     # DeBERTa (not v2) masks with the least float32, which bfloat16 cannot hold.
-    "deberta": Family(packs="forward", half=False),
-    "deberta-v2": Family(packs="forward"),
-    "mpnet": Family(packs=None, positions="behind padding", segments=False),
+    "deberta": Family(packing="forward", half_precision=False),
+    "deberta-v2": Family(packing="forward"),
+    "mpnet": Family(packing=None, positions="after padding", segments=False),
 }
-"""Model types (``config.model_type``) with a parity test. Any other is padded, and counts its
-positions itself."""
+"""Model types (``config.model_type``) with a parity test. Others run on padded rows."""
 
 UNPACKABLE: dict[str, str] = {
     "mobilebert": "mobilebert models read the embeddings left and right of each token, which in a "
-    "packed row are those of other sequences",
-    "esm": "esm models scale the embeddings of a row by its share of masked tokens",
+    "packed row may belong to other sequences",
+    "esm": "esm models scale the embeddings of a row by its fraction of masked tokens",
 }
-"""Why model types without a row above could not be packed, where that is known."""
+"""Model types without a row above that cannot be packed, and why."""
 
 
 def family_of(model: Any) -> Family | None:
-    """The row of a model; None without one, and where the code is not transformers' own.
+    """Return the family of a model; None if it has no row or is not a class of transformers.
 
     Checkpoints of EuroBERT and Nomic bring code (--trust-remote-code) under the same model type.
     """
-    own = type(model).__module__.startswith("transformers.")
-    return FAMILIES.get(model.config.model_type) if own else None
+    is_library_class = type(model).__module__.startswith("transformers.")
+    return FAMILIES.get(model.config.model_type) if is_library_class else None
 
 
 _EMBEDDINGS = re.compile(
@@ -73,16 +74,16 @@ _EMBEDDINGS = re.compile(
 )
 _LAYER = re.compile(r"((encoder|transformer)\.)?(layers?|albert_layer_groups)\.(?P<number>\d+)\.")
 _EXCEPTIONS = {
-    ("deberta-v2", "encoder.LayerNorm"): 0,  # normalises the relative position embeddings
+    ("deberta-v2", "encoder.LayerNorm"): 0,  # normalizes the relative position embeddings
     ("deberta-v2", "encoder.conv"): 1,  # a convolution beside the first layer (xlarge)
     ("deberta", "encoder.LayerNorm"): 0,
 }
 
 
 def depth_in_family(model_type: str, parameter_name: str) -> int | None:
-    """How far up a parameter of a base model lies: 0 embeddings, n the n-th layer, None above.
+    """Return the depth of a base model's parameter: 0 embeddings, n the n-th layer, None above.
 
-    ALBERT's groups of shared layers count once each.
+    Each group of ALBERT's shared layers counts once.
     """
     for (kind, prefix), depth in _EXCEPTIONS.items():
         if kind == model_type and parameter_name.startswith(prefix + "."):

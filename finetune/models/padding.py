@@ -1,33 +1,34 @@
-"""Padded rows, for models that cannot take a packed one: in groups of near-equal length.
+"""Padded rows for models that cannot run on a packed row, in groups of near-equal length.
 
-A batch of random lengths padded to its longest sequence computes mostly padding where lengths
-differ; cut into groups by length it computes at most a sixth more than it has, and gives the same
-numbers.
+A random batch padded to its longest sequence would compute mostly padding; groups by length give
+the same numbers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from finetune.models.packing import near_equal
+from finetune.models.packing import group_by_length
 from finetune.runtime.transfer import to_device
 from finetune.types import Batch
 
 MAX_WASTE = 0.15
-"""Padding that a group may add to its sequences, as a share of their tokens."""
+"""Padding in a group as a fraction of its tokens, on the CPU."""
 MAX_WASTE_ON_DEVICE = 1.0
-"""Padding of a group as a share of its tokens where starting a forward pass costs more than
-computing padding: on a GPU."""
+"""The same on a GPU, where starting a forward pass costs more than computing padding."""
 
 
 class LengthGroup(NamedTuple):
-    """Some sequences of a batch, as a batch of their own (without words and targets), and where
-    they are in the whole: ``sequences`` [N of the group], ``tokens`` [T of the group]."""
+    """A part of a batch, as a batch without words and targets.
+
+    ``sequences`` and ``tokens`` are the indices of its sequences and tokens in the whole batch.
+    """
 
     batch: Batch
     sequences: Tensor
@@ -35,44 +36,42 @@ class LengthGroup(NamedTuple):
 
 
 def length_groups(batch: Batch) -> Iterator[LengthGroup]:
-    """The sequences of a batch in groups of near-equal length."""
+    """Yield the sequences of a batch in groups of near-equal length."""
     device = batch.input_ids.device
     waste = MAX_WASTE if device.type == "cpu" else MAX_WASTE_ON_DEVICE
-    groups = list(near_equal(batch.lengths, waste))
+    groups = list(group_by_length(batch.lengths, waste))
     if len(groups) == 1:
         sizes = len(batch.lengths), len(batch.input_ids)
         yield LengthGroup(batch, *(torch.arange(size, device=device) for size in sizes))
         return
-    starts = [0]
-    for length in batch.lengths:
-        starts.append(starts[-1] + length)
+    starts = [0, *accumulate(batch.lengths)]
     for members in groups:
         lengths = tuple(batch.lengths[member] for member in members)
-        rows = torch.cat([torch.arange(starts[m], starts[m] + batch.lengths[m]) for m in members])
-        places = to_device(rows, device)
+        rows = torch.cat([torch.arange(starts[m], starts[m + 1]) for m in members])
+        tokens = to_device(rows, device)
         segments = batch.segment_ids
         bounds = torch.tensor([0, *lengths]).cumsum(0)
         part = replace(
             batch,
-            input_ids=batch.input_ids[places],
-            position_ids=batch.position_ids[places],
-            segment_ids=None if segments is None else segments[places],
+            input_ids=batch.input_ids[tokens],
+            position_ids=batch.position_ids[tokens],
+            segment_ids=None if segments is None else segments[tokens],
             cu_seqlens=to_device(bounds.int(), device),
             lengths=lengths,
             targets={},
         )
-        yield LengthGroup(part, to_device(torch.tensor(members), device), places)
+        yield LengthGroup(part, to_device(torch.tensor(members), device), tokens)
 
 
-def in_order(parts: Sequence[Tensor], places: Sequence[Tensor]) -> Tensor:
-    """Rows of all groups in the order of the whole batch: ``places`` says where each part's lie."""
+def restore_order(parts: Sequence[Tensor], indices: Sequence[Tensor]) -> Tensor:
+    """Join rows of all groups in the order of the whole batch, given their indices in it."""
     if len(parts) == 1:
         return parts[0]
-    return torch.cat(list(parts)).index_select(0, torch.cat(list(places)).argsort())
+    return torch.cat(list(parts)).index_select(0, torch.cat(list(indices)).argsort())
 
 
-def flat_places(batch: Batch) -> Tensor:
-    """Where each token lies in N padded rows laid end to end: [T]."""
+def padded_index(batch: Batch) -> Tensor:
+    """Return the index of each token among N padded rows laid end to end: [T]."""
     rows = torch.arange(len(batch.lengths), device=batch.input_ids.device) * batch.max_seqlen
     lengths = batch.cu_seqlens.diff()
     return (
@@ -81,12 +80,12 @@ def flat_places(batch: Batch) -> Tensor:
     )
 
 
-def flat(padded: Tensor, batch: Batch) -> Tensor:
-    """The rows of real tokens: [N, longest, X] -> [T, X]."""
-    return padded.flatten(0, 1).index_select(0, flat_places(batch))
+def unpad(padded: Tensor, batch: Batch) -> Tensor:
+    """Select the rows of real tokens: [N, longest, X] -> [T, X]."""
+    return padded.flatten(0, 1).index_select(0, padded_index(batch))
 
 
-def in_rows(values: Tensor, place: Tensor, shape: tuple[int, int], empty: int) -> Tensor:
-    """Flat values [T] in padded rows [N, longest], the rest filled with ``empty``."""
-    padded = values.new_full((shape[0] * shape[1],), empty)
-    return padded.index_copy(0, place, values).view(shape)
+def pad_rows(values: Tensor, index: Tensor, shape: tuple[int, int], fill: int) -> Tensor:
+    """Put flat values [T] into padded rows of ``shape`` [N, longest], filled with ``fill``."""
+    padded = values.new_full((shape[0] * shape[1],), fill)
+    return padded.index_copy(0, index, values).view(shape)

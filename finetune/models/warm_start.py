@@ -1,9 +1,8 @@
-"""Start from another training (``--init-from``): its encoder, and its head where that fits.
+"""Warm start (``--init-from``): begin with the encoder of a trained model, and its head if it fits.
 
-First an intermediate task with much data, then the one with little: Phang et al. (2018), "Sentence
-encoders on STILTs". What was trained can be any model of ours, those with a class of their own
-too, or any encoder of the hub. A checkpoint in plain form is written for the new labels, and a
-fresh model begins with it as with any other.
+First train on an intermediate task with much data, then on the task with little: Phang et al.
+(2018), "Sentence encoders on STILTs". The trained model is any model of this toolkit or any encoder
+on the hub. ``WarmStart`` writes a plain checkpoint with the new labels, and a new model loads it.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoConfig, AutoModel
+from transformers import AutoConfig, AutoModel, PreTrainedModel
 
 from finetune.config.tasks import TrainConfig
 from finetune.models.heads.crf_tagger import CrfTagger
@@ -27,115 +26,121 @@ from finetune.models.heads.token_classification import TokenTagger
 from finetune.models.loading import load_config, load_weights, quiet
 from finetune.types import UserError
 
-_INNER = {"crf-tagger": "tagger", "span-ner": "encoder"}
-"""Model types of our own, and where their configuration holds that of the model inside."""
-_SAME = ("model_type", "hidden_size", "num_hidden_layers", "vocab_size")
-"""What two configurations of one architecture agree in."""
-
-
-@dataclass(frozen=True)
-class Initial:
-    """A trained model to begin with.
-
-    ``source`` is its folder or hub id, ``config`` the Hugging Face configuration of its encoder,
-    ``labels`` are the new ones. ``rows`` are the classes of the old head that the new labels were;
-    None where the head will be fresh.
-    """
-
-    name: str
-    source: str
-    config: Any
-    own_type: str | None
-    labels: tuple[str, ...]
-    rows: tuple[int, ...] | None
-    head_class: type[PretrainedHead] | None
-    where: dict[str, Any]
-
-    @property
-    def note(self) -> str:
-        """What is taken, in a line."""
-        commit = getattr(self.config, "_commit_hash", None)
-        named = f"{self.name}{f' (commit {commit})' if commit else ''}"
-        if self.rows is None:
-            return f"encoder from {named}; head fresh"
-        return f"encoder and head from {named}; classes by name: {', '.join(self.labels)}"
-
-    @contextlib.contextmanager
-    def checkpoint(self) -> Iterator[str]:
-        """A folder, while the block runs, with the encoder alone, or with a head for the labels."""
-        with tempfile.TemporaryDirectory(prefix="finetune-", ignore_cleanup_errors=True) as folder:
-            self._write(folder)
-            yield folder
-
-    def _write(self, folder: str) -> None:
-        if self.rows is not None:
-            head = self._old_head()
-            select_classes(head.model, self.rows, self.labels)
-            head.save_pretrained(folder)
-        elif self.own_type is None:
-            model = load_weights(AutoModel, self.source, self.config, **self.where)
-            with quiet():
-                model.save_pretrained(folder)
-        else:
-            own = SpanNer if self.own_type == "span-ner" else CrfTagger
-            encoder = own.from_pretrained(self.source).encoder
-            with quiet():
-                encoder.model.save_pretrained(folder)
-
-    def _old_head(self) -> Any:
-        if self.own_type == "crf-tagger":
-            return CrfTagger.from_pretrained(self.source).tagger
-        assert self.head_class is not None
-        return self.head_class.from_pretrained(self.source, labels=None, **self.where)
-
-
-def find_initial(
-    config: TrainConfig, task: str, labels: Sequence[str], problem: str | None
-) -> Initial:
-    """What ``config.init_from`` names and what of it is taken, from its configuration alone.
-
-    Raises ValueError where there is no model under that name, and where --model asks for another
-    architecture.
-    """
-    source, own_type, inner, where = _found(config)
-    if config.model is not None:
-        _check_model(config, inner, Path(source))
-    head_class = _HEADS.get(task)
-    old = _old_labels(inner, own_type, head_class, problem)
-    rows = _rows(old, labels)
-    name = str(config.init_from)
-    return Initial(name, source, inner, own_type, tuple(labels), rows, head_class, where)
-
-
-def _found(config: TrainConfig) -> tuple[str, str | None, Any, dict[str, Any]]:
-    """The folder or hub id to begin with, its model type if that is ours, the configuration of its
-    encoder, and how it is loaded."""
-    name = str(config.init_from)
-    source = _model_in(name)
-    content = _content(Path(source))
-    own_type = content["model_type"] if content.get("model_type") in _INNER else None
-    where = {
-        "revision": None if Path(source).is_dir() else config.revision,
-        "trust_remote_code": config.trust_remote_code,
-    }
-    if own_type:
-        return source, own_type, AutoConfig.for_model(**content[_INNER[own_type]]), where
-    try:
-        return source, None, load_config(source, **where), where
-    except ValueError as error:
-        raise UserError(f"--init-from {name}: {error}") from error
-
-
+_INNER_CONFIGS = {"crf-tagger": "tagger", "span-ner": "encoder"}
+"""The model types of our classes, and the setting that holds the inner configuration."""
 _HEADS: dict[str, type[PretrainedHead]] = {
     "classify": SequenceClassifier,
     "nli": SequenceClassifier,
     "tag": TokenTagger,
 }
-"""The tasks whose heads can be taken over, label by label."""
+"""The tasks whose heads can be reused, label by label."""
+_ARCHITECTURE = ("model_type", "hidden_size", "num_hidden_layers", "vocab_size")
+"""Settings in which configurations of one architecture agree."""
 
 
-def _model_in(name: str) -> str:
-    """The folder that holds the model: the one named or its ``best``; else the name itself."""
+@dataclass(frozen=True)
+class WarmStart:
+    """A trained model to begin with.
+
+    Attributes:
+        name: The value of ``--init-from``.
+        source: Folder or hub id of the model.
+        config: The Hugging Face configuration of its encoder.
+        custom_type: Its model type if that is one of ours, else None.
+        labels: The labels of the new task.
+        rows: The class of each new label in the old head; None if the head will be new.
+        head_class: The class of the old head, if it can be reused.
+        options: ``revision`` and ``trust_remote_code`` for loading.
+    """
+
+    name: str
+    source: str
+    config: Any
+    custom_type: str | None
+    labels: tuple[str, ...]
+    rows: tuple[int, ...] | None
+    head_class: type[PretrainedHead] | None
+    options: dict[str, Any]
+
+    @property
+    def note(self) -> str:
+        """One line on what is reused."""
+        commit = getattr(self.config, "_commit_hash", None)
+        name = f"{self.name}{f' (commit {commit})' if commit else ''}"
+        if self.rows is None:
+            return f"encoder from {name}; new head"
+        return f"encoder and head from {name}; classes by name: {', '.join(self.labels)}"
+
+    @contextlib.contextmanager
+    def checkpoint(self) -> Iterator[str]:
+        """Yield a temporary folder with the encoder, and a head for the labels if it is reused."""
+        with tempfile.TemporaryDirectory(prefix="finetune-", ignore_cleanup_errors=True) as folder:
+            with quiet():
+                self._model().save_pretrained(folder)
+            yield folder
+
+    def _model(self) -> PreTrainedModel:
+        if self.rows is not None:
+            model = self._head().model
+            select_classes(model, self.rows, self.labels)
+            return model
+        if self.custom_type is None:
+            return load_weights(AutoModel, self.source, self.config, **self.options)
+        custom_class = SpanNer if self.custom_type == "span-ner" else CrfTagger
+        return custom_class.from_pretrained(self.source).encoder.model
+
+    def _head(self) -> PretrainedHead:
+        if self.custom_type == "crf-tagger":
+            return CrfTagger.from_pretrained(self.source).tagger
+        assert self.head_class is not None
+        return self.head_class.from_pretrained(self.source, labels=None, **self.options)
+
+
+def find_warm_start(
+    config: TrainConfig, task: str, labels: Sequence[str], problem: str | None
+) -> WarmStart:
+    """Find the model of ``config.init_from`` and decide what is reused, from configurations alone.
+
+    Args:
+        config: The settings of the run.
+        task: The name of its task.
+        labels: The labels of its data.
+        problem: What a classifier predicts (a key of ``PROBLEM_TYPES``).
+
+    Raises:
+        UserError: If there is no such model, or ``--model`` has another architecture.
+    """
+    source, custom_type, inner, options = _find_model(config)
+    if config.model is not None:
+        _check_model(config, inner, Path(source))
+    head_class = _HEADS.get(task)
+    old_labels = _reusable_labels(inner, custom_type, head_class, problem)
+    rows = _matching_rows(old_labels, labels)
+    name = str(config.init_from)
+    return WarmStart(name, source, inner, custom_type, tuple(labels), rows, head_class, options)
+
+
+def _find_model(config: TrainConfig) -> tuple[str, str | None, Any, dict[str, Any]]:
+    """Return folder or hub id, our model type if any, encoder configuration and loading options."""
+    name = str(config.init_from)
+    source = _model_folder(name)
+    content = _read_json(Path(source) / "config.json")
+    options = {
+        "revision": None if Path(source).is_dir() else config.revision,
+        "trust_remote_code": config.trust_remote_code,
+    }
+    custom_type = content.get("model_type")
+    if custom_type in _INNER_CONFIGS:
+        inner = content[_INNER_CONFIGS[custom_type]]
+        return source, custom_type, AutoConfig.for_model(**inner), options
+    try:
+        return source, None, load_config(source, **options), options
+    except UserError as error:
+        raise UserError(f"--init-from {name}: {error}") from error
+
+
+def _model_folder(name: str) -> str:
+    """Return the folder of the model: ``name`` or its ``best``; else the name as a hub id."""
     folder = Path(name)
     if not folder.exists():
         if name.startswith((".", "/", "~", "runs/")) or name.count("/") > 1:
@@ -145,63 +150,71 @@ def _model_in(name: str) -> str:
             )
         return name
     for candidate in (folder / "best", folder):
-        if "model_type" in _content(candidate):
+        if "model_type" in _read_json(candidate / "config.json"):
             return str(candidate)
-    inside = sorted(path.parent for path in folder.glob("*/best"))
-    hint = f" It holds several runs: name one, such as {inside[0]}." if inside else ""
+    runs = sorted(path.parent for path in folder.glob("*/best"))
+    hint = f" It holds several runs: name one, such as {runs[0]}." if runs else ""
     raise UserError(
         f"--init-from {name}: there is no model in it or in its best/: name a run folder with a "
         f"finished evaluation, a saved model or a hub id.{hint}"
     )
 
 
-def _content(folder: Path) -> dict[str, Any]:
-    """The configuration file of a folder; empty where there is none, or none that can be read."""
-    with contextlib.suppress(OSError, ValueError):
-        content = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        return content if isinstance(content, dict) else {}
-    return {}
+def _read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object; empty if there is no such file."""
+    if not path.is_file():
+        return {}
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise UserError(
+            f"{path} is not valid JSON ({error}): restore it, or train again."
+        ) from error
+    return content if isinstance(content, dict) else {}
 
 
 def _check_model(config: TrainConfig, inner: Any, source: Path) -> None:
-    """Refuse a --model of another architecture than the model to begin with."""
-    origin: Any = None
-    with contextlib.suppress(OSError, ValueError, KeyError):
-        origin = json.loads((source / "finetune.json").read_text("utf-8"))["config"]["model"]
+    """Raise if ``--model`` has another architecture than the warm start."""
+    origin = _read_json(source / "finetune.json").get("config", {}).get("model")
     if config.model in (origin, config.init_from):
         return
-    asked = load_config(
+    requested = load_config(
         config.model, revision=config.revision, trust_remote_code=config.trust_remote_code
     )
-    for name in _SAME:
-        one, other = getattr(asked, name, None), getattr(inner, name, None)
-        if one != other:
+    for name in _ARCHITECTURE:
+        value, inner_value = getattr(requested, name, None), getattr(inner, name, None)
+        if value != inner_value:
             raise UserError(
-                f"--model {config.model} has {name} {one}, but --init-from {config.init_from} has "
-                f"{other}: leave --model out."
+                f"--model {config.model} has {name} {value}, but --init-from {config.init_from} "
+                f"has {inner_value}: leave --model out."
             )
 
 
-def _old_labels(
-    inner: Any, own_type: str | None, head_class: Any, problem: str | None
-) -> list[str] | None:
-    """The labels of the old head where it is of the kind that is wanted, else None."""
+def _reusable_labels(
+    inner: Any,
+    custom_type: str | None,
+    head_class: type[PretrainedHead] | None,
+    problem: str | None,
+) -> list[str]:
+    """Return the labels of the old head if it is of the kind that the task needs, else none."""
     if head_class is None:
-        return None
-    names = [inner.id2label[index] for index in range(len(inner.id2label))]
+        return []
+    labels = [inner.id2label[index] for index in range(len(inner.id2label))]
+    architectures = inner.architectures or ()
     if head_class is TokenTagger:
-        tags = any(n.endswith("ForTokenClassification") for n in inner.architectures or ())
-        return names if tags or own_type == "crf-tagger" else None
-    if not any(n.endswith("ForSequenceClassification") for n in inner.architectures or ()):
-        return None
-    before = inner.problem_type or PROBLEM_TYPES["regression" if len(names) == 1 else "single"]
-    return names if before == PROBLEM_TYPES[problem or "single"] else None
+        is_tagger = any(name.endswith("ForTokenClassification") for name in architectures)
+        return labels if is_tagger or custom_type == "crf-tagger" else []
+    if not any(name.endswith("ForSequenceClassification") for name in architectures):
+        return []
+    default = PROBLEM_TYPES["regression" if len(labels) == 1 else "single"]
+    same = (inner.problem_type or default) == PROBLEM_TYPES[problem or "single"]
+    return labels if same else []
 
 
-def _rows(old: Sequence[str] | None, new: Sequence[str]) -> tuple[int, ...] | None:
-    """The old class of each new label; None unless all of them are among the old ones."""
-    lowered = [name.lower() for name in old or ()]
-    wanted = [name.lower() for name in new]
-    if len(set(lowered)) < len(lowered) or not set(wanted) <= set(lowered):
+def _matching_rows(old: Sequence[str], new: Sequence[str]) -> tuple[int, ...] | None:
+    """Return the old class of each new label; None unless all are among the old labels."""
+    old = [label.lower() for label in old]
+    new = [label.lower() for label in new]
+    if len(set(old)) < len(old) or not set(new) <= set(old):
         return None
-    return tuple(lowered.index(name) for name in wanted)
+    return tuple(old.index(label) for label in new)

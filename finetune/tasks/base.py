@@ -17,7 +17,7 @@ from finetune.config.tasks import CONFIGS, TrainConfig, from_settings, settings
 from finetune.data import Dataset, fingerprint, hold_out
 from finetune.models.families import FAMILIES
 from finetune.models.loading import load_config
-from finetune.models.warm_start import Initial, find_initial
+from finetune.models.warm_start import WarmStart, find_warm_start
 from finetune.preprocessing.encodings import SEQUENCES, Encoded, Encodings, Ragged
 from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.tasks import TASK_FILE
@@ -64,7 +64,7 @@ class BaseTask(ABC):
         self.data = data
         self.notes: list[str] = list(data.notes) if data else []
         self.fingerprint = data.fingerprint if data else ""
-        self.initial: Initial | None = None
+        self.warm_start: WarmStart | None = None
         self.num_cut = 0
         """Texts or words cut to fit since the count was last set to 0."""
         self.num_alone = 0
@@ -81,16 +81,16 @@ class BaseTask(ABC):
             )
         labels, extra = cls.derive(config, data)
         data = hold_out(data)
-        initial = None
+        warm_start = None
         if config.init_from is not None:
-            initial = find_initial(config, cls.name, labels, extra.get("problem"))
-        tokenizer = _tokenizer(config, initial, cls.words)
-        limit = model_limit(_encoder_config(config, initial))
+            warm_start = find_warm_start(config, cls.name, labels, extra.get("problem"))
+        tokenizer = _tokenizer(config, warm_start, cls.words)
+        limit = model_limit(_encoder_config(config, warm_start))
         max_length = tokenizer.max_length(limit, config.max_length)
         if config.limit is not None:
             data = _limited(data, config.limit)
         task = cls(config, tokenizer, labels, max_length=max_length, extra=extra, data=data)
-        task.begin_with(initial)
+        task.start_from(warm_start)
         return task
 
     def on(self, data: Dataset) -> Self:
@@ -103,29 +103,29 @@ class BaseTask(ABC):
             extra=copy.deepcopy(self.extra),
             data=data,
         )
-        other.begin_with(self.initial)
+        other.start_from(self.warm_start)
         return other
 
-    def begin_with(self, initial: Initial | None) -> None:
+    def start_from(self, warm_start: WarmStart | None) -> None:
         """Let fresh models begin with a trained one in place of the configured encoder."""
-        self.initial = initial
-        if initial is not None:
-            self.notes.append(initial.note)
+        self.warm_start = warm_start
+        if warm_start is not None:
+            self.notes.append(warm_start.note)
 
     @contextlib.contextmanager
     def beginning(self) -> Iterator[dict[str, Any]]:
         """Where the weights of a fresh model are, while the block runs: ``name``, ``revision`` and
         whether its own code may run."""
         trusted = {"trust_remote_code": self.config.trust_remote_code}
-        if self.initial is None:
+        if self.warm_start is None:
             yield {"name": self.config.model, "revision": self.config.revision, **trusted}
             return
-        with self.initial.checkpoint() as folder:
+        with self.warm_start.checkpoint() as folder:
             yield {"name": folder, "revision": None, **trusted}
 
     def encoder_config(self) -> Any:
         """The Hugging Face configuration of the encoder of fresh models."""
-        return _encoder_config(self.config, self.initial)
+        return _encoder_config(self.config, self.warm_start)
 
     @classmethod
     def from_folder(cls, folder: Path, content: dict[str, Any]) -> Self:
@@ -264,10 +264,10 @@ def without_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _tokenizer(config: TrainConfig, initial: Initial | None, words: bool) -> SubwordTokenizer:
+def _tokenizer(config: TrainConfig, warm_start: WarmStart | None, words: bool) -> SubwordTokenizer:
     """The encoder's, or that of the model to begin with."""
-    if initial is not None:
-        return SubwordTokenizer.saved(initial.source, words=words, **initial.where)
+    if warm_start is not None:
+        return SubwordTokenizer.saved(warm_start.source, words=words, **warm_start.options)
     return SubwordTokenizer.from_pretrained(
         config.model,
         words=words,
@@ -276,9 +276,9 @@ def _tokenizer(config: TrainConfig, initial: Initial | None, words: bool) -> Sub
     )
 
 
-def _encoder_config(config: TrainConfig, initial: Initial | None) -> Any:
-    if initial is not None:
-        return initial.config
+def _encoder_config(config: TrainConfig, warm_start: WarmStart | None) -> Any:
+    if warm_start is not None:
+        return warm_start.config
     return load_config(
         config.model, revision=config.revision, trust_remote_code=config.trust_remote_code
     )
@@ -288,8 +288,8 @@ def model_limit(model: Any) -> int | None:
     """How many tokens a model has positions for, by its configuration."""
     limit = getattr(model, "max_position_embeddings", None)
     family = FAMILIES.get(model.model_type)
-    behind = family is not None and family.positions == "behind padding"
-    return limit - model.pad_token_id - 1 if limit is not None and behind else limit
+    after_padding = family is not None and family.positions == "after padding"
+    return limit - model.pad_token_id - 1 if limit is not None and after_padding else limit
 
 
 def _limited(data: Dataset, limit: int) -> Dataset:

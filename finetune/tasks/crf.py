@@ -22,7 +22,7 @@ from finetune.models.heads.crf import (
     log_partition,
     marginals,
     path_score,
-    restricted,
+    restrict,
 )
 from finetune.preprocessing.encodings import Ragged
 from finetune.types import IGNORED, Batch, Partial
@@ -70,7 +70,7 @@ def chain_loss(scores: CrfScores, batch: Batch) -> tuple[Tensor, Tensor]:
     if allowed is None:
         gold = path_score(scores, tags, *layout)
     else:
-        gold = log_partition(restricted(scores, allowed), *layout)
+        gold = log_partition(restrict(scores, allowed), *layout)
     return (log_partition(scores, *layout) - gold).sum(), (tags != IGNORED).sum()
 
 

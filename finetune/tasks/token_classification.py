@@ -185,7 +185,7 @@ class TokenClassificationTask(WordTask):
         pieces = "all" if self.all_pieces else "first"
         if name is not None:
             return TokenTagger.from_pretrained(
-                str(name), labels=None, batching=config.batching, pieces=pieces
+                str(name), labels=None, batching=config.batching, subwords=pieces
             )
         with self.beginning() as where:
             fresh: dict[str, Any] = {
@@ -193,7 +193,7 @@ class TokenClassificationTask(WordTask):
             }  # fmt: skip
             if config.crf:
                 return CrfTagger.from_encoder(scheme=self.scheme, **fresh)
-            return TokenTagger.from_pretrained(pieces=pieces, **fresh)
+            return TokenTagger.from_pretrained(subwords=pieces, **fresh)
 
     def loss(
         self, logits: torch.Tensor | CrfScores, batch: Batch

@@ -122,7 +122,7 @@ class _Run:
         self.head = self.task.head(last) if resuming else head or self.task.head()
         self.head.encoder.freeze(self.config.freeze)
         self.head.to(self.device)
-        if reason := self.head.encoder.reason:
+        if reason := self.head.encoder.padding_reason:
             self.reporter.say(f"sequences are padded, in groups of near-equal length: {reason}")
         read = self.data.read()
         restore.enter_context(same_modes(self.head))

@@ -12,8 +12,7 @@ from torch.nn import functional as F
 
 from finetune.models import attention
 from finetune.models.attention import attend
-from finetune.models.grouping import order_of
-from finetune.models.packing import MAX_WASTE, MULTIPLE, PackedLayout, near_equal, round_up
+from finetune.models.packing import MAX_WASTE, MULTIPLE, PackedLayout, group_by_length, round_up
 
 LAYER = nn.Module()
 
@@ -89,7 +88,7 @@ def test_queries_and_keys_of_a_wider_type_than_values() -> None:
 def test_groups_waste_little_and_cover_all(multiple: int) -> None:
     chance = random.Random(1)
     lengths = [chance.randint(1, 120) for _ in range(200)]
-    groups = list(near_equal(lengths, MAX_WASTE, multiple))
+    groups = list(group_by_length(lengths, MAX_WASTE, multiple))
     assert sorted(chain.from_iterable(groups)) == list(range(200))
     padded = tokens = 0
     for group in groups:
@@ -105,16 +104,16 @@ def test_groups_waste_little_and_cover_all(multiple: int) -> None:
 def test_rows_go_to_their_groups_and_back(heads_first: bool) -> None:
     lengths = [5, 0, 17, 16, 40, 1]
     layout, num_heads = layout_of(lengths), 3
-    order = order_of(layout, num_heads, heads_first)
-    assert order_of(layout, num_heads, heads_first) is order
+    order = layout.row_order(num_heads, heads_first)
+    assert layout.row_order(num_heads, heads_first) is order
     rows = torch.randn(sum(lengths), num_heads, 2, requires_grad=True)
-    there = order.there(rows)
-    assert torch.equal(order.again(there), rows.flatten(0, 1))
-    weight = torch.randn_like(there)
-    ((there * weight).sum() + order.again(there).square().sum()).backward()
-    assert torch.equal(rows.grad.flatten(0, 1), weight[order.back] + 2 * rows.flatten(0, 1))
+    grouped = order.to_groups(rows)
+    assert torch.equal(order.to_tokens(grouped), rows.flatten(0, 1))
+    weight = torch.randn_like(grouped)
+    ((grouped * weight).sum() + order.to_tokens(grouped).square().sum()).backward()
+    assert torch.equal(rows.grad.flatten(0, 1), weight[order.positions] + 2 * rows.flatten(0, 1))
     sequences = rows[:, 1].split(lengths)
-    for group, own in zip(layout.groups, there.split(order.sizes), strict=True):
+    for group, own in zip(layout.groups, grouped.split(order.sizes), strict=True):
         assert group.longest % MULTIPLE == 0
         shape = (num_heads, group.size) if heads_first else (group.size, num_heads)
         outer = own.view(*shape, group.longest, 2)
@@ -149,7 +148,7 @@ def test_refuses_what_would_mix_sequences() -> None:
 def test_kernel_call_fits_the_operator() -> None:
     """The CUDA operator's arguments and shapes, checked without a device (trap 5)."""
     query = torch.empty(12, 2, 16, dtype=torch.bfloat16, device="meta", requires_grad=True)
-    out = attention._kernel(query, query, query, layout_of([5, 7], "meta"), 0.1, 0.5, 3)
+    out = attention._flash(query, query, query, layout_of([5, 7], "meta"), 0.1, 0.5, 3)
     assert out.shape == query.shape
     assert out.requires_grad
 
@@ -163,7 +162,7 @@ def test_kernel_equals_groups(window: int | None) -> None:
         for _ in range(3)
     ]
     layout = layout_of(lengths, "cuda")
-    fast = attention._kernel(*rows, layout, 0.0, None, window)
+    fast = attention._flash(*rows, layout, 0.0, None, window)
     slow = attention._grouped(*[row.float() for row in rows], layout, 0.0, None, window)
     torch.testing.assert_close(fast.float(), slow, rtol=0, atol=2e-2)
     weight = torch.randn_like(slow)
@@ -207,7 +206,7 @@ def test_both_ways_to_compute_on_a_cpu(longest: int) -> None:
     out, _ = attend(LAYER, *rows, None, layout=layout_of(lengths))
     torch.testing.assert_close(out, expected, rtol=0, atol=1e-13)
     ordered = [row[0].transpose(0, 1) for row in rows]
-    for path in (attention._grouped, attention.attended):
+    for path in (attention._grouped, attention.attend_on_cpu):
         found = path(*ordered, layout_of(lengths), 0.0, None, None)
         torch.testing.assert_close(found, expected[0], rtol=0, atol=1e-13)
 

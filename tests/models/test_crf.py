@@ -19,7 +19,7 @@ from finetune.models.heads.crf import (
     log_partition,
     marginals,
     path_score,
-    restricted,
+    restrict,
 )
 
 CLOSE = {"rtol": 0, "atol": 1e-10}
@@ -148,7 +148,7 @@ def test_partial_annotation_is_the_sum_over_what_fits_it(case: Case, seed: int) 
         position += length
         fits = [s for p, s in table.items() if all(r[t] for r, t in zip(rows, p, strict=True))]
         expected.append(log_sum(fits))
-    scores = restricted(case.scores(), torch.tensor(allowed))
+    scores = restrict(case.scores(), torch.tensor(allowed))
     same(log_partition(scores, *case.layout), expected)
 
 

@@ -151,7 +151,7 @@ def test_groups_of_any_waste_give_the_same(family: str, max_waste: float) -> Non
     encoder, batch = Encoder(model), pack(encodings(model))
     inputs = encoder.packed_inputs(batch)
     inputs["layout"] = dataclasses.replace(inputs["layout"], max_waste=max_waste)
-    coarse = deberta.run(model, **inputs).last_hidden_state[0]
+    coarse = deberta.forward(model, **inputs).last_hidden_state[0]
     torch.testing.assert_close(coarse, encoder(batch), rtol=0, atol=CLOSE.get(family, 1e-12))
 
 
@@ -194,14 +194,14 @@ def test_what_is_not_covered_is_padded() -> None:
         """Some other forward."""
 
     model = Changed(tiny.config("deberta-v2"))
-    assert "Changed is not the deberta-v2 model" in Encoder(model).reason
+    assert "Changed is not the deberta-v2 model" in Encoder(model).padding_reason
     with pytest.raises(ValueError, match="--batching packed: Changed"):
         Encoder(model, "packed")
     repeated = tiny.model("deberta-v2")
     repeated.z_steps = 2
-    assert "more than once" in Encoder(repeated).reason
-    assert "p2p" in Encoder(tiny.model("deberta", pos_att_type=["c2p", "p2p"])).reason
-    assert "talking_head" in Encoder(tiny.model("deberta", talking_head=True)).reason
+    assert "more than once" in Encoder(repeated).padding_reason
+    assert "p2p" in Encoder(tiny.model("deberta", pos_att_type=["c2p", "p2p"])).padding_reason
+    assert "talking_head" in Encoder(tiny.model("deberta", talking_head=True)).padding_reason
 
 
 @pytest.mark.gpu

@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from finetune.models import attention, rounding
+from finetune.models import attention
 from finetune.models.encoder import Encoder
+from finetune.models.packing import MULTIPLE, needs_round_size, with_round_size
 from finetune.preprocessing.batching import micro_batches, pack
 from finetune.types import Batch, Encoding
 from tests import tiny
@@ -113,13 +114,13 @@ def test_a_round_number_of_tokens_changes_nothing(family: str, monkeypatch) -> N
     reference, made = Encoder(copy.deepcopy(model)), encodings(model)
     encoder, batch = Encoder(model), pack(made)
     expected = reference(batch)
-    assert len(batch.input_ids) % rounding.LEAST
+    assert len(batch.input_ids) % MULTIPLE
     sizes: set[int] = set()
     table = model.get_input_embeddings()
     table.register_forward_hook(lambda layer, inputs, out: sizes.add(out.shape[-2]))
-    monkeypatch.setattr("finetune.models.encoder.pays", lambda batch: True)
+    monkeypatch.setattr("finetune.models.encoder.needs_round_size", lambda batch: True)
     hidden = encoder(batch)
-    assert sizes == {-(-len(batch.input_ids) // rounding.LEAST) * rounding.LEAST}
+    assert sizes == {-(-len(batch.input_ids) // MULTIPLE) * MULTIPLE}
     torch.testing.assert_close(hidden, expected, rtol=0, atol=CLOSE.get(family, 1e-12))
     weight = torch.randn_like(expected)
     (hidden * weight).sum().backward()
@@ -129,11 +130,11 @@ def test_a_round_number_of_tokens_changes_nothing(family: str, monkeypatch) -> N
 
 def test_only_half_precision_on_the_cpu_is_rounded() -> None:
     batch = pack(encodings(tiny.model("bert")))
-    assert not rounding.pays(batch)
+    assert not needs_round_size(batch)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert rounding.pays(batch)
+        assert needs_round_size(batch)
         with torch.autocast("cpu", enabled=False):
-            assert not rounding.pays(batch)
+            assert not needs_round_size(batch)
 
 
 def test_numbers_of_tokens_are_rounded_by_few() -> None:
@@ -141,14 +142,14 @@ def test_numbers_of_tokens_are_rounded_by_few() -> None:
     sizes, lengths = set(), []
     for number in range(1, len(made)):
         batch = pack(made[:number])
-        larger = rounding.rounded(batch)
+        larger = with_round_size(batch)
         size, least = len(larger.input_ids), len(batch.input_ids)
-        assert 0 <= size - least < max(rounding.LEAST, least / 32) and sum(larger.lengths) == size
+        assert 0 <= size - least < max(MULTIPLE, least / 32) and sum(larger.lengths) == size
         assert int(larger.cu_seqlens[-1]) == size == len(larger.position_ids)
         sizes.add(size)
         lengths.append(least)
     assert len(sizes) <= 32 * 2 + max(lengths) / 16
-    short = rounding.rounded(pack(made[:1]), max_length=3)
+    short = with_round_size(pack(made[:1]), max_length=3)
     assert max(short.lengths[1:], default=0) < 3, "no longer than the positions of the model"
 
 
@@ -178,7 +179,7 @@ def test_plain_attention_on_a_packed_row_is_what_must_not_happen() -> None:
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
 @pytest.mark.parametrize("family", tiny.FAMILIES)
 def test_wrapping_changes_nothing_of_the_model(family: str, implementation: str) -> None:
-    """Traps 2: configuration, classes, identities and modes, also after an error inside."""
+    """Trap 2: configuration, classes, identities and modes, also after an error inside."""
     model = tiny.model(family)
     if family in tiny.PACKED and "deberta" not in family:
         model.set_attn_implementation(implementation)
@@ -223,7 +224,7 @@ def test_families_that_cannot_pack(family: str) -> None:
     model = tiny.model(family)
     encoder = Encoder(model)
     assert not encoder.packed
-    assert family in encoder.reason
+    assert family in encoder.padding_reason
     with pytest.raises(ValueError, match="--batching packed"):
         Encoder(model, "packed")
     with pytest.raises(ValueError, match="auto, packed or padded"):
@@ -234,7 +235,7 @@ def test_families_that_cannot_pack(family: str) -> None:
     ("kind", "changes", "part"),
     [
         ("mobilebert", {"intra_bottleneck_size": 32, "embedding_size": 16}, "left and right"),
-        ("esm", {"mask_token_id": 4, "max_position_embeddings": 70}, "share of masked tokens"),
+        ("esm", {"mask_token_id": 4, "max_position_embeddings": 70}, "fraction of masked tokens"),
     ],
 )
 def test_families_that_mix_the_tokens_of_a_row(kind: str, changes: dict, part: str) -> None:
@@ -246,7 +247,7 @@ def test_families_that_mix_the_tokens_of_a_row(kind: str, changes: dict, part: s
     )  # fmt: skip
     encoder = Encoder(AutoModel.from_config(config))
     assert not encoder.packed
-    assert encoder.reason.startswith(f"{kind} models") and part in encoder.reason
+    assert encoder.padding_reason.startswith(f"{kind} models") and part in encoder.padding_reason
 
 
 def test_padded_families_run_in_groups_of_near_equal_length(
@@ -279,7 +280,7 @@ def test_unlisted_family_is_padded() -> None:
     inputs = plain_inputs(model, made)
     expected = model(**inputs).last_hidden_state[inputs["attention_mask"].bool()]
     encoder = Encoder(model)
-    assert "rembert" in encoder.reason
+    assert "rembert" in encoder.padding_reason
     torch.testing.assert_close(encoder(pack(made)), expected, rtol=0, atol=1e-12)
 
 

@@ -17,7 +17,7 @@ from transformers import (
 )
 
 from finetune.models.heads.sequence_classification import SequenceClassifier
-from finetune.models.heads.token_classification import TokenTagger, piece_rows
+from finetune.models.heads.token_classification import TokenTagger, subword_rows
 from finetune.models.loading import ALIASES, resolve_model
 from finetune.preprocessing.batching import micro_batches, pack
 from finetune.types import Encoding
@@ -108,7 +108,7 @@ def test_code_of_a_checkpoint_runs_as_it_is() -> None:
     model.model = OwnBase(model.config).eval().double()
     reference = copy.deepcopy(model)
     head, made = SequenceClassifier(model), words_of(encodings(model))
-    assert "OwnBase is not the eurobert model" in head.encoder.reason
+    assert "OwnBase is not the eurobert model" in head.encoder.padding_reason
     assert_equal("sequence", head, reference, made, 1e-6)
     with pytest.raises(ValueError, match="--batching packed: OwnBase"):
         SequenceClassifier(model, "packed")
@@ -151,19 +151,19 @@ def test_micro_batches_add_up_to_the_whole(family: str, kind: str) -> None:
 def test_all_pieces_of_words() -> None:
     head, _, made = both("tagging", "roberta")
     batch = pack(made)
-    tagger = TokenTagger(head.model, pieces="all")
+    tagger = TokenTagger(head.model, subwords="all")
     logits = tagger(batch)
     rows = [
         row
         for start, length in zip(batch.words.tolist(), batch.word_lengths.tolist(), strict=True)
         for row in range(start, start + length)
     ]
-    assert piece_rows(batch).tolist() == rows
+    assert subword_rows(batch).tolist() == rows
     assert logits.shape == (sum(batch.word_lengths), 3)
     first = batch.word_lengths.cumsum(0) - batch.word_lengths
     torch.testing.assert_close(logits[first], head(batch))
     with pytest.raises(ValueError, match="first or all"):
-        TokenTagger(head.model, pieces="last")
+        TokenTagger(head.model, subwords="last")
 
 
 @pytest.mark.parametrize("kind", KINDS)

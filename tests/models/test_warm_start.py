@@ -103,7 +103,7 @@ def test_encoder_is_taken_and_the_head_is_fresh(
 ):
     old, made, new = begun(place, f"{family}-{before}", task, **more)
     assert_same_encoder(old, new)
-    assert made.notes[-1] == f"encoder from {place / 'runs' / f'{family}-{before}'}; head fresh"
+    assert made.notes[-1] == f"encoder from {place / 'runs' / f'{family}-{before}'}; new head"
     assert list(new.labels) == list(made.labels)
     kept = {tuple(value.shape): value for value in old.head_parameters().values()}
     for name, value in new.head_parameters().items():
@@ -191,7 +191,7 @@ def test_a_run_says_what_it_began_with(place: Path, tmp_path: Path):
     outcome = run("nli", "--init-from", before, "--data", place / "rte", "--steps", "2",
                   "--out", tmp_path / "run")  # fmt: skip
     assert outcome.code == 0, outcome.err
-    said = f"encoder from {before}; head fresh"
+    said = f"encoder from {before}; new head"
     assert said in outcome.err + outcome.out
     readme = (tmp_path / "run" / "README.md").read_text("utf-8")
     assert said in readme and f"# nli: {before} on" in readme

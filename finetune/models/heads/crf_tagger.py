@@ -1,8 +1,8 @@
-"""CrfTagger: a tagger of words with a linear-chain CRF on top, as a model of its own.
+"""CrfTagger: a token classification model with a linear-chain CRF, as a model class.
 
-No Hugging Face class has a CRF, so what is saved has a class and a configuration of its own, which
-embeds the whole configuration of the tagger inside: a saved folder needs nothing else to load.
-Importing this module makes ``AutoConfig`` and ``AutoModel`` know it.
+No Hugging Face class has a CRF, so this one has a class and a configuration, which embeds the whole
+configuration of the tagger inside. Importing this module registers them with ``AutoConfig`` and
+``AutoModel``.
 """
 
 from __future__ import annotations
@@ -18,18 +18,19 @@ from transformers import (
     PreTrainedModel,
 )
 
-from finetune.models.encoder import Batching, Encoder
+from finetune.models.encoder import Batching
 from finetune.models.heads.crf import CrfScores, LinearChainCrf
-from finetune.models.heads.custom import OwnModel
+from finetune.models.heads.custom import CustomModel
+from finetune.models.heads.pretrained import load_task_model
 from finetune.models.heads.token_classification import TokenTagger
 from finetune.types import Batch, LabelSet, UserError
 
 
 class CrfTaggerConfig(PreTrainedConfig):
-    """What a CrfTagger is made of: a token classification model, and the scheme of its tags.
+    """The configuration of a ``CrfTagger``.
 
-    ``tagger`` is the whole configuration of that model; ``id2label`` are the tags; ``scheme`` is
-    None where all transitions are legal.
+    ``tagger`` is the whole configuration of its token classification model; ``id2label`` are the
+    tags; ``scheme`` is their scheme, None if all transitions are legal.
     """
 
     model_type = "crf-tagger"
@@ -37,25 +38,43 @@ class CrfTaggerConfig(PreTrainedConfig):
     def __init__(
         self, tagger: dict[str, Any] | None = None, scheme: str | None = None, **more: Any
     ) -> None:
-        """Keep the parts; ``more`` is for the base class."""
+        """Set the parts; ``more`` is for the base class."""
         self.tagger = tagger
         self.scheme = scheme
         super().__init__(**more)
 
 
-class CrfTagger(OwnModel):
-    """Scores of C tags for each of W words, and of tags to begin, to end and to follow.
+class CrfTagger(CustomModel):
+    """A tagger whose tags depend on each other: emissions of words and scores of transitions.
 
-    ``tagger`` holds the Hugging Face model, ``crf`` the scores of transitions. Use ``from_encoder``
-    for one to train and ``from_pretrained`` (or ``AutoModel``'s) for a trained one.
+    Use ``from_encoder`` for a model to train and ``from_pretrained`` for a trained one. The
+    functions of ``finetune.models.heads.crf`` compute the loss and the best tags.
+
+    Args:
+        config: The configuration.
+        batching: How the ``Encoder`` batches sequences; the numbers are the same.
+        model: A token classification model to build on; None makes a fresh one.
+
+    Attributes:
+        tagger: The ``TokenTagger``, which computes emissions.
+        crf: The transition scores.
+        encoder: The ``Encoder`` inside.
+        labels: The tags, in the order of the classes.
+
+    Example:
+        >>> from finetune import CrfTagger, Encoding, pack
+        >>> tags, load = ["O", "B-PER", "I-PER"], CrfTagger.from_encoder
+        >>> model = load("roberta-base", labels=tags, scheme="BIO")  # doctest: +SKIP
+        >>> batch = pack([Encoding(0, [0, 713, 16, 2], word_starts=[1, 2, 3])])  # 2 words
+        >>> model(batch).emissions.shape  # doctest: +SKIP
+        torch.Size([2, 3])
     """
 
     config_class = CrfTaggerConfig
     base_model_prefix = ""
     own_learning_rates: ClassVar[Mapping[str, tuple[str, float]]] = {"crf": ("crf_lr", 0.05)}
-    """Parts whose learning rate has a setting of its own, and the rate where that is unset; they
-    do not decay (``training.optimizer.parameter_groups``). 0.05 because transitions start at 0: on
-    CoNLL-2003 it beat 0.01 and 0.001 after 126 steps, and equalled 0.01 after 375."""
+    """0.05 because transitions start at 0 and have few steps: on CoNLL-2003 it beat lower rates
+    after 126 steps, and equaled 0.01 after 375."""
 
     def __init__(
         self,
@@ -63,7 +82,6 @@ class CrfTagger(OwnModel):
         batching: Batching = "auto",
         model: PreTrainedModel | None = None,
     ) -> None:
-        """A CRF with all scores 0 over a fresh token classification model, or over ``model``."""
         super().__init__(config)
         if config.tagger is None:
             raise UserError(f"a {config.model_type} needs the configuration of its tagger")
@@ -71,6 +89,8 @@ class CrfTagger(OwnModel):
             inner = AutoConfig.for_model(**config.tagger)
             model = AutoModelForTokenClassification.from_config(inner)
         self.tagger = TokenTagger(model, batching)
+        self.__dict__["encoder"] = self.tagger.encoder
+        self.encoder_prefix = f"tagger.{self.tagger.encoder_prefix}"
         self.crf = LinearChainCrf(self.labels.names, config.scheme)
         self.post_init()
 
@@ -79,15 +99,24 @@ class CrfTagger(OwnModel):
         cls, name: str, *, labels: Sequence[str], scheme: str | None,
         revision: str | None = None, batching: Batching = "auto", trust_remote_code: bool = False,
     ) -> CrfTagger:  # fmt: skip
-        """A tagger to train, over a hub id, short name or folder, in float32.
+        """Make a tagger to train on a pretrained encoder, in float32.
 
-        ``labels`` are tags of ``scheme`` (None: all transitions are legal). Raises ValueError as
-        ``TokenTagger.from_pretrained`` does, and for models that bring their own code.
+        Args:
+            name: Hub id, short name (``roberta-base``, ``minilm``) or folder.
+            labels: The tags.
+            scheme: The scheme of the tags, such as ``"BIO"``; None makes all transitions legal.
+            revision: Branch, tag or commit on the hub.
+            batching: See the class.
+            trust_remote_code: Needed for no model that works here.
+
+        Raises:
+            UserError: If there is no such model, it is no encoder, its weights do not match, or it
+                comes with Python code.
         """
-        model = TokenTagger.from_pretrained(
-            name, labels=labels, revision=revision, batching="padded",
+        model = load_task_model(
+            TokenTagger.auto_class, name, labels=labels, revision=revision,
             trust_remote_code=trust_remote_code,
-        ).model  # fmt: skip
+        )  # fmt: skip
         if type(model).__module__.startswith("transformers_modules"):
             raise UserError(
                 f"model {name!r} runs its own Python code, which a tagger with a CRF cannot save: "
@@ -96,35 +125,17 @@ class CrfTagger(OwnModel):
         inner = model.config.to_dict()
         for stale in ("_name_or_path", "architectures"):  # those of the checkpoint
             inner.pop(stale, None)
-        labelled = {key: inner[key] for key in ("id2label", "label2id")}
-        return cls(CrfTaggerConfig(inner, scheme, **labelled), batching, model)
+        tags = {key: inner[key] for key in ("id2label", "label2id")}
+        return cls(CrfTaggerConfig(inner, scheme, **tags), batching, model)
 
     def forward(self, batch: Batch) -> CrfScores:
-        """Emissions [W, C] of the words of a batch, with the scores of transitions."""
+        """Return emissions [W, C] for the words of a batch, with the transition scores."""
         return self.crf(self.tagger(batch))
-
-    @property
-    def encoder(self) -> Encoder:
-        """The encoder inside, a view."""
-        return self.tagger.encoder
 
     @property
     def labels(self) -> LabelSet:
         """The tags, in the order of the classes."""
         return self.tagger.labels
-
-    @property
-    def revision(self) -> str | None:
-        """The commit of the hub model that was loaded; None for a local folder."""
-        return self.tagger.revision
-
-    def is_head(self, parameter_name: str) -> bool:
-        """Whether a parameter lies above the hidden states."""
-        return self.tagger.is_head(parameter_name.removeprefix("tagger."))
-
-    def depth_of(self, parameter_name: str) -> int:
-        """``Encoder.depth_of`` for a name of ``named_parameters()``: L+1 for all of the head."""
-        return self.tagger.depth_of(parameter_name.removeprefix("tagger."))
 
 
 AutoConfig.register(CrfTaggerConfig.model_type, CrfTaggerConfig, exist_ok=True)

@@ -1,10 +1,10 @@
-"""What the heads over Hugging Face's own task models share: loading, labels, saving."""
+"""PretrainedHead: the base of heads over Hugging Face's task models, with loading and labels."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -12,18 +12,19 @@ from transformers import PreTrainedModel
 
 from finetune.models.encoder import Batching, Encoder
 from finetune.models.families import family_of
+from finetune.models.heads.base import Head, labels_of
 from finetune.models.loading import load_config, load_weights, quiet
-from finetune.models.padding import flat, in_order, length_groups
+from finetune.models.padding import length_groups, restore_order, unpad
 from finetune.types import Batch, LabelSet, UserError
 
 Problem = Literal["single", "multi", "regression"]
 
-PROBLEM_TYPES: dict[str, str] = {
+PROBLEM_TYPES: dict[Problem, str] = {
     "single": "single_label_classification",
     "multi": "multi_label_classification",
     "regression": "regression",
 }
-"""What transformers calls each problem (``config.problem_type``)."""
+"""The name of each problem in transformers (``config.problem_type``)."""
 
 _DROPOUT_SETTINGS = {
     "albert": "classifier_dropout_prob",
@@ -31,80 +32,32 @@ _DROPOUT_SETTINGS = {
     "deberta": "cls_dropout",
     "deberta-v2": "cls_dropout",
 }
-"""What a model type calls the dropout before its classifier, where not ``classifier_dropout``."""
+"""The setting of the dropout before the classifier, if it is not ``classifier_dropout``."""
 
 
-class PretrainedHead(nn.Module):
+class PretrainedHead(Head):
     """A Hugging Face model with a task head, run on batches without padding.
 
-    ``model`` is the Hugging Face model and owns all weights, so that what is saved loads anywhere;
-    ``encoder`` is a view of its base model, not registered as a submodule of this one: each
-    weight has one name. ``known_type`` is the model type, empty where its code is not listed.
+    Attributes:
+        model: The Hugging Face model, which owns all weights: saved folders load anywhere.
+        known_type: The model type, or empty if the class of the model is not listed.
     """
 
     auto_class: ClassVar[Any]
-    head_lr_factor: ClassVar[float] = 1.0
-    """How many times the encoder's learning rate the head's is, where --head-lr is unset."""
-    own_learning_rates: ClassVar[Mapping[str, tuple[str, float]]] = {}
-    """Parts, by the first of their names, with a learning rate of their own: the setting that
-    says it, and the rate where that is unset."""
-    encoder: Encoder
 
     def __init__(self, model: PreTrainedModel, batching: Batching = "auto") -> None:
         """Wrap a Hugging Face model that has a head of the right kind."""
         super().__init__()
         self.model = model
         self.__dict__["encoder"] = Encoder(model.base_model, batching)
-        own = family_of(model.base_model) is not None
-        self.known_type: str = model.config.model_type if own else ""
-
-    @classmethod
-    def _load(
-        cls, name: str, *, labels: Sequence[str] | None, problem: Problem | None = None,
-        revision: str | None = None, batching: Batching = "auto",
-        trust_remote_code: bool = False, dropout: float | None = None,
-    ) -> Self:  # fmt: skip
-        where = {"revision": revision, "trust_remote_code": trust_remote_code}
-        config = load_config(name, **where)
-        before = dict(config.id2label)
-        if labels is not None:
-            _set_labels(config, LabelSet(labels))
-            if problem is not None:
-                config.problem_type = PROBLEM_TYPES[problem]
-        if dropout is not None:
-            setattr(config, _dropout_setting(config), dropout)
-        model = load_weights(cls.auto_class, name, config, new_head=labels is not None, **where)
-        _keep_classes(model, before)
-        return cls(model, batching)
+        self.encoder_prefix = f"model.{model.base_model_prefix}."
+        is_listed = family_of(model.base_model) is not None
+        self.known_type: str = model.config.model_type if is_listed else ""
 
     @property
     def labels(self) -> LabelSet:
         """The label names, in the order of the classes."""
-        names = self.model.config.id2label
-        return LabelSet(names[index] for index in range(len(names)))
-
-    @property
-    def revision(self) -> str | None:
-        """The commit of the hub model that was loaded; None for a local folder."""
-        return getattr(self.model.config, "_commit_hash", None)
-
-    def is_head(self, parameter_name: str) -> bool:
-        """Whether a parameter lies above the hidden states: a classifier, or a pooler under it."""
-        below = f"model.{self.model.base_model_prefix}."
-        inner = parameter_name.removeprefix(below)
-        return inner == parameter_name or inner.startswith("pooler.")
-
-    def head_parameters(self) -> dict[str, nn.Parameter]:
-        """The parameters above the hidden states, by their names in ``named_parameters()``."""
-        return {name: value for name, value in self.named_parameters() if self.is_head(name)}
-
-    def depth_of(self, parameter_name: str) -> int:
-        """``Encoder.depth_of`` for a name of ``named_parameters()``: L+1 for all of the head."""
-        if self.is_head(parameter_name):
-            return self.encoder.top_depth
-        return self.encoder.depth_of(
-            parameter_name.removeprefix(f"model.{self.model.base_model_prefix}.")
-        )
+        return labels_of(self.model.config)
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write config.json and model.safetensors for plain transformers to load."""
@@ -112,15 +65,51 @@ class PretrainedHead(nn.Module):
             self.model.save_pretrained(folder)
 
     def _padded_logits(self, batch: Batch, *, tokens: bool) -> Tensor:
-        """What the Hugging Face model itself answers to padded rows: [N, C], or [T, C] for each of
-        the tokens."""
+        """Run the whole Hugging Face model on padded rows.
+
+        Returns its logits: [N, C], or [T, C] for ``tokens``.
+        """
         self.encoder.check(batch)
         groups = list(length_groups(batch))
         parts = [self.model(**self.encoder.padded_inputs(group.batch)).logits for group in groups]
         if not tokens:
-            return in_order(parts, [group.sequences for group in groups])
-        rows = [flat(part, group.batch) for part, group in zip(parts, groups, strict=True)]
-        return in_order(rows, [group.tokens for group in groups])
+            return restore_order(parts, [group.sequences for group in groups])
+        rows = [unpad(part, group.batch) for part, group in zip(parts, groups, strict=True)]
+        return restore_order(rows, [group.tokens for group in groups])
+
+
+def load_task_model(
+    auto_class: Any, name: str, *, labels: Sequence[str] | None, problem: Problem | None = None,
+    revision: str | None = None, trust_remote_code: bool = False, dropout: float | None = None,
+) -> PreTrainedModel:  # fmt: skip
+    """Load a Hugging Face model with a task head.
+
+    Args:
+        auto_class: Such as ``AutoModelForSequenceClassification``.
+        name: Hub id, short name or folder.
+        labels: The labels of a head to train; None loads a trained head with its labels.
+        problem: What the new head predicts.
+        revision: Branch, tag or commit on the hub.
+        trust_remote_code: Run Python code that comes with the checkpoint.
+        dropout: Dropout before the classifier; None leaves the checkpoint's.
+
+    Raises:
+        UserError: If there is no such model or setting, or the weights do not match.
+    """
+    config = load_config(name, revision=revision, trust_remote_code=trust_remote_code)
+    old_labels = dict(config.id2label)
+    if labels is not None:
+        _set_labels(config, LabelSet(labels))
+        if problem is not None:
+            config.problem_type = PROBLEM_TYPES[problem]
+    if dropout is not None:
+        setattr(config, _dropout_setting(config), dropout)
+    model = load_weights(
+        auto_class, name, config, new_head=labels is not None, revision=revision,
+        trust_remote_code=trust_remote_code,
+    )  # fmt: skip
+    _reorder_classes(model, old_labels)
+    return model
 
 
 def _set_labels(config: Any, labels: LabelSet) -> None:
@@ -131,14 +120,15 @@ def _set_labels(config: Any, labels: LabelSet) -> None:
     config.label2id = {label: index for index, label in enumerate(labels)}
 
 
-def _keep_classes(model: PreTrainedModel, before: dict[int, str]) -> None:
-    """Put the rows of a checkpoint's classifier into a new order of the same labels.
+def _reorder_classes(model: PreTrainedModel, old_labels: dict[int, str]) -> None:
+    """Reorder the rows of a checkpoint's classifier if the labels are the same in another order.
 
-    A model for (contradiction, neutral, entailment) asked for as (entailment, neutral,
-    contradiction) would else load without complaint and mean something else.
+    Else a model for (contradiction, neutral, entailment), loaded for (entailment, neutral,
+    contradiction), would silently predict something else.
     """
-    old = [before[index].lower() for index in range(len(before))]
-    new = [model.config.id2label[index].lower() for index in range(len(model.config.id2label))]
+    names = model.config.id2label
+    old = [old_labels[index].lower() for index in range(len(old_labels))]
+    new = [names[index].lower() for index in range(len(names))]
     if old == new or sorted(old) != sorted(new) or len(set(old)) != len(old):
         return
     rows = torch.tensor([old.index(label) for label in new])
@@ -148,27 +138,26 @@ def _keep_classes(model: PreTrainedModel, before: dict[int, str]) -> None:
 
 
 def select_classes(model: PreTrainedModel, rows: Sequence[int], labels: Sequence[str]) -> None:
-    """Keep these classes of a model's classifier, in this order and under these names."""
-    last = _classifier(model)
+    """Keep these rows of a model's classifier, in this order and under these labels."""
+    classifier = _classifier(model)
     index = torch.tensor(list(rows))
-    for name, parameter in list(last.named_parameters()):
-        setattr(last, name, nn.Parameter(parameter.detach()[index].clone()))
-    last.out_features = len(index)
+    for name, parameter in list(classifier.named_parameters()):
+        setattr(classifier, name, nn.Parameter(parameter.detach()[index].clone()))
+    classifier.out_features = len(index)
     _set_labels(model.config, LabelSet(labels))
 
 
 def _classifier(model: PreTrainedModel) -> nn.Linear:
-    """The layer with a row for each class."""
-    size = len(model.config.id2label)
-    return next(m for m in reversed(list(model.modules())) if _has_rows(m, size))  # type: ignore
-
-
-def _has_rows(module: nn.Module, num_classes: int) -> bool:
-    return isinstance(module, nn.Linear) and module.out_features == num_classes
+    """Return the last linear layer with a row for each class."""
+    num_classes = len(model.config.id2label)
+    return next(
+        module for module in reversed(list(model.modules()))
+        if isinstance(module, nn.Linear) and module.out_features == num_classes
+    )  # fmt: skip
 
 
 def _dropout_setting(config: Any) -> str:
-    """The name of the classifier's dropout in a configuration."""
+    """Return the name of the classifier's dropout in a configuration."""
     name = _DROPOUT_SETTINGS.get(config.model_type, "classifier_dropout")
     if not hasattr(config, name) and name != "cls_dropout":
         raise UserError(

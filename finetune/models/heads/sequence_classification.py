@@ -1,8 +1,8 @@
-"""SequenceClassifier: one answer for each sequence, from its first token.
+"""SequenceClassifier: one prediction for each sequence, from its first token.
 
 Jurafsky & Martin, chapter "Masked Language Models", section on fine-tuning for classification:
-the vector of [CLS] in the last layer goes through a classifier head. Which layers that head has
-differs by family; the family's own head is used, so that checkpoints with one keep it.
+the vector of [CLS] in the last layer goes through a classifier head. The layers of that head differ
+by family; the family's head is used, so that checkpoints with a trained one keep it.
 """
 
 from __future__ import annotations
@@ -16,12 +16,36 @@ from torch.nn import functional as F
 from transformers import AutoModelForSequenceClassification
 
 from finetune.models.encoder import Batching
-from finetune.models.heads.pretrained import PROBLEM_TYPES, PretrainedHead, Problem
+from finetune.models.heads.pretrained import (
+    PROBLEM_TYPES,
+    PretrainedHead,
+    Problem,
+    load_task_model,
+)
 from finetune.types import Batch, UserError
 
 
 class SequenceClassifier(PretrainedHead):
-    """Scores of C classes for each of N sequences."""
+    """Logits of C classes for each of N sequences.
+
+    Args:
+        model: A model such as ``AutoModelForSequenceClassification`` loads. It stays as it is.
+        batching: How the ``Encoder`` batches sequences; the numbers are the same.
+
+    Attributes:
+        model: The Hugging Face model, which owns all weights.
+        encoder: The ``Encoder`` inside.
+        labels: The label names, in the order of the classes.
+        problem: What is predicted: ``"single"``, ``"multi"`` (any number of labels) or
+            ``"regression"``.
+
+    Example:
+        >>> from finetune import Encoding, SequenceClassifier, pack
+        >>> labels, load = ["bad", "good"], SequenceClassifier.from_pretrained
+        >>> model = load("roberta-base", labels=labels)  # doctest: +SKIP
+        >>> model(pack([Encoding(0, [0, 713, 2]), Encoding(1, [0, 2])])).shape  # doctest: +SKIP
+        torch.Size([2, 2])
+    """
 
     auto_class = AutoModelForSequenceClassification
 
@@ -31,22 +55,32 @@ class SequenceClassifier(PretrainedHead):
         revision: str | None = None, batching: Batching = "auto",
         trust_remote_code: bool = False, dropout: float | None = None,
     ) -> SequenceClassifier:  # fmt: skip
-        """A classifier over a hub id, short name or folder, in float32.
+        """Load a classifier in float32.
 
-        With ``labels`` it is one to train: a head the checkpoint lacks (or has for another number
-        of classes) is new. ``labels=None`` loads a fine-tuned model with its own labels and
-        problem. ``dropout`` is that of the classifier. Raises ValueError where there is no such
-        model, where it is no encoder, or where its weights do not fit.
+        Args:
+            name: Hub id, short name (``roberta-base``, ``minilm``) or folder.
+            labels: The labels of a classifier to train. A head that the checkpoint lacks, or has
+                for another number of classes, is new. None loads a fine-tuned model with its labels
+                and problem.
+            problem: What a classifier to train predicts; ``"regression"`` has one label.
+            revision: Branch, tag or commit on the hub.
+            batching: See the class.
+            trust_remote_code: Run Python code that comes with the checkpoint.
+            dropout: Dropout before the classifier; None leaves the checkpoint's.
+
+        Raises:
+            UserError: If there is no such model, it is no encoder, or its weights do not match.
         """
         if problem == "regression" and labels is not None and len(labels) != 1:
             raise UserError(f"regression has one label, the name of the number, not {len(labels)}")
-        return cls._load(
-            name, labels=labels, problem=problem, revision=revision, batching=batching,
+        model = load_task_model(
+            cls.auto_class, name, labels=labels, problem=problem, revision=revision,
             trust_remote_code=trust_remote_code, dropout=dropout,
         )  # fmt: skip
+        return cls(model, batching)
 
     def forward(self, batch: Batch) -> Tensor:
-        """Logits [N, C] of a batch of N sequences."""
+        """Return logits [N, C] for a batch of N sequences."""
         head = _HEADS.get(self.known_type)
         if head is None:
             return self._padded_logits(batch, tokens=False)
@@ -54,20 +88,20 @@ class SequenceClassifier(PretrainedHead):
 
     @property
     def problem(self) -> Problem:
-        """What is answered: one label of several, any number of labels, or a number."""
-        kind = self.model.config.problem_type
-        if kind is None:
+        """What is predicted: one label of several, any number of labels, or a number."""
+        problem_type = self.model.config.problem_type
+        if problem_type is None:
             return "regression" if self.model.config.num_labels == 1 else "single"
-        return next(problem for problem, name in PROBLEM_TYPES.items() if name == kind)
+        return next(problem for problem, name in PROBLEM_TYPES.items() if name == problem_type)
 
 
 def _first(hidden: Tensor, batch: Batch) -> Tensor:
-    """The first token of each sequence: [T, H] -> [N, H]."""
+    """Select the first token of each sequence: [T, H] -> [N, H]."""
     return hidden.index_select(0, batch.cu_seqlens[:-1])
 
 
 def _classifier(model: Any, hidden: Tensor, batch: Batch) -> Tensor:
-    """RoBERTa and others, whose classifier takes rows [N, 1, H] and reads their first token."""
+    """Run the classifier of RoBERTa and others, which reads the first token of [N, 1, H]."""
     return model.classifier(_first(hidden, batch)[:, None])
 
 
@@ -92,9 +126,9 @@ def _deberta(model: Any, hidden: Tensor, batch: Batch) -> Tensor:
 
 
 def _mean(values: Tensor, batch: Batch) -> Tensor:
-    """The mean over the tokens of each sequence: [T, X] -> [N, X]."""
+    """Return the mean over the tokens of each sequence: [T, X] -> [N, X]."""
     lengths = batch.cu_seqlens.diff().long()
-    # unsafe: else it looks at the lengths, which on a GPU is a wait; empty sequences are 0
+    # unsafe: checking lengths would wait for a GPU; empty sequences are 0
     return torch.segment_reduce(values, "mean", lengths=lengths, axis=0, unsafe=True, initial=0)
 
 
@@ -104,7 +138,7 @@ def _modernbert(model: Any, hidden: Tensor, batch: Batch) -> Tensor:
 
 
 def _eurobert(model: Any, hidden: Tensor, batch: Batch) -> Tensor:
-    """Late pooling takes the mean of what the classifier says to each token."""
+    """Run EuroBERT's head; late pooling averages the logits of tokens."""
     pooling = model.config.classifier_pooling
     if pooling != "late":
         hidden = (_first if pooling == "bos" else _mean)(hidden, batch)

@@ -1,16 +1,17 @@
-"""SpanNer: a score of each type for every candidate span of words, as a model of its own.
+"""SpanNer: scores of each type for every candidate span of words, as a model class.
 
 Jurafsky & Martin, *Speech and Language Processing* (3rd ed.), "Masked Language Models", span-based
 NER: all spans up to a number of words are candidates, and each gets one of the types or none,
-y = softmax(FFN(spanrep_ij)). How the scores come about: ``finetune.models.heads.span_scorers``.
+y = softmax(FFN(spanrep_ij)). ``finetune.models.heads.span_scorers`` computes the scores.
 
-No Hugging Face class does this, so what is saved has a class and a configuration of its own, which
-embeds the whole configuration of the encoder: a saved folder needs nothing else to load. Importing
-this module makes ``AutoConfig`` and ``AutoModel`` know it.
+No Hugging Face class does this, so this one has a class and a configuration, which embeds the whole
+configuration of the encoder. Importing this module registers them with ``AutoConfig`` and
+``AutoModel``.
 """
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
 from dataclasses import field
@@ -22,11 +23,12 @@ from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedMode
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from finetune.models.encoder import Batching, Encoder
-from finetune.models.heads.custom import OwnModel
+from finetune.models.heads.base import labels_of
+from finetune.models.heads.custom import CustomModel
 from finetune.models.heads.span_scorers import (
     BIAFFINE_WIDTH,
     BiaffineScorer,
-    FactorisedScorer,
+    FactorizedScorer,
     SpanLayout,
     word_vectors,
 )
@@ -37,17 +39,23 @@ REPRESENTATIONS = ("boundary", "ffn", "attention", "biaffine")
 WORD_VECTORS = ("first", "mean")
 DECODINGS = ("flat", "nested", "overlapping")
 PRIOR = 0.01
-"""The probability that a fresh scorer gives to a candidate's having a type."""
+"""The probability that a new scorer gives to all types of a candidate together."""
 
 
 class SpanNerConfig(PreTrainedConfig):
-    """What a SpanNer is made of, and how its scores become an answer.
+    """The configuration of a ``SpanNer``.
 
-    ``encoder`` is the configuration of the encoder, ``id2label`` the types without none. How spans
-    are represented: ``representation``, ``word_vectors``, ``max_width`` (words; None without
-    limit), ``hidden`` (units; None is the encoder's width, and 150 for biaffine), ``dropout``. With
-    ``multi_label`` a span can have several types. ``thresholds`` (by type) and ``decoding`` (which
-    spans may stand together) are for whoever turns scores into an answer.
+    Attributes:
+        encoder: The configuration of the encoder.
+        representation: How a span is represented, one of ``REPRESENTATIONS``.
+        word_vectors: ``"first"`` subword of a word, or the ``"mean"`` of its subwords.
+        max_width: The widest candidate, in words; None without limit (biaffine only).
+        multi_label: Whether a span can have several types.
+        hidden: Width of hidden layers; None is the encoder's width, or 150 for biaffine.
+        dropout: Dropout of the scorer.
+        thresholds: Decision thresholds by type, for decoding.
+        decoding: Which spans may occur together, one of ``DECODINGS``.
+        id2label: The types, without none.
     """
 
     model_type = "span-ner"
@@ -64,13 +72,15 @@ class SpanNerConfig(PreTrainedConfig):
     decoding: str = "nested"
 
     def __post_init__(self, **more: Any) -> None:
-        """Make the embedded configuration one of its class."""
+        """Embed a copy of the encoder's configuration, whose attention the base class resets."""
         if isinstance(self.encoder, dict):
             self.encoder = AutoConfig.for_model(**self.encoder)
+        else:
+            self.encoder = copy.deepcopy(self.encoder)
         super().__post_init__(**more)
 
     def require_legal(self) -> None:
-        """Raise ValueError where no model can be made of the settings."""
+        """Raise ``UserError`` if the settings are incomplete, or not legal together."""
         if self.encoder is None:
             raise UserError("a span-ner configuration needs that of its encoder")
         for name, legal in (
@@ -85,8 +95,8 @@ class SpanNerConfig(PreTrainedConfig):
                 )
         if self.max_width is None and self.representation != "biaffine":
             raise UserError(
-                f"max_width None: spans of any width are for biaffine, and {self.representation} "
-                "has an embedding of each width: give the widest span in words."
+                f"max_width None: only biaffine scores spans of any width; {self.representation} "
+                "has an embedding for each width: give the widest span in words."
             )
         if self.max_width is not None and self.max_width < 1:
             raise UserError(f"max_width must be 1 word or more, not {self.max_width}")
@@ -94,19 +104,36 @@ class SpanNerConfig(PreTrainedConfig):
             raise UserError("span NER needs at least one label")
 
 
-class SpanNer(OwnModel):
-    """Scores of the types of each of S candidate spans.
+class SpanNer(CustomModel):
+    """Scores of C classes for each of S candidate spans of words.
 
-    ``model`` is the Hugging Face encoder and ``scorer`` the rest; ``encoder`` is a view of the
-    model, not registered as a submodule: each weight has one name. Use ``from_encoder`` for one to
-    train and ``from_pretrained`` (or ``AutoModel``'s) for a trained one.
+    Use ``from_encoder`` for a model to train and ``from_pretrained`` for a trained one.
+
+    Args:
+        config: The configuration.
+        batching: How the ``Encoder`` batches sequences; the numbers are the same.
+        model: An encoder of transformers to build on; None makes a fresh one.
+
+    Attributes:
+        model: The Hugging Face encoder.
+        scorer: The span scorer on top.
+        encoder: The ``Encoder`` inside, a view of ``model``.
+        labels: The types, in the order of the classes, without none.
+
+    Example:
+        >>> from finetune import Encoding, SpanNer, pack
+        >>> labels, load = ["PER", "LOC"], SpanNer.from_encoder
+        >>> model = load("roberta-base", labels=labels, max_width=8)  # doctest: +SKIP
+        >>> batch = pack([Encoding(0, [0, 713, 16, 2], word_starts=[1, 2, 3])])  # 2 words
+        >>> model(batch).shape  # 3 candidates, none and 2 types  # doctest: +SKIP
+        torch.Size([3, 3])
     """
 
     config_class = SpanNerConfig
     base_model_prefix = "model"
     head_lr_factor: ClassVar[float] = 10.0
     config: SpanNerConfig
-    encoder: Encoder
+    encoder_prefix = "model."
 
     def __init__(
         self,
@@ -114,12 +141,11 @@ class SpanNer(OwnModel):
         batching: Batching = "auto",
         model: PreTrainedModel | None = None,
     ) -> None:
-        """A fresh scorer over a fresh encoder, or over ``model``."""
         super().__init__(config)
         config.require_legal()
         self.model = AutoModel.from_config(config.encoder) if model is None else model
         if getattr(self.model, "pooler", None) is not None:
-            self.model.pooler = None  # reads the first token of a row: words have no use for it
+            self.model.pooler = None  # reads the first token of a row; unused for words
         self.dropout = nn.Dropout(config.dropout)
         self.scorer = _scorer(config, self.model.config.hidden_size)
         self.batching = batching
@@ -132,17 +158,29 @@ class SpanNer(OwnModel):
         decoding: str = "nested", revision: str | None = None, batching: Batching = "auto",
         trust_remote_code: bool = False,
     ) -> SpanNer:  # fmt: skip
-        """A model to train, over a hub id, short name or folder, in float32.
+        """Make a model to train on a pretrained encoder, in float32.
 
-        ``labels`` are the types, without one for none. Raises ValueError for settings that do not
-        go together, where there is no such encoder, and for one that brings its own code.
+        Args:
+            name: Hub id, short name (``roberta-base``, ``minilm``) or folder.
+            labels: The types, without one for none.
+            representation: See ``SpanNerConfig``, as for the settings below.
+            word_vectors: ``"first"`` or ``"mean"``.
+            max_width: The widest candidate, in words.
+            multi_label: Whether a span can have several types.
+            decoding: Which spans may occur together.
+            revision: Branch, tag or commit on the hub.
+            batching: See the class.
+            trust_remote_code: Needed for no model that works here.
+
+        Raises:
+            UserError: If settings are not legal together, there is no such encoder, its weights do
+                not match, or it comes with Python code.
         """
-        where: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
-        inner = load_config(name, **where)
+        inner = load_config(name, revision=revision, trust_remote_code=trust_remote_code)
         if inner.model_type not in CONFIG_MAPPING or hasattr(inner, "auto_map"):
             raise UserError(
-                f"model {name!r} brings its own Python code, which span NER cannot save: use a "
-                "model that transformers knows."
+                f"model {name!r} runs its own Python code, which span NER cannot save: use a model "
+                "of transformers."
             )
         names = LabelSet(labels)
         config = SpanNerConfig(
@@ -151,15 +189,19 @@ class SpanNer(OwnModel):
             id2label=dict(enumerate(names)), label2id={n: i for i, n in enumerate(names)},
         )  # fmt: skip
         config.require_legal()
-        model = load_weights(AutoModel, name, inner, **where)
-        inner.name_or_path, inner.architectures = "", None  # those of the checkpoint
-        fresh = cls(config, batching, model)
-        fresh._expect_few()
-        return fresh
+        config.encoder.name_or_path, config.encoder.architectures = "", None  # the checkpoint's
+        model = load_weights(
+            AutoModel, name, inner, revision=revision, trust_remote_code=trust_remote_code
+        )
+        ner = cls(config, batching, model)
+        ner._initialize_bias()
+        return ner
 
-    def _expect_few(self) -> None:
-        """Let the fresh scorer begin at ``PRIOR`` for all types together, so that training need
-        not find out first that most candidates are none (as Lin et al., 2017, for detection)."""
+    def _initialize_bias(self) -> None:
+        """Set the initial probability of all types together to ``PRIOR``.
+
+        Else training first has to learn that most candidates are none (Lin et al., 2017).
+        """
         bias = self.scorer.bias
         with torch.no_grad():
             bias.fill_(math.log(PRIOR / len(self.labels)))
@@ -167,10 +209,10 @@ class SpanNer(OwnModel):
                 bias[0] = 0.0
 
     def forward(self, batch: Batch) -> Tensor:
-        """Scores [S, C] of a batch's S candidates: sequence by sequence, by first word, by width.
+        """Return scores [S, C] of a batch's S candidates, by sequence, first word and width.
 
-        Class 0 is none and class n + 1 the n-th of ``labels``; with ``multi_label`` class n is the
-        n-th label, to be read through a sigmoid.
+        Class 0 is none and class n + 1 the n-th of ``labels``, for a softmax; with ``multi_label``
+        class n is the n-th of ``labels``, for a sigmoid.
         """
         hidden = self.encoder(batch)  # [T, H]
         words = self.dropout(word_vectors(hidden, batch, self.config.word_vectors))  # [W, H]
@@ -178,7 +220,7 @@ class SpanNer(OwnModel):
 
     @property
     def batching(self) -> Batching:
-        """How sequences meet in the encoder, a matter of speed alone; can be set."""
+        """How the encoder batches sequences; can be set."""
         return self._batching
 
     @batching.setter
@@ -189,33 +231,17 @@ class SpanNer(OwnModel):
     @property
     def labels(self) -> LabelSet:
         """The types, in the order of the classes, without none."""
-        names = self.config.id2label
-        return LabelSet(names[index] for index in range(len(names)))
-
-    @property
-    def revision(self) -> str | None:
-        """The commit of the hub model that was loaded; None for a local folder."""
-        return getattr(self.model.config, "_commit_hash", None)
-
-    def is_head(self, parameter_name: str) -> bool:
-        """Whether a parameter lies above the hidden states."""
-        return not parameter_name.startswith("model.")
-
-    def depth_of(self, parameter_name: str) -> int:
-        """``Encoder.depth_of`` for a name of ``named_parameters()``: L+1 for all of the head."""
-        if self.is_head(parameter_name):
-            return self.encoder.top_depth
-        return self.encoder.depth_of(parameter_name.removeprefix("model."))
+        return labels_of(self.config)
 
 
-def _scorer(config: SpanNerConfig, width: int) -> FactorisedScorer | BiaffineScorer:
-    """The scorer of a configuration over an encoder of width H."""
+def _scorer(config: SpanNerConfig, width: int) -> FactorizedScorer | BiaffineScorer:
+    """Make the scorer of a configuration for an encoder of width H."""
     num_classes = len(config.id2label) + (not config.multi_label)
     if config.representation == "biaffine":
         hidden = config.hidden or BIAFFINE_WIDTH
         return BiaffineScorer(width, hidden, num_classes, config.dropout)
     assert config.max_width is not None
-    return FactorisedScorer(
+    return FactorizedScorer(
         config.representation, width, config.hidden or width, num_classes, config.max_width,
         config.dropout,
     )  # fmt: skip

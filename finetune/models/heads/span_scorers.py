@@ -1,10 +1,10 @@
-"""Scores of all candidate spans of a batch, from vectors of words.
+"""Span scorers: scores of all candidate spans of a batch from vectors of words.
 
 Jurafsky & Martin, *Speech and Language Processing* (3rd ed.), "Masked Language Models", on
 span-based NER, represent the span of words i to j as [z_i; z_j; g_ij] (equations 11.21 to 11.26)
-and put it through a feedforward network. Here that vector is never formed. The first layer of the
-network is linear, W[z_i; z_j; g_ij] = A_i + B_j + G_ij with three projections of words, so a span
-costs a few additions in place of a product with an h x 3H matrix.
+and feed it to a network. Here that vector is never formed: the first layer of the network is
+linear, W[z_i; z_j; g_ij] = A_i + B_j + G_ij with three projections of words, so a span costs a few
+additions instead of a product with an h x 3H matrix.
 """
 
 from __future__ import annotations
@@ -18,29 +18,33 @@ from finetune.runtime.transfer import to_device
 from finetune.types import Batch
 
 ACTIVATION_BUDGET = 256 * 2**20
-"""Bytes that a training step may keep of the hidden activations of S candidates. Where they are
-more, they are computed a second time in the backward pass, one width at a time: the same numbers
-in less memory."""
+"""Bytes that a training step may keep of the hidden activations of S candidates. Beyond that they
+are recomputed in the backward pass, one width at a time: the same numbers in less memory."""
 
 BIAFFINE_WIDTH = 150
 """Width of the start and end vectors of the biaffine scorer (Yu et al., 2020)."""
 
 TILE = 16
-"""First words in one tile of the biaffine product; its last words are a multiple of that."""
+"""Number of first words in a tile of the biaffine product; that of last words is a multiple."""
 
 
 class SpanLayout:
-    """Where the S candidate spans of a batch of W words are.
+    """The S candidate spans of a batch of W words, by sequence, first word and width.
 
-    They are ordered by sequence, by first word, by width from 1 up. ``start`` and ``width`` [S]
-    are a candidate's first word, among all words of the batch, and its number of words; ``room``
-    [W] counts the words from each to the end of its sequence; ``widest`` is the largest width, and
-    ``counts[w - 1]`` the number of candidates of width w. All sizes are Python values, so that
-    nothing waits for a device.
+    All sizes are Python values, so that nothing waits for a device.
+
+    Attributes:
+        start: The first word of each candidate, among all words of the batch [S].
+        width: Its number of words [S].
+        room: The number of words from each word to the end of its sequence [W].
+        widest: The largest width.
+        counts: The number of candidates of width w, at index w - 1.
+        size: S.
+        num_words: The number of words of each sequence.
     """
 
     def __init__(self, batch: Batch, max_width: int | None) -> None:
-        """The candidates of up to ``max_width`` words; None is without limit."""
+        """List the candidates of up to ``max_width`` words; None is without limit."""
         longest = max(1, *batch.num_words)
         self.num_words = batch.num_words
         self.widest = longest if max_width is None else min(longest, max_width)
@@ -48,18 +52,20 @@ class SpanLayout:
         self.size = sum(self.counts)
         bounds, total = batch.words_cu, len(batch.words)
         ends = torch.repeat_interleave(bounds[1:], bounds.diff(), output_size=total)  # [W]
-        places = torch.arange(total, device=bounds.device)
-        self.room = ends - places
+        words = torch.arange(total, device=bounds.device)
+        self.room = ends - words
         widths = self.room.clamp(max=self.widest)
         before = widths.cumsum(0) - widths  # [W] candidates of earlier words
-        self.start = torch.repeat_interleave(places, widths, output_size=self.size)
+        self.start = torch.repeat_interleave(words, widths, output_size=self.size)
         self.width = torch.arange(1, self.size + 1, device=bounds.device) - before[self.start]
 
 
-def word_vectors(hidden: Tensor, batch: Batch, which: str) -> Tensor:
-    """Vectors of words [W, H] from those of tokens [T, H]: the ``first`` piece's, or the ``mean``
-    of all pieces."""
-    if which == "first" or not len(batch.words):
+def word_vectors(hidden: Tensor, batch: Batch, pooling: str) -> Tensor:
+    """Return vectors of words [W, H] from hidden states [T, H].
+
+    ``pooling`` takes the ``"first"`` subword of a word, or the ``"mean"`` of its subwords.
+    """
+    if pooling == "first" or not len(batch.words):
         return hidden.index_select(0, batch.words)
     edges = torch.stack([batch.words, batch.words + batch.word_lengths], 1).flatten()  # [2W]
     lengths = torch.cat([edges[:1], edges.diff(), len(hidden) - edges[-1:]])  # gaps and words
@@ -75,17 +81,17 @@ class FeedForward(nn.Sequential):
         super().__init__(nn.Linear(width, hidden), nn.GELU(), nn.Dropout(dropout))
 
 
-class FactorisedScorer(nn.Module):
+class FactorizedScorer(nn.Module):
     """A two-layer network over first word, last word, content and width of each candidate.
 
     ``boundary``: [z_i; z_j; g_ij] with the mean g_ij of the words' vectors (11.21, 11.22).
     ``ffn``: [FFN_start(z_i); FFN_end(z_j); g_ij] (11.23 to 11.25). ``attention``: the same with
     g_ij weighted by a softmax, over the words of the span, of a learned score of each (11.26).
-    Widths are told apart by an embedding. The hidden layer has h units with GELU.
+    An embedding of the width is added. The hidden layer has h units with GELU.
 
-    Memory in training: A, B and log2(widest) + 1 tables of pooled content, [W, h] each, and input
-    and output of the activation, [S, h] each. Where the latter two exceed ``ACTIVATION_BUDGET``
-    they are recomputed for one width at a time, and all is O(W h log(widest)). Never an [S, 3H].
+    Training keeps A, B and log2(widest) + 1 tables of pooled content, [W, h] each, and input and
+    output of the activation, [S, h] each; the latter are recomputed, one width at a time, if they
+    exceed ``ACTIVATION_BUDGET``.
     """
 
     def __init__(
@@ -93,11 +99,12 @@ class FactorisedScorer(nn.Module):
         dropout: float,
     ) -> None:  # fmt: skip
         super().__init__()
-        own = representation != "boundary"
-        self.start_network = FeedForward(width, hidden, dropout) if own else nn.Identity()
-        self.end_network = FeedForward(width, hidden, dropout) if own else nn.Identity()
-        self.start = nn.Linear(hidden if own else width, hidden)
-        self.end = nn.Linear(hidden if own else width, hidden, bias=False)
+        has_networks = representation != "boundary"
+        inner = hidden if has_networks else width
+        self.start_network = FeedForward(width, hidden, dropout) if has_networks else nn.Identity()
+        self.end_network = FeedForward(width, hidden, dropout) if has_networks else nn.Identity()
+        self.start = nn.Linear(inner, hidden)
+        self.end = nn.Linear(inner, hidden, bias=False)
         self.content = nn.Linear(width, hidden, bias=False)
         attends = representation == "attention"
         self.attention = nn.Linear(width, 1, bias=False) if attends else None
@@ -107,16 +114,16 @@ class FactorisedScorer(nn.Module):
 
     @property
     def bias(self) -> nn.Parameter:
-        """What is added to the score of each class: [C]."""
+        """The bias of the score of each class: [C]."""
         return self.output.bias
 
     def forward(self, words: Tensor, layout: SpanLayout) -> Tensor:
-        """Scores [S, C] from vectors of words [W, H]."""
+        """Return scores [S, C] from vectors of words [W, H]."""
         starts = self.start(self.start_network(words))  # [W, h]
         ends = self.end(self.end_network(words))
         scores = None if self.attention is None else self.attention(words)[:, 0]
         pooled = PooledContent(self.content(words), scores, layout.widest)
-        order = layout.room.argsort(descending=True, stable=True)  # where a width fits comes first
+        order = layout.room.argsort(descending=True, stable=True)  # words with most room first
         starts = starts.index_select(0, order)
         run = self._recomputed if self._exceeds_budget(starts, layout) else self._of_width
         found = [
@@ -128,8 +135,8 @@ class FactorisedScorer(nn.Module):
     def _of_width(
         self, width: int, starts: Tensor, ends: Tensor, pooled: PooledContent, rows: Tensor
     ) -> Tensor:
-        """Scores [n, C] of the candidates of one width, which begin at words ``rows`` [n]."""
-        inner = pooled.added_to(ends[width - 1 :], width).index_select(0, rows)
+        """Return scores [n, C] of the candidates of one width that start at words ``rows`` [n]."""
+        inner = pooled.add_to(ends[width - 1 :], width).index_select(0, rows)
         inner += starts[: len(rows)]  # [n, h]
         inner += self.width.weight[width - 1]
         return self.output(self.dropout(F.gelu(inner.to(starts.dtype))))
@@ -138,13 +145,13 @@ class FactorisedScorer(nn.Module):
         return checkpoint(self._of_width, *inputs, use_reentrant=False)
 
     def _exceeds_budget(self, starts: Tensor, layout: SpanLayout) -> bool:
-        """Whether input and output of the activation of all candidates, [S, h], are too much."""
+        """Return whether inputs and outputs of all activations, [S, h] each, need too much."""
         size = 2 * layout.size * starts.shape[1] * starts.element_size()
         return torch.is_grad_enabled() and size > ACTIVATION_BUDGET
 
 
 def _rows_by_width(order: Tensor, layout: SpanLayout) -> Tensor:
-    """Where each candidate [S] is among all candidates of width 1, then of width 2, …"""
+    """Return the index of each candidate [S] among those of width 1, then of width 2, …"""
     rank = torch.empty_like(order)
     rank[order] = torch.arange(len(order), device=order.device)
     sizes = to_device(torch.tensor([0, *layout.counts[:-1]]).cumsum(0), order.device)
@@ -152,23 +159,22 @@ def _rows_by_width(order: Tensor, layout: SpanLayout) -> Tensor:
 
 
 class PooledContent:
-    """Sums or softmax-weighted means of the vectors in every window of words, of any width.
+    """Means or softmax-weighted means of the vectors in every window of words, of any width.
 
-    A window is put together from disjoint windows of 1, 2, 4, … words, which are tabulated once:
-    no differences of prefix sums, which cancel (and are no number where attention is sharp), and no
-    history from width to width, so that each can be computed by itself again. Weights are kept
-    relative to the largest score of each window, as in online softmax (Milakov & Gimelshein,
-    2018), in float32 or wider.
+    A window is the union of disjoint windows of 1, 2, 4, … words, which are tabulated once. Unlike
+    differences of prefix sums, this has no cancellation, and each width can be recomputed alone.
+    Weights are relative to the largest score of each window, as in online softmax (Milakov &
+    Gimelshein, 2018), in float32 or wider.
     """
 
     def __init__(self, vectors: Tensor, scores: Tensor | None, widest: int) -> None:
-        """Tabulate vectors [W, h], with their scores [W], or without for plain means."""
+        """Tabulate vectors [W, h], weighted by a softmax of their scores [W] if there are any."""
         kind = torch.promote_types(vectors.dtype, torch.float32)
         self.sums = [vectors.to(kind)]
         self.weights: list[tuple[Tensor, Tensor]] = []  # [n]: largest score, sum of weights
         if scores is not None:
             scores = scores.to(kind)
-            top = scores.detach()  # shifts all scores of a softmax, which changes nothing
+            top = scores.detach()  # a shift of all scores leaves a softmax unchanged
             weight = (scores - top).exp()  # 1, with the gradient of the score
             self.weights = [(top, weight)]
             self.sums = [self.sums[0] * weight[:, None]]
@@ -184,13 +190,13 @@ class PooledContent:
             return
         top, weight = self.weights[-1]
         higher = torch.maximum(top[left], top[right])
-        shares = [(top[side] - higher).exp() for side in (left, right)]
-        self.weights.append((higher, weight[left] * shares[0] + weight[right] * shares[1]))
-        scaled = sums[left] * shares[0][:, None]
-        self.sums.append(torch.addcmul(scaled, sums[right], shares[1][:, None]))
+        scales = [(top[side] - higher).exp() for side in (left, right)]
+        self.weights.append((higher, weight[left] * scales[0] + weight[right] * scales[1]))
+        scaled = sums[left] * scales[0][:, None]
+        self.sums.append(torch.addcmul(scaled, sums[right], scales[1][:, None]))
 
-    def added_to(self, others: Tensor, width: int) -> Tensor:
-        """``others`` [W - width + 1, h] plus the pooled content of each window of that width."""
+    def add_to(self, others: Tensor, width: int) -> Tensor:
+        """Add the pooled content of each window of a width to ``others`` [W - width + 1, h]."""
         size, offset, parts = len(others), 0, []
         for level in reversed(range(width.bit_length())):
             if width >> level & 1:
@@ -200,12 +206,12 @@ class PooledContent:
             for level, window in parts:
                 others = torch.add(others, self.sums[level][window], alpha=1 / width)
             return others
-        for (level, window), share in zip(parts, self._shares(parts), strict=True):
-            others = torch.addcmul(others, self.sums[level][window], share[:, None])
+        for (level, window), factor in zip(parts, self._factors(parts), strict=True):
+            others = torch.addcmul(others, self.sums[level][window], factor[:, None])
         return others
 
-    def _shares(self, parts: list[tuple[int, slice]]) -> list[Tensor]:
-        """What the sum of each part counts in the softmax over all of them, [n] each."""
+    def _factors(self, parts: list[tuple[int, slice]]) -> list[Tensor]:
+        """Return the factor of each part's sum in the softmax over all of them, [n] each."""
         tops = [self.weights[level][0][window] for level, window in parts]
         higher = torch.stack(tops).amax(0)
         scales = [(top - higher).exp() for top in tops]
@@ -217,9 +223,8 @@ class PooledContent:
 class BiaffineScorer(nn.Module):
     """s_i^T U_c e_j + W_c [s_i; e_j] + b_c of a start and an end vector (Yu et al., 2020).
 
-    Candidates of any width cost products of matrices: U is applied to the W starts, and the result
-    meets the ends in tiles of ``TILE`` starts, so that what lies outside of a sequence, left of
-    the start or beyond the width limit is little. Never an [S, h].
+    U is applied to the W starts, and the result is multiplied with the ends in tiles of ``TILE``
+    starts, so that few products are outside of a sequence, left of the start or too wide.
     """
 
     def __init__(self, width: int, hidden: int, num_classes: int, dropout: float) -> None:
@@ -232,11 +237,11 @@ class BiaffineScorer(nn.Module):
 
     @property
     def bias(self) -> nn.Parameter:
-        """What is added to the score of each class: [C]."""
+        """The bias of the score of each class: [C]."""
         return self.start.bias
 
     def forward(self, words: Tensor, layout: SpanLayout) -> Tensor:
-        """Scores [S, C] from vectors of words [W, H]."""
+        """Return scores [S, C] from vectors of words [W, H]."""
         starts, ends = self.start_network(words), self.end_network(words)  # [W, h]
         alone = self.start(starts)[layout.start] + self.end(ends)[layout.start + layout.width - 1]
         left = self.product(starts).unflatten(1, (alone.shape[1], -1))  # [W, C, h]
@@ -249,15 +254,15 @@ class BiaffineScorer(nn.Module):
             products = left[rows].flatten(1, 2) @ ends[columns].transpose(1, 2)
             by_class = products.unflatten(1, (TILE, -1)).movedim(2, 3)  # [g, TILE, ends, C]
             found.append(by_class.flatten(0, 2))
-        return alone + torch.cat(found).index_select(0, tiles.places)
+        return alone + torch.cat(found).index_select(0, tiles.index)
 
 
 class _Tiles:
     """Blocks of first words, each with the last words that its candidates can have.
 
-    ``groups`` are tiles with equally many last words: the first word of each [g], and how many
-    last words follow from there. ``places`` [S] finds each candidate among the products of all
-    groups, [tiles, TILE, last words] one after the other.
+    ``groups`` are tiles with equally many last words: the first word of each [g], and the number
+    of last words from there on. ``index`` [S] is the index of each candidate among the products of
+    all groups, [tiles, TILE, last words] one after the other.
     """
 
     def __init__(self, layout: SpanLayout) -> None:
@@ -272,7 +277,7 @@ class _Tiles:
         self.last_word = begin - 1
         device = layout.start.device
         self.groups, offset = [], 0
-        bases = torch.empty(3, begin, dtype=torch.long)  # of each word's tile: place, first, size
+        bases = torch.empty(3, begin, dtype=torch.long)  # of each word's tile: offset, first, size
         for num_ends, tiles in by_size.items():
             for first, size in tiles:
                 bases[:, first : first + size] = torch.tensor([[offset], [first], [num_ends]])
@@ -281,9 +286,9 @@ class _Tiles:
             self.groups.append((to_device(firsts, device), num_ends))
         base, first, num_ends = to_device(bases, device)[:, layout.start]  # [S] each
         inside = layout.start - first
-        self.places = base + inside * num_ends + inside + layout.width - 1
+        self.index = base + inside * num_ends + inside + layout.width - 1
 
     def rows(self, first: Tensor, count: int) -> Tensor:
-        """``count`` words from each first word on, [g, count]; those past the end are the last."""
-        places = first[:, None] + torch.arange(count, device=first.device)
-        return places.clamp(max=self.last_word)
+        """Return ``count`` words from each first word on, [g, count], up to the last word."""
+        words = first[:, None] + torch.arange(count, device=first.device)
+        return words.clamp(max=self.last_word)

@@ -1,8 +1,8 @@
-"""TokenTagger: scores for each word, from its first piece or from all.
+"""TokenTagger: logits for each word, from its first subword or from all of them.
 
-Jurafsky & Martin, chapter "Masked Language Models", section on sequence labelling: the vector of
-a word's first piece goes through a linear layer. Rows are picked before dropout and classifier:
-a head over W words costs less than one over T tokens.
+Jurafsky & Martin, chapter "Masked Language Models", section on sequence labeling: the vector of a
+word's first subword goes through a linear layer. Rows are selected before dropout and classifier,
+as a head over W words costs less than one over T tokens.
 """
 
 from __future__ import annotations
@@ -15,58 +15,89 @@ from torch import Tensor
 from transformers import AutoModelForTokenClassification, PreTrainedModel
 
 from finetune.models.encoder import Batching
-from finetune.models.heads.pretrained import PretrainedHead
+from finetune.models.heads.pretrained import PretrainedHead, load_task_model
 from finetune.types import Batch, UserError
 
-Pieces = Literal["first", "all"]
+Subwords = Literal["first", "all"]
 
 
 class TokenTagger(PretrainedHead):
-    """Scores of C tags for each of W words, or for each of their P pieces."""
+    """Logits of C tags for each of W words, or for each of their subwords.
+
+    Args:
+        model: A model such as ``AutoModelForTokenClassification`` loads. It stays as it is.
+        batching: How the ``Encoder`` batches sequences; the numbers are the same.
+        subwords: Which subwords of a word get logits: ``"first"`` or ``"all"``.
+
+    Attributes:
+        model: The Hugging Face model, which owns all weights.
+        encoder: The ``Encoder`` inside.
+        labels: The tags, in the order of the classes.
+
+    Example:
+        >>> from finetune import Encoding, TokenTagger, pack
+        >>> tags = ["O", "B-PER", "I-PER"]
+        >>> model = TokenTagger.from_pretrained("roberta-base", labels=tags)  # doctest: +SKIP
+        >>> batch = pack([Encoding(0, [0, 713, 16, 2], word_starts=[1, 2, 3])])  # 2 words
+        >>> model(batch).shape  # doctest: +SKIP
+        torch.Size([2, 3])
+    """
 
     auto_class = AutoModelForTokenClassification
 
     def __init__(
-        self, model: PreTrainedModel, batching: Batching = "auto", pieces: Pieces = "first"
+        self, model: PreTrainedModel, batching: Batching = "auto", subwords: Subwords = "first"
     ) -> None:
-        """Wrap a Hugging Face token classification model."""
         super().__init__(model, batching)
-        if pieces not in ("first", "all"):
-            raise UserError(f"pieces must be first or all, not {pieces!r}")
-        self.pieces = pieces
+        if subwords not in ("first", "all"):
+            raise UserError(f"subwords must be first or all, not {subwords!r}")
+        self.subwords = subwords
 
     @classmethod
     def from_pretrained(
-        cls, name: str, *, labels: Sequence[str] | None, pieces: Pieces = "first",
+        cls, name: str, *, labels: Sequence[str] | None, subwords: Subwords = "first",
         revision: str | None = None, batching: Batching = "auto",
         trust_remote_code: bool = False, dropout: float | None = None,
     ) -> TokenTagger:  # fmt: skip
-        """A tagger over a hub id, short name or folder, in float32.
+        """Load a tagger in float32.
 
-        ``labels``, ``dropout`` and errors as in ``SequenceClassifier.from_pretrained``; ``pieces``
-        says for which pieces of a word ``forward`` answers.
+        Args:
+            name: Hub id, short name (``roberta-base``, ``minilm``) or folder.
+            labels: The tags of a tagger to train. A head that the checkpoint lacks, or has for
+                another number of tags, is new. None loads a fine-tuned model with its tags.
+            subwords: See the class.
+            revision: Branch, tag or commit on the hub.
+            batching: See the class.
+            trust_remote_code: Run Python code that comes with the checkpoint.
+            dropout: Dropout before the classifier; None leaves the checkpoint's.
+
+        Raises:
+            UserError: If there is no such model, it is no encoder, or its weights do not match.
         """
-        tagger = cls._load(
-            name, labels=labels, revision=revision, batching=batching,
+        model = load_task_model(
+            cls.auto_class, name, labels=labels, revision=revision,
             trust_remote_code=trust_remote_code, dropout=dropout,
         )  # fmt: skip
-        return cls(tagger.model, batching, pieces)
+        return cls(model, batching, subwords)
 
     def forward(self, batch: Batch) -> Tensor:
-        """Logits [W, C] of the words' first pieces, or [P, C] of all pieces of all words in order
-        (``pieces="all"``, P the sum of ``batch.word_lengths``)."""
-        rows = batch.words if self.pieces == "first" else piece_rows(batch)
-        head = _HEADS.get(self.known_type)
-        if head is None:
+        """Return logits [W, C] of the words' first subwords.
+
+        With ``subwords="all"``: [P, C] for all P subwords of all words, in order, where P is the
+        sum of ``batch.word_lengths``.
+        """
+        rows = batch.words if self.subwords == "first" else subword_rows(batch)
+        if not self.known_type:
             return self._padded_logits(batch, tokens=True).index_select(0, rows)
+        head = _HEADS.get(self.known_type, _linear)
         return head(self.model, self.encoder(batch).index_select(0, rows))
 
 
-def piece_rows(batch: Batch) -> Tensor:
-    """The row of every piece of every word, in order: [P]."""
+def subword_rows(batch: Batch) -> Tensor:
+    """Return the token index of every subword of every word, in order: [P]."""
     lengths = batch.word_lengths
-    begins = lengths.cumsum(0) - lengths  # [W], among all pieces
-    shifts = batch.words - begins
+    starts = lengths.cumsum(0) - lengths  # [W], among all subwords
+    shifts = batch.words - starts
     shifts = torch.repeat_interleave(shifts, lengths, output_size=batch.num_pieces)  # [P]
     return shifts + torch.arange(len(shifts), device=shifts.device)
 
@@ -84,23 +115,7 @@ def _modernbert(model: Any, states: Tensor) -> Tensor:
 
 
 _HEADS: dict[str, Callable[[Any, Tensor], Tensor]] = {
-    "bert": _linear,
-    "ernie": _linear,
-    "roberta": _linear,
-    "xlm-roberta": _linear,
-    "xlm-roberta-xl": _linear,
-    "camembert": _linear,
-    "data2vec-text": _linear,
-    "roberta-prelayernorm": _linear,
-    "electra": _linear,
-    "albert": _linear,
-    "distilbert": _linear,
-    "deberta": _linear,
-    "deberta-v2": _linear,
-    "mpnet": _linear,
     "modernbert": _modernbert,
     "eurobert": _classifier,
-    "nomic_bert": _linear,
-    "jina_embeddings_v3": _linear,
 }
-"""The head of each model type with a parity test; others run the Hugging Face class on padding."""
+"""The head of model types that have another one than dropout and a linear layer."""
