@@ -179,9 +179,9 @@ def _require_weights(name: str, model: Any, missing: set[str], new_head: bool) -
     )  # fmt: skip
     if of_encoder:
         raise UserError(
-            f"model {name!r}: {len(of_encoder)} encoder weights are missing or of another shape than "
-            f"{model.config.model_type} needs (first: {of_encoder[0]}): the checkpoint has another "
-            "architecture or size than its config.json says."
+            f"model {name!r}: {len(of_encoder)} encoder weights are missing or of another shape "
+            f"than {model.config.model_type} needs (first: {of_encoder[0]}): the checkpoint has "
+            "another architecture or size than its config.json says."
         )
     if missing and not new_head:
         raise UserError(

@@ -416,7 +416,7 @@ def test_encoder_follows_its_head() -> None:
         ({"representation": "bondary"}, "one of boundary, ffn.*Perhaps you meant 'boundary'"),
         ({"word_vectors": "last"}, "'last' is not one of first, mean"),
         ({"decoding": "any"}, "one of flat, nested, overlapping"),
-        ({"max_width": None}, "are for biaffine.*widest span in words"),
+        ({"max_width": None}, "only biaffine.*widest span in words"),
         ({"max_width": 0}, "must be 1 word or more, not 0"),
         ({"labels": []}, "at least one label"),
         ({"labels": ["a", "a"]}, "'a' occurs twice"),
