@@ -1,26 +1,65 @@
-"""What a person sees while a run works: a bar on a terminal, plain lines elsewhere."""
+"""Progress and messages of a run: a bar on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
 import sys
 import time
+from dataclasses import dataclass, field
 from typing import Any, TextIO
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
 
 LINE_EVERY = 10.0
 """Seconds between plain progress lines."""
 
 
+@dataclass
+class _Stage:
+    """A part of the work, such as training or the validation within it."""
+
+    title: str
+    total: int
+    unit: str
+    first: int
+    begin: float = field(default_factory=time.monotonic)
+    bar: TaskID | None = None
+
+    def rate(self, done: int) -> float:
+        """Return the units per second since the stage began."""
+        return (done - self.first) / max(1e-9, time.monotonic() - self.begin)
+
+
 class Reporter:
-    """Progress and messages of one run; a silent one for all but the main process."""
+    """Shows the progress and messages of one run; a quiet one shows nothing.
+
+    Stages may be nested: ``start`` begins one, ``stop`` ends the innermost.
+
+    Example:
+        >>> reporter = Reporter(quiet=True)
+        >>> reporter.start("training", total=10)
+        >>> reporter.update(3, "loss 0.5")
+        >>> reporter.stop()
+    """
 
     def __init__(self, quiet: bool = False, stream: TextIO | None = None) -> None:
         self.quiet = quiet
         self.console = Console(file=stream or sys.stderr, highlight=False, soft_wrap=True)
-        self._bar: Progress | None = None
-        self._last = 0.0
+        self._stages: list[_Stage] = []
+        self._progress: Progress | None = None
+        self._last_line = 0.0
+
+    @property
+    def title(self) -> str:
+        """Title of the innermost stage; empty between stages."""
+        return self._stages[-1].title if self._stages else ""
 
     def say(self, text: str) -> None:
         """Print one message."""
@@ -28,45 +67,60 @@ class Reporter:
             self.console.print(text, markup=False)
 
     def start(self, title: str, total: int, done: int = 0, unit: str = "step") -> None:
-        """Begin a stretch of work of ``total`` units."""
-        self.title, self.total, self.unit = title, total, unit
-        self._begin, self._first, self._last = time.monotonic(), done, time.monotonic()
-        if not self.quiet and self.console.is_terminal:
-            self._bar = Progress(
+        """Begin a stage of ``total`` units, of which ``done`` are done already."""
+        stage = _Stage(title, total, unit, done)
+        self._stages.append(stage)
+        self._last_line = time.monotonic()
+        if self.quiet or not self.console.is_terminal:
+            return
+        if self._progress is None:
+            self._progress = Progress(
                 TextColumn("{task.description}"),
                 BarColumn(),
                 MofNCompleteColumn(),
-                TextColumn("{task.fields[text]}"),
+                TextColumn("{task.fields[text]}", markup=False),
                 TimeRemainingColumn(),
                 console=self.console,
             )
-            self._bar.start()
-            self._task = self._bar.add_task(title, total=total, completed=done, text="")
+            self._progress.start()
+        stage.bar = self._progress.add_task(title, total=total, completed=done, text="")
 
     def update(self, done: int, text: str = "") -> None:
-        """Show how far the work is."""
-        if self._bar is not None:
-            self._bar.update(self._task, completed=done, text=text)
-        elif not self.quiet and time.monotonic() - self._last >= LINE_EVERY:
-            self._last = time.monotonic()
-            left = (self._last - self._begin) / max(1, done - self._first) * (self.total - done)
-            self.say(f"{self.title}: {self.unit} {done}/{self.total} {text} {clock(left)} left")
+        """Show that ``done`` units of the innermost stage are done."""
+        stage = self._stages[-1]
+        rate = stage.rate(done)
+        text = f"{text} {rate:,.1f} {_plural(stage.unit)}/s".strip()
+        if self._progress is not None and stage.bar is not None:
+            self._progress.update(stage.bar, completed=done, text=text)
+        elif not self.quiet and time.monotonic() - self._last_line >= LINE_EVERY:
+            self._last_line = time.monotonic()
+            left = clock((stage.total - done) / rate) if rate else "unknown time"
+            self.say(f"{stage.title}: {stage.unit} {done}/{stage.total} {text} {left} left")
 
     def stop(self) -> None:
-        """End the stretch of work."""
-        if self._bar is not None:
-            self._bar.stop()
-            self._bar = None
+        """End the innermost stage."""
+        stage = self._stages.pop()
+        if self._progress is not None and stage.bar is not None:
+            if self._stages:
+                self._progress.remove_task(stage.bar)
+            else:
+                self._progress.stop()
+                self._progress = None
 
     def __enter__(self) -> Reporter:
         return self
 
     def __exit__(self, *_: Any) -> None:
-        self.stop()
+        while self._stages:
+            self.stop()
+
+
+def _plural(unit: str) -> str:
+    return f"{unit}es" if unit.endswith("ch") else f"{unit}s"
 
 
 def clock(seconds: float) -> str:
-    """Seconds as 1:23:45 or 2:03."""
+    """Return seconds as 1:23:45 or 2:03."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

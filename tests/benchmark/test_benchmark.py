@@ -135,7 +135,7 @@ def test_table_without_memory(checkpoint: Path, monkeypatch: pytest.MonkeyPatch)
     (("--batch-size", "0"), "--batch-size must be 1 or more, not 0"),
     (("--threads", "-2"), "--threads must be 1 or more, not -2"),
     (("--phases", "trian"), "Perhaps you meant 'train'?"),
-    (("--columns", "text=a"), "--columns goes with --data"),
+    (("--columns", "text=a"), "--columns needs --data"),
     (("--data", "examples/data/topics"), "one label each, not multi"),
 ])  # fmt: skip
 def test_errors(flags: tuple[str, ...], said: str, checkpoint: Path) -> None:

@@ -22,7 +22,7 @@ from tests.tiny import save_tiny_checkpoint
 
 TASKS = {"classify": "sentiment", "nli": "pairs", "tag": "entities"}
 OURS = re.compile(
-    r"data: |labels \(|step \d+: |[\d,]+ of (train|validation|test) |[\d,]+ of [\d,]+ pieces "
+    r"data: |labels \(|step \d+: |[\d,]+ of (train|validation|test) |[\d,]+ of [\d,]+ subwords "
 )
 """How the lines begin that a run may print while it works."""
 SMALL = ("--max-length", "40", "--batch-size", "8", "--precision", "fp32")

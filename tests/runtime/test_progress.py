@@ -1,0 +1,59 @@
+"""Progress: plain lines in a file, one bar for each stage on a terminal."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from finetune.runtime import progress
+from finetune.runtime.progress import Reporter, clock
+
+
+def test_plain_lines(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(progress, "LINE_EVERY", 0.0)
+    reporter = Reporter(stream=(stream := io.StringIO()))
+    with reporter:
+        reporter.start("training", 10)
+        reporter.update(4, "loss 0.5")
+        reporter.start("validation", 3, unit="batch")
+        reporter.update(3)
+        reporter.stop()
+        reporter.update(10)
+    first, second, third = stream.getvalue().splitlines()
+    assert first.startswith("training: step 4/10 loss 0.5 ") and "steps/s" in first
+    assert first.endswith(" left")
+    assert second.startswith("validation: batch 3/3 ") and "batches/s" in second
+    assert third.startswith("training: step 10/10 "), "the outer stage continues"
+
+
+def test_nothing_between_lines_and_nothing_of_a_quiet_reporter(monkeypatch: pytest.MonkeyPatch):
+    for quiet in (False, True):
+        monkeypatch.setattr(progress, "LINE_EVERY", 0.0 if quiet else 60.0)
+        reporter = Reporter(quiet=quiet, stream=(stream := io.StringIO()))
+        with reporter:
+            reporter.start("training", 10)
+            reporter.update(4)
+        assert stream.getvalue() == ""
+
+
+def test_bars_on_a_terminal_may_be_nested():
+    reporter = Reporter(stream=(stream := io.StringIO()))
+    reporter.console = Console(file=stream, force_terminal=True, width=120, highlight=False)
+    with reporter:
+        reporter.start("training", 10)
+        reporter.update(4, "loss [0.5]")
+        reporter.start("validation", 3, unit="batch")
+        reporter.update(3)
+        reporter.stop()
+        reporter.say("a message [not markup]")
+        assert reporter.title == "training"
+        reporter.update(10, "loss [0.5]")
+    text = stream.getvalue()
+    assert "10/10" in text, "the outer bar continues"
+    assert "a message [not markup]" in text and "loss [0.5]" in text
+
+
+def test_clock():
+    assert [clock(seconds) for seconds in (0, 123, 5025)] == ["0:00", "2:03", "1:23:45"]
