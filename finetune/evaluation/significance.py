@@ -104,8 +104,7 @@ def compare(
             f"{num_resamples} resamples: at least one of each, and the same units for all runs."
         )
     num_units = sizes.pop()
-    whole = np.ones((1, num_units))
-    observed = [np.concatenate([run.values(whole) for run in runs]) for runs in systems]
+    observed = [observed_scores(runs) for runs in systems]
     for_units, for_luck, for_swaps = map(
         np.random.default_rng, np.random.SeedSequence(seed).spawn(3)
     )
@@ -139,13 +138,17 @@ def estimate(runs: Sequence[Counted], *, num_resamples: int = 10_000, seed: int 
     sizes = {run.num_units for run in runs}
     if len(sizes) != 1 or 0 in sizes or num_resamples < 1:
         raise UserError(f"no interval from {len(runs)} runs on {sorted(sizes)} units")
-    whole = np.ones((1, *sizes))
-    observed = np.concatenate([run.values(whole) for run in runs])
+    observed = observed_scores(runs)
     for_units, for_luck = map(np.random.default_rng, np.random.SeedSequence(seed).spawn(2))
     (resampled,) = _bootstrapped([runs], num_resamples, for_units)
     variance, degrees = _training_variance([observed], [resampled])
     (luck,) = _luck([len(runs)], variance, degrees, num_resamples, for_luck)
     return _estimate(float(observed.mean()), resampled.mean(axis=0) + luck)
+
+
+def observed_scores(runs: Sequence[Counted]) -> np.ndarray:
+    """Return the score of each run on all units [runs]."""
+    return np.concatenate([run.values(np.ones((1, run.num_units))) for run in runs])
 
 
 def _bootstrapped(

@@ -277,8 +277,14 @@ def word_groupings(
 def text_lengths(examples: Iterable[Example]) -> list[str]:
     """Return the subgroup of each text by its length, that of both texts of a pair."""
     texts = [example for example in examples if isinstance(example, TextExample)]
-    sizes = [len(example.text.split()) + len((example.pair or "").split()) for example in texts]
-    return [bucket(size, TEXT_LENGTHS) for size in sizes]
+    return [bucket(num_words(example), TEXT_LENGTHS) for example in texts]
+
+
+def num_words(example: Example) -> int:
+    """Return the length of a sentence, a text or both texts of a pair in words."""
+    if isinstance(example, TextExample):
+        return len(example.text.split()) + len((example.pair or "").split())
+    return len(example.words)
 
 
 def count_subgroups(

@@ -23,7 +23,7 @@ from finetune.evaluation.compare import SystemComparison, compare_systems, seed_
 from finetune.evaluation.error_analysis import TITLES
 from finetune.evaluation.errors import count_categories
 from finetune.evaluation.significance import ALPHA
-from finetune.evaluation.subgroups import SENTENCE_LENGTHS, bucket, buckets
+from finetune.evaluation.subgroups import SENTENCE_LENGTHS, bucket, buckets, num_words
 from finetune.reporting.charts import (
     Chart,
     bar_chart,
@@ -36,7 +36,7 @@ from finetune.reporting.error_examples import MOST_EXAMPLES, error_examples, val
 from finetune.reporting.model_card import write_card
 from finetune.reporting.rendering import render
 from finetune.reporting.runs import Evaluated, Run, System, gather
-from finetune.types import TextExample, UserError
+from finetune.types import UserError
 
 REPORT_FILE = "report.html"
 MOST_RUNS = 12
@@ -461,7 +461,7 @@ def _calibration(evaluated: Evaluated) -> dict[str, Any] | None:
 
 def _lengths(evaluated: Evaluated) -> Chart:
     """Draw the number of examples by length in words."""
-    sizes = [_num_words(example) for example in evaluated.predictions.examples]
+    sizes = [num_words(example) for example in evaluated.predictions.examples]
     counts = dict.fromkeys(buckets(SENTENCE_LENGTHS), 0)
     for size in sizes:
         counts[bucket(size, SENTENCE_LENGTHS)] += 1
@@ -472,12 +472,6 @@ def _lengths(evaluated: Evaluated) -> Chart:
     )
     listed = ", ".join(f"{name}: {number:,}" for name, number in counts.items())
     return bar_chart(caption, f"{caption}; {listed}", list(counts.items()), "words")
-
-
-def _num_words(example: Any) -> int:
-    if isinstance(example, TextExample):
-        return len(example.text.split()) + len((example.pair or "").split())
-    return len(example.words)
 
 
 def _environment(name: str, run: Run) -> dict[str, Any]:

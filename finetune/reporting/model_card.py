@@ -59,7 +59,7 @@ def card(system: System) -> str:
     """Return the card: metadata in YAML, then Markdown."""
     run = system.runs[0]
     saved = _saved(run)
-    native, pairs = _is_native(saved), bool(saved["extra"].get("pairs"))
+    native, pairs = is_native(saved["task"], saved["config"]), bool(saved["extra"].get("pairs"))
     tables = run.evaluated.analysis.tables if run.evaluated else {}
     bins = run.evaluated.analysis.bins if run.evaluated else []
     class_kind = next((name for name in ("label", "type", "tag") if tables.get(name)), None)
@@ -144,7 +144,7 @@ def metadata(run: Run, saved: Mapping[str, Any]) -> str:
         base_model=base_model(run),
         datasets=[data["id"]] if data.get("id") else None,
         eval_results=results or None,
-        library_name="transformers" if _is_native(saved) else "finetune",
+        library_name="transformers" if is_native(saved["task"], saved["config"]) else "finetune",
         metrics=list(metrics) or None,
         model_name=title(run) if results else None,
         pipeline_tag=kind,
@@ -205,9 +205,9 @@ def _saved(run: Run) -> dict[str, Any]:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
-def _is_native(saved: Mapping[str, Any]) -> bool:
-    """Return whether plain transformers has a class for the model."""
-    return saved["task"] != "ner" and not saved["config"].get("crf")
+def is_native(task: str, config: Mapping[str, Any]) -> bool:
+    """Return whether plain transformers has a class for the model of a task."""
+    return task != "ner" and not config.get("crf")
 
 
 def _hub_task(run: Run) -> str:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path
 
-from finetune.config.tasks import TrainConfig
+from finetune.config.tasks import TrainConfig, settings
+from finetune.reporting.model_card import is_native
 from finetune.reporting.rendering import render
 from finetune.training.environment import command_line, predict_command
 
@@ -38,13 +38,15 @@ def write_run_readme(
         best_step: Step of the best model on validation.
         num_steps: Steps of training.
     """
+    values = settings(config)
     text = render(
         "run_readme.md",
         folder=folder,
         task=task,
         model=config.init_from or config.model,
         data=config.data,
-        settings={field.name: getattr(config, field.name) for field in fields(config)},
+        settings=values,
+        native=is_native(task, values),
         labels=labels,
         metrics=metrics,
         baselines=baselines,

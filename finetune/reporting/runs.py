@@ -17,7 +17,7 @@ from finetune.evaluation.alignment import AlignedPredictions
 from finetune.evaluation.error_analysis import Analysis, analyze_predictions
 from finetune.evaluation.resampling import count_metric, default_metric
 from finetune.evaluation.runs import align_runs, find_system
-from finetune.evaluation.significance import Estimate, estimate
+from finetune.evaluation.significance import Estimate, estimate, observed_scores
 from finetune.types import UserError
 
 TOLERANCE = 1e-4
@@ -188,7 +188,7 @@ def headline(runs: Sequence[Run], warnings: list[str]) -> Headline | None:
     units = counts[0].num_units
     resamples = max(FEWEST_RESAMPLES, min(MOST_RESAMPLES, MOST_DRAWN // (units * len(counts))))
     interval = estimate(counts, num_resamples=resamples)
-    values = tuple(_whole(each) for each in counts)
+    values = tuple(observed_scores(counts).tolist())
     for run, value in zip(found, values, strict=True):
         known = run.metrics.get(split, {}).get(metric)
         if known is not None and abs(known - value) > TOLERANCE:
@@ -227,12 +227,6 @@ def _counts(
             raise
         warnings.append(f"the interval is that of {usual}, not of {wanted}: {error}")
         return usual, count_metric(usual, predictions)
-
-
-def _whole(counted: Any) -> float:
-    import numpy as np
-
-    return float(counted.values(np.ones((1, counted.num_units)))[0])
 
 
 def _evaluate(folder: Path, wanted: str | None, warnings: list[str]) -> Evaluated | None:

@@ -59,6 +59,8 @@ def test_metadata_is_what_the_hub_reads(kind: str, place: Path):
     expected = "token-classification" if words else "text-classification"
     assert card.data.pipeline_tag == expected
     assert card.data.library_name == ("finetune" if kind in OWN else "transformers")
+    readme = (place / kind / "README.md").read_text("utf-8")
+    assert ("pipeline(model=" in readme) == (kind not in OWN)
     assert card.data.base_model is None and card.data.datasets is None, "neither is on the hub"
     metrics = json.loads((place / kind / "metrics.json").read_text())
     content = yaml.safe_load(card_of(place / kind).split("---")[1])
