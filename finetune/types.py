@@ -206,7 +206,10 @@ class Partial(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TextPrediction:
-    """The answer for one text: a label name, several, or a number, with probabilities."""
+    """The prediction for one text: a label, several, or a number, with probabilities.
+
+    ``score`` is the probability of the label, ``scores`` those of all labels.
+    """
 
     id: int
     label: str | tuple[str, ...] | float
@@ -214,7 +217,7 @@ class TextPrediction:
     scores: Mapping[str, float] | None = None
 
     def record(self) -> dict[str, Any]:
-        """The JSON form: ``id``, ``label``, ``score`` and, where classes exist, ``scores``."""
+        """Return the JSON form: ``id``, ``label``, and ``score`` and ``scores`` where known."""
         record: dict[str, Any] = {"id": self.id, "label": self.label}
         if isinstance(self.label, tuple):
             record["label"] = list(self.label)
@@ -227,7 +230,7 @@ class TextPrediction:
 
 @dataclass(frozen=True, slots=True)
 class TokenPrediction:
-    """The answer for one text in words: one tag and one probability for every word.
+    """The prediction for one text in words: a tag and its probability for every word.
 
     ``spans`` are the labelled stretches the tags spell out (None where tags are no spans, as in
     POS); ``offsets`` and ``text`` are set where the input was raw text. ``logs`` are the
@@ -246,7 +249,7 @@ class TokenPrediction:
     logs: Any = field(default=None, compare=False, repr=False)
 
     def record(self) -> dict[str, Any]:
-        """The JSON form: ``id``, ``words``, ``tags``, ``scores``, and spans and offsets if any."""
+        """Return the JSON form: ``id``, ``words``, ``tags``, ``scores``, and spans and offsets."""
         record: dict[str, Any] = {
             "id": self.id,
             "words": list(self.words),
@@ -262,10 +265,10 @@ class TokenPrediction:
 
 @dataclass(frozen=True, slots=True)
 class SpanPrediction:
-    """The answer for one text in words: labelled spans, nested perhaps, each with a probability.
+    """The prediction for one text in words: labeled spans, which may nest, with probabilities.
 
-    ``candidates`` are all spans that could become an answer, with their scores, before a threshold
-    and the decoding; they are not part of the record.
+    ``candidates`` are all scored spans before thresholds and decoding; they are not part of the
+    record.
     """
 
     id: int
@@ -277,7 +280,7 @@ class SpanPrediction:
     candidates: tuple[tuple[Span, float], ...] = ()
 
     def record(self) -> dict[str, Any]:
-        """The JSON form: ``id``, ``words``, ``spans``, and ``offsets`` where there are any."""
+        """Return the JSON form: ``id``, ``words``, ``spans``, and ``offsets`` if known."""
         record: dict[str, Any] = {"id": self.id, "words": list(self.words)}
         if self.offsets is not None:
             record["offsets"] = [list(offset) for offset in self.offsets]
@@ -294,7 +297,7 @@ def span_records(
     text: str | None,
     offsets: Sequence[tuple[int, int]] | None,
 ) -> list[dict[str, Any]]:
-    """The JSON form of spans: words, label and score; characters too where there is a text."""
+    """Return spans as JSON values: words, label and score; with a text also characters."""
     records = []
     for span, score in zip(spans, scores, strict=True):
         record: dict[str, Any] = {

@@ -28,7 +28,7 @@ class Baseline(NamedTuple):
     share: float
 
     def __str__(self) -> str:
-        return f"always answering {self.label!r}: {self.metric} {self.share:.4f}"
+        return f"always predicting {self.label!r}: {self.metric} {self.share:.4f}"
 
 
 def majority_baselines(
@@ -80,7 +80,7 @@ def degenerate(
     """
     for split, values in metrics.items():
         if bad := [name for name, value in values.items() if not math.isfinite(value)]:
-            yield f"{split}: {bad[0]} is no number"
+            yield f"{split}: {bad[0]} is not finite"
         same = _only_prediction(folder / f"predictions.{split}.jsonl")
         names = (metric, *SELECTING_METRICS)
         selecting = next((name for name in names if name in values), None)
@@ -89,7 +89,7 @@ def degenerate(
         elif (base := baselines.get(split)) and values[base.metric] <= base.share:
             yield f"{split}: {base.metric} {values[base.metric]:.4f}, not above {base}"
         elif selecting and values[selecting] <= CHANCE_LEVELS.get(selecting, 0.0):
-            yield f"{split}: {selecting} {values[selecting]:.4f} is that of no learning"
+            yield f"{split}: {selecting} {values[selecting]:.4f} is at chance level"
 
 
 def _only_prediction(path: Path) -> str | None:
@@ -111,4 +111,4 @@ def _only_prediction(path: Path) -> str | None:
                 return None
     if not found:
         return "no spans at all" if size else None
-    return f"every answer is {found.pop()}" if size > 1 else None
+    return f"every prediction is {found.pop()}" if size > 1 else None

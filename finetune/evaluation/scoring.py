@@ -6,13 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from finetune.evaluation.alignment import AlignedPredictions
-from finetune.evaluation.metrics import (
-    classification_scores,
-    multilabel_scores,
-    regression_scores,
-    span_scores,
-    tagging_scores,
-)
+from finetune.evaluation.metrics import pair, scores, span_scores, tagging_scores
 from finetune.evaluation.runs import align_runs
 
 
@@ -44,9 +38,4 @@ def score_aligned(run: AlignedPredictions) -> dict[str, float]:
         return tagging_scores(gold, predicted, *run.schemes)
     if run.kind == "spans":
         return span_scores(gold, predicted)
-    if run.kind == "number":
-        return regression_scores(gold, predicted)
-    if run.kind == "label":
-        return classification_scores(gold, predicted, sorted({*gold, *predicted}))
-    names = sorted({name for labels in (*gold, *predicted) for name in labels})
-    return multilabel_scores(gold, predicted, names)
+    return scores(pair(run.kind, gold, predicted))

@@ -78,7 +78,7 @@ def test_a_run_folder_has_everything(task: str, place: Path, outcomes: dict[str,
     assert list(metrics) == ["validation", "test"]
     text = (folder / "README.md").read_text()
     assert "| `batch_size` | `8` |" in text and "finetune predict" in text
-    assert "always answering" in text
+    assert "always predicting" in text
     for split in ("validation", "test"):
         lines = records((folder / f"predictions.{split}.jsonl").read_text())
         rows = (place / TASKS[task] / f"{split}.jsonl").read_text().splitlines()
@@ -98,7 +98,7 @@ def test_what_a_run_says(task: str, place: Path, outcomes: dict[str, Outcome]):
     metrics = json.loads((place / task / "metrics.json").read_text())
     name, value = next(iter(metrics["test"].items()))
     assert shown[2].strip().startswith(f"test: {name} {value:.4f}")
-    assert "(always answering" in shown[3]
+    assert "(always predicting" in shown[3]
     pair = ' --pair "…"' if task == "nli" else ""
     assert shown[-1] == f'Try it: finetune predict {place / task} --text "…"{pair}'
 
@@ -109,7 +109,7 @@ def test_the_most_frequent_label_is_counted(place: Path, outcomes: dict[str, Out
     labels = [row["label"] for row in rows["train"]]
     most = max(sorted(set(labels)), key=labels.count)
     share = sum(row["label"] == most for row in rows["test"]) / len(rows["test"])
-    assert f"(always answering {most!r}: accuracy {share:.4f})" in outcomes["classify"].out
+    assert f"(always predicting {most!r}: accuracy {share:.4f})" in outcomes["classify"].out
 
 
 def test_prediction_lines(place: Path, outcomes: dict[str, Outcome]):

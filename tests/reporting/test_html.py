@@ -318,7 +318,7 @@ def test_seeds(tmp_path: Path):
     verdict = {"split": "test", "metric": "accuracy", "expected": 0.9, "tolerance": 0.01,
                "mean": 0.5, "verdict": "below", "source": "a <paper>"}  # fmt: skip
     content = {"seeds": [1, 2], "verdicts": [verdict], "baselines": {},
-               "degenerate": [{"seed": 2, "reasons": ["every answer is good"]}]}  # fmt: skip
+               "degenerate": [{"seed": 2, "reasons": ["every prediction is good"]}]}  # fmt: skip
     (folder / "seeds.json").write_text(json.dumps(content))
     page = reported(folder)
     values = [json.loads((folder / f"seed-{n}" / "metrics.json").read_text())["test"]["accuracy"]
@@ -326,7 +326,7 @@ def test_seeds(tmp_path: Path):
     assert f"{statistics.fmean(values):.4f} accuracy" in page.text
     assert f"Mean of 2 seeds, standard deviation {statistics.stdev(values):.4f}" in page.text
     assert "Expected: test accuracy 0.9 ± 0.01 (a <paper>); measured: 0.5000" in page.text
-    assert "seed 2 is degenerate: every answer is good" in page.text
+    assert "seed 2 is degenerate: every prediction is good" in page.text
 
 
 @pytest.fixture(scope="module")

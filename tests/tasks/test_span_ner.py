@@ -302,7 +302,7 @@ def test_tagged_data_will_do(place: Path, tmp_path: Path):
                   "--out", tmp_path / "r")  # fmt: skip
     assert trained.code == 0, trained.err
     assert "decoding flat" in trained.err + trained.out
-    assert "always answering" not in trained.out
+    assert "always predicting" not in trained.out
 
 
 def test_data_without_spans_is_refused(place: Path, tmp_path: Path):

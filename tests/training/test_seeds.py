@@ -149,7 +149,7 @@ def test_a_single_run_that_learnt_nothing_reproduces_nothing(place: Path, tmp_pa
     outcome = run("run", tmp_path / "r.yaml", *arguments)
     assert outcome.code == 0 and "this run is degenerate: " in outcome.out
     said = "not reproduced (degenerate) (a made-up one)"
-    assert 'test: every answer is "' in outcome.out and said in outcome.out
+    assert 'test: every prediction is "' in outcome.out and said in outcome.out
     about = json.loads((folder / "environment.json").read_text())
     assert about["recipe"]["verdicts"][0]["verdict"] == "not reproduced (degenerate)"
     assert "one is degenerate: " in (folder / "report.html").read_text("utf-8")
@@ -220,25 +220,26 @@ BASE = {"test": Baseline("pos", "accuracy", 0.6)}
 
 
 @pytest.mark.parametrize(("records", "metrics", "reason"), [
-    ([{"label": "a"}, {"label": "a"}], {"accuracy": 0.9}, 'test: every answer is "a"'),
-    ([{"label": 1.5}, {"label": 1.5}], {"pearson": 0.0}, "test: every answer is 1.5"),
-    ([{"tags": ["O", "O"], "spans": []}, {"tags": ["O"]}], {"f": 0.0}, "test: every answer is O"),
+    ([{"label": "a"}, {"label": "a"}], {"accuracy": 0.9}, 'test: every prediction is "a"'),
+    ([{"label": 1.5}, {"label": 1.5}], {"pearson": 0.0}, "test: every prediction is 1.5"),
+    ([{"tags": ["O", "O"], "spans": []}, {"tags": ["O"]}], {"f": 0.0},
+     "test: every prediction is O"),
     ([{"spans": []}, {"spans": []}], {"f": 0.0}, "test: no spans at all"),
-    ([{"label": "a"}, {"label": "b"}], {"accuracy": math.nan}, "test: accuracy is no number"),
+    ([{"label": "a"}, {"label": "b"}], {"accuracy": math.nan}, "test: accuracy is not finite"),
     ([{"label": "a"}, {"label": "b"}], {"accuracy": 0.6},
-     "test: accuracy 0.6000, not above always answering 'pos': accuracy 0.6000"),
+     "test: accuracy 0.6000, not above always predicting 'pos': accuracy 0.6000"),
     ([{"label": "a"}, {"label": "b"}], {"accuracy": 0.61}, None),
     ([{"spans": [{"start": 0}]}, {"spans": []}], {"f": 0.1}, None),
     ([{"tags": ["O"], "spans": []}, {"tags": ["B-X"]}], {"f": 0.1}, None),
     ([{"label": 1.5}, {"label": 1.6}], {"pearson": -0.03, "mse": 2.0},
-     "test: pearson -0.0300 is that of no learning"),
+     "test: pearson -0.0300 is at chance level"),
     ([{"label": 1.5}, {"label": 1.6}], {"pearson": 0.06, "mse": 0.0}, None),
     ([{"label": ["a"]}, {"label": []}], {"micro_f1": 0.0, "hamming_loss": 0.5},
-     "test: micro_f1 0.0000 is that of no learning"),
+     "test: micro_f1 0.0000 is at chance level"),
     ([{"tags": ["O"]}, {"tags": ["B-X"]}], {"span_f1_conll": 0.0, "tag_accuracy": 0.7},
-     "test: span_f1_conll 0.0000 is that of no learning"),
+     "test: span_f1_conll 0.0000 is at chance level"),
     ([{"spans": [{"start": 0}]}, {"spans": []}], {"span_f1_strict": 0.0},
-     "test: span_f1_strict 0.0000 is that of no learning"),
+     "test: span_f1_strict 0.0000 is at chance level"),
     ([{"spans": [{"start": 0}]}, {"spans": []}], {"span_f1_strict": 0.01}, None),
     ([{"label": "a"}, {"label": "b"}], {"accuracy": 0.61, "matthews": 0.0}, None),
 ])  # fmt: skip
@@ -254,4 +255,4 @@ def test_the_metric_asked_for_counts(tmp_path: Path):
     metrics = {"test": {"accuracy": 0.61, "matthews": 0.05}}
     assert list(degenerate(tmp_path, metrics, BASE)) == []
     found = list(degenerate(tmp_path, metrics, BASE, "matthews"))
-    assert found == ["test: matthews 0.0500 is that of no learning"]
+    assert found == ["test: matthews 0.0500 is at chance level"]
