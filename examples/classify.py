@@ -13,9 +13,9 @@ config = ClassifyConfig(
     steps=int(os.environ.get("STEPS", "0")) or None,  # unset: config.epochs
     out=os.environ.get("OUT", "runs/example-classify"),
 )
-task = load_task(config, "classify")  # reads the data, so that wrong data end here and not later
-print("labels:", list(task.labels))
-result = fit(task, config)
+task, data = load_task(config, "classify")  # raises an error if the data are wrong
+print("labels:", list(task.record.labels))
+result = fit(task, data, config)
 
 # The best model was chosen on validation; the test split was scored once, with that model.
 print("test accuracy:", round(result.metrics["test"]["accuracy"], 4))

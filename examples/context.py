@@ -18,12 +18,12 @@ config = TagConfig(
     steps=int(os.environ.get("STEPS", "0")) or None,
     out=os.environ.get("OUT", "runs/example-context"),
 )
-task = load_task(config, "tag")
-example = task.read("train")[1]
+task, data = load_task(config, "tag")
+example = data.splits["train"][1]
 (window,) = task.encode([example])[0]
 read = task.tokenizer.tokenizer.decode(window.input_ids)
 print(f"{len(example.words)} words are answered and {len(window.input_ids)} pieces read: {read}")
-result = fit(task, config)
+result = fit(task, data, config)
 print(f"test span_f1_conll: {result.metrics['test']['span_f1_conll']:.4f}")
 
 # A saved model remembers its context. Sentences that name the same document are read together.

@@ -18,7 +18,7 @@ config = ClassifyConfig(
     steps=int(os.environ.get("STEPS", "0")) or None,
     out=os.environ.get("OUT", "runs/example-layers"),
 )
-task = load_task(config, "classify")
+task, data = load_task(config, "classify")
 
 # What that means, before anything is trained.
 head = task.head()
@@ -27,5 +27,5 @@ print(f"{frozen:,} of {sum(p.numel() for p in head.parameters()):,} weights are 
 rates = {group["lr"] for group in parameter_groups(head, config)}
 print("peak learning rates from the head down:", *(f"{r:.2e}" for r in sorted(rates, reverse=True)))
 
-result = fit(task, config, head=head)
+result = fit(task, data, config, head=head)
 print("test accuracy:", round(result.metrics["test"]["accuracy"], 4))

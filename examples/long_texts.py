@@ -18,7 +18,8 @@ config = ClassifyConfig(
     steps=int(os.environ.get("STEPS", "0")) or None,
     out=os.environ.get("OUT", "runs/example-long-texts"),
 )
-result = fit(load_task(config, "classify"), config)
+task, data = load_task(config, "classify")
+result = fit(task, data, config)
 print(*result.notes, sep="\n")  # how many texts of each split are read in several windows
 print("test accuracy:", round(result.metrics["test"]["accuracy"], 4))
 

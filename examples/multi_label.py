@@ -16,7 +16,8 @@ config = ClassifyConfig(
     steps=int(os.environ.get("STEPS", "0")) or None,
     out=os.environ.get("OUT", "runs/example-multi-label"),
 )
-result = fit(load_task(config, "classify"), config)
+task, data = load_task(config, "classify")
+result = fit(task, data, config)
 print("test micro F1:", round(result.metrics["test"]["micro_f1"], 4))
 
 (answer,) = load(result.folder).predict(["A new stadium will cost the city two hundred million."])

@@ -17,8 +17,8 @@ config = finetune.NerConfig(
     steps=int(os.environ.get("STEPS", "0")) or None,
     out=os.environ.get("OUT", "runs/example-ner"),
 )
-task = finetune.load_task(config, "ner")
-result = finetune.fit(task, config)
+task, data = finetune.load_task(config, "ner")
+result = finetune.fit(task, data, config)
 for name, value in result.metrics["test"].items():
     print(f"test {name}: {value:.4f}")
 

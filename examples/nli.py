@@ -14,7 +14,8 @@ config = NliConfig(
     out=os.environ.get("OUT", "runs/example-nli"),
 )
 # Labels go by name (entails, e, ENTAILMENT, …): data sets number the three classes differently.
-result = fit(load_task(config, "nli"), config)
+task, data = load_task(config, "nli")
+result = fit(task, data, config)
 print("test accuracy:", round(result.metrics["test"]["accuracy"], 4))
 
 (answer,) = load(result.folder).predict([("A man is cooking dinner.", "Somebody prepares food.")])

@@ -23,7 +23,8 @@ if not (run / "best").exists():
         steps=int(os.environ.get("STEPS", "0")) or None,
         out=str(run),
     )
-    fit(load_task(config, "classify"), config)
+    task, data = load_task(config, "classify")
+    fit(task, data, config)
 
 texts = ["What a lovely evening that was.", "Dull.", "The soup was cold, and nobody said sorry."]
 with tempfile.TemporaryDirectory() as place:

@@ -22,7 +22,7 @@ def sentence(number: int) -> TokenExample:
     return TokenExample(id=number, words=words, tags=tags, where=f"sentence {number}")
 
 
-# Without a validation split every tenth example is held out, and task.notes says so.
+# Without a validation split every tenth example is held out, and the notes of the data say so.
 data = Dataset("toy-pos", {"train": [sentence(number) for number in range(120)]})
 config = TagConfig(
     model=os.environ.get("MODEL", "minilm"),
@@ -30,9 +30,9 @@ config = TagConfig(
     steps=int(os.environ.get("STEPS", "40")),
     out=os.environ.get("OUT", "runs/example-own-data"),
 )
-task = load_task(config, "tag", data)
-print(*task.notes, sep="\n")
-result = fit(task, config)
+task, data = load_task(config, "tag", data)
+print(*data.notes, sep="\n")
+result = fit(task, data, config)
 print("validation accuracy:", result.metrics["validation"]["accuracy"])
 
 # Input in words gets one tag for each word, whatever the tokenizer makes of them.

@@ -17,7 +17,8 @@ if not (run / "best").exists():
         steps=int(os.environ.get("STEPS", "0")) or None,
         out=str(run),
     )
-    fit(load_task(config, "tag"), config)
+    task, data = load_task(config, "tag")
+    fit(task, data, config)
 
 model = load(run)
 texts = ["Maria Keller flew from Lisbon to Oslo in March 2019.", "", "Nobody was there."]

@@ -15,7 +15,8 @@ config = ClassifyConfig(
     steps=int(os.environ.get("STEPS", "0")) or None,
     out=os.environ.get("OUT", "runs/example-regression"),
 )
-result = fit(load_task(config, "classify"), config)
+task, data = load_task(config, "classify")
+result = fit(task, data, config)
 print("test:", {name: round(value, 4) for name, value in result.metrics["test"].items()})
 
 # A model of pairs is asked with pairs; one text alone is refused.

@@ -29,11 +29,13 @@ config = ClassifyConfig(
     out=os.environ.get("OUT", "runs/example-resume"),
 )
 try:
-    fit(load_task(config, "classify"), config, reporter=Impatient())
+    task, data = load_task(config, "classify")
+    fit(task, data, config, reporter=Impatient())
 except Interrupted as stopped:
     print(stopped)  # the checkpoint holds weights, optimizer, place in the data, random state
 
 # On the command line: the same command with --resume. Other settings or data are refused.
 config = replace(config, resume=True)
-result = fit(load_task(config, "classify"), config)
+task, data = load_task(config, "classify")
+result = fit(task, data, config)
 print("test accuracy:", round(result.metrics["test"]["accuracy"], 4))

@@ -18,8 +18,8 @@ config = TagConfig(
     steps=int(os.environ.get("STEPS", "0")) or None,
     out=os.environ.get("OUT", "runs/example-tag"),
 )
-task = load_task(config, "tag")
-result = fit(task, config)
+task, data = load_task(config, "tag")
+result = fit(task, data, config)
 
 # conll counts as the conlleval script does, strict only spans that are spelled as BIO demands:
 # constrained decoding spells all of them so.

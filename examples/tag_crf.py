@@ -18,8 +18,8 @@ config = TagConfig(
     steps=int(os.environ.get("STEPS", "0")) or None,
     out=os.environ.get("OUT", "runs/example-tag-crf"),
 )
-task = load_task(config, "tag")
-result = fit(task, config)
+task, data = load_task(config, "tag")
+result = fit(task, data, config)
 for name in ("span_f1_conll", "span_f1_strict", "tag_accuracy"):
     print(f"test {name}: {result.metrics['test'][name]:.4f}")
 

@@ -233,9 +233,8 @@ class TokenPrediction:
     """The prediction for one text in words: a tag and its probability for every word.
 
     ``spans`` are the labelled stretches the tags spell out (None where tags are no spans, as in
-    POS); ``offsets`` and ``text`` are set where the input was raw text. ``logs`` are the
-    log-probabilities of all tags [W, C] (a numpy array), only where they will be calibrated; they
-    are not part of the record.
+    POS); ``offsets`` and ``text`` are set where the input was raw text. ``log_probabilities``
+    of all tags [W, C] (a numpy array) are kept on request only; they are not part of the record.
     """
 
     id: int
@@ -246,7 +245,7 @@ class TokenPrediction:
     span_scores: tuple[float, ...] = ()
     offsets: tuple[tuple[int, int], ...] | None = None
     text: str | None = None
-    logs: Any = field(default=None, compare=False, repr=False)
+    log_probabilities: Any = field(default=None, compare=False, repr=False)
 
     def record(self) -> dict[str, Any]:
         """Return the JSON form: ``id``, ``words``, ``tags``, ``scores``, and spans and offsets."""

@@ -49,9 +49,9 @@ def subject_of(model: str, size: Size) -> Iterator[Subject]:
     """Nested entity recognition with a model."""
     most = min(longest(model), size.marked_length)
     config = NerConfig(model=model, max_length=most, max_width=MAX_WIDTH)
-    task, occurring = task_on_drawn(config, "ner", MEGABATCH * size.batch_size)
+    task, data, occurring = task_on_drawn(config, "ner", MEGABATCH * size.batch_size)
     fewer = replace(size, num_batches=max(1, size.num_batches // 4))
-    with subject_on(task, occurring, f"like {LIKE['ner'].name}", fewer) as subject:
+    with subject_on(task, data, occurring, f"like {LIKE['ner'].name}", fewer) as subject:
         yield subject
 
 
@@ -97,10 +97,10 @@ class Markers:
 
     def __init__(self, subject: Subject) -> None:
         self.device, self.size = subject.device, subject.size
-        encoder, name = subject.head.encoder, subject.task.config.model
+        encoder, name = subject.head.encoder, subject.task.record.config.model
         self.first = encoder.pad_id + 1 if encoder.family.positions == "behind padding" else 0
         self.model = load_weights(AutoModel, name, load_config(name)).to(self.device)
-        classes = 2 * encoder.width, 1 + len(subject.task.labels)
+        classes = 2 * encoder.width, 1 + len(subject.task.record.labels)
         self.head = nn.Sequential(nn.Dropout(0.1), nn.Linear(*classes)).to(self.device)
         self.weights = [*self.model.parameters(), *self.head.parameters()]
         rate = default_learning_rate(encoder.width)

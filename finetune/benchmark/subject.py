@@ -23,7 +23,8 @@ from finetune.models.loading import load_config, resolve_model
 from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.runtime.launch import make_accelerator
 from finetune.runtime.precision import resolve_precision
-from finetune.tasks import Task, load_task, task_class
+from finetune.tasks import load_task, save_task, task_class
+from finetune.tasks.base import Task
 from finetune.types import Encoding, Example, UserError
 
 LONGEST = 128
@@ -154,14 +155,14 @@ def subject_of(command: BenchSettings, model: str, size: Size) -> Iterator[Subje
 
 @contextmanager
 def subject_on(
-    task: Task, occurring: list[list[list[Encoding]]], source: str, size: Size
+    task: Task, data: Dataset, occurring: list[list[list[Encoding]]], source: str, size: Size
 ) -> Iterator[Subject]:
     """A task with a fresh model; ``occurring`` are sequences with what else occurs in the whole
     data, and ``source`` says where the texts are from."""
     accelerator = make_accelerator()
     torch.manual_seed(0)
     head = task.head().to(accelerator.device)
-    examples, encoded = _in_one_window(task)
+    examples, encoded = _in_one_window(task, data)
     count = size.num_batches if _small(head) else max(1, size.num_batches // 2)
     lengths = [len(encoding.input_ids) for (encoding,) in encoded]
     like = list(chain.from_iterable(strata(lengths, count, size.batch_size)))
@@ -169,7 +170,7 @@ def subject_on(
     mixed, grouped = _in_batches(len(like), size.batch_size)
     with TemporaryDirectory() as folder:
         head.save_pretrained(folder)
-        task.save(Path(folder))
+        save_task(task, Path(folder))
         yield Subject(
             task=task,
             head=head,
@@ -181,14 +182,14 @@ def subject_on(
             occurring=[*occurring, encoded],
             grouped=grouped,
             mixed=mixed,
-            precision=resolve_precision(task.config, accelerator.device),
+            precision=resolve_precision(task.record.config, accelerator.device),
             size=size,
         )
 
 
-def _in_one_window(task: Task) -> tuple[list[Example], list[list[Encoding]]]:
+def _in_one_window(task: Task, data: Dataset) -> tuple[list[Example], list[list[Encoding]]]:
     """The training examples that are one sequence each, and their sequences."""
-    examples = task.read("train")[:MOST_READ]
+    examples = data.splits["train"][:MOST_READ]
     pairs = zip(examples, task.encode(examples), strict=True)
     kept = [(example, list(windows)) for example, windows in pairs if len(windows) == 1]
     return [example for example, _ in kept], [windows for _, windows in kept]
@@ -214,7 +215,7 @@ def _in_batches(number: int, batch_size: int) -> tuple[list[list[int]], list[lis
 
 def _task(
     command: BenchSettings, model: str, size: Size
-) -> tuple[Task, list[list[list[Encoding]]], str]:
+) -> tuple[Task, Dataset, list[list[list[Encoding]]], str]:
     """The task with its data; sequences with what else occurs in the whole data; and in words
     where the texts are from."""
     settings: dict[str, Any] = {"model": model, "max_length": longest(model)}
@@ -222,27 +223,28 @@ def _task(
         settings["decoding"] = "greedy"  # as pipelines do
     if command.data:
         settings |= {"data": command.data, "columns": command.columns}
-        task = load_task(CONFIGS[command.task](**settings), command.task)
-        if not task.words and task.extra["problem"] != "single":  # type: ignore[attr-defined]
+        task, data = load_task(CONFIGS[command.task](**settings), command.task)
+        problem = task.record.own_fields().get("problem", "single")
+        if problem != "single":
             raise UserError(
                 f"--data {command.data}: bench measures texts with one label each, not "
-                f"{task.extra['problem']}: choose other data."  # type: ignore[attr-defined]
+                f"{problem}: choose other data."
             )
-        return task, [], f"of {command.data}"
+        return task, data, [], f"of {command.data}"
     config = CONFIGS[command.task](**settings)
-    task, occurring = task_on_drawn(config, command.task, MEGABATCH * size.batch_size)
-    return task, occurring, f"like {LIKE[command.task].name}"
+    task, data, occurring = task_on_drawn(config, command.task, MEGABATCH * size.batch_size)
+    return task, data, occurring, f"like {LIKE[command.task].name}"
 
 
 def task_on_drawn(
     config: TrainConfig, name: str, number: int
-) -> tuple[Task, list[list[list[Encoding]]]]:
+) -> tuple[Task, Dataset, list[list[list[Encoding]]]]:
     """A task whose data are drawn, and the sequences of what the whole data would have."""
-    tokenizer = SubwordTokenizer.from_pretrained(config.model, words=task_class(name).words)
+    tokenizer = SubwordTokenizer.from_pretrained(config.model, words=task_class(name).reads_words)
     vocabulary = Words(tokenizer, LIKE[name].vocabulary, random.Random(0))
     examples = drawn(name, vocabulary, number, config.max_length or LONGEST)
     data = Dataset("drawn", {"train": examples, "validation": examples[:1]}, fingerprint="drawn")
-    return load_task(config, name, data), [[vocabulary.occurring()]]
+    return *load_task(config, name, data), [[vocabulary.occurring()]]
 
 
 def longest(model: str) -> int:

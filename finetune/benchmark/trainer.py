@@ -76,10 +76,10 @@ class Peer:
     def _collator(self, padded: bool) -> Any:
         """The examples' collators."""
         task = self.subject.task
-        kind = DataCollatorForTokenClassification if task.words else DataCollatorWithPadding
-        length = min(LONGEST, task.max_length)  # type: ignore[attr-defined]
+        kind = DataCollatorForTokenClassification if task.reads_words else DataCollatorWithPadding
+        length = min(LONGEST, task.record.max_length)
         settings = {"padding": "max_length", "max_length": length} if padded else {}
-        return kind(task.tokenizer.tokenizer, **settings)  # type: ignore[attr-defined]
+        return kind(task.tokenizer.tokenizer, **settings)
 
 
 class InOrder(Trainer):

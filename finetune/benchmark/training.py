@@ -95,7 +95,7 @@ def seconds(
 ) -> float:
     """How long our steps over the batches take, after one that does not count."""
     task, head = subject.task, subject.head
-    config = replace(task.config, sparse_embeddings=sparse_embeddings)
+    config = replace(task.record.config, sparse_embeddings=sparse_embeddings)
     vocabulary = SparseEmbeddings(
         head, config.sparse_embeddings, [Encoded.of(part) for part in subject.occurring]
     )

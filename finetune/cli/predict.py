@@ -54,7 +54,6 @@ class Predict:
         """Write one JSON line for each input, or the files of a GLUE submission."""
         self._check()
         quiet_libraries()
-        from finetune.inference.loop import predict_stream
         from finetune.inference.predictor import Predictor
 
         model = Predictor(
@@ -64,25 +63,25 @@ class Predict:
             max_tokens=self.max_tokens,
         )
         task = model.task
-        if self.pair is not None and task.words:
+        if self.pair is not None and task.reads_words:
             raise UserError("--pair needs a model of pairs of texts, and this model tags words.")
         if self.glue_submission is not None:
             self._write_submission(model)
             return
-        examples = self._examples(task)
-        predictions = predict_stream(task, model.model, examples, accelerator=model.accelerator)
+        predictions = model.stream(self._examples(task))
         with open_output(self.output) as out:
             for prediction in predictions:
                 out.write(json.dumps(prediction.record(), ensure_ascii=False) + "\n")
-        if task.num_alone:
+        if predictions.num_without_document and not self.text:
             print(
-                f"{task.num_alone:,} inputs name no document and were read without the context "
-                "that this model was trained with",
+                f"{predictions.num_without_document:,} inputs name no document and were read "
+                "without the context that this model was trained with",
                 file=sys.stderr,
             )
-        if task.num_cut:
+        if predictions.num_cut:
             print(
-                f"{task.num_cut:,} texts or words were cut to {task.max_length} tokens",
+                f"{predictions.num_cut:,} texts or words were cut to {task.record.max_length} "
+                "tokens",
                 file=sys.stderr,
             )
 
@@ -105,20 +104,18 @@ class Predict:
     def _examples(self, task: Any) -> Iterator[Example]:
         """Yield the inputs."""
         from finetune import data
-        from finetune.inference.predictor import fitting, to_example
+        from finetune.inference.predictor import to_example
 
         columns = column_map(self.columns)
         if self.text:
             text = self.text[0]
             yield to_example(task, 0, text if self.pair is None else (text, self.pair), "--text")
-        elif task.words:
-            yield from task.in_context(data.read_token_file(self.file or "", columns=columns))
+        elif task.reads_words:
+            yield from data.read_token_file(self.file or "", columns=columns)
         else:
-            rows = data.read_text_file(
-                self.file or "", columns=columns, pair=task.pairs, labels=False
+            yield from data.read_text_file(
+                self.file or "", columns=columns, pair=task.record.pairs, labels=False
             )
-            for example in rows:
-                yield fitting(task, example)
 
     def _write_submission(self, model: Predictor) -> None:
         """Write the files of a GLUE submission; print their paths and sizes."""
@@ -129,18 +126,18 @@ class Predict:
             parts_of,
             wrong_number,
         )
-        from finetune.inference.loop import predict_stream
 
         task, folder = model.task, Path(self.output or ".")
         name = next(iter(self.glue_submission or ()), AUTO)
-        parts = parts_of(name, task.config.data, self.file)
+        parts = parts_of(name, task.record.config.data, self.file)
+        problem = None if task.reads_words else model.model.problem
         for part in parts:
-            check_labels(part.task, list(task.labels), None if task.words else model.model.problem)
+            check_labels(part.task, list(model.labels), problem)
         folder.mkdir(parents=True, exist_ok=True)
         for part in parts:
             numbers: dict[int, str] = {}
             examples = self._numbered_examples(task, part, numbers)
-            predictions = predict_stream(task, model.model, examples, accelerator=model.accelerator)
+            predictions = model.stream(examples)
             path = folder / part.task.file
             with open_output(str(path)) as out:
                 out.writelines(lines(part.task, predictions, numbers))
@@ -153,13 +150,12 @@ class Predict:
     ) -> Iterator[Example]:
         """Yield the texts of a file of the benchmark, and note their numbers by id."""
         from finetune import data
-        from finetune.inference.predictor import fitting
 
-        options: dict[str, Any] = {"columns": column_map(self.columns), "pair": task.pairs}
+        options: dict[str, Any] = {"columns": column_map(self.columns), "pair": task.record.pairs}
         if part.data is None:
             rows = data.read_numbered_texts(self.file or "", **options)
         else:
             rows = data.read_numbered_texts(part.data, split=part.task.split, **options)
         for example, number in rows:
             numbers[example.id] = number
-            yield fitting(task, example)
+            yield example

@@ -28,9 +28,10 @@ from finetune.config.tasks import (
 from finetune.types import UserError, shortened
 
 if TYPE_CHECKING:
+    from finetune.data import Dataset
     from finetune.evaluation.baselines import Baseline
     from finetune.evaluation.reproduction import ScoreVerdict
-    from finetune.tasks import Task
+    from finetune.tasks.base import Task
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -296,14 +297,14 @@ def train_once(
 
     accelerator = make_accelerator(config)
     reporter = Reporter(quiet=not accelerator.is_main_process)
-    task = load_task(config, task_name)
+    task, data = load_task(config, task_name)
     if recipe_run:
-        recipe_run.check_splits(task.splits[1:])
-    for line in (*describe(task), *task.notes):
+        recipe_run.check_splits(list(data.splits)[1:])
+    for line in (*describe(task, data), *data.notes):
         reporter.say(line)
     try:
         with memory_kept():
-            result = fit(task, config, accelerator, reporter)
+            result = fit(task, data, config, accelerator, reporter)
     except Interrupted as interrupted:
         reporter.say(f"{interrupted}. Continue with: {resume_command()}")
         sys.exit(130)
@@ -312,14 +313,14 @@ def train_once(
     folder = Path(config.out or "")
     precision = resolve_precision(config, accelerator.device)
     about = environment(accelerator.device.type, precision)
-    trained = judge_run(task, config, result.metrics, about, recipe_run)
+    trained = judge_run(task, data, config, result.metrics, about, recipe_run)
     baselines = {split: str(line) for split, line in trained.baselines.items()}
     write_run_readme(
         folder,
         task=task_name,
         config=config,
-        labels=list(task.labels),
-        pairs=task.pairs,
+        labels=list(task.record.labels),
+        pairs=task.record.pairs,
         metrics=result.metrics,
         baselines=baselines,
         notes=result.notes,
@@ -373,6 +374,7 @@ def report_run(folder: Path) -> None:
 
 def judge_run(
     task: Task,
+    data: Dataset,
     config: TrainConfig,
     metrics: dict[str, dict[str, float]],
     about: dict[str, Any],
@@ -387,13 +389,11 @@ def judge_run(
     from finetune.evaluation.reproduction import run_verdicts
 
     folder = Path(config.out or "")
-    splits = {split: task.read(split) for split in task.splits}
-    baselines = majority_baselines(splits, metrics)
+    baselines = majority_baselines(data.splits, metrics)
     reasons = list(degenerate(folder, metrics, baselines, config.metric))
-    data = getattr(task, "data", None)
     about = about | {
-        "data": data.format if data else None,
-        "splits": {split: len(examples) for split, examples in splits.items()},
+        "data": data.format,
+        "splits": {split: len(examples) for split, examples in data.splits.items()},
         "baselines": {split: base._asdict() for split, base in baselines.items()},
         "degenerate": reasons,
     }
@@ -403,14 +403,14 @@ def judge_run(
             recipe_run.recipe.expected,
             metrics,
             recipe_run.differing,
-            task.fingerprint,
+            data.fingerprint,
             degenerate=bool(reasons),
         )
         records = [verdict.record() for verdict in verdicts]
         about["recipe"] = recipe_run.record() | {"verdicts": records}
     text = json.dumps(about, indent=2, ensure_ascii=False) + "\n"
     (folder / "environment.json").write_text(text, encoding="utf-8")
-    return TrainedRun(metrics, baselines, reasons, verdicts, task.pairs)
+    return TrainedRun(metrics, baselines, reasons, verdicts, task.record.pairs)
 
 
 def dry_run(name: str, config: TrainConfig) -> None:
@@ -418,37 +418,39 @@ def dry_run(name: str, config: TrainConfig) -> None:
     from finetune.tasks import load_task
     from finetune.training.optimizer import Schedule
 
-    task = load_task(config, name)
-    examples = task.read("train")
+    task, data = load_task(config, name)
+    examples = data.splits["train"]
     encoded = task.encode(examples[:10_000])
     lengths = sorted(encoded.sequences.lengths.tolist())
     plan = Schedule.from_config(config, len(examples))
-    print("\n".join((*describe(task), *task.notes)))
+    print("\n".join((*describe(task, data), *data.notes)))
     print(
         f"lengths in tokens: mean {statistics.fmean(lengths):.1f}, median "
         f"{lengths[len(lengths) // 2]}, 95 % {lengths[int(len(lengths) * 0.95)]}, longest "
         f"{lengths[-1]}" + (" (first 10,000 examples)" if len(examples) > 10_000 else "")
     )
-    if task.num_cut:
-        print(f"cut to fit --max-length: {task.num_cut:,}")
-    for line in task.lost(examples[:10_000], encoded):
+    if encoded.num_cut:
+        print(f"cut to fit --max-length: {encoded.num_cut:,}")
+    for line in encoded.notes:
         print(f"train: {line}")
     print(
         f"{plan.num_steps:,} steps of {plan.batch_size} examples, {plan.steps_per_epoch:,} an "
         f"epoch, {plan.warmup_steps:,} of warm-up; evaluation every {plan.eval_every:,}, "
         f"checkpoint every {plan.save_every:,}"
     )
-    print(_memory(task, statistics.fmean(lengths)))
+    print(_memory(config, statistics.fmean(lengths)))
     for name, value in settings(config).items():
         print(f"  {name}: {value}")
 
 
-def _memory(task: Task, mean_length: float) -> str:
+def _memory(config: TrainConfig, mean_length: float) -> str:
     """Estimate the memory of training: weights, gradients, moments and activations."""
     import torch
     from transformers import AutoModel
 
-    config, model = task.config, task.encoder_config()
+    from finetune.tasks.base import starting_config
+
+    model = starting_config(config)
     with torch.device("meta"):
         number = sum(weight.numel() for weight in AutoModel.from_config(model).parameters())
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -463,10 +465,10 @@ def _memory(task: Task, mean_length: float) -> str:
     )
 
 
-def describe(task: Task) -> list[str]:
+def describe(task: Task, data: Dataset) -> list[str]:
     """Return two lines about the data: examples by split, and labels."""
-    counts = ", ".join(f"{split} {len(task.read(split)):,}" for split in task.splits)
+    counts = ", ".join(f"{split} {len(rows):,}" for split, rows in data.splits.items())
     return [
-        f"data: {task.config.data}: {counts}",
-        f"labels ({len(task.labels)}): {shortened(task.labels, 20)}",
+        f"data: {task.record.config.data}: {counts}",
+        f"labels ({len(task.record.labels)}): {shortened(task.record.labels, 20)}",
     ]

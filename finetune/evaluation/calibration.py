@@ -105,9 +105,9 @@ def word_calibration_scores(
     before: list[float] = []
     for tags, prediction in zip(gold, predicted, strict=True):
         correct += map(str.__eq__, tags, prediction.tags)
-        if prediction.logs is not None:
+        if prediction.log_probabilities is not None:
             ids = [labels.id(tag) for tag in prediction.tags]
-            before += probabilities_of(ids, prediction.logs).tolist()
+            before += probabilities_of(ids, prediction.log_probabilities).tolist()
     after = [score for prediction in predicted for score in prediction.scores]
     return calibration_scores(correct, after, before if len(before) == len(after) else None)
 

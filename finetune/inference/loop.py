@@ -1,4 +1,7 @@
-"""Prediction with any task's model: every example answered once, in the examples' order."""
+"""The prediction loop: encode, batch, forward, decode, restore the order.
+
+It serves validation, ``finetune predict``, ``Predictor``, the pipelines and the check of an export.
+"""
 
 from __future__ import annotations
 
@@ -15,21 +18,22 @@ from accelerate import Accelerator
 from accelerate.utils import gather_object
 
 from finetune.preprocessing.batching import grouped, pack
+from finetune.preprocessing.context import read_in_context
 from finetune.preprocessing.encodings import Encoded, Encodings
 from finetune.preprocessing.prefetch import ahead
 from finetune.runtime.launch import make_accelerator
 from finetune.runtime.precision import autocast, resolve_precision
 from finetune.runtime.progress import Reporter
 from finetune.runtime.transfer import batch_to_device
-from finetune.tasks import Task
+from finetune.tasks.base import Task
 from finetune.types import Batch, Example, Partial, Prediction
 
 T = TypeVar("T")
 
-PREDICT_TOKENS = 1024
-"""Tokens per forward pass in prediction on a CPU: more no longer fits its caches."""
+CPU_TOKENS = 1024
+"""Largest number of tokens in a forward pass on a CPU: more do not fit into its caches."""
 CHUNK = 4096
-"""Examples of a stream that are sorted by length, and looked through for repetitions, together."""
+"""Number of examples of a stream that are sorted by length and searched for duplicates together."""
 
 
 def predict(
@@ -40,124 +44,166 @@ def predict(
     *,
     encoded: Encoded | None = None,
     precision: str | None = None,
+    keep_log_probabilities: bool = False,
     reporter: Reporter | None = None,
     title: str = "predicting",
 ) -> list[Prediction]:
-    """One prediction for every example, in the examples' order, on every process.
+    """Predict every example, in the order of the examples, on every process.
 
-    Sequences that occur several times are computed once. Raises RuntimeError if a prediction is
-    missing.
+    Args:
+        task: The task of the model.
+        head: The model, on the accelerator's device.
+        examples: The examples. Their ids must differ.
+        accelerator: Device and processes; the processes share the work.
+        encoded: The sequences of the examples if they have been made already.
+        precision: ``bf16`` or ``fp32``; by default that of the task's configuration.
+        keep_log_probabilities: Store the log-probabilities of all tags in predictions of words.
+        reporter: Shows progress under ``title``.
+        title: See ``reporter``.
     """
     accelerator = accelerator or make_accelerator()
     encoded = task.encode(examples) if encoded is None else encoded
-    mine = range(accelerator.process_index, len(examples), accelerator.num_processes)
-    answers = _Answers(task, [examples[index] for index in mine], encoded.num_windows[mine])
-    sequences = encoded.sequences.take(encoded.rows(mine))
-    first, copies = distinct(sequences)
-    device = accelerator.device
-    precision = precision or resolve_precision(task.config, device)
-    budget = task.config.tokens_on(device.type)
-    if device.type == "cpu":
-        budget = min(budget, PREDICT_TOKENS)
-    groups = grouped(sequences.lengths[first], budget)
-    head.eval()
-    if reporter:
-        reporter.start(title, len(groups), unit="batch")
-    batches = (pack(sequences.take(first[group])) for group in groups)
-    # autocast casts the weights once where one context holds all batches; in inference mode never
-    casting = autocast(precision, device)
-    with torch.no_grad(), casting, contextlib.closing(ahead(batches)) as ready:
-        answered = _answered(task, head, ready, device)
-        for done, (group, partials) in enumerate(zip(groups, answered, strict=True)):
-            for number, partial in zip(group, partials, strict=True):
-                for row in copies[number]:
-                    example, word = sequences.example[row], sequences.first_word[row]
-                    answers.add(partial._replace(example=int(example), first_word=int(word)))
-            if reporter:
-                reporter.update(done + 1)
-    if reporter:
-        reporter.stop()
-    by_id = {answer.id: answer for answer in gather_object(answers.finished)}
+    if accelerator.num_processes == 1:
+        shard = slice(None)
+    else:
+        shard = slice(accelerator.process_index, None, accelerator.num_processes)
+    predicted = predict_on_device(
+        task,
+        head,
+        examples[shard],
+        encoded[shard],
+        accelerator.device,
+        precision=precision,
+        keep_log_probabilities=keep_log_probabilities,
+        reporter=reporter,
+        title=title,
+    )
+    by_id = {prediction.id: prediction for prediction in gather_object(predicted)}
     if len(by_id) != len(examples):
         raise RuntimeError(f"{len(by_id)} predictions for {len(examples)} examples")
     return [by_id[example.id] for example in examples]
 
 
-def _answered(
-    task: Task, head: Any, batches: Iterable[Batch], device: torch.device
-) -> Iterator[list[Partial]]:
-    """What the sequences of each batch say. Of a GPU the answers to a batch are read while it
-    computes the next."""
-    aside = _aside(device)
-    waiting: deque[tuple[Any, Batch, Any]] = deque()
+def predict_on_device(
+    task: Task,
+    head: Any,
+    examples: Sequence[Example],
+    encoded: Encoded,
+    device: torch.device,
+    *,
+    precision: str | None = None,
+    keep_log_probabilities: bool = False,
+    reporter: Reporter | None = None,
+    title: str = "predicting",
+) -> list[Prediction]:
+    """Predict examples in one process, in the order in which their last sequence was computed.
+
+    Sequences that occur several times are computed once. For the arguments see ``predict``.
+    """
+    config = task.record.config
+    waiting = {
+        example.id: (example, int(number), list[Partial]())
+        for example, number in zip(examples, encoded.num_windows, strict=True)
+    }
+    predicted: list[Prediction] = []
+    sequences = encoded.sequences
+    first, copies = distinct(sequences)
+    precision = precision or resolve_precision(config, device)
+    budget = config.tokens_on(device.type)
+    if device.type == "cpu":
+        budget = min(budget, CPU_TOKENS)
+    groups = grouped(sequences.lengths[first], budget)
+    head.eval()
+    if reporter:
+        reporter.start(title, len(groups), unit="batch")
+    batches = (pack(sequences.take(first[group])) for group in groups)
+    # Autocast casts the weights once if one context holds all batches, but not in inference mode.
+    casting = autocast(precision, device)
+    with torch.no_grad(), casting, contextlib.closing(ahead(batches)) as ready:
+        decoded = _decode_all(task, forward(head, ready, device), device)
+        for done, (group, partials) in enumerate(zip(groups, decoded, strict=True)):
+            for number, partial in zip(group, partials, strict=True):
+                for row in copies[number]:
+                    id, first_word = int(sequences.example[row]), int(sequences.first_word[row])
+                    example, num_windows, found = waiting[id]
+                    found.append(partial._replace(example=id, first_word=first_word))
+                    if len(found) == num_windows:
+                        predicted.append(
+                            task.finish(
+                                example, found, keep_log_probabilities=keep_log_probabilities
+                            )
+                        )
+                        del waiting[id]
+            if reporter:
+                reporter.update(done + 1)
+    if reporter:
+        reporter.stop()
+    return predicted
+
+
+def forward(
+    head: Any, batches: Iterable[Batch], device: torch.device
+) -> Iterator[tuple[Batch, Any]]:
+    """Yield each batch, on the device, with its logits in at least float32."""
     for batch in batches:
-        head.encoder.check(batch)  # on the CPU, where looking at ids costs no wait
+        head.encoder.check(batch)  # on the CPU, where reading ids does not wait for a device
         batch = batch_to_device(batch, device)
-        logits = full_precision(head(batch))
-        waiting.append((logits, batch, aside and aside.mark()))
-        if len(waiting) > (aside is not None):
-            yield _decoded(task, *waiting.popleft(), aside)
+        yield batch, full_precision(head(batch))
+
+
+def _decode_all(
+    task: Task, computed: Iterable[tuple[Batch, Any]], device: torch.device
+) -> Iterator[list[Partial]]:
+    """Decode each batch, on a GPU while the next batch is computed."""
+    side = _side_stream(device)
+    waiting: deque[tuple[Batch, Any, Any]] = deque()
+    for batch, logits in computed:
+        waiting.append((batch, logits, side and side.mark()))
+        if len(waiting) > (side is not None):
+            yield _decode(task, *waiting.popleft(), side)
     while waiting:
-        yield _decoded(task, *waiting.popleft(), aside)
+        yield _decode(task, *waiting.popleft(), side)
 
 
-def _decoded(
-    task: Task, logits: Any, batch: Batch, mark: Any, aside: _Aside | None
+def _decode(
+    task: Task, batch: Batch, logits: Any, mark: Any, side: _SideStream | None
 ) -> list[Partial]:
     with torch.autocast(batch.input_ids.device.type, enabled=False):
-        if aside is None:
+        if side is None:
             return task.decode(logits, batch)
-        return aside.run(lambda: task.decode(logits, batch), mark)
+        return side.run(lambda: task.decode(logits, batch), mark)
 
 
-class _Aside:
-    """A stream of a GPU beside the current one: to read a tensor is to wait for all that its stream
-    was told to do, and the current one has the next batch already."""
+class _SideStream:
+    """A second CUDA stream, to read results while the current stream computes the next batch.
+
+    Reading a tensor waits for all work queued on its stream, and the next batch is queued already.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self.device, self.stream = device, torch.cuda.Stream(device)
 
     def mark(self) -> Any:
-        """A point that the current stream has yet to reach."""
+        """Record an event on the current stream."""
         return torch.cuda.current_stream(self.device).record_event()
 
     def run(self, action: Callable[[], T], mark: Any) -> T:
-        """What an action returns that begins at a mark, when it is done."""
+        """Run an action after a marked event and wait for its result."""
         self.stream.wait_event(mark)
         with torch.cuda.stream(self.stream):
             result = action()
-        self.stream.synchronize()  # memory that it read may go to the next batch from now on
+        self.stream.synchronize()  # the memory it read may be reused by the next batch from now on
         return result
 
 
 @functools.cache
-def _aside(device: torch.device) -> _Aside | None:
-    """A stream for answers, where computing does not wait for them; one for all, as each keeps
-    memory of its own."""
-    return _Aside(device) if device.type == "cuda" else None
-
-
-class _Answers:
-    """Predictions of examples, each made as soon as all its sequences have been answered."""
-
-    def __init__(self, task: Task, examples: Sequence[Example], num_windows: np.ndarray) -> None:
-        self.task = task
-        self.waiting = {
-            example.id: (example, int(number), list[Partial]())
-            for example, number in zip(examples, num_windows, strict=True)
-        }
-        self.finished: list[Prediction] = []
-
-    def add(self, partial: Partial) -> None:
-        example, number, partials = self.waiting[partial.example]
-        partials.append(partial)
-        if len(partials) == number:
-            self.finished.append(self.task.finish(example, partials))
-            del self.waiting[partial.example]
+def _side_stream(device: torch.device) -> _SideStream | None:
+    """The one side stream of a GPU (each stream keeps memory for itself); None on other devices."""
+    return _SideStream(device) if device.type == "cuda" else None
 
 
 def distinct(sequences: Encodings) -> tuple[np.ndarray, list[list[int]]]:
-    """The rows of different sequences, and all rows that are the same as each of them."""
+    """Find duplicates: the first row of each distinct sequence, and all rows equal to it."""
     rows: dict[bytes, list[int]] = {}
     ids, segments, words = sequences.ids, sequences.segments, sequences.words
     for row in range(len(sequences)):
@@ -172,19 +218,54 @@ def distinct(sequences: Encodings) -> tuple[np.ndarray, list[list[int]]]:
     return np.array([same[0] for same in copies], dtype=np.int64), copies
 
 
-def predict_stream(
-    task: Task, head: Any, examples: Iterable[Example], chunk: int = CHUNK, **options: Any
-) -> Iterator[Prediction]:
-    """Predictions for a stream of any length, in order and in bounded memory."""
-    stream = iter(examples)
-    parts = iter(lambda: list(islice(stream, chunk)), [])
-    for part, encoded in ahead(((part, task.encode(part)) for part in parts), most=1):
-        yield from predict(task, head, part, encoded=encoded, **options)
+class PredictionStream(Iterator[Prediction]):
+    """Predictions for a stream of examples of any length, in order and in bounded memory.
+
+    Sentences are read in the context of their document if the model was trained with ``--context``.
+
+    Attributes:
+        num_cut: Number of texts or words cut to fit so far.
+        num_without_document: Number of examples so far that lack the document that the model reads.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        head: Any,
+        examples: Iterable[Example],
+        accelerator: Accelerator | None = None,
+        *,
+        chunk: int = CHUNK,
+    ) -> None:
+        """See ``predict``. ``chunk`` examples are read, sorted and predicted at a time."""
+        self.num_cut = self.num_without_document = 0
+        record = task.record
+        if task.reads_words:
+            counted = self._count_documents(examples)
+            examples = read_in_context(counted, record.config, record.max_length)
+        self._predictions = self._predict(task, head, iter(examples), accelerator, chunk)
+        self._counts_documents = task.reads_words and record.config.context != "none"
+
+    def __next__(self) -> Prediction:
+        """The prediction for the next example."""
+        return next(self._predictions)
+
+    def _count_documents(self, examples: Iterable[Any]) -> Iterator[Any]:
+        for example in examples:
+            self.num_without_document += self._counts_documents and example.document is None
+            yield example
+
+    def _predict(
+        self, task: Task, head: Any, examples: Iterator[Any], accelerator: Any, chunk: int
+    ) -> Iterator[Prediction]:
+        chunks = iter(lambda: list(islice(examples, chunk)), [])
+        for part, encoded in ahead(((part, task.encode(part)) for part in chunks), most=1):
+            self.num_cut += encoded.num_cut
+            yield from predict(task, head, part, accelerator, encoded=encoded)
 
 
 def full_precision(logits: Any) -> Any:
-    """Logits (a tensor, or a named tuple of them) in float32 at least: losses are not computed in
-    half precision."""
+    """Convert logits in half precision, a tensor or a named tuple of tensors, to float32."""
     if isinstance(logits, tuple):
         return type(logits)(*map(full_precision, logits))
     return logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits

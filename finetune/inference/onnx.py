@@ -10,28 +10,32 @@ of different lengths, alone and in batches, or nothing is written.
 from __future__ import annotations
 
 import contextlib
-import copy
 import importlib.util
 import shutil
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from finetune.inference.onnx_graph import Graph, blaming, trace
+from finetune.config.tasks import NerConfig, TagConfig, TextConfig
+from finetune.inference.loop import forward
 from finetune.inference.predictor import Input, to_example
 from finetune.models.heads.pretrained import PretrainedHead
 from finetune.models.heads.token_classification import TokenTagger, subword_rows
 from finetune.models.padding import unpad
 from finetune.preprocessing.batching import pack
-from finetune.tasks import Task, model_folder, saved_task
+from finetune.tasks import model_folder, save_task, saved_task
+from finetune.tasks.base import Task
 from finetune.types import Batch, Encoding, UserError
 
+OPSET = 17
+"""The operators of ONNX 1.12: any onnxruntime since 1.12 runs them."""
 GRAPH = "model.onnx"
 """The name that onnxruntime's users expect, as Optimum writes it."""
 TOLERANCE = 1e-4
@@ -103,7 +107,7 @@ def export_onnx(run: str | Path, output: str | Path) -> Exported:
     head = task.head(place).eval()
     assert isinstance(head, PretrainedHead), "all others were refused above"
     with _complete(output) as fresh:
-        task.save(fresh)
+        save_task(task, fresh)
         head.model.config.save_pretrained(fresh)
         return _export(task, head, fresh, output)
 
@@ -116,25 +120,26 @@ def _require_packages() -> None:
 
 def _why_not(task: Task) -> str:
     """Why no graph from padded tokens to logits can stand for a task's model; empty if one can."""
+    config = task.record.config
     if task.name == "ner":
         return (
             "ner models score spans of words, and there is no ONNX graph for that: ask it with "
             "`finetune predict`, or train `finetune tag` (flat entities) and export that."
         )
-    if getattr(task.config, "crf", False):
+    if isinstance(config, TagConfig) and config.crf:
         return (
             "taggers with a CRF decide over whole sentences, which logits of tokens cannot say: "
             "ask it with `finetune predict`, or train without --crf and export that."
         )
-    if getattr(task.config, "context", "none") != "none":
+    if isinstance(config, NerConfig | TagConfig) and config.context != "none":
         return (
             "the model reads sentences in their document (--context), which a graph does not: ask "
             "it with `finetune predict`, or train without --context and export that."
         )
-    if getattr(task.config, "long_text", "") == "window":
+    if isinstance(config, TextConfig) and config.long_text == "window":
         return (
-            f"its answer to a text of more than {task.max_length} tokens is the mean over several "
-            "windows, and a graph answers one: ask it with `finetune predict`, or train with "
+            f"its prediction for a text of more than {task.record.max_length} tokens is the mean "
+            "over several windows, and a graph reads one: use `finetune predict`, or train with "
             "--long-text truncate and export that."
         )
     return ""
@@ -174,7 +179,7 @@ def _export(task: Task, head: PretrainedHead, fresh: Path, output: Path) -> Expo
     kind = head.model.config.model_type
     before = _size(fresh)
     traced = _feed(head, names, pack(groups[TRACED]))
-    trace(head.model, traced, fresh / GRAPH, words=task.words)
+    trace(head.model, traced, fresh / GRAPH, words=task.reads_words)
     size = _size(fresh) - before  # weights over 2 GB are in files of their own
     with blaming(head.model):
         graph = Graph(fresh / GRAPH)
@@ -196,19 +201,16 @@ def _export(task: Task, head: PretrainedHead, fresh: Path, output: Path) -> Expo
 
 def _groups(task: Task) -> list[list[Encoding]]:
     """Batches to compare on: one sequence, another, the longest that fits, and all together."""
-    checked: Any = copy.copy(task)
-    checked.max_length = min(checked.max_length, LONGEST_CHECK)
-    settings: dict[str, Any] = {"overlap": None}
-    if not task.words:
-        settings["long_text"] = "truncate"
-    checked.config = replace(task.config, **settings)
-    longest = " ".join(TEXTS) + " " + " ".join(TEXTS[:2] * (checked.max_length // 16))
+    record, words = task.record, task.reads_words
+    length = min(record.max_length, LONGEST_CHECK)
+    settings: dict[str, Any] = {"overlap": None, **({} if words else {"long_text": "truncate"})}
+    checked = replace(record, max_length=length, config=replace(record.config, **settings))
+    longest = " ".join(TEXTS) + " " + " ".join(TEXTS[:2] * (length // 16))
     inputs: list[Input] = [*zip(TEXTS, TEXTS[1:] + TEXTS[:1], strict=True), (TEXTS[1], longest)]
-    if task.words or not task.pairs:
-        pairs = [] if task.words or task.pairs is False else inputs
-        inputs = [*pairs, *TEXTS, longest]
+    if not record.pairs:
+        inputs = [*([] if words or record.pairs is False else inputs), *TEXTS, longest]
     examples = [to_example(task, index, item) for index, item in enumerate(inputs)]
-    sequences = [windows[0] for windows in checked.encode(examples)]
+    sequences = [windows[0] for windows in replace(task, record=checked).encode(examples)]
     return [sequences[:1], sequences[1:2], sequences[-1:], sequences[:2], sequences]
 
 
@@ -229,17 +231,16 @@ def _compare(
 ) -> tuple[float, float]:
     """The largest difference between the graph's logits and the head's, and the largest logit."""
     found, expected = [], []
-    for group in groups:
-        batch = pack(group)
-        with torch.inference_mode():
-            expected.append(head(batch).flatten())
-        found.append(_answers(head, graph(_feed(head, names, batch)), batch).flatten())
+    with torch.no_grad():
+        for batch, logits in forward(head, map(pack, groups), torch.device("cpu")):
+            expected.append(logits.flatten())
+            found.append(_logits_of_head(head, graph(_feed(head, names, batch)), batch).flatten())
     mine, theirs = torch.cat(found), torch.cat(expected)
     return float((mine - theirs).abs().max()), float(theirs.abs().max())
 
 
-def _answers(head: PretrainedHead, logits: Tensor, batch: Batch) -> Tensor:
-    """Of padded logits those that the head answers: all, or those of the words' pieces."""
+def _logits_of_head(head: PretrainedHead, logits: Tensor, batch: Batch) -> Tensor:
+    """The padded logits that the head returns: all, or those of the words' subwords."""
     if not isinstance(head, TokenTagger):
         return logits
     rows = batch.words if head.subwords == "first" else subword_rows(batch)
@@ -258,3 +259,67 @@ def _milliseconds(run: Callable[[], Any]) -> float:
 
 def _size(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.iterdir())
+
+
+class Logits(nn.Module):
+    """A Hugging Face model as the tracer wants it: tensors in, in order, and one tensor out."""
+
+    def __init__(self, model: nn.Module, names: tuple[str, ...]) -> None:
+        super().__init__()
+        self.model, self.names = model, names
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        """Logits [N, C] or [N, L, C]."""
+        return self.model(**dict(zip(self.names, inputs, strict=True))).logits
+
+
+def trace(model: nn.Module, inputs: Mapping[str, Tensor], path: Path, *, words: bool) -> None:
+    """Write the graph of a model whose inputs are [N, L], logits [N, L, C] for words, else [N, C].
+
+    The other exporter (``dynamo=True``) takes four to twenty times as long for graphs that are no
+    faster, and needs more packages. What tracing can get wrong, decisions by the size of the
+    traced batch, only a comparison on other sizes shows. Raises ValueError where it fails.
+    """
+    axes, names = {0: "batch", 1: "sequence"}, tuple(inputs)
+    dynamic = {**dict.fromkeys(names, axes), "logits": axes if words else {0: "batch"}}
+    with blaming(model), warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")  # that the tracer is old, and that shapes may be constants
+        torch.onnx.export(
+            Logits(model, names).eval(), tuple(inputs.values()), str(path),
+            input_names=list(names), output_names=["logits"], dynamic_axes=dynamic,
+            opset_version=OPSET, dynamo=False,
+        )  # fmt: skip
+
+
+class Graph:
+    """A graph in onnxruntime, on the CPU, with as many threads as torch has."""
+
+    def __init__(self, path: Path) -> None:
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = torch.get_num_threads()
+        options.log_severity_level = 4  # errors are raised, and said in one line
+        self.session = onnxruntime.InferenceSession(
+            str(path), options, providers=["CPUExecutionProvider"]
+        )
+
+    def __call__(self, inputs: Mapping[str, Tensor]) -> Tensor:
+        """Logits [N, C] or [N, L, C]."""
+        arrays = {name: value.numpy() for name, value in inputs.items()}
+        return torch.from_numpy(self.session.run(["logits"], arrays)[0])
+
+
+@contextlib.contextmanager
+def blaming(model: nn.Module) -> Iterator[None]:
+    """Make errors within a ValueError that names the family of the model."""
+    try:
+        yield
+    except (OSError, MemoryError):
+        raise
+    except Exception as error:
+        raise UserError(
+            f"{model.config.model_type} models cannot be exported with torch {torch.__version__} "
+            f"({type(error).__name__}: {' '.join(str(error).split()):.200}): ask this model with "
+            "`finetune predict`."
+        ) from error

@@ -13,14 +13,12 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
 
-import torch
 from transformers import Pipeline
 from transformers.pipelines import PIPELINE_REGISTRY
 
+from finetune.inference.loop import predict_on_device
 from finetune.inference.predictor import to_example
 from finetune.models.heads.span_ner import SpanNer
-from finetune.preprocessing.batching import micro_batches, pack
-from finetune.runtime.transfer import batch_to_device
 from finetune.tasks import saved_task
 from finetune.types import SpanPrediction, UserError
 
@@ -62,18 +60,13 @@ class SpanNerPipeline(Pipeline):
         return {"examples": examples, "encoded": task.encode(examples)}
 
     def _forward(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        """A prediction for each example: made here, as named tuples would leave as plain ones."""
-        task = self.task_of_model
-        sequences = inputs["encoded"].sequences
-        partials: dict[int, list[Any]] = {example.id: [] for example in inputs["examples"]}
-        for group in micro_batches(sequences, task.config.tokens_on(self.device.type)):
-            batch = batch_to_device(pack(group), self.device)
-            logits = self.model(batch)
-            exact = logits.to(torch.promote_types(logits.dtype, torch.float32))
-            for partial in task.decode(exact, batch):
-                partials[partial.example].append(partial)
-        finished = [task.finish(example, partials[example.id]) for example in inputs["examples"]]
-        return {"predictions": finished}
+        """Predict each example. ``forward`` turns named tuples into plain ones: none may leave."""
+        examples, task = inputs["examples"], self.task_of_model
+        predicted = predict_on_device(
+            task, self.model, examples, inputs["encoded"], self.device, precision="fp32"
+        )
+        by_id = {prediction.id: prediction for prediction in predicted}
+        return {"predictions": [by_id[example.id] for example in examples]}
 
     def postprocess(self, outputs: dict[str, Any]) -> list[list[dict[str, Any]]]:
         """The entities of each text."""

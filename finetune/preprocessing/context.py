@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate, groupby
 
-from finetune.config.tasks import NerConfig, TagConfig, max_context_subwords
+from finetune.config.tasks import NerConfig, TagConfig, TrainConfig, max_context_subwords
 from finetune.data import DataError, Dataset, document_notes
 from finetune.preprocessing.tokenizer import LONGEST
 from finetune.types import TokenExample
@@ -107,6 +107,16 @@ def _up_to(reach: int, sentences: Iterable[tuple[str, ...]]) -> tuple[tuple[str,
             found.append(words)
             total += len(words)
     return tuple(found)
+
+
+def read_in_context(
+    examples: Iterable[TokenExample], config: TrainConfig, max_length: int
+) -> Iterator[TokenExample]:
+    """The same examples, with the sentences around them if ``--context`` asks for them."""
+    limit = 0
+    if isinstance(config, NerConfig | TagConfig):
+        limit = max_context_subwords(config.context, max_length)
+    return surrounded(examples, limit) if limit else iter(examples)
 
 
 def in_documents(config: TagConfig | NerConfig, data: Dataset) -> Dataset:

@@ -168,17 +168,25 @@ class Encodings(Sequence[Encoding]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Encoded(Sequence[Encodings]):
-    """The sequences of examples: one, or several windows. Example e has the rows
-    ``offsets[e] .. offsets[e + 1] - 1`` of ``sequences``."""
+    """The sequences of examples: one each, or several windows.
+
+    Attributes:
+        sequences: All sequences.
+        offsets: Example e has the rows ``offsets[e] .. offsets[e + 1] - 1`` of ``sequences``.
+        num_cut: Number of texts or words that were cut to fit.
+        notes: Notes for the log on what the model cannot read or predict of the examples.
+    """
 
     sequences: Encodings
     offsets: np.ndarray
+    num_cut: int = 0
+    notes: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, examples: Sequence[Sequence[Encoding]]) -> Encoded:
+    def of(cls, examples: Sequence[Sequence[Encoding]], num_cut: int = 0) -> Encoded:
         """Sequences by example, laid flat."""
         counts = np.fromiter(map(len, examples), np.int64, len(examples))
-        return cls(Encodings.of(chain.from_iterable(examples)), _boundaries(counts))
+        return cls(Encodings.of(chain.from_iterable(examples)), _boundaries(counts), num_cut)
 
     @classmethod
     def joined(cls, parts: Sequence[Encoded]) -> Encoded:
@@ -186,7 +194,8 @@ class Encoded(Sequence[Encodings]):
         if not parts:
             return cls.of([])
         counts = np.concatenate([np.diff(part.offsets) for part in parts])
-        return cls(Encodings.joined([part.sequences for part in parts]), _boundaries(counts))
+        sequences = Encodings.joined([part.sequences for part in parts])
+        return cls(sequences, _boundaries(counts), sum(part.num_cut for part in parts))
 
     @property
     def num_windows(self) -> np.ndarray:

@@ -2,14 +2,15 @@
 
 Every span of up to a number of words is a candidate and gets one of the types or none
 (Jurafsky & Martin, "Masked Language Models", span-based NER, equations 11.21 to 11.27), so that
-training and answer speak of the same thing, spans, and entities inside entities are nothing
-special. What may stand together is decided at the end (``finetune.tasks.span_decoding``).
+training and prediction deal with the same objects, and nested entities need no special treatment.
+Decoding selects the candidates that may be predicted together (``finetune.tasks.span_decoding``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,28 +27,62 @@ from finetune.models.heads.span_ner import SpanNer
 from finetune.preprocessing.context import in_documents
 from finetune.preprocessing.encodings import Encoded, Ragged
 from finetune.preprocessing.span_candidates import answered, candidates, num_candidates
+from finetune.tasks.base import Calibrated, TaskRecord
 from finetune.tasks.span_decoding import LOWEST, best_spans, choose_thresholds
 from finetune.tasks.span_targets import SpanTargets
-from finetune.tasks.word_task import WordTask
+from finetune.tasks.word_task import WordTask, unseen_note
 from finetune.types import (
     IGNORED,
     Batch,
     Encoding,
+    LabelSet,
     Partial,
     Span,
     SpanPrediction,
     TokenExample,
     UserError,
-    shortened,
 )
 
 
-class Scored(NamedTuple):
-    """The answer of a window: its candidates that may become spans, by place, label and score."""
+@dataclass(frozen=True, kw_only=True)
+class SpanRecord(TaskRecord):
+    """The record of a span-based NER task.
+
+    Attributes:
+        max_width: Number of words of the widest candidate; None for no limit.
+        decoding: The constraint on predicted spans that fits the training data (flat or nested), or
+            the configured one.
+        thresholds: The fitted threshold of each span type; 0.5 for types without one.
+    """
+
+    config: NerConfig
+    max_width: int | None
+    decoding: str
+    thresholds: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def metric(self) -> str:
+        """Name of the metric that selects the best model."""
+        return self.config.metric or "span_f1_strict"
+
+    @property
+    def calibrates(self) -> bool:
+        """Whether ``Task.calibrate`` fits something."""
+        return self.config.calibrate != "none"
+
+    @property
+    def constraint(self) -> str:
+        """The constraint on predicted spans: the configured one, else that of training."""
+        configured = self.config.decoding
+        return self.decoding if configured == "auto" else configured
+
+
+class ScoredCandidates(NamedTuple):
+    """The candidates of a window that may become spans: their index, class and score [K]."""
 
     num_words: int
-    places: np.ndarray
-    labels: np.ndarray
+    indices: np.ndarray
+    classes: np.ndarray
     scores: np.ndarray
 
 
@@ -55,7 +90,8 @@ class SpanNerTask(WordTask):
     """Labelled spans of words."""
 
     name = "ner"
-    config: NerConfig
+    record_class = SpanRecord
+    record: SpanRecord
 
     @classmethod
     def prepare(cls, config: NerConfig, data: Dataset) -> Dataset:
@@ -72,110 +108,107 @@ class SpanNerTask(WordTask):
         return replace(data, splits=splits)
 
     @classmethod
-    def derive(cls, config: NerConfig, data: Dataset) -> tuple[list[str], dict[str, Any]]:
-        """The types of spans, the widest candidate, and what may stand together."""
+    def derive(cls, config: NerConfig, data: Dataset) -> dict[str, Any]:
+        """The span types, the widest candidate and the constraint on predicted spans."""
         train = [example.spans or () for example in data.splits["train"]]
         labels = sorted({span.label for spans in train for span in spans})
         if not labels:
             raise UserError(f"{data.name}: train has no spans: there is nothing to learn.")
         widths = [span.end - span.start for spans in train for span in spans]
         limited = config.representation != "biaffine"
-        max_width = config.max_width or (proposed_width(widths) if limited else None)
-        nested = any(map(overlapping, train))
-        decoding = (
-            ("nested" if nested else "flat") if config.decoding == "auto" else config.decoding
-        )
-        return labels, {"max_width": max_width, "decoding": decoding, "thresholds": {}}
+        decoding = config.decoding
+        if decoding == "auto":
+            decoding = "nested" if any(map(overlapping, train)) else "flat"
+        return {
+            "labels": LabelSet(labels),
+            "max_width": config.max_width or (proposed_width(widths) if limited else None),
+            "decoding": decoding,
+        }
 
-    def __init__(self, *arguments: Any, **named: Any) -> None:
-        super().__init__(*arguments, **named)
-        self.max_width: int | None = self.extra["max_width"]
-        self.targets = SpanTargets(self.labels, self.max_width, self.config.multi_label)
-        if self.data is not None:
-            self.notes += self._plan_notes()
-
-    def _plan_notes(self) -> list[str]:
-        limit = "of any width" if self.max_width is None else f"up to {self.max_width} words wide"
-        notes = [f"candidates: spans {limit}; decoding {self.decoding}"]
-        for split in self.splits[1:]:
-            types = {span.label for example in self.read(split) for span in example.spans or ()}
-            if unseen := sorted(types - set(self.labels)):
-                notes.append(
-                    f"{shortened(unseen)} in {split} never occurs in train: cannot be predicted "
-                    "and counts as missed"
-                )
+    @classmethod
+    def notes(cls, record: SpanRecord, data: Dataset) -> list[str]:
+        """Notes on candidates and decoding, and on span types unseen in training."""
+        width = record.max_width
+        limit = "of any width" if width is None else f"up to {width} words wide"
+        notes = [f"candidates: spans {limit}; decoding {record.constraint}"]
+        for split in list(data.splits)[1:]:
+            types = {span.label for example in data.splits[split] for span in example.spans or ()}
+            notes += unseen_note(split, sorted(types - set(record.labels)))
         return notes
 
-    @property
-    def decoding(self) -> str:
-        """What may stand together: as asked when predicting, else as decided in training."""
-        asked = self.config.decoding
-        return self.extra["decoding"] if asked == "auto" else asked
+    @cached_property
+    def _span_targets(self) -> SpanTargets:
+        record = self.record
+        return SpanTargets(record.labels, record.max_width, record.config.multi_label)
 
-    @property
-    def metric(self) -> str:
-        """The metric that selects the best model."""
-        return self.config.metric or "span_f1_strict"
-
-    def sequences(self, examples: Sequence[TokenExample]) -> list[list[Encoding]]:
-        """The windows of each sentence; a span is answered for by the window that holds it best
-        (``spans.answered``)."""
+    def _sequences(self, examples: Sequence[TokenExample]) -> tuple[list[list[Encoding]], int]:
+        """The windows of each sentence. Of several windows that hold a span, one predicts it
+        (``span_candidates.answered``)."""
+        encoded, num_cut = self._windows(examples, core_only=False)
         result = []
-        for example, encodings in zip(examples, self.windows(examples, own=False), strict=True):
+        for example, windows in zip(examples, encoded, strict=True):
             if example.spans is not None:
-                bounds = _bounds(encodings)
-                encodings = [
-                    replace(encoding, target=self.targets.gold(example.spans, bounds, index))
-                    for index, encoding in enumerate(encodings)
+                bounds = [(w.first_word, w.first_word + w.num_words) for w in windows]
+                windows = [
+                    replace(window, target=self._span_targets.gold(example.spans, bounds, index))
+                    for index, window in enumerate(windows)
                 ]
-            result.append(encodings)
-        return result
+            result.append(windows)
+        return result, num_cut
 
-    def lost(self, examples: Sequence[TokenExample], encoded: Encoded) -> list[str]:
-        """Gold spans that no answer can contain; they count as missed."""
+    def _encoding_notes(self, examples: Sequence[TokenExample], encoded: Encoded) -> list[str]:
+        """Also count gold spans that no prediction can contain."""
+        notes = super()._encoding_notes(examples, encoded)
+        if not any(example.spans for example in examples):
+            return notes
+        sequences = encoded.sequences
+        ends = (sequences.first_word + sequences.num_words).tolist()
+        every = list(zip(sequences.first_word.tolist(), ends, strict=True))
+        bounds = [every[start:end] for start, end in pairwise(encoded.offsets.tolist())]
         gold = [example.spans or () for example in examples]
-        begins = encoded.sequences.first_word.tolist()
-        ends = (encoded.sequences.first_word + encoded.sequences.num_words).tolist()
-        every = list(zip(begins, ends, strict=True))
-        cuts = encoded.offsets.tolist()
-        bounds = [every[start:end] for start, end in pairwise(cuts)]
-        return self.targets.lost(gold, bounds, self.max_length, self.decoding)
+        record = self.record
+        return notes + self._span_targets.unreachable_gold(
+            gold, bounds, record.max_length, record.constraint
+        )
 
-    def targets_of(self, rows: Mapping[str, Ragged]) -> dict[str, torch.Tensor]:
-        """``span``: class of each candidate [S], or with several labels 0 and 1 [S, C];
-        ``IGNORED`` where another window answers. ``num_words``: of the windows' own, []."""
+    def _targets(self, rows: Mapping[str, Ragged]) -> dict[str, torch.Tensor]:
+        """``span``: class of each candidate [S], or 0 and 1 [S, C] with several labels, and
+        ``IGNORED`` if another window predicts it. ``num_words``: number of core words, []."""
         num_words = torch.tensor(int(rows["num_words"].values.sum()))
-        return {"span": torch.from_numpy(self.targets.collate(rows)), "num_words": num_words}
+        return {"span": torch.from_numpy(self._span_targets.collate(rows)), "num_words": num_words}
 
-    def head(self, name: str | Path | None = None) -> SpanNer:
-        """A span scorer, fresh on the configured encoder or loaded from a folder."""
-        if name is not None:
-            return SpanNer.from_pretrained(str(name), batching=self.config.batching)
-        with self.beginning() as where:
+    def head(self, folder: str | Path | None = None) -> SpanNer:
+        """Make a new span scorer on the configured encoder, or load one from a folder."""
+        record, config = self.record, self.record.config
+        if folder is not None:
+            head = SpanNer.from_pretrained(str(folder), batching=config.batching)
+            head.config.thresholds = dict(record.thresholds)
+            return head
+        with self._pretrained() as checkpoint:
             return SpanNer.from_encoder(
-                labels=list(self.labels),
-                representation=self.config.representation,
-                word_vectors=self.config.word_vectors,
-                max_width=self.max_width,
-                multi_label=self.config.multi_label,
-                decoding=self.decoding,
-                batching=self.config.batching,
-                **where,
+                labels=list(record.labels),
+                representation=config.representation,
+                word_vectors=config.word_vectors,
+                max_width=record.max_width,
+                multi_label=config.multi_label,
+                decoding=record.constraint,
+                batching=config.batching,
+                **checkpoint,
             )
 
     def loss(self, logits: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         """Summed cross entropy of logits [S, C] over the candidates, and the number of words.
 
-        By words and not by candidates, so that a wider --max-width does not make the entities'
-        part of the loss smaller.
+        It is divided by words and not by candidates, so that a wider --max-width does not make the
+        contribution of entities to the loss smaller.
         """
         target = batch.targets["span"]
-        if self.config.negatives < 1:
+        if self.record.config.negatives < 1:
             none = (target == 0) if target.ndim == 1 else (target == 0).all(-1)
-            drawn = torch.rand(len(none), device=none.device) >= self.config.negatives
+            drawn = torch.rand(len(none), device=none.device) >= self.record.config.negatives
             target = target.clone()
             target[none & drawn] = IGNORED
-        if self.config.multi_label:
+        if self.record.config.multi_label:
             known = target != IGNORED
             total = functional.binary_cross_entropy_with_logits(
                 logits, target.to(logits.dtype) * known, weight=known.to(logits.dtype),
@@ -191,7 +224,7 @@ class SpanNerTask(WordTask):
         The score is the probability of a type against none: for a softmax p / (p + p of none),
         which is above one half where the type beats none.
         """
-        if self.config.multi_label:
+        if self.record.config.multi_label:
             scores = logits.sigmoid()  # [S, C]
             rows, labels = (scores >= LOWEST).nonzero(as_tuple=True)
             best = scores[rows, labels]
@@ -200,85 +233,90 @@ class SpanNerTask(WordTask):
             score = (highest - logits[:, 0]).sigmoid()
             (rows,) = (score >= LOWEST).nonzero(as_tuple=True)
             labels, best = kind[rows], score[rows]
-        parts = [array.cpu().numpy() for array in (rows, labels, best.cpu().double())]
-        sizes = [num_candidates(number, self.max_width) for number in batch.num_words]
+        arrays = [array.cpu().numpy() for array in (rows, labels, best.cpu().double())]
+        sizes = [num_candidates(number, self.record.max_width) for number in batch.num_words]
         ends = np.cumsum(sizes)
-        cuts = np.searchsorted(parts[0], ends[:-1])
-        by_sequence = zip(*(np.split(array, cuts) for array in parts), strict=True)
+        cuts = np.searchsorted(arrays[0], ends[:-1])
+        by_sequence = zip(*(np.split(array, cuts) for array in arrays), strict=True)
         result = []
-        for index, (places, kinds, values) in enumerate(by_sequence):
-            scored = Scored(
-                batch.num_words[index], places - (ends[index] - sizes[index]), kinds, values
+        for index, (indices, classes, values) in enumerate(by_sequence):
+            scored = ScoredCandidates(
+                batch.num_words[index], indices - (ends[index] - sizes[index]), classes, values
             )
             result.append(Partial(batch.example[index], batch.first_word[index], scored))
         return result
 
-    def finish(self, example: TokenExample, partials: Sequence[Partial]) -> SpanPrediction:
-        """The most probable set of spans that may stand together, from the windows in order."""
+    def finish(
+        self,
+        example: TokenExample,
+        partials: Sequence[Partial],
+        *,
+        keep_log_probabilities: bool = False,
+    ) -> SpanPrediction:
+        """Predict the most probable set of spans that the constraint allows."""
         partials = sorted(partials, key=lambda partial: partial.first_word)
-        reach = max(partial.first_word + partial.values.num_words for partial in partials)
-        if reach != len(example.words):
+        end = max(partial.first_word + partial.values.num_words for partial in partials)
+        if end != len(example.words):
             raise RuntimeError(
-                f"{example.where}: answers for {reach} of {len(example.words)} words"
+                f"{example.where}: predictions for {end} of {len(example.words)} words"
             )
         prediction = SpanPrediction(
             example.id, example.words, (), (), example.offsets, example.text,
             tuple(self._candidates(partials)),
         )  # fmt: skip
-        return self._decided(prediction, self.extra["thresholds"])
+        return self._decided(prediction, self.record.thresholds)
 
     def _candidates(self, partials: Sequence[Partial]) -> Iterator[tuple[Span, float]]:
+        """Candidates with their scores, each from the window that predicts it."""
         bounds = [(p.first_word, p.first_word + p.values.num_words) for p in partials]
+        width, names = self.record.max_width, self.record.labels
         for index, (start, end) in enumerate(bounds):
-            _, places, labels, scores = partials[index].values
+            _, indices, classes, scores = partials[index].values
             if len(bounds) > 1:
-                mine = answered(bounds, index, self.max_width)[places]
-                places, labels, scores = places[mine], labels[mine], scores[mine]
-            extents = candidates(end - start, self.max_width)[places] + start
-            for (first, last), label, score in zip(
-                extents.tolist(), labels.tolist(), scores.tolist(), strict=True
+                mine = answered(bounds, index, width)[indices]
+                indices, classes, scores = indices[mine], classes[mine], scores[mine]
+            spans = candidates(end - start, width)[indices] + start
+            for (first, last), number, score in zip(
+                spans.tolist(), classes.tolist(), scores.tolist(), strict=True
             ):
-                yield Span(first, last, self.labels[label]), score
+                yield Span(first, last, names[number]), score
 
-    def _decided(self, prediction: SpanPrediction, thresholds: dict[str, float]) -> SpanPrediction:
-        chosen = best_spans(prediction.candidates, self.decoding, thresholds)
+    def _decided(
+        self, prediction: SpanPrediction, thresholds: Mapping[str, float]
+    ) -> SpanPrediction:
+        chosen = best_spans(prediction.candidates, self.record.constraint, thresholds)
         spans, scores = zip(*chosen, strict=True) if chosen else ((), ())
         return replace(prediction, spans=spans, scores=scores)
 
     def calibrate(
-        self, head: Any, gold: Sequence[TokenExample], predicted: Sequence[SpanPrediction]
-    ) -> list[SpanPrediction] | None:
-        """Thresholds that are best on validation, kept in the task and in the model."""
-        if self.config.calibrate == "none":
+        self, gold: Sequence[TokenExample], predicted: Sequence[SpanPrediction]
+    ) -> Calibrated | None:
+        """Choose the thresholds with the best F1 on the validation split."""
+        record = self.record
+        if not record.calibrates:
             return None
-        self.extra["thresholds"] = choose_thresholds(
+        thresholds = choose_thresholds(
             [example.spans or () for example in gold],
             [prediction.candidates for prediction in predicted],
-            self.decoding,
-            list(self.labels),
-            self.config.calibrate == "types",
+            record.constraint,
+            list(record.labels),
+            record.config.calibrate == "types",
         )
-        head.config.thresholds = dict(self.extra["thresholds"])
-        shown = sorted({round(value, 3) for value in self.extra["thresholds"].values()})
-        self.notes.append(f"thresholds chosen on validation: {', '.join(map(str, shown))}")
-        return [self._decided(prediction, self.extra["thresholds"]) for prediction in predicted]
+        shown = sorted({round(value, 3) for value in thresholds.values()})
+        note = f"thresholds chosen on validation: {', '.join(map(str, shown))}"
+        task = replace(self, record=replace(record, thresholds=thresholds))
+        return Calibrated(task, [self._decided(p, thresholds) for p in predicted], note)
 
-    def has_gold(self, example: TokenExample) -> bool:
-        """Whether the sentence has spans."""
-        return example.spans is not None
+    def _gold(self, example: TokenExample) -> Any:
+        return example.spans
 
-    def score(
+    def _score(
         self, gold: Sequence[TokenExample], predicted: Sequence[SpanPrediction]
     ) -> dict[str, float]:
-        """Span scores; where thresholds were calibrated also the F1 without them."""
+        """Span scores, with the F1 before calibration if thresholds were fitted."""
         spans = [example.spans or () for example in gold]
         scores = span_scores(spans, [prediction.spans for prediction in predicted])
-        if self.extra["thresholds"]:
+        if self.record.thresholds:
             before = [self._decided(prediction, {}).spans for prediction in predicted]
             scores["span_f1_uncalibrated"] = span_scores(spans, before)["span_f1_strict"]
         return scores
-
-
-def _bounds(encodings: Sequence[Encoding]) -> list[tuple[int, int]]:
-    """The words of each window: (start, end)."""
-    return [(e.first_word, e.first_word + e.num_words) for e in encodings]

@@ -87,7 +87,7 @@ class SpanTargets:
         target[others] = IGNORED
         return target
 
-    def lost(
+    def unreachable_gold(
         self, gold: Sequence[Sequence[Span]], bounds: Sequence[Bounds], max_length: int,
         decoding: str,
     ) -> list[str]:  # fmt: skip

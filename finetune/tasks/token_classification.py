@@ -1,16 +1,17 @@
-"""Word tagging (named entities, parts of speech, chunks) over subword pieces.
+"""Tagging of words: named entities, parts of speech, chunks.
 
-Each word's tag is predicted from its pieces, y = softmax(W_K z_i) (Jurafsky & Martin, "Masked
-Language Models", sequence labelling; Devlin et al., 2019, section 5.3). Gold stays on words: it is
-spread to pieces for the loss, and pieces are brought back to words before anything is decided or
-scored, so every word gets exactly one prediction whatever the tokenizer or the length. With
-``--crf`` whole sequences of tags are scored (``finetune.tasks.crf``).
+Each word's tag is predicted from its subwords, y = softmax(W_K z_i) (Jurafsky & Martin, "Masked
+Language Models", sequence labelling; Devlin et al., 2019, section 5.3). Gold stays on words. It is
+spread to subwords for the loss, and scores of subwords are combined to scores of words before
+decoding, so every word gets exactly one prediction for any tokenizer and length. With ``--crf``
+whole sequences of tags are scored (``finetune.tasks.crf``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -35,13 +36,15 @@ from finetune.models.heads.crf_tagger import CrfTagger
 from finetune.models.heads.token_classification import TokenTagger
 from finetune.preprocessing.context import in_documents
 from finetune.preprocessing.encodings import Ragged
+from finetune.tasks.base import Calibrated, TaskRecord
 from finetune.tasks.crf import chain_loss, chain_target, chain_targets, decode_chains, whole_chain
 from finetune.tasks.viterbi import Transitions, viterbi, word_scores
-from finetune.tasks.word_task import WordTask
+from finetune.tasks.word_task import WordTask, unseen_note
 from finetune.types import (
     IGNORED,
     Batch,
     Encoding,
+    LabelSet,
     Partial,
     Span,
     TokenExample,
@@ -51,11 +54,43 @@ from finetune.types import (
 )
 
 
+@dataclass(frozen=True, kw_only=True)
+class TagRecord(TaskRecord):
+    """The record of a tagging task.
+
+    Attributes:
+        scheme: The tag scheme of the predictions (BIO, BIOES, ...), None if tags are not spans.
+        source: The tag scheme of the training data.
+        temperature: What log-probabilities are divided by before the softmax (Guo et al., 2017).
+    """
+
+    config: TagConfig
+    scheme: str | None
+    source: str | None
+    temperature: float | None = None
+
+    @property
+    def metric(self) -> str:
+        """Name of the metric that selects the best model."""
+        return self.config.metric or ("span_f1_conll" if self.scheme else "accuracy")
+
+    @property
+    def calibrates(self) -> bool:
+        """Whether ``Task.calibrate`` fits something."""
+        return self.config.calibrate != "none"
+
+    @property
+    def scores_all_subwords(self) -> bool:
+        """Whether the head computes logits for all subwords and not just the first of a word."""
+        return self.config.label_subwords == "all" or self.config.word_score != "first"
+
+
 class TokenClassificationTask(WordTask):
     """One tag for every word."""
 
     name = "tag"
-    config: TagConfig
+    record_class = TagRecord
+    record: TagRecord
 
     @classmethod
     def prepare(cls, config: TagConfig, data: Dataset) -> Dataset:
@@ -65,8 +100,8 @@ class TokenClassificationTask(WordTask):
             nested = next((e for e in examples if e.tags is None and e.spans is not None), None)
             if nested is not None:
                 raise UserError(
-                    f"{nested.where}: spans overlap or nest, and one tag for a word cannot say "
-                    "that: use `finetune ner`, or keep the outermost spans only."
+                    f"{nested.where}: spans overlap or nest, which one tag for each word cannot "
+                    "represent: use `finetune ner`, or keep the outermost spans only."
                 )
             labelled = [example for example in examples if example.tags is not None]
             if not labelled and not split.startswith("test"):
@@ -75,132 +110,132 @@ class TokenClassificationTask(WordTask):
         return replace(data, splits=splits)
 
     @classmethod
-    def derive(cls, config: TagConfig, data: Dataset) -> tuple[list[str], dict[str, Any]]:
-        """The tags to predict and the scheme: spans of the training data, or its tags as is."""
+    def derive(cls, config: TagConfig, data: Dataset) -> dict[str, Any]:
+        """The tags to predict and their scheme, from the spans or the tags of the training data."""
         train = [example.tags for example in data.splits["train"]]
         source = detect_scheme(train)
         if source is None:
+            labels = sorted({tag for tags in train for tag in tags})
             if config.scheme != "auto":
                 raise UserError(
                     f"--scheme {config.scheme}: the tags of {data.name} are no spans in a "
-                    f"B-/I- scheme ({shortened(sorted({t for tags in train for t in tags}))}): "
-                    "leave --scheme out."
+                    f"B-/I- scheme ({shortened(labels)}): leave --scheme out."
                 )
-            labels = sorted({tag for tags in train for tag in tags})
             if len(labels) < 2:
                 raise UserError(
                     f"{data.name}: every word of train is tagged {shortened(labels)!r}, so there "
                     "is nothing to learn. Name the column with --columns tags=COLUMN."
                 )
-            return labels, {"scheme": None, "source": None}
+            return {"labels": LabelSet(labels), "scheme": None, "source": None}
         scheme = "BIO" if config.scheme == "auto" else config.scheme
         types = sorted({s.label for tags in train for s in tags_to_spans(tags, source)})
-        return tag_names(types, scheme), {"scheme": scheme, "source": source}
+        return {"labels": LabelSet(tag_names(types, scheme)), "scheme": scheme, "source": source}
 
-    def __init__(self, *arguments: Any, **named: Any) -> None:
-        super().__init__(*arguments, **named)
-        self.scheme: str | None = self.extra["scheme"]
-        self.source: str | None = self.extra["source"]
-        self.transitions = Transitions(list(self.labels), self.scheme)
-        self.continuations = [
-            self.labels.id(tag) if tag in self.labels else index
-            for index, tag in enumerate(continuation_tag(name, self.scheme) for name in self.labels)
-        ]
-        self.all_pieces = self.config.label_subwords == "all" or self.config.word_score != "first"
-        if self.config.word_score != "first" and self.config.label_subwords == "first":
-            self.notes.append(
-                f"--word-score {self.config.word_score} reads pieces that --label-subwords first "
-                "does not train: --label-subwords all goes better with it"
+    @classmethod
+    def notes(cls, record: TagRecord, data: Dataset) -> list[str]:
+        """Notes on subwords that are scored without training, and on tags unseen in training."""
+        config, notes = record.config, []
+        if config.word_score != "first" and config.label_subwords == "first":
+            notes.append(
+                f"--word-score {config.word_score} reads subwords that --label-subwords first does "
+                "not train: --label-subwords all fits better"
             )
-        self._note_unseen()
 
-    def _note_unseen(self) -> None:
-        for split in self.splits[1:]:
-            tags = {tag for example in self.read(split) for tag in example.tags or ()}
-            unseen = sorted(
-                {t.split("-", 1)[-1] for t in tags} - {t.split("-", 1)[-1] for t in self.labels}
-                if self.scheme
-                else tags - set(self.labels)
-            )
-            if unseen:
-                self.notes.append(
-                    f"{shortened(unseen)} in {split} never occurs in train: cannot be predicted "
-                    "and counts as missed"
-                )
+        def kind(tag: str) -> str:
+            return tag.split("-", 1)[-1] if record.scheme else tag
 
-    @property
-    def metric(self) -> str:
-        """The metric that selects the best model: span F1, or accuracy where tags are no spans."""
-        return self.config.metric or ("span_f1_conll" if self.scheme else "accuracy")
+        known = {kind(tag) for tag in record.labels}
+        for split in list(data.splits)[1:]:
+            found = {kind(tag) for example in data.splits[split] for tag in example.tags or ()}
+            notes += unseen_note(split, sorted(found - known))
+        return notes
 
-    def sequences(self, examples: Sequence[TokenExample]) -> list[list[Encoding]]:
-        """The windows of each sentence; together they answer for every word once."""
+    @cached_property
+    def _transitions(self) -> Transitions:
+        return Transitions(list(self.record.labels), self.record.scheme)
+
+    @cached_property
+    def _continuations(self) -> list[int]:
+        """The class with which a word of each class continues on later subwords (B- as I-)."""
+        labels = self.record.labels
+        tags = [continuation_tag(name, self.record.scheme) for name in labels]
+        return [labels.id(tag) if tag in labels else index for index, tag in enumerate(tags)]
+
+    def _sequences(self, examples: Sequence[TokenExample]) -> tuple[list[list[Encoding]], int]:
+        """The windows of each sentence. Every word belongs to exactly one of them."""
+        encoded, num_cut = self._windows(examples, core_only=True)
         result = []
-        for example, windows in zip(examples, self.windows(examples, own=True), strict=True):
-            tags = self._targets(example)
+        for example, windows in zip(examples, encoded, strict=True):
+            tags = self._gold_classes(example)
             if tags is not None:
                 windows = [replace(w, target=self._target(w, tags)) for w in windows]
             result.append(windows)
-        return result
+        return result, num_cut
 
     def _target(self, window: Encoding, tags: list[int]) -> dict[str, Sequence[float]]:
-        """The targets of a window's own words, from those of all words of its sentence."""
+        """The targets of a window's core words, from the classes of all words of its sentence."""
         end = window.first_word + window.num_words
-        own = tags[window.first_word : end]
-        if self.config.crf:
-            return chain_target(own, window.first_word == 0, end == len(tags))
-        return {"tag": self._spread(window, own)}
+        core = tags[window.first_word : end]
+        if self.record.config.crf:
+            return chain_target(core, window.first_word == 0, end == len(tags))
+        return {"tag": self._spread(window, core)}
 
-    def _targets(self, example: TokenExample) -> list[int] | None:
+    def _gold_classes(self, example: TokenExample) -> list[int] | None:
+        """The class of each word; ``IGNORED`` for tags that the training data do not have."""
         if example.tags is None:
             return None
-        tags = example.tags
-        if self.scheme is not None:
-            tags = convert_tags(tags, self.source, self.scheme)
-        return [self.labels.id(tag) if tag in self.labels else IGNORED for tag in tags]
+        labels, tags = self.record.labels, self._in_scheme(example.tags)
+        return [labels.id(tag) if tag in labels else IGNORED for tag in tags]
+
+    def _in_scheme(self, tags: Sequence[str]) -> Sequence[str]:
+        """Gold tags in the scheme of the predictions."""
+        if self.record.scheme is None:
+            return tags
+        return convert_tags(tags, self.record.source, self.record.scheme)
 
     def _spread(self, window: Encoding, targets: list[int]) -> list[int]:
-        """Targets of the scored pieces: the first of each word, or all of them."""
-        if not self.all_pieces:
+        """Targets of the scored subwords: the first of each word, or all of them."""
+        if not self.record.scores_all_subwords:
             return targets
         spread: list[int] = []
         for (start, end), target in zip(pairwise(window.word_starts), targets, strict=True):
             follow = IGNORED
-            if self.config.label_subwords == "all" and target != IGNORED:
-                follow = self.continuations[target]
+            if self.record.config.label_subwords == "all" and target != IGNORED:
+                follow = self._continuations[target]
             spread += [target] + [follow] * (end - start - 1)
         return spread
 
-    def targets_of(self, rows: Mapping[str, Ragged]) -> dict[str, torch.Tensor]:
-        """``tag`` [W], or [P] where all pieces are scored; more for the CRF (``chain_targets``)."""
-        if self.config.crf:
-            return chain_targets(rows, len(self.labels))
+    def _targets(self, rows: Mapping[str, Ragged]) -> dict[str, torch.Tensor]:
+        """``tag`` [W], or one for each scored subword; more for the CRF (``chain_targets``)."""
+        if self.record.config.crf:
+            return chain_targets(rows, len(self.record.labels))
         return {"tag": torch.from_numpy(rows["tag"].values.astype(np.int64))}
 
-    def head(self, name: str | Path | None = None) -> TokenTagger | CrfTagger:
-        """The family's tagger, fresh on the configured encoder or loaded from a folder."""
-        config = self.config
-        if name is not None and config.crf:
-            return CrfTagger.from_pretrained(name, batching=config.batching)
-        pieces = "all" if self.all_pieces else "first"
-        if name is not None:
+    def head(self, folder: str | Path | None = None) -> TokenTagger | CrfTagger:
+        """Make a new tagger on the configured encoder, or load one from a folder."""
+        config = self.record.config
+        if folder is not None and config.crf:
+            return CrfTagger.from_pretrained(folder, batching=config.batching)
+        subwords = "all" if self.record.scores_all_subwords else "first"
+        if folder is not None:
             return TokenTagger.from_pretrained(
-                str(name), labels=None, batching=config.batching, subwords=pieces
+                str(folder), labels=None, batching=config.batching, subwords=subwords
             )
-        with self.beginning() as where:
-            fresh: dict[str, Any] = {
-                "labels": list(self.labels), "batching": config.batching, **where,
-            }  # fmt: skip
+        labels, batching = list(self.record.labels), config.batching
+        with self._pretrained() as checkpoint:
             if config.crf:
-                return CrfTagger.from_encoder(scheme=self.scheme, **fresh)
-            return TokenTagger.from_pretrained(subwords=pieces, **fresh)
+                return CrfTagger.from_encoder(
+                    labels=labels, batching=batching, scheme=self.record.scheme, **checkpoint
+                )
+            return TokenTagger.from_pretrained(
+                labels=labels, batching=batching, subwords=subwords, **checkpoint
+            )
 
     def loss(
         self, logits: torch.Tensor | CrfScores, batch: Batch
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Summed cross entropy of logits [W, C] or [P, C] and the number of labelled pieces, or
-        summed negative log-likelihood of the tags under the CRF and the number of labelled words.
-        """
+        """Summed cross entropy of logits [W, C] and the number of labelled subwords, or summed
+        negative log-likelihood of the tags under the CRF and the number of labelled words."""
         if isinstance(logits, CrfScores):
             return chain_loss(logits, batch)
         target = batch.targets["tag"]
@@ -208,41 +243,54 @@ class TokenClassificationTask(WordTask):
         return total, (target != IGNORED).sum()
 
     def decode(self, logits: torch.Tensor | CrfScores, batch: Batch) -> list[Partial]:
-        """Log-probabilities [words, C] of the words each sequence answers for, or their chain."""
+        """Log-probabilities [words, C] of the core words of each sequence, or their chain."""
         if isinstance(logits, CrfScores):
             return decode_chains(logits, batch)
         logs = logits.float().log_softmax(-1)
-        if self.all_pieces:
-            logs = word_scores(logs, batch.word_lengths, self.continuations, self.config.word_score)
-        rows = logs.cpu().numpy()
-        cuts = np.cumsum(batch.num_words)[:-1]
-        parts = np.split(rows, cuts)
-        return [Partial(*item) for item in zip(batch.example, batch.first_word, parts, strict=True)]
+        if self.record.scores_all_subwords:
+            how = self.record.config.word_score
+            logs = word_scores(logs, batch.word_lengths, self._continuations, how)
+        rows = np.split(logs.cpu().numpy(), np.cumsum(batch.num_words)[:-1])
+        return [Partial(*item) for item in zip(batch.example, batch.first_word, rows, strict=True)]
 
-    def finish(self, example: TokenExample, partials: Sequence[Partial]) -> TokenPrediction:
-        """One tag for each word, from the windows in order."""
+    def finish(
+        self,
+        example: TokenExample,
+        partials: Sequence[Partial],
+        *,
+        keep_log_probabilities: bool = False,
+    ) -> TokenPrediction:
+        """Predict one tag for each word."""
         partials = sorted(partials, key=lambda partial: partial.first_word)
         logs = None
-        if self.config.crf:
-            ids, chances = whole_chain(partials)
+        if self.record.config.crf:
+            classes, probabilities = whole_chain(partials)
         else:
-            ids, chances, logs = self._each_word(partials)
-        if len(ids) != len(example.words):
+            logs = np.concatenate([partial.values for partial in partials])
+            constrained = self.record.config.decoding == "constrained"
+            classes = viterbi(logs, self._transitions) if constrained else logs.argmax(-1)
+            probabilities = probabilities_of(classes, logs, self.record.temperature or 1.0)
+        if len(classes) != len(example.words):
             raise RuntimeError(
-                f"{example.where}: {len(ids)} predictions for {len(example.words)} words"
+                f"{example.where}: {len(classes)} predictions for {len(example.words)} words"
             )
-        keep = self.config.calibrate != "none" and self.data is not None  # in training
-        return self._answer(example, ids, chances, logs if keep else None)
+        return self._prediction(
+            example, classes, probabilities, logs if keep_log_probabilities else None
+        )
 
-    def _answer(
-        self, example: TokenExample, ids: Sequence[int], chances: Sequence[float], logs: Any
+    def _prediction(
+        self,
+        example: TokenExample,
+        classes: Sequence[int],
+        probabilities: Sequence[float],
+        logs: np.ndarray | None,
     ) -> TokenPrediction:
-        tags = tuple(self.labels[int(index)] for index in ids)
-        scores = tuple(float(p) for p in chances)
+        tags = tuple(self.record.labels[int(index)] for index in classes)
+        scores = tuple(float(p) for p in probabilities)
         spans: tuple[Span, ...] | None = None
         span_scores: tuple[float, ...] = ()
-        if self.scheme is not None:
-            spans = tuple(tags_to_spans(tags, self.scheme))
+        if self.record.scheme is not None:
+            spans = tuple(tags_to_spans(tags, self.record.scheme))
             span_scores = tuple(float(np.mean(scores[s.start : s.end])) for s in spans)
         return TokenPrediction(
             example.id,
@@ -256,46 +304,42 @@ class TokenClassificationTask(WordTask):
             logs,
         )
 
-    def _each_word(self, partials: Sequence[Partial]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Tag and probability of each word by its own scores, both [words], and those scores."""
-        logs = np.concatenate([partial.values for partial in partials])
-        constrained = self.config.decoding == "constrained"
-        ids = viterbi(logs, self.transitions) if constrained else logs.argmax(-1)
-        return ids, probabilities_of(ids, logs, self.extra.get("temperature", 1.0)), logs
-
     def calibrate(
-        self, head: Any, gold: Sequence[TokenExample], predicted: Sequence[TokenPrediction]
-    ) -> list[TokenPrediction] | None:
-        """A temperature fitted on the words of validation, kept in the task."""
-        if self.config.calibrate == "none":
+        self, gold: Sequence[TokenExample], predicted: Sequence[TokenPrediction]
+    ) -> Calibrated | None:
+        """Fit a temperature on the words of the validation split.
+
+        The predictions must have their log-probabilities.
+        """
+        if not self.record.calibrates:
             return None
-        targets = [self._targets(example) for example in gold]
-        self.extra["temperature"], note = fit_on_words(targets, [p.logs for p in predicted])
-        self.notes.append(note)
-        answers = []
+        temperature, note = fit_on_words(
+            [self._gold_classes(example) for example in gold],
+            [prediction.log_probabilities for prediction in predicted],
+        )
+        task = replace(self, record=replace(self.record, temperature=temperature))
+        predictions = []
         for example, prediction in zip(gold, predicted, strict=True):
-            ids = [self.labels.id(tag) for tag in prediction.tags]
-            chances = probabilities_of(ids, prediction.logs, self.extra["temperature"])
-            answers.append(self._answer(example, ids, chances, prediction.logs))
-        return answers
+            logs = prediction.log_probabilities
+            classes = [self.record.labels.id(tag) for tag in prediction.tags]
+            probabilities = probabilities_of(classes, logs, temperature)
+            predictions.append(task._prediction(example, classes, probabilities, logs))
+        return Calibrated(task, predictions, note)
 
-    def has_gold(self, example: TokenExample) -> bool:
-        """Whether the sentence has tags."""
-        return example.tags is not None
+    def _gold(self, example: TokenExample) -> Any:
+        return example.tags
 
-    def score(
+    def _score(
         self, gold: Sequence[TokenExample], predicted: Sequence[TokenPrediction]
     ) -> dict[str, float]:
-        """Span scores by name, or accuracy and macro F1 where tags are no spans."""
+        """Span scores by name, or accuracy and macro F1 if tags are not spans."""
         scores = tagging_scores(
             [example.tags for example in gold],
             [prediction.tags for prediction in predicted],
-            self.source,
-            self.scheme,
+            self.record.source,
+            self.record.scheme,
         )
-        if "temperature" in self.extra:
-            tags = [example.tags for example in gold]
-            if self.scheme is not None:
-                tags = [convert_tags(each, self.source, self.scheme) for each in tags]
-            scores |= word_calibration_scores(tags, predicted, self.labels)
+        if self.record.temperature is not None:
+            tags = [self._in_scheme(example.tags or ()) for example in gold]
+            scores |= word_calibration_scores(tags, predicted, self.record.labels)
         return scores

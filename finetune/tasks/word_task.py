@@ -1,107 +1,99 @@
-"""Words -> sequences of pieces: windows over sentences and documents of any length, with words of
-neighbouring sentences around those that leave room for them (``--context``)."""
+"""Encoding of words: windows over texts of any length, with words of neighboring sentences around
+a sentence if there is room and ``--context`` asks for them."""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from finetune.config.tasks import NerConfig, TagConfig, max_context_subwords
 from finetune.data import Dataset, read_tokens
-from finetune.preprocessing.context import context_facts, fill, surrounded
+from finetune.preprocessing.context import fill
 from finetune.preprocessing.windows import Window, windows
-from finetune.tasks.base import BaseTask
-from finetune.types import Encoding, TokenExample
+from finetune.tasks.base import Task
+from finetune.types import Encoding, TokenExample, shortened
 
-Pieces = list[list[int]]
-"""Piece ids of each of some words."""
+Subwords = list[list[int]]
+"""The ids of the subwords of each word."""
 
 
-class WordTask(BaseTask):
-    """What tasks share that answer for words."""
+class WordTask(Task):
+    """Base class of tasks whose examples are words."""
 
-    words = True
-    config: TagConfig | NerConfig
+    reads_words = True
 
     @classmethod
-    def open(cls, config: TagConfig | NerConfig) -> Dataset:
+    def read(cls, config: TagConfig | NerConfig) -> Dataset:
         """Read words with tags or spans."""
         return read_tokens(config.data, columns=config.column_map)
 
-    @property
-    def context(self) -> int:
-        """The most pieces of other sentences on either side of one; 0 without --context."""
-        return max_context_subwords(self.config.context, self.max_length)
+    def _windows(
+        self, examples: Sequence[TokenExample], *, core_only: bool
+    ) -> tuple[list[list[Encoding]], int]:
+        """The windows of each example, without targets, and how many words were cut.
 
-    def in_context(self, examples: Iterable[TokenExample]) -> Iterator[TokenExample]:
-        """Examples to answer, with the sentences around them if these are to be read."""
-        return surrounded(self._counted(examples), self.context) if self.context else iter(examples)
-
-    def _counted(self, examples: Iterable[TokenExample]) -> Iterator[TokenExample]:
-        for example in examples:
-            self.num_alone += example.document is None
-            yield example
-
-    def encoding_key(self, examples: Sequence[TokenExample]) -> str:
-        """A hash of all that ``encode(examples)`` follows from, what stands around them too."""
-        key = super().encoding_key(examples)
-        if not self.context:
-            return key
-        return hashlib.sha256((key + context_facts(examples)).encode()).hexdigest()
-
-    def windows(self, examples: Sequence[TokenExample], *, own: bool) -> Iterator[list[Encoding]]:
-        """The windows of each example, in order, without targets.
-
-        ``own`` lets a window's words be those it answers for (every word once); else they are all
-        the example's words that it holds. Words longer than a window are cut, and counted in
-        ``num_cut``. An example in one window has words of other sentences around it as far as
-        ``context`` and the room allow; a longer one has none.
+        With ``core_only`` every word belongs to exactly one window: its core words. Otherwise
+        windows share the words in which they overlap. A word longer than a window is cut. An
+        example that fits into one window gets words of other sentences around it as far as
+        ``--context`` and the room allow. A longer one gets none.
         """
-        room = self.max_length - self.tokenizer.single.num_special
-        pieces = self.tokenizer.word_pieces([example.words for example in examples])
-        around = self._around(examples)
-        for example, words in zip(examples, pieces, strict=True):
-            self.num_cut += sum(len(word) > room for word in words)
+        room = self.record.max_length - self.tokenizer.single.num_special
+        limit = max_context_subwords(self.record.config.context, self.record.max_length)
+        subwords = self.tokenizer.word_pieces([example.words for example in examples])
+        neighbors = self._neighbors(examples) if limit else {}
+        result, num_cut = [], 0
+        for example, words in zip(examples, subwords, strict=True):
+            num_cut += sum(len(word) > room for word in words)
             words = [word[:room] for word in words]
             counts = [len(word) for word in words]
-            found = windows(counts, room, self.overlap)
-            if around and len(found) == 1 and words:
-                yield [self._in_context(example, words, around, room - sum(counts))]
+            found = windows(counts, room, self.record.overlap)
+            if neighbors and len(found) == 1 and words:
+                spare = room - sum(counts)
+                result.append([self._in_context(example, words, neighbors, spare, limit)])
             else:
-                yield [self._encoding(example.id, words, window, own) for window in found]
+                result.append([self._encoding(example.id, words, w, core_only) for w in found])
+        return result, num_cut
 
-    def _around(self, examples: Sequence[TokenExample]) -> Mapping[tuple[str, ...], Pieces]:
-        """The pieces of each sentence that stands around one of the examples."""
-        if not self.context:
-            return {}
+    def _neighbors(self, examples: Sequence[TokenExample]) -> Mapping[tuple[str, ...], Subwords]:
+        """The subwords of each sentence next to one of the examples."""
         near = {words: None for e in examples for side in (e.before, e.after) for words in side}
         return dict(zip(near, self.tokenizer.word_pieces(list(near)), strict=True))
 
     def _in_context(
         self,
         example: TokenExample,
-        words: Pieces,
-        around: Mapping[tuple[str, ...], Pieces],
+        words: Subwords,
+        neighbors: Mapping[tuple[str, ...], Subwords],
         spare: int,
+        limit: int,
     ) -> Encoding:
-        """A sentence in the middle of what there is room for."""
-        before = [word for sentence in example.before for word in around[sentence]]
-        after = [word for sentence in example.after for word in around[sentence]]
+        """A sentence with up to ``limit`` subwords of its document on each side of it."""
+        before = [word for sentence in example.before for word in neighbors[sentence]]
+        after = [word for sentence in example.after for word in neighbors[sentence]]
         counts = [len(word) for word in reversed(before)], [len(word) for word in after]
-        first, last = fill(*counts, spare, self.context)
+        first, last = fill(*counts, spare, limit)
         everything = [*before[len(before) - first :], *words, *after[:last]]
         window = Window(0, len(everything), first, first + len(words))
         return self._encoding(example.id, everything, window, True, first)
 
     def _encoding(
-        self, example: int, words: Pieces, window: Window, own: bool, shift: int = 0
+        self, example: int, words: Subwords, window: Window, core_only: bool, shift: int = 0
     ) -> Encoding:
-        """A window of words, of which number ``shift`` is the first of the example."""
-        first, last = window[2:] if own else window[:2]
-        pieces = [piece for word in words[window.start : window.end] for piece in word]
+        """A window of words. Word ``shift`` is the first of the example."""
+        first, last = window[2:] if core_only else window[:2]
+        subwords = [subword for word in words[window.start : window.end] for subword in word]
         position = len(self.tokenizer.single.prefix)
         position += sum(len(word) for word in words[window.start : first])
         starts = [position]
         for word in words[first:last]:
             starts.append(starts[-1] + len(word))
-        return Encoding(example, *self.tokenizer.build(pieces), starts, first - shift)
+        return Encoding(example, *self.tokenizer.build(subwords), starts, first - shift)
+
+
+def unseen_note(split: str, unseen: Sequence[str]) -> list[str]:
+    """A note on tags or span types of a split that are not in the training data."""
+    if not unseen:
+        return []
+    return [
+        f"{shortened(unseen)} in {split} never occurs in train: cannot be predicted and counts as "
+        "missed"
+    ]

@@ -9,6 +9,8 @@ the task and its settings. Entries live in ``$FINETUNE_CACHE`` (by default ``~/.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import hashlib
 import json
 import os
 import shutil
@@ -20,8 +22,11 @@ from typing import Any
 
 import numpy as np
 
-from finetune.preprocessing.encodings import Encoded, Encodings, Ragged
-from finetune.tasks import Task
+from finetune.config.tasks import TrainConfig, settings
+from finetune.data import fingerprint
+from finetune.preprocessing.context import context_facts
+from finetune.preprocessing.encodings import SEQUENCES, Encoded, Encodings, Ragged
+from finetune.tasks.base import FITTED, Task
 from finetune.types import Example
 
 FEWEST = 50_000
@@ -36,25 +41,37 @@ def is_kept(examples: Sequence[Example]) -> bool:
 
 
 def encoded(task: Task, examples: Sequence[Example]) -> Encoded:
-    """The sequences of examples, from the cache where they are kept there.
+    """Encode examples, or load their sequences from the cache if they are in it.
 
-    ``task.num_cut`` counts as if they had just been made. A cache that cannot be written is done
-    without.
+    If the cache cannot be written, nothing is cached.
     """
     if not is_kept(examples):
         return task.encode(examples)
-    entry = folder() / task.encoding_key(examples)
+    entry = folder() / encoding_key(task, examples)
     if (entry / "entry.json").is_file():
         with contextlib.suppress(OSError, ValueError, KeyError):  # damaged: made anew
-            found, num_cut = _load(entry)
-            task.num_cut += num_cut
-            return found
-    before = task.num_cut
+            return _load(entry)
     found = task.encode(examples)
     with contextlib.suppress(OSError):
-        _save(entry, found, task.num_cut - before)
+        _save(entry, found)
         _delete_unused(entry.parent)
     return found
+
+
+def encoding_key(task: Task, examples: Sequence[Example]) -> str:
+    """Hash everything that ``task.encode(examples)`` depends on, and some settings besides."""
+    record, tokenizer = task.record, task.tokenizer
+    common = {field.name for field in dataclasses.fields(TrainConfig)}
+    own = {n: v for n, v in settings(record.config).items() if n not in common}
+    derived = {name: v for name, v in record.own_fields().items() if name not in FITTED}
+    facts = [SEQUENCES, task.name, list(record.labels), derived, record.max_length, record.overlap]
+    facts += [tokenizer.uses_segments, tokenizer.placeholder, tokenizer.leading_space]
+    described = json.dumps([*facts, own, tokenizer.backend.to_str()], sort_keys=True)
+    ids = json.dumps([example.id for example in examples])
+    content = described + ids + fingerprint({"examples": examples})
+    if task.reads_words and record.config.context != "none":
+        content += context_facts(examples)
+    return hashlib.sha256(content.encode()).hexdigest()
 
 
 def folder() -> Path:
@@ -64,7 +81,7 @@ def folder() -> Path:
     return Path(named or Path(base) / "finetune").expanduser() / "encodings"
 
 
-def _save(entry: Path, content: Encoded, num_cut: int) -> None:
+def _save(entry: Path, content: Encoded) -> None:
     """Write an entry, whole or not at all."""
     entry.parent.mkdir(parents=True, exist_ok=True)
     place = Path(tempfile.mkdtemp(dir=entry.parent, prefix="new-"))
@@ -72,7 +89,7 @@ def _save(entry: Path, content: Encoded, num_cut: int) -> None:
         arrays, widths = _arrays(content)
         for name, array in arrays.items():
             np.save(place / f"{name}.npy", array)
-        text = json.dumps({"num_cut": num_cut, "widths": widths})
+        text = json.dumps({"num_cut": content.num_cut, "notes": content.notes, "widths": widths})
         (place / "entry.json").write_text(text, encoding="utf-8")
         shutil.rmtree(entry, ignore_errors=True)
         place.rename(entry)
@@ -94,8 +111,8 @@ def _arrays(content: Encoded) -> tuple[dict[str, np.ndarray], dict[str, int | No
     return arrays, {name: ragged.width for name, ragged in rows.items()}
 
 
-def _load(entry: Path) -> tuple[Encoded, int]:
-    """An entry's content, mapped into memory, and how many texts or words were cut."""
+def _load(entry: Path) -> Encoded:
+    """The content of an entry, mapped into memory."""
     described: dict[str, Any] = json.loads((entry / "entry.json").read_text(encoding="utf-8"))
     os.utime(entry)
 
@@ -111,7 +128,8 @@ def _load(entry: Path) -> tuple[Encoded, int]:
     sequences = Encodings(
         rows["ids"], segments, rows["words"], array("example"), array("first-word"), targets or None
     )
-    return Encoded(sequences, array("windows")), described["num_cut"]
+    notes = tuple(described["notes"])
+    return Encoded(sequences, array("windows"), described["num_cut"], notes)
 
 
 def _delete_unused(place: Path) -> None:

@@ -23,7 +23,8 @@ from finetune.inference.loop import predict
 from finetune.runtime.launch import make_accelerator
 from finetune.runtime.progress import Reporter, clock
 from finetune.runtime.signals import Interrupted
-from finetune.tasks import Task, load_task, task_class
+from finetune.tasks import load_task, task_class
+from finetune.tasks.base import Task
 from finetune.training.run_folder import is_run
 from finetune.training.trainer import fit
 from finetune.types import (
@@ -58,22 +59,23 @@ def cross_fit(
     settings, and Interrupted after Ctrl-C.
     """
     reporter = reporter or Reporter()
-    config = _settled(config)
-    raw = task_class(name).open(config)
-    task = load_task(config, name, raw)
+    if isinstance(config, TagConfig):
+        config = replace(config, crf=False, crf_lr=None)  # a CRF has no probabilities of all tags
+    raw = task_class(name).read(config)
+    task, data = load_task(config, name, raw)
     own_validation = any(split.startswith("validation") for split in raw.splits)
-    known = [] if own_validation else task.read("validation")  # held out of train
-    first = task.read("train")[0]
+    held_out = [] if own_validation else data.splits["validation"]
+    first = data.splits["train"][0]
     if isinstance(first, TextExample) and isinstance(first.label, float):
         raise UserError(
             "--label-errors finds wrong classes, tags and spans, and the labels of "
             f"{config.data} are numbers."
         )
-    examples = [e for e in (*task.read("train"), *known) if task.has_gold(e)]
-    examples = [replace(example, id=index) for index, example in enumerate(examples)]
+    together = (*data.splits["train"], *held_out)
+    examples = [replace(example, id=index) for index, example in enumerate(together)]
     folds = assign_folds(examples, number, config.seed)
-    _claim(work, {"task": name, "folds": number, "data": task.fingerprint, **_lasting(config)})
-    validation = task.read("validation") if own_validation else None
+    _claim(work, {"task": name, "folds": number, "data": data.fingerprint, **_lasting(config)})
+    validation = data.splits["validation"] if own_validation else None
     evidence: dict[int, Any] = {}
     seconds: list[float] = []
     for fold in range(number):
@@ -88,19 +90,12 @@ def cross_fit(
             start = time.monotonic()
             rest = [e for e, f in zip(examples, folds, strict=True) if f != fold]
             asked = [e for e, f in zip(examples, folds, strict=True) if f == fold]
-            one = task.on(_data(raw.name, rest, validation))
-            _write(file, _answered(one, config, asked, work / f"fold-{fold + 1}", reporter))
+            others_data = _data(raw.name, rest, validation)
+            folder = work / f"fold-{fold + 1}"
+            _write(file, _answered(task, others_data, config, asked, folder, reporter))
             seconds.append(time.monotonic() - start)
         evidence |= dict(_read(file))
     return CrossFit(task, examples, [evidence[example.id] for example in examples])
-
-
-def _settled(config: TrainConfig) -> TrainConfig:
-    """The configuration, so that the probabilities of all tags can be had: without a CRF, and as
-    for a temperature, for which they are kept."""
-    if isinstance(config, TagConfig):
-        return replace(config, crf=False, crf_lr=None, calibrate="temperature")
-    return config
 
 
 def _lasting(config: TrainConfig) -> dict[str, Any]:
@@ -127,7 +122,12 @@ def _data(name: str, rest: Sequence[Example], validation: Sequence[Example] | No
 
 
 def _answered(
-    task: Task, config: TrainConfig, asked: Sequence[Any], folder: Path, reporter: Reporter
+    task: Task,
+    data: Dataset,
+    config: TrainConfig,
+    asked: Sequence[Any],
+    folder: Path,
+    reporter: Reporter,
 ) -> Iterator[tuple[int, Any]]:
     """Train a model in a folder, which is removed in the end, and ask it."""
     config = replace(config, out=str(folder), resume=is_run(folder))
@@ -135,11 +135,14 @@ def _answered(
     if accelerator.num_processes > 1:
         raise UserError("--label-errors works in one process: start it without accelerate launch.")
     try:
-        fit(task, config, accelerator, reporter)
+        task = fit(task, data, config, accelerator, reporter).task
     except Interrupted as stopped:
         raise Interrupted(f"{folder.name}: {stopped}") from stopped
     head = task.head(folder / "best").to(accelerator.device)
-    answers = predict(task, head, asked, accelerator, reporter=reporter, title=folder.name)
+    answers = predict(
+        task, head, asked, accelerator, keep_log_probabilities=True, reporter=reporter,
+        title=folder.name,
+    )  # fmt: skip
     for example, answer in zip(asked, answers, strict=True):
         yield example.id, _evidence(task, example, answer)
     shutil.rmtree(folder)
@@ -148,10 +151,10 @@ def _answered(
 def _evidence(task: Any, example: Any, answer: Prediction) -> Any:
     """What an answer says of its example, as JSON values."""
     if isinstance(answer, TextPrediction):
-        return [(answer.scores or {})[label] for label in task.labels]
+        return [(answer.scores or {})[label] for label in task.record.labels]
     if isinstance(answer, TokenPrediction):
         # without the temperature: at an end of its range it makes all doubts alike
-        logs = np.asarray(answer.logs, dtype=float)
+        logs = np.asarray(answer.log_probabilities, dtype=float)
         chances = np.exp(logs - logs.max(-1, keepdims=True))
         return (chances / chances.sum(-1, keepdims=True)).round(6).tolist()
     assert isinstance(answer, SpanPrediction) and isinstance(example, TokenExample)

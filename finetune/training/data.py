@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from finetune.config.tasks import TrainConfig
+from finetune.data import Dataset
 from finetune.preprocessing.batching import micro_batches, pack, share
 from finetune.preprocessing.encodings import Encoded
 from finetune.preprocessing.prefetch import ahead
-from finetune.tasks import Task
+from finetune.tasks.base import Task
 from finetune.training import cache as encoding_cache
 from finetune.training.cache import is_kept
 from finetune.training.optimizer import Schedule
@@ -32,6 +33,7 @@ class TrainingData:
     def __init__(
         self,
         task: Task,
+        dataset: Dataset,
         config: TrainConfig,
         say: Callable[[str], None],
         *,
@@ -40,25 +42,25 @@ class TrainingData:
         device: str = "cpu",
         in_turn: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext,
     ) -> None:
-        self.in_turn = in_turn
+        self.in_turn, self.splits = in_turn, dataset.splits
         self.task, self.max_tokens, self.say = task, config.tokens_on(device), say
         self.rank, self.world_size = rank, world_size
-        self.train = task.read("train")
+        self.train = self.splits["train"]
         self.plan = Schedule.from_config(config, len(self.train))
         self.encoded = self._encode("train", self.train)
         self.lengths = self.encoded.lengths.tolist()
-        self.validation = next(iter(validation_splits(task.splits)), None)
+        self.validation = next(iter(validation_splits(list(self.splits))), None)
         """The split that selects the best model (of MNLI's two the matched one), or None."""
         self.kept: tuple[Sequence[Example], Encoded] | None = None
         if self.validation is not None:
-            examples = task.read(self.validation)
+            examples = self.splits[self.validation]
             self.kept = examples, self._encode(self.validation, examples)
 
     def split(self, name: str) -> tuple[Sequence[Example], Encoded]:
         """A split's examples and their sequences."""
         if name == self.validation and self.kept is not None:
             return self.kept
-        examples = self.task.read(name)
+        examples = self.splits[name]
         return examples, self._encode(name, examples)
 
     def read(self) -> list[Encoded]:
@@ -85,15 +87,16 @@ class TrainingData:
         turns = self.in_turn if is_kept(examples) else contextlib.nullcontext
         with turns():
             encoded = encoding_cache.encoded(self.task, examples)
-        windows = int((encoded.num_windows > 1).sum())
-        cut, self.task.num_cut = self.task.num_cut, 0
         for number, what in (
-            (windows, "are over --max-length: read in several windows"),
-            (cut, "(texts, or single words) are cut to fit --max-length"),
+            (
+                int((encoded.num_windows > 1).sum()),
+                "are over --max-length: read in several windows",
+            ),
+            (encoded.num_cut, "(texts, or single words) are cut to fit --max-length"),
         ):
             if number:
                 self.say(f"{number:,} of {split} {what}")
-        for line in (*self.task.unreadable(encoded), *self.task.lost(examples, encoded)):
+        for line in encoded.notes:
             self.say(f"{split}: {line}")
         return encoded
 

@@ -23,7 +23,8 @@ from finetune.config.tasks import TrainConfig, settings
 from finetune.evaluation.predictions import to_row
 from finetune.evaluation.subgroups import VOCABULARY_FILE, TrainingVocabulary
 from finetune.runtime.launch import on_main_process
-from finetune.tasks import Task
+from finetune.tasks import save_task
+from finetune.tasks.base import Task
 from finetune.training import checkpoint
 from finetune.training.checkpoint import SaveError, TrainerState
 from finetune.types import Example, Prediction, UserError
@@ -148,7 +149,7 @@ class RunFolder:
         def write() -> None:
             with checkpoint.replace_folder(self.best) as fresh:
                 head.save_pretrained(fresh)
-                task.save(fresh)
+                save_task(task, fresh)
 
         on_main_process(write)
 
@@ -165,7 +166,7 @@ class RunFolder:
             try:
                 with checkpoint.replace_folder(self.last) as fresh:
                     head.save_pretrained(fresh)
-                    task.save(fresh)
+                    save_task(task, fresh)
                     checkpoint.save_training_state(fresh, optimizer, state)
                     for file in random_states.iterdir():
                         file.rename(fresh / file.name)

@@ -14,7 +14,7 @@ from finetune.inference.loop import full_precision
 from finetune.runtime.precision import autocast
 from finetune.runtime.signals import InterruptHandler
 from finetune.runtime.transfer import batch_to_device
-from finetune.tasks import Task
+from finetune.tasks.base import Task
 from finetune.training.optimizer import set_learning_rates
 from finetune.types import Batch
 

@@ -104,11 +104,11 @@ def search_label_errors(
 
 def find_suspects(fitted: CrossFit) -> Suspects:
     """The probable label errors of cross-fitted data."""
-    labels = list(fitted.task.labels)
+    labels = list(fitted.task.record.labels)
     if fitted.task.name == "ner":
         return _of_spans(fitted.examples, fitted.evidence)
-    if fitted.task.words:
-        return _of_words(fitted.task, fitted.examples, fitted.evidence, labels)
+    if fitted.task.reads_words:
+        return _of_words(fitted.task.record, fitted.examples, fitted.evidence, labels)
     return _of_texts(fitted.examples, fitted.evidence, labels)
 
 
@@ -142,13 +142,13 @@ def _of_sets(examples: Sequence[TextExample], chances: np.ndarray, labels: list[
 
 
 def _of_words(
-    task: Any, examples: Sequence[TokenExample], evidence: Sequence[Any], labels: list[str]
+    record: Any, examples: Sequence[TokenExample], evidence: Sequence[Any], labels: list[str]
 ) -> Suspects:
     chances = np.concatenate([np.array(rows, dtype=float) for rows in evidence])  # [W, C]
     tags = [
         list(example.tags or ())
-        if task.scheme is None
-        else convert_tags(example.tags or (), task.source, task.scheme)
+        if record.scheme is None
+        else convert_tags(example.tags or (), record.source, record.scheme)
         for example in examples
     ]
     given = np.array([labels.index(tag) for each in tags for tag in each])

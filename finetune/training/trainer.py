@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +19,14 @@ from accelerate import Accelerator
 from accelerate.utils import set_seed
 
 from finetune.config.tasks import TrainConfig, settings
+from finetune.data import Dataset
 from finetune.inference.loop import predict
 from finetune.models.dropout import fast_dropout
 from finetune.runtime.launch import make_accelerator
 from finetune.runtime.precision import resolve_precision
 from finetune.runtime.progress import Reporter
 from finetune.runtime.signals import Interrupted, InterruptHandler
-from finetune.tasks import Task
+from finetune.tasks.base import Task
 from finetune.training.checkpoint import TrainerState, load_random_state, load_training_state
 from finetune.training.data import TrainingData
 from finetune.training.optimizer import make_optimizer, result_settings
@@ -40,8 +41,19 @@ LOG_POINTS = 200
 
 @dataclass
 class FitResult:
-    """What a run came to: its folder, the metrics by split, and how it went."""
+    """Result of a run.
 
+    Attributes:
+        task: The task with everything that was fitted on validation.
+        folder: The run folder; the best model is in its ``best``.
+        metrics: Metrics by name, by split.
+        best_step: The step whose model scored best on validation.
+        num_steps: The planned number of steps.
+        notes: Notes on the data and the run.
+        stopped_early: Whether ``--patience`` ended the run.
+    """
+
+    task: Task
     folder: Path
     metrics: dict[str, dict[str, float]]
     best_step: int
@@ -52,6 +64,7 @@ class FitResult:
 
 def fit(
     task: Task,
+    data: Dataset,
     config: TrainConfig,
     accelerator: Accelerator | None = None,
     reporter: Reporter | None = None,
@@ -68,7 +81,7 @@ def fit(
     accelerator = accelerator or make_accelerator(config)
     reporter = reporter or Reporter(quiet=not accelerator.is_main_process)
     with contextlib.ExitStack() as restore:
-        return _Run(task, config, accelerator, reporter, head, restore).run()
+        return _Run(task, data, config, accelerator, reporter, head, restore).run()
 
 
 class _Run:
@@ -77,6 +90,7 @@ class _Run:
     def __init__(
         self,
         task: Task,
+        data: Dataset,
         config: TrainConfig,
         accelerator: Accelerator,
         reporter: Reporter,
@@ -84,8 +98,8 @@ class _Run:
         restore: contextlib.ExitStack,
     ) -> None:
         """``restore`` gives the caller's model back as it was when the run ends."""
-        task.forget()
-        self.task, self.config = task, config
+        self.task = replace(task, record=task.record.unfitted())
+        self.dataset, self.config, self.notes = data, config, list(data.notes)
         self.accelerator, self.reporter = accelerator, reporter
         self.folder = RunFolder(Path(config.out or ""), accelerator)
         if not config.resume:
@@ -94,10 +108,11 @@ class _Run:
         self.precision = resolve_precision(config, self.device)
         self.rank, self.world = accelerator.process_index, accelerator.num_processes
         self.state = TrainerState(
-            settings=result_settings(config), fingerprint=task.fingerprint, num_processes=self.world
+            settings=result_settings(config), fingerprint=data.fingerprint, num_processes=self.world
         )
         self.data = TrainingData(
-            task,
+            self.task,
+            data,
             config,
             self._note,
             rank=self.rank,
@@ -109,7 +124,7 @@ class _Run:
         self._prepare(head, restore)
 
     def _note(self, line: str) -> None:
-        self.task.notes.append(line)
+        self.notes.append(line)
         self.reporter.say(line)
 
     def _prepare(self, head: Any, restore: contextlib.ExitStack) -> None:
@@ -161,7 +176,7 @@ class _Run:
         are words by all of them, as types and nesting have metrics that the first may lack."""
         examples, encoded = self.data.split(split)
         metrics: dict[str, float] = {}
-        for number in (1, len(examples)) if self.task.words else (1,):
+        for number in (1, len(examples)) if self.task.reads_words else (1,):
             if name not in metrics:
                 answers = self._predict(self.head, examples[:number], encoded[:number], split)
                 metrics = self.task.score(examples[:number], answers)
@@ -207,7 +222,7 @@ class _Run:
         examples, encoded = self.data.split(self.validation)
         predicted = self._predict(self.head, examples, encoded, self.validation)
         metrics = self.task.score(examples, predicted)
-        score = chosen(metrics, self.task.metric)
+        score = chosen(metrics, self.task.record.metric)
         better = state.best_score is None or score > state.best_score
         kept = better or score == state.best_score  # of equals the later, with the lower rate
         state.bad_evaluations = 0 if better else state.bad_evaluations + 1
@@ -217,7 +232,7 @@ class _Run:
             self.folder.write_predictions(self.validation, examples, predicted)
         log.evaluation(state.step, self.validation, metrics)
         note = "best so far" if kept else f"best {state.best_score:.4f}"
-        named = f"{self.validation} {self.task.metric} {score:.4f}"
+        named = f"{self.validation} {self.task.record.metric} {score:.4f}"
         self.reporter.say(f"step {state.step}: {named} ({note})")
         if self.config.patience and state.bad_evaluations >= self.config.patience:
             state.finished = True
@@ -227,39 +242,41 @@ class _Run:
         """Load the best model back, prove it is the one that was saved, score it."""
         best = self.task.head(self.folder.best).to(self.device)
         metrics: dict[str, dict[str, float]] = {}
-        for split in self.task.splits[1:]:
+        for split in list(self.dataset.splits)[1:]:
             examples, encoded = self.data.split(split)
             predicted = self._predict(best, examples, encoded, split)
             if split == self.validation:
-                predicted = self._settle(best, examples, predicted)
-            answered = zip(examples, predicted, strict=True)
-            scored = [pair for pair in answered if self.task.has_gold(pair[0])]
-            if scored:
-                metrics[split] = self.task.score(*zip(*scored, strict=True))
+                predicted = self._calibrate(examples, predicted)
+            if scores := self.task.score(examples, predicted):
+                metrics[split] = scores
             self.folder.write_predictions(split, examples, predicted)
         self.folder.write_metrics(metrics)
         self._track(metrics)
         return FitResult(
+            self.task,
             self.folder.path,
             metrics,
             self.state.best_step,
             self.plan.num_steps,
-            list(self.task.notes),
+            self.notes,
             self.state.step < self.plan.num_steps,
         )
 
-    def _settle(
-        self, best: Any, examples: Sequence[Example], predicted: list[Prediction]
+    def _calibrate(
+        self, examples: Sequence[Example], predicted: list[Prediction]
     ) -> list[Prediction]:
-        """Prove that the saved model is the one that was scored; fit what the task leaves until
-        now (thresholds) on the validation split, and save that with the model."""
+        """Check that the saved model is the one that was scored; fit what the task calibrates on
+        the validation split and save it with the model."""
         assert self.validation is not None
-        fitted = self.task.calibrate(best, examples, predicted)
+        calibrated = self.task.calibrate(examples, predicted)
+        fitted = calibrated and calibrated.predictions
         self.folder.compare_predictions(self.validation, predicted, fitted)
-        if fitted is None:
+        if calibrated is None:
             return predicted
-        self.folder.save_best(self.task, best)
-        return fitted
+        self.task = calibrated.task
+        self.notes.append(calibrated.note)
+        self.folder.save_best(self.task, self.task.head(self.folder.best))
+        return calibrated.predictions
 
     def _predict(
         self, head: Any, examples: Sequence[Example], encoded: Any, title: str
@@ -267,17 +284,18 @@ class _Run:
         return predict(
             self.task, head, examples, self.accelerator, encoded=encoded, precision=self.precision,
             reporter=self.reporter if title != self.validation else None, title=title,
+            keep_log_probabilities=self.task.record.calibrates,
         )  # fmt: skip
 
     def _write_start(self) -> None:
         facts = {
-            "fingerprint": self.task.fingerprint,
+            "fingerprint": self.dataset.fingerprint,
             "precision_used": self.precision,
             "revision_used": self.head.revision,
         }
         self.folder.write_start(self.task, self.config, facts)
-        if self.task.words:
-            self.folder.write_vocabulary(self.task.read("train"))
+        if self.task.reads_words:
+            self.folder.write_vocabulary(self.dataset.splits["train"])
         if self.config.track != "none":
             plain = {
                 name: value if isinstance(value, int | float | str | bool) else str(value)

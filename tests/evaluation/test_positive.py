@@ -5,17 +5,17 @@ from __future__ import annotations
 import json
 import random
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from sklearn.metrics import f1_score
 from transformers import EvalPrediction
 
+from finetune.config.tasks import NliConfig
 from finetune.evaluation.hf_trainer import compute_metrics
 from finetune.evaluation.metrics import positive_label
-from finetune.tasks.text_classification import NliTask, TextClassificationTask
-from finetune.types import TextExample, TextPrediction
+from finetune.tasks.text_classification import NliTask, TextClassificationTask, TextRecord
+from finetune.types import LabelSet, TextExample, TextPrediction
 from tests.command import run
 from tests.small_data import write_jsonl
 
@@ -50,10 +50,11 @@ def test_other_numbers_of_labels(labels: list[str]):
 
 def in_training(task: type[TextClassificationTask], gold: list[str], answers: list[str]) -> float:
     """As at every evaluation; the score that selects models under --metric f1."""
-    stub = SimpleNamespace(problem="single", labels=task.order(set(gold)), extra={})
+    labels = LabelSet(task.order(set(gold)))
+    record = TextRecord(config=NliConfig(), labels=labels, max_length=8, problem="single")
     rows = [TextExample(i, "x", None, label, "") for i, label in enumerate(gold)]
     predicted = [TextPrediction(i, label) for i, label in enumerate(answers)]
-    return task.score(stub, rows, predicted)["f1"]
+    return task(record, tokenizer=None).score(rows, predicted)["f1"]
 
 
 def in_the_trainer(labels: list[str], gold: list[str], answers: list[str]) -> float:

@@ -56,11 +56,12 @@ def no_waits() -> Iterator[None]:
 def test_a_plain_step_waits_for_nothing(
     kind: str, family: str, changes: dict[str, Any], place: Path
 ) -> None:
-    task, accelerator = task_of(config_of(kind, place, family, **changes)), Accelerator()
+    task, dataset = task_of(config_of(kind, place, family, **changes))
+    accelerator = Accelerator()
     head = task.head().to(accelerator.device)
-    optimizer = make_optimizer(head, task.config)
-    step = Step(task, head, optimizer, task.config, accelerator, "bf16")
-    batches = batches_of(task)
+    optimizer = make_optimizer(head, task.record.config)
+    step = Step(task, head, optimizer, task.record.config, accelerator, "bf16")
+    batches = batches_of(task, dataset)
     for batch in batches:  # kernels are loaded, which may wait
         step([batch], weight=1.0, lr_factor=1.0)
     with no_waits():
@@ -73,9 +74,9 @@ def test_answers_are_the_same_beside_the_next_batch(
     kind: str, changes: dict[str, Any], place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = replace(config_of(kind, place), max_tokens=60, **changes)
-    task, accelerator = task_of(config), Accelerator()
-    head, examples = task.head().to(accelerator.device), task.read("train")
+    (task, dataset), accelerator = task_of(config), Accelerator()
+    head, examples = task.head().to(accelerator.device), dataset.splits["train"]
     found = [predict(task, head, examples, accelerator) for _ in range(3)]
-    monkeypatch.setattr(prediction, "_aside", lambda device: None)
+    monkeypatch.setattr(prediction, "_side_stream", lambda device: None)
     expected = predict(task, head, examples, accelerator)
     assert found == [expected] * 3

@@ -13,8 +13,9 @@ from torch.overrides import TorchFunctionMode
 
 from finetune.config.tasks import ClassifyConfig, NerConfig, TagConfig, TrainConfig
 from finetune.inference import loop as prediction
-from finetune.inference.loop import predict, predict_stream
-from finetune.tasks import Task, load_task
+from finetune.inference.loop import PredictionStream, predict
+from finetune.tasks import load_task
+from finetune.tasks.base import Task
 from tests import small_data as data
 from tests import tiny
 
@@ -37,8 +38,8 @@ def asked(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Task, Any, li
         model=str(model), data=str(tmp_path / "data"), max_length=14, overlap=4, precision="fp32",
         **settings,
     )  # fmt: skip
-    task = load_task(config, name)
-    several = 3 * task.read("test")
+    task, dataset = load_task(config, name)
+    several = 3 * dataset.splits["test"]
     return task, task.head(), [replace(e, id=place) for place, e in enumerate(several)]
 
 
@@ -97,12 +98,13 @@ def test_one_batch_is_computed_while_another_is_read(
 ) -> None:
     """As on a GPU: the same answers, and never more than two batches at a time."""
     task, head, examples = asked
-    task.config = replace(task.config, max_tokens=20)
+    config = replace(task.record.config, max_tokens=20)
+    task = replace(task, record=replace(task.record, config=config))
     expected = predict(task, head, examples)
     events: list[str] = []
     forward, beside = head.forward, Beside(events)
     monkeypatch.setattr(head, "forward", lambda b: events.append("computed") or forward(b))
-    monkeypatch.setattr(prediction, "_aside", lambda device: beside)
+    monkeypatch.setattr(prediction, "_side_stream", lambda device: beside)
     assert predict(task, head, examples) == expected
     number = beside.marks
     between = [event for n in range(1, number) for event in ("computed", f"read {n}")]
@@ -122,7 +124,7 @@ def test_a_stream_is_answered_piece_by_piece(
             taken += 1
             yield example
 
-    answers = predict_stream(task, head, stream(), chunk=chunk)
+    answers = PredictionStream(task, head, stream(), chunk=chunk)
     first = next(answers)
     assert taken <= 3 * chunk, "what is computed, what is encoded, and what is read for the next"
     assert_alike([first, *answers], alone(task, head, examples))
@@ -155,4 +157,4 @@ def test_devices_without_double_precision_answer(asked: tuple[Task, Any, list[An
 def test_nothing_is_nothing(asked: tuple[Task, Any, list[Any]]) -> None:
     task, head, _ = asked
     assert predict(task, head, []) == []
-    assert list(predict_stream(task, head, iter([]))) == []
+    assert list(PredictionStream(task, head, iter([]))) == []

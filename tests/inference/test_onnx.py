@@ -23,7 +23,7 @@ import finetune
 from finetune.config.tasks import ClassifyConfig, NerConfig, NliConfig, TagConfig
 from finetune.data import Dataset
 from finetune.models.loading import quiet
-from finetune.tasks import load_task
+from finetune.tasks import load_task, save_task
 from finetune.types import Span, TextExample, TokenExample
 from tests import tiny
 from tests.command import Outcome, run
@@ -32,7 +32,6 @@ pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
 
 from finetune.inference import onnx as export  # noqa: E402
-from finetune.inference import onnx_graph  # noqa: E402
 
 FILES = {"model.onnx", "tokenizer.json", "tokenizer_config.json", "config.json", "finetune.json"}
 FIRSTS = ["the train was late", "anna", "a man is playing a guitar while a woman is singing a song"]
@@ -63,7 +62,7 @@ def saved(folder: Path, task: str, family: str = "bert", **settings: Any) -> Pat
         tiny.save_tiny_checkpoint(source, family)
     rows = examples(task)
     data = Dataset("rows", {"train": rows, "validation": rows})
-    made = load_task(CONFIGS[task](model=str(source), **settings), task, data)
+    made, _ = load_task(CONFIGS[task](model=str(source), **settings), task, data)
     head = made.head()
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
@@ -71,7 +70,7 @@ def saved(folder: Path, task: str, family: str = "bert", **settings: Any) -> Pat
             parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.3)
     place = folder / f"{family}-{task}-{'-'.join(settings)}"
     head.save_pretrained(place / "best")
-    made.save(place / "best")
+    save_task(made, place / "best")
     return place
 
 
@@ -200,11 +199,11 @@ def test_a_graph_that_answers_otherwise_is_not_kept(
 ) -> None:
     place = saved(tmp_path, "classify")
 
-    class Wrong(onnx_graph.Logits):
+    class Wrong(export.Logits):
         def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
             return super().forward(*inputs) + wrong
 
-    monkeypatch.setattr(onnx_graph, "Logits", Wrong)
+    monkeypatch.setattr(export, "Logits", Wrong)
     outcome = run("export", place, "--output", tmp_path / "graph")
     one_line(outcome, "bert models cannot be exported", "are off by", "finetune predict")
     assert not list(tmp_path.glob("graph*"))

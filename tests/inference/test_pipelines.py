@@ -14,7 +14,7 @@ import finetune
 import finetune.inference.pipelines
 from finetune.config.tasks import NerConfig
 from finetune.data import Dataset
-from finetune.tasks import load_task
+from finetune.tasks import load_task, save_task
 from finetune.types import Span, TokenExample
 from tests import tiny
 
@@ -35,14 +35,14 @@ def folder(tmp_path_factory) -> Path:
     spans = (Span(0, 2, "PER"), Span(1, 2, "PER"), Span(3, 5, "LOC"))
     examples = [TokenExample(index, words, spans) for index in range(3)]
     data = Dataset("sentences", {"train": examples, "validation": examples})
-    task = load_task(NerConfig(model=source, max_width=3, precision="fp32"), "ner", data)
+    task, _ = load_task(NerConfig(model=source, max_width=3, precision="fp32"), "ner", data)
     head = task.head()
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in head.head_parameters().values():
             parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.3)
     head.save_pretrained(place / "best")
-    task.save(place / "best")
+    save_task(task, place / "best")
     return place / "best"
 
 

@@ -316,10 +316,10 @@ def test_an_untrained_model_answers_legally(scheme: str, tmp_path: Path) -> None
     data.entities(tmp_path / "data", words=3)
     config = TagConfig(model=str(source), data=str(tmp_path / "data"), scheme=scheme, crf=True,
                        max_length=16, overlap=4, precision="fp32")  # fmt: skip
-    task = load_task(config, "tag")
-    assert list(task.labels) == tag_names(["LOC", "PER"], scheme)
+    task, dataset = load_task(config, "tag")
+    assert list(task.record.labels) == tag_names(["LOC", "PER"], scheme)
     head = task.head().eval()
-    sentences = [*task.read("test"), TokenExample(99, ("", "Ana", "\u200b") * 15)]
+    sentences = [*dataset.splits["test"], TokenExample(99, ("", "Ana", "\u200b") * 15)]
     encoded = task.encode(sentences)
     assert all(len(windows) > 1 for windows in encoded)
     with torch.no_grad():  # else one tag answers everything

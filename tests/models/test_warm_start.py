@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from finetune.config.tasks import CONFIGS, TrainConfig
-from finetune.tasks import load_task, saved_task
+from finetune.tasks import load_task, save_task, saved_task
 from tests import small_data as data
 from tests.command import run
 from tests.tiny import save_tiny_checkpoint
@@ -38,11 +38,11 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
             ("ner", "ner", {"data": "entities"}),
             ("numbers", "classify", {"data": "numbers"}),
         ):
-            made = load_task(config(folder, task, family=family, **more), task)
+            made, _ = load_task(config(folder, task, family=family, **more), task)
             torch.manual_seed(3)
             best = folder / "runs" / f"{family}-{name}" / "best"
             made.head().save_pretrained(best)
-            made.save(best)
+            save_task(made, best)
     return folder
 
 
@@ -58,13 +58,13 @@ def config(place: Path, task: str, *, family: str | None = None, **more: Any) ->
     return CONFIGS[task](**more)
 
 
-def begun(place: Path, run: str, task: str, **more: Any) -> tuple[Any, Any, Any]:
-    """The old head, the task that begins with it, and a fresh head of that task."""
+def begun(place: Path, run: str, task: str, **more: Any) -> tuple[Any, Any, str, Any]:
+    """The old head; labels, last note and new head of a task that starts from it."""
     folder = place / "runs" / run
     old = saved_task(folder).head(folder / "best")
-    made = load_task(config(place, task, init_from=str(folder), **more), task)
+    made, dataset = load_task(config(place, task, init_from=str(folder), **more), task)
     torch.manual_seed(4)
-    return old, made, made.head()
+    return old, made.record.labels, dataset.notes[-1], made.head()
 
 
 def encoder_weights(head: Any) -> dict[str, torch.Tensor]:
@@ -101,10 +101,10 @@ def last_layer(head: Any) -> Any:
 def test_encoder_is_taken_and_the_head_is_fresh(
     place: Path, family: str, before: str, task: str, more: dict
 ):
-    old, made, new = begun(place, f"{family}-{before}", task, **more)
+    old, labels, note, new = begun(place, f"{family}-{before}", task, **more)
     assert_same_encoder(old, new)
-    assert made.notes[-1] == f"encoder from {place / 'runs' / f'{family}-{before}'}; new head"
-    assert list(new.labels) == list(made.labels)
+    assert note == f"encoder from {place / 'runs' / f'{family}-{before}'}; new head"
+    assert list(new.labels) == list(labels)
     kept = {tuple(value.shape): value for value in old.head_parameters().values()}
     for name, value in new.head_parameters().items():
         if "pooler" not in name and value.ndim > 1 and tuple(value.shape) in kept:
@@ -112,7 +112,7 @@ def test_encoder_is_taken_and_the_head_is_fresh(
 
 
 def test_the_pooler_below_a_fresh_classifier_is_taken(place: Path):
-    old, _, new = begun(place, "bert-nli", "nli", data="rte")
+    old, _, _, new = begun(place, "bert-nli", "nli", data="rte")
     assert torch.equal(old.model.bert.pooler.dense.weight, new.model.bert.pooler.dense.weight)
 
 
@@ -120,38 +120,38 @@ def test_the_pooler_below_a_fresh_classifier_is_taken(place: Path):
 @pytest.mark.parametrize("named", ["three", "two"])
 def test_head_is_mapped_by_name(place: Path, family: str, named: str):
     """`classify` sorts its labels, NLI has entailment first; a subset of the labels will do."""
-    old, made, new = begun(place, f"{family}-nli", "classify", data=named)
-    assert list(made.labels) == sorted(made.labels) and len(made.labels) < 4
-    assert "encoder and head from" in made.notes[-1]
+    old, labels, note, new = begun(place, f"{family}-nli", "classify", data=named)
+    assert list(labels) == sorted(labels) and len(labels) < 4
+    assert "encoder and head from" in note
     assert_same_encoder(old, new)
-    rows = [list(old.labels).index(label) for label in made.labels]
+    rows = [list(old.labels).index(label) for label in labels]
     assert rows != list(range(3))
     assert torch.equal(last_layer(new).weight, last_layer(old).weight[rows])
     assert torch.equal(last_layer(new).bias, last_layer(old).bias[rows])
-    assert list(new.labels) == list(made.labels)
+    assert list(new.labels) == list(labels)
 
 
 @pytest.mark.parametrize("before", ["tag", "crf"])
 @pytest.mark.parametrize("crf", [False, True])
 def test_tagger_is_mapped_by_name(place: Path, before: str, crf: bool):
-    old, made, new = begun(place, f"roberta-{before}", "tag", data="entities", crf=crf)
+    old, _labels, note, new = begun(place, f"roberta-{before}", "tag", data="entities", crf=crf)
     taggers = [head.tagger if hasattr(head, "tagger") else head for head in (old, new)]
     assert torch.equal(last_layer(taggers[0]).weight, last_layer(taggers[1]).weight)
-    assert "encoder and head from" in made.notes[-1]
+    assert "encoder and head from" in note
     if crf:
         assert not any(p.any() for p in new.crf.parameters()), "transitions are fresh"
 
 
 def test_numbers_are_the_same_kind_of_head(place: Path):
-    old, _, new = begun(place, "bert-numbers", "classify", data="numbers")
+    old, _, _, new = begun(place, "bert-numbers", "classify", data="numbers")
     assert torch.equal(last_layer(new).weight, last_layer(old).weight)
     assert new.problem == "regression"
 
 
 def test_plain_folder_and_architecture(place: Path):
     named = config(place, "nli", data="rte", init_from=str(place / "bert"), family="bert")
-    made = load_task(named, "nli")
-    plain = load_task(replace(named, init_from=None), "nli")
+    made, _ = load_task(named, "nli")
+    plain, _ = load_task(replace(named, init_from=None), "nli")
     assert_same_encoder(plain.head(), made.head())
     with pytest.raises(ValueError, match=r"--model .* has model_type roberta, but --init-from .*"):
         load_task(replace(named, model=str(place / "roberta")), "nli")

@@ -4,7 +4,7 @@ saved model, a stream and a file read the same."""
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -18,11 +18,12 @@ from hypothesis import strategies as st
 from finetune import load
 from finetune.config.tasks import NerConfig, TagConfig, TrainConfig
 from finetune.data import Dataset
-from finetune.inference.loop import predict, predict_stream
+from finetune.inference.loop import PredictionStream, predict
 from finetune.preprocessing.batching import pack
-from finetune.preprocessing.context import surrounded
+from finetune.preprocessing.context import read_in_context, surrounded
 from finetune.tasks import load_task, saved_task
 from finetune.tasks.word_task import WordTask
+from finetune.training.cache import encoding_key
 from finetune.training.trainer import fit
 from finetune.types import Encoding, TokenExample
 from tests import small_data as data
@@ -48,11 +49,17 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def task_of(place: Path, kind: str = "tag", family: str = "bert", **changes: Any) -> Any:
+def task_of(
+    place: Path, kind: str = "tag", family: str = "bert", **changes: Any
+) -> tuple[Any, Dataset]:
     config, own = KINDS[kind]
     chosen = {"context": "doc", "max_length": LENGTH, "overlap": 6, **own, **changes}
     made = config(model=str(place / family), data=str(place / "data"), precision="fp32", **chosen)
     return load_task(made, "ner" if config is NerConfig else "tag")
+
+
+def in_context(task: WordTask, examples: Iterable[TokenExample]) -> Iterator[TokenExample]:
+    return read_in_context(examples, task.record.config, task.record.max_length)
 
 
 def windows_of(task: WordTask, examples: Sequence[TokenExample]) -> list[list[Encoding]]:
@@ -68,13 +75,13 @@ WORDS = "Anna saw New York and General Motors in unbelievably Brussels guitar , 
 @pytest.mark.parametrize("kind", ["tag", "ner"])
 def test_context_is_the_running_text_of_the_document(place: Path, family: str, kind: str):
     """A whole document that fits is read as if it were one sentence, whichever is answered."""
-    task = task_of(place, kind, family, max_length=60)
+    task, _ = task_of(place, kind, family, max_length=60)
     rows = [tuple(WORDS[:3]), tuple(WORDS[3:7]), tuple(WORDS[7:])]
     examples = [TokenExample(i, words, document="d") for i, words in enumerate(rows)]
     ((whole,),) = windows_of(task, [TokenExample(0, tuple(WORDS))])
     first = 0
     for example, (window,) in zip(
-        examples, windows_of(task, list(task.in_context(examples))), strict=True
+        examples, windows_of(task, list(in_context(task, examples))), strict=True
     ):
         assert window.input_ids == whole.input_ids and window.segment_ids == whole.segment_ids
         last = first + len(example.words)
@@ -84,12 +91,12 @@ def test_context_is_the_running_text_of_the_document(place: Path, family: str, k
 
 
 def test_a_number_counts_pieces_of_whole_words(place: Path):
-    task = task_of(place, context="3", max_length=60)
+    task, _ = task_of(place, context="3", max_length=60)
     rows = [("saw", "unbelievably"), ("Anna",), ("in", "in", "unbelievably", "in")]
     examples = [TokenExample(i, words, document="d") for i, words in enumerate(rows)]
     pieces = task.tokenizer.word_pieces(rows)
     assert len(pieces[0][1]) > 3 and [len(p) for p in pieces[2]][:2] == [1, 1]
-    _, (window,), _ = windows_of(task, list(task.in_context(examples)))
+    _, (window,), _ = windows_of(task, list(in_context(task, examples)))
     expected = [*pieces[1][0], *pieces[2][0], *pieces[2][1]]
     assert window.input_ids == task.tokenizer.build(expected)[0]
 
@@ -97,24 +104,24 @@ def test_a_number_counts_pieces_of_whole_words(place: Path):
 @pytest.mark.parametrize("kind", KINDS)
 def test_none_is_what_there_was(place: Path, kind: str):
     """Neighbours that an example happens to have do nothing without --context."""
-    task = task_of(place, kind, context="none")
-    bare = task.read("train")
+    task, dataset = task_of(place, kind, context="none")
+    bare = dataset.splits["train"]
     assert not any(row.before or row.after for row in bare)
-    assert list(task.in_context(bare)) == bare
+    assert list(in_context(task, bare)) == bare
     near = list(surrounded(bare, 99))
     assert any(row.before for row in near)
     assert windows_of(task, near) == windows_of(task, bare)
-    assert task.encoding_key(near) == task.encoding_key(bare)
+    assert encoding_key(task, near) == encoding_key(task, bare)
     for (window,), row in zip(windows_of(task, bare), bare, strict=True):
         (pieces,) = task.tokenizer.word_pieces([row.words])
         assert window.input_ids == task.tokenizer.build([*chain(*pieces)])[0]
 
 
 def test_long_sentences_are_read_in_windows_as_without(place: Path):
-    task, bare = task_of(place), task_of(place, context="none")
+    task, bare = task_of(place)[0], task_of(place, context="none")[0]
     rows = [("Anna", "saw"), ("river",) * 60, ("in", "Brussels")]
     examples = [TokenExample(i, words, document="d") for i, words in enumerate(rows)]
-    near = list(task.in_context(examples))
+    near = list(in_context(task, examples))
     found, without = windows_of(task, near), windows_of(bare, near)
     assert len(found[1]) > 2 and found[1] == without[1]
     river = len(task.tokenizer.word_pieces([("river",)])[0][0])
@@ -138,14 +145,15 @@ documents = st.lists(
 def test_every_word_is_answered_once_and_no_border_is_crossed(
     place: Path, rows: list[tuple[str | None, list[str]]], context: str, own: bool
 ):
-    task = TASKS.setdefault(context, task_of(place, context=context))
+    task = TASKS.setdefault(context, task_of(place, context=context)[0])
     examples = [TokenExample(i, tuple(w), document=d) for i, (d, w) in enumerate(rows)]
-    near = list(task.in_context(examples))
-    task.num_cut = 0
+    near = list(in_context(task, examples))
     room = LENGTH - 2
     by_row = task.tokenizer.word_pieces([e.words for e in examples])
     pieces = [[word[:room] for word in row] for row in by_row]
-    for number, found in enumerate(task.windows(near, own=own)):
+    encoded, num_cut = task._windows(near, core_only=own)
+    assert num_cut == sum(len(word) > room for row in by_row for word in row)
+    for number, found in enumerate(encoded):
         answered = [set(range(w.first_word, w.first_word + w.num_words)) for w in found]
         assert set.union(*answered) == set(range(len(pieces[number])))
         assert not own or sum(map(len, answered)) == len(pieces[number])
@@ -194,8 +202,8 @@ def test_rows_without_gold_are_read_all_the_same(place: Path, tmp_path: Path):
     data.write_jsonl(tmp_path / "train.jsonl", rows)
     data.write_jsonl(tmp_path / "validation.jsonl", rows)
     config = TagConfig(model=str(place / "bert"), data=str(tmp_path), context="doc")
-    task = load_task(config, "tag")
-    (row,) = task.read("train")
+    task, dataset = load_task(config, "tag")
+    (row,) = dataset.splits["train"]
     assert (row.before, row.after) == ((("a", "river"),), (("a", "guitar"),))
     ((window,),) = windows_of(task, [row])
     assert window.num_words == len(window.target["tag"]) == 2
@@ -207,8 +215,8 @@ def test_rows_without_gold_are_read_all_the_same(place: Path, tmp_path: Path):
 @pytest.mark.parametrize("kind", KINDS)
 def test_context_carries_no_loss(kind: str, place: Path):
     """The loss counts the sentences' own words, and neighbours' tags do not change it."""
-    task = task_of(place, kind)
-    rows = task.read("train")
+    task, dataset = task_of(place, kind)
+    rows = dataset.splits["train"]
     sequences = [window for windows in task.encode(rows) for window in windows]
     batch = pack(sequences, task.collate(sequences))
     assert sum(batch.num_words) == sum(len(row.words) for row in rows) < len(batch.input_ids) / 2
@@ -224,13 +232,13 @@ def test_context_carries_no_loss(kind: str, place: Path):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("family", ["bert", "roberta"])
 def test_packed_is_padded(kind: str, family: str, place: Path):
-    task = task_of(place, kind, family)
+    task, dataset = task_of(place, kind, family)
     head = task.head().double().eval()
-    sequences = [window for windows in task.encode(task.read("test")) for window in windows]
+    sequences = [window for windows in task.encode(dataset.splits["test"]) for window in windows]
     batch = pack(sequences, task.collate(sequences))
     losses = []
     for batching in ("packed", "padded"):
-        other = task_of(place, kind, family, batching=batching).head()
+        other = task_of(place, kind, family, batching=batching)[0].head()
         other.load_state_dict(head.state_dict())
         losses.append(task.loss(other.double().eval()(batch), batch)[0])
     torch.testing.assert_close(losses[0], losses[1], rtol=0, atol=1e-9)
@@ -243,7 +251,7 @@ def test_learns_what_only_the_neighbours_say(place: Path, tmp_path: Path):
         model=str(place / "bert"), data=str(tmp_path / "data"), context="doc", steps=160,
         eval_every=160, batch_size=24, lr=1e-2, precision="fp32", out=str(tmp_path / "run"),
     )  # fmt: skip
-    metrics = fit(load_task(config, "tag"), config).metrics
+    metrics = fit(*load_task(config, "tag"), config).metrics
     assert metrics["test"]["span_f1_strict"] > 0.8, "without context it is about 0.5"
 
 
@@ -265,14 +273,14 @@ def assert_alike(found: Sequence[dict[str, Any]], expected: Sequence[dict[str, A
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_sentence_is_answered_alike_in_any_company(kind: str, place: Path):
-    task = task_of(place, kind)
+    task, dataset = task_of(place, kind)
     head = task.head().eval()
-    bare = [replace(row, before=(), after=()) for row in task.read("test")]
-    expected = records(predict(task, head, list(task.in_context(bare))))
+    bare = [replace(row, before=(), after=()) for row in dataset.splits["test"]]
+    expected = records(predict(task, head, list(in_context(task, bare))))
     for chunk in (1, 3, 1000):
-        found = predict_stream(task, head, task.in_context(iter(bare)), chunk=chunk)
+        found = PredictionStream(task, head, iter(bare), chunk=chunk)
         assert_alike(records(found), expected)
-    near = list(task.in_context(bare))
+    near = list(in_context(task, bare))
     assert_alike([predict(task, head, [row])[0].record() for row in reversed(near)], expected[::-1])
     if kind == "tag":
         without = records(predict(task, head, bare))
@@ -287,7 +295,7 @@ def test_a_sentence_is_answered_alike_in_any_company(kind: str, place: Path):
 def test_equal_sentences_in_other_documents_are_computed_apart(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    task = task_of(place)
+    task, _ = task_of(place)
     head = task.head().eval()
     texts = ["Anna saw it", "a river .", "Anna saw it", "a guitar .", "Anna saw it", "a river ."]
     rows = [
@@ -300,22 +308,22 @@ def test_equal_sentences_in_other_documents_are_computed_apart(
         return forward(batch)
 
     monkeypatch.setattr(head, "forward", counted)
-    one, _, other, _, again, _ = predict(task, head, list(task.in_context(rows)))
+    one, _, other, _, again, _ = predict(task, head, list(in_context(task, rows)))
     assert len(computed) == 4, "two documents are the same"
     assert one.scores == again.scores != other.scores
 
 
 def test_the_key_of_kept_sequences_knows_the_context(place: Path):
-    task = task_of(place)
-    rows = task.read("train")
-    key = task.encoding_key(rows)
-    assert key == task_of(place).encoding_key(task_of(place).read("train"))
-    assert key != task_of(place, context="8").encoding_key(rows)
+    task, dataset = task_of(place)
+    rows = dataset.splits["train"]
+    key = encoding_key(task, rows)
+    assert key == encoding_key(task_of(place)[0], task_of(place)[1].splits["train"])
+    assert key != encoding_key(task_of(place, context="8")[0], rows)
     number = next(i for i, row in enumerate(rows) if row.after)
     words = (("other",), *rows[number].after[1:])
-    assert key != task.encoding_key([*rows[:number], replace(rows[number], after=words)])
+    assert key != encoding_key(task, [*rows[:number], replace(rows[number], after=words)])
     changed = [*rows[:number], replace(rows[number], after=words), *rows[number + 1 :]]
-    assert key != task.encoding_key(changed)
+    assert key != encoding_key(task, changed)
 
 
 # From the command line
@@ -343,7 +351,7 @@ def test_a_saved_model_reads_files_in_context(
     kind: str, place: Path, outcomes: Any, tmp_path: Path
 ):
     task = saved_task(place / kind)
-    assert (task.config.context, task.context) == ("doc", 24)
+    assert (task.record.config.context, task.record.max_length) == ("doc", 24)
     expected = lines((place / kind / "predictions.test.jsonl").read_text())
     rows = lines((place / "data" / "test.jsonl").read_text())
     columns, before = "", None
@@ -433,8 +441,8 @@ def test_documents_that_are_odd_are_told(place: Path):
         for i, d in enumerate(["a", "a", "b", "b", "a", None])
     ]
     config = TagConfig(model=str(place / "bert"), data="x", context="doc")
-    task = load_task(config, "tag", Dataset("x", {"train": rows, "validation": rows[:2]}))
-    told = " ".join(task.notes)
+    _, dataset = load_task(config, "tag", Dataset("x", {"train": rows, "validation": rows[:2]}))
+    told = " ".join(dataset.notes)
     assert "documents continue 1 times" in told and "1 of 6 sentences name no document" in told
 
 
@@ -443,5 +451,5 @@ def test_what_goes_without_context(place: Path, outcomes: Any, tmp_path: Path):
     one_line(exported, "reads sentences in their document (--context)", "train without --context")
     where = ("--model", place / "bert", "--data", place / "data", "--out", tmp_path / "plain")
     assert run("tag", *where, *FLAGS).code == 0
-    with pytest.raises(ValueError, match="documents go with a model that was trained with"):
+    with pytest.raises(ValueError, match="documents apply to a model that was trained with"):
         load(tmp_path / "plain").predict(["Anna"], documents=["a"])

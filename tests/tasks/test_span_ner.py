@@ -13,10 +13,11 @@ import torch
 
 import finetune
 from finetune.config.tasks import NerConfig
+from finetune.data import Dataset
 from finetune.inference.loop import predict
 from finetune.preprocessing.batching import pack
 from finetune.preprocessing.span_candidates import candidates
-from finetune.tasks import load_task, saved_task
+from finetune.tasks import load_task, save_task, saved_task
 from finetune.training.trainer import fit
 from finetune.types import IGNORED, Span, TokenExample
 from tests.command import run
@@ -55,7 +56,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def task_of(place: Path, data: str = "nested", **settings: Any) -> Any:
+def task_of(place: Path, data: str = "nested", **settings: Any) -> tuple[Any, Dataset]:
     settings = {"model": str(place / "bert"), "max_length": 40, "precision": "fp32", **settings}
     return load_task(NerConfig(data=str(place / data), **settings), "ner")
 
@@ -63,7 +64,7 @@ def task_of(place: Path, data: str = "nested", **settings: Any) -> Any:
 def gold_logits(task: Any, target: torch.Tensor) -> torch.Tensor:
     """Logits [S, C] of a model that knows the targets; wrong where another window answers."""
     multi = target.ndim == 2
-    logits = torch.full((len(target), len(task.labels) + (not multi)), -12.0)
+    logits = torch.full((len(target), len(task.record.labels) + (not multi)), -12.0)
     if multi:
         logits[target == 1] = 12.0
     else:
@@ -84,7 +85,7 @@ def answers(task: Any, examples: list[TokenExample]) -> list[Any]:
 
 def out_of_reach(task: Any, examples: list[TokenExample]) -> int:
     """The number that the task tells people."""
-    lines = task.lost(examples, task.encode(examples))
+    lines = [line for line in task.encode(examples).notes if "out of reach" in line]
     return int(re.match(r"([\d,]+) of", lines[0])[1]) if lines else 0
 
 
@@ -99,8 +100,8 @@ def out_of_reach(task: Any, examples: list[TokenExample]) -> int:
 def test_gold_is_answered_but_for_what_is_said_to_be_lost(
     place: Path, data: str, settings: dict[str, Any]
 ):
-    task = task_of(place, data, **settings)
-    examples = task.read("test")
+    task, dataset = task_of(place, data, **settings)
+    examples = dataset.splits["test"]
     predicted = answers(task, examples)
     gold = sum(len(example.spans) for example in examples)
     found = sum(len(set(e.spans) & set(p.spans)) for e, p in zip(examples, predicted, strict=True))
@@ -113,19 +114,22 @@ def test_gold_is_answered_but_for_what_is_said_to_be_lost(
 
 
 def test_two_labels_of_one_extent_are_kept_or_counted(place: Path):
-    single, multi = task_of(place, "twice"), task_of(place, "twice", multi_label=True)
-    both = [example for example in single.read("test") if example.words == ("Madrid", "wins")]
+    single, dataset = task_of(place, "twice")
+    multi, _ = task_of(place, "twice", multi_label=True)
+    both = [example for example in dataset.splits["test"] if example.words == ("Madrid", "wins")]
     assert out_of_reach(single, both) == 1
-    assert "a second label of one extent" in single.lost(both, single.encode(both))[0]
+    assert "a second label of one extent" in single.encode(both).notes[-1]
     assert out_of_reach(multi, both) == 0
-    (last,) = answers(multi, multi.read("test"))[-1:]
+    (last,) = answers(multi, dataset.splits["test"])[-1:]
     assert last.spans == (Span(0, 1, "LOC"), Span(0, 1, "ORG"))
 
 
 @pytest.mark.parametrize("decoding", ["flat", "nested", "overlapping"])
 def test_what_may_stand_together(place: Path, decoding: str):
-    task = task_of(place, "crossing", decoding=decoding)
-    for answer, example in zip(answers(task, task.read("test")), task.read("test"), strict=True):
+    task, dataset = task_of(place, "crossing", decoding=decoding)
+    for answer, example in zip(
+        answers(task, dataset.splits["test"]), dataset.splits["test"], strict=True
+    ):
         if decoding == "flat":
             ends = [0, *(span.end for span in answer.spans)]
             assert all(s.start >= e for s, e in zip(answer.spans, ends, strict=False))
@@ -136,17 +140,17 @@ def test_what_may_stand_together(place: Path, decoding: str):
 
 
 def test_flat_data_is_decoded_flat_unless_told_otherwise(place: Path):
-    assert task_of(place).decoding == "nested"
+    assert task_of(place)[0].record.constraint == "nested"
     flat = place / "flat"
     for split in ("train", "validation"):
         write_jsonl(flat / f"{split}.jsonl", rows([(t, s[:1]) for t, s in NESTED]))
-    assert task_of(place, "flat").decoding == "flat"
-    assert task_of(place, "flat", decoding="nested").decoding == "nested"
+    assert task_of(place, "flat")[0].record.constraint == "flat"
+    assert task_of(place, "flat", decoding="nested")[0].record.constraint == "nested"
 
 
 def test_each_candidate_is_learnt_once(place: Path):
     """Over all windows of a long text, every span that some window holds has one target."""
-    task = task_of(place, max_length=12, overlap=5, max_width=4)
+    task, _ = task_of(place, max_length=12, overlap=5, max_width=4)
     text = " ".join(text for text, _ in NESTED) + " " + "the dog saw it " * 5
     example = TokenExample(0, tuple(text.split()), (Span(3, 5, "LOC"),))
     (windows,) = task.encode([example])
@@ -163,13 +167,13 @@ def test_each_candidate_is_learnt_once(place: Path):
                 seen[tuple(extent)] = value
     assert set(seen) == held
     assert {extent: value for extent, value in seen.items() if value} == {
-        (3, 5): 1 + task.labels.id("LOC")
+        (3, 5): 1 + task.record.labels.id("LOC")
     }
 
 
 def test_windows_change_no_word(place: Path):
     """A long text's answers come from all its windows, in words and characters of the text."""
-    task = task_of(place, max_length=12, overlap=5, max_width=4)
+    task, _ = task_of(place, max_length=12, overlap=5, max_width=4)
     head = task.head().eval()
     sentences = [TokenExample(i, ("dog",) * n) for i, n in enumerate((0, 1, 30))]
     predicted = predict(task, head, sentences)
@@ -187,13 +191,13 @@ def test_learns_keeps_its_threshold_and_answers_in_characters(place: Path, tmp_p
         weight_decay=0.0, max_length=40,
     )  # fmt: skip
     torch.manual_seed(3)
-    task = load_task(config, "ner")
-    result = fit(task, config)
+    task, dataset = load_task(config, "ner")
+    result = fit(task, dataset, config)
     assert result.metrics["validation"]["span_f1_strict"] > 0.85
     assert "span_f1_uncalibrated" in result.metrics["test"]
     model = finetune.load(result.folder)
-    assert set(model.task.extra["thresholds"]) == set(task.labels)
-    assert model.model.config.thresholds == model.task.extra["thresholds"]
+    assert set(model.task.record.thresholds) == set(task.record.labels)
+    assert model.model.config.thresholds == model.task.record.thresholds
     (answer,) = model.predict(["the bank of  New York"])
     texts = {(s["text"], s["label"]) for s in answer.record()["spans"]}
     assert texts == {("the bank of  New York", "ORG"), ("New York", "LOC")}
@@ -202,17 +206,18 @@ def test_learns_keeps_its_threshold_and_answers_in_characters(place: Path, tmp_p
     with pytest.raises(ValueError, match=r"--decoding greedy: legal are .*flat, nested"):
         finetune.load(result.folder, decoding="greedy")
 
-    again = fit(load_task(config.__class__(**{**vars_of(config), "resume": True}), "ner"),
+    again = fit(*load_task(config.__class__(**{**vars_of(config), "resume": True}), "ner"),
                 config.__class__(**{**vars_of(config), "resume": True}))  # fmt: skip
     assert again.metrics == result.metrics, "a finished run is not calibrated twice"
 
 
 def test_a_task_is_trained_again_as_the_first_time(place: Path, tmp_path: Path):
-    task = task_of(place, steps=20, lr=5e-3, eval_every=5, calibrate="types")
+    task, dataset = task_of(place, steps=20, lr=5e-3, eval_every=5, calibrate="types")
     runs = []
-    for name, left in (("fresh", {}), ("again", dict.fromkeys(task.labels, 0.95))):
-        task.extra["thresholds"] = left  # as an earlier training leaves them
-        result = fit(task, replace(task.config, out=str(tmp_path / name)))
+    for name, thresholds in (("new", {}), ("again", dict.fromkeys(task.record.labels, 0.95))):
+        # As an earlier training fits them
+        task = replace(task, record=replace(task.record, thresholds=thresholds))
+        result = fit(task, dataset, replace(task.record.config, out=str(tmp_path / name)))
         lines = (result.folder / "log.jsonl").read_text().splitlines()
         runs.append(([line for line in lines if '"split"' in line], result.metrics))
     assert runs[0] == runs[1]
@@ -224,8 +229,8 @@ def test_a_metric_may_be_missing_in_the_first_example(place: Path, tmp_path: Pat
     data = tmp_path / "data"
     for split in ("train", "validation"):
         write_jsonl(data / f"{split}.jsonl", rows(sentences))
-    task = task_of(place, str(data), metric=metric, steps=1)
-    result = fit(task, replace(task.config, out=str(tmp_path / "run")))
+    task, dataset = task_of(place, str(data), metric=metric, steps=1)
+    result = fit(task, dataset, replace(task.record.config, out=str(tmp_path / "run")))
     assert metric in result.metrics["validation"]
 
 
@@ -234,12 +239,12 @@ def vars_of(config: NerConfig) -> dict[str, Any]:
 
 
 def test_saved_task_answers_without_data(place: Path, tmp_path: Path):
-    task = task_of(place, multi_label=True, word_vectors="mean")
+    task, dataset = task_of(place, multi_label=True, word_vectors="mean")
     head = task.head().eval()
     head.save_pretrained(tmp_path)
-    task.save(tmp_path)
+    save_task(task, tmp_path)
     loaded = saved_task(tmp_path)
-    examples = task.read("test")
+    examples = dataset.splits["test"]
     with torch.no_grad():
         before = predict(task, head, examples)
         after = predict(loaded, loaded.head(tmp_path).eval(), examples)
@@ -250,18 +255,18 @@ def test_saved_task_answers_without_data(place: Path, tmp_path: Path):
 
 
 def test_sampling_leaves_out_only_candidates_without_label(place: Path):
-    task, all_of_them = task_of(place, negatives=0.2), task_of(place)
-    flat = [e for windows in task.encode(task.read("train")) for e in windows]
+    (task, dataset), (all_of_them, _) = task_of(place, negatives=0.2), task_of(place)
+    flat = [e for windows in task.encode(dataset.splits["train"]) for e in windows]
     batch = pack(flat, task.collate(flat))
     target = batch.targets["span"]
-    logits = torch.zeros(len(target), len(task.labels) + 1, dtype=torch.double)
+    logits = torch.zeros(len(target), len(task.record.labels) + 1, dtype=torch.double)
     torch.manual_seed(0)
     few = np.mean([float(task.loss(logits, batch)[0]) for _ in range(300)])
     whole = float(all_of_them.loss(logits, batch)[0])
     one = whole / len(target)
     positives = int((target > 0).sum())
     assert few == pytest.approx(one * (positives + 0.2 * (len(target) - positives)), rel=0.03)
-    assert int(task.loss(logits, batch)[1]) == sum(len(e.words) for e in task.read("train"))
+    assert int(task.loss(logits, batch)[1]) == sum(len(e.words) for e in dataset.splits["train"])
     logits[target == 0, 0] = 30.0  # none of those that are drawn costs anything
     assert float(task.loss(logits, batch)[0]) == pytest.approx(one * positives, rel=1e-6)
 

@@ -18,13 +18,14 @@ from transformers import (
 )
 
 from finetune.config.tasks import CONFIGS, ClassifyConfig, TrainConfig
+from finetune.data import Dataset
 from finetune.inference import loop as prediction
 from finetune.inference.loop import predict
 from finetune.models import attention
 from finetune.models.heads.crf import LinearChainCrf
 from finetune.preprocessing.batching import micro_batches, pack
 from finetune.preprocessing.texts import with_problem
-from finetune.tasks import load_task, saved_task
+from finetune.tasks import load_task, save_task, saved_task
 from finetune.training.trainer import fit
 from finetune.types import IGNORED, TextExample, TokenExample
 from tests.small_data import sentiment, write_jsonl
@@ -146,6 +147,7 @@ class Run:
     """One case, trained on eight examples until it knows them by heart."""
 
     task: Any
+    data: Dataset
     head: Any
     config: TrainConfig
     folder: Path
@@ -174,20 +176,21 @@ class Runs:
                     **case.settings, **changes}  # fmt: skip
         return CONFIGS[case.task](**settings)
 
-    def task(self, name: str, **changes: Any) -> Any:
+    def task(self, name: str, **changes: Any) -> tuple[Any, Dataset]:
         return load_task(self.config(name, **changes), CASES[name].task)
 
     def run(self, name: str) -> Run:
         if name not in self.done:
             torch.manual_seed(5)
             config = self.config(name)
-            task = load_task(config, CASES[name].task)
+            task, dataset = load_task(config, CASES[name].task)
             head = task.head()
-            result = fit(task, config, head=head)
+            result = fit(task, dataset, config, head=head)
             log = [json.loads(line) for line in (result.folder / "log.jsonl").open()]
             losses = [line["loss"] for line in log if "loss" in line]
+            folder = result.folder / "best"
             self.done[name] = Run(
-                task, head, config, result.folder / "best", losses, result.metrics
+                result.task, dataset, head, config, folder, losses, result.metrics
             )
         return self.done[name]
 
@@ -228,7 +231,7 @@ def test_learns_eight_examples(runs: Runs, name: str) -> None:
     # Windows without the telling word are learnt by nobody.
     assert run.losses[-1] < {"windows": 0.65}.get(name, 0.2) * run.losses[0]
     if name != "bio first mean":  # reads pieces that training passes over
-        assert run.metrics["validation"][run.task.metric] > 0.97
+        assert run.metrics["validation"][run.task.record.metric] > 0.97
 
 
 def span_logits(task: Any, target: torch.Tensor) -> torch.Tensor:
@@ -236,7 +239,7 @@ def span_logits(task: Any, target: torch.Tensor) -> torch.Tensor:
         return torch.where(target == 1, 12.0, -12.0)
     known = target != IGNORED
     return torch.where(known, 12.0, 0.0)[:, None] * torch.nn.functional.one_hot(
-        target * known, len(task.labels) + 1
+        target * known, len(task.record.labels) + 1
     )
 
 
@@ -244,26 +247,26 @@ def gold_logits(task: Any, batch: Any) -> torch.Tensor:
     """The logits of a model that knows the targets and nothing else."""
     if "tag" in batch.targets:
         target = batch.targets["tag"]
-        logits = torch.zeros(len(target), len(task.labels))
+        logits = torch.zeros(len(target), len(task.record.labels))
         known = target != IGNORED
         logits[known, target[known]] = 12.0
-        if task.config.crf:
-            return LinearChainCrf(task.labels.names, task.scheme)(logits)
+        if task.record.config.crf:
+            return LinearChainCrf(task.record.labels.names, task.record.scheme)(logits)
         return logits
     if "span" in batch.targets:
         return span_logits(task, batch.targets["span"])
     label = batch.targets["label"]
-    if task.problem == "regression":
+    if task.record.problem == "regression":
         return label[:, None].double()
-    if task.problem == "multi":
+    if task.record.problem == "multi":
         return (2 * label - 1) * 12
-    return 12.0 * torch.nn.functional.one_hot(label, len(task.labels))
+    return 12.0 * torch.nn.functional.one_hot(label, len(task.record.labels))
 
 
 @every_case
 def test_answering_gold_scores_one(runs: Runs, name: str) -> None:
-    task = runs.task(name)
-    examples = task.read("validation")
+    task, dataset = runs.task(name)
+    examples = dataset.splits["validation"]
     flat = [e for windows in task.encode(examples) for e in windows]
     batch = pack(flat, task.collate(flat))
     partials = task.decode(gold_logits(task, batch), batch)
@@ -275,16 +278,16 @@ def test_answering_gold_scores_one(runs: Runs, name: str) -> None:
     best |= dict.fromkeys(("inner_gold", "inner_predicted", "inner_found"), 2.0)
     assert scores == pytest.approx({metric: best.get(metric, 1.0) for metric in scores}, abs=1e-4)
     wrong = task.score(examples, predicted[1:] + predicted[:1]) if name not in TAGGING else {}
-    assert not wrong or wrong[task.metric] < 0.99
+    assert not wrong or wrong[task.record.metric] < 0.99
 
 
 @every_case
 def test_neither_order_nor_batches_matter(runs: Runs, name: str, monkeypatch) -> None:
     run = runs.run(name)
-    examples = run.task.read("validation")
+    examples = run.data.splits["validation"]
     expected = predict(run.task, run.head, examples)
     order = random.Random(1).sample(range(8), 8)
-    monkeypatch.setattr(prediction, "PREDICT_TOKENS", 20)
+    monkeypatch.setattr(prediction, "CPU_TOKENS", 20)
     shuffled = predict(run.task, run.head, [examples[i] for i in order])
     same(records(shuffled), records([expected[i] for i in order]))
     scores = run.task.score([examples[i] for i in order], shuffled)
@@ -299,27 +302,22 @@ def test_saved_task_and_head_answer_alike(runs: Runs, name: str) -> None:
     run = runs.run(name)
     again = saved_task(run.folder)
     assert type(again) is type(run.task)
-    assert (again.labels, again.extra, again.max_length) == (
-        run.task.labels,
-        run.task.extra,
-        run.task.max_length,
-    )
-    assert again.splits == []
+    assert again.record == run.task.record
     head = again.head(run.folder)
-    examples = run.task.read("validation")
+    examples = run.data.splits["validation"]
     bare = [
         replace(e, label=None) if isinstance(e, TextExample) else replace(e, tags=None, spans=None)
         for e in examples
     ]
     assert records(predict(again, head, bare)) == records(predict(run.task, run.head, examples))
-    assert list(head.labels) == list(run.task.labels)
+    assert list(head.labels) == list(run.task.record.labels)
 
 
 @every_case
 def test_loss_of_parts_is_loss_of_the_whole(runs: Runs, name: str) -> None:
-    task = runs.task(name)
+    task, dataset = runs.task(name)
     head = task.head().double().eval()  # a fresh span head is for training: it drops
-    flat = [e for windows in task.encode(task.read("train")) for e in windows]
+    flat = [e for windows in task.encode(dataset.splits["train"]) for e in windows]
 
     def loss(group) -> tuple[torch.Tensor, torch.Tensor]:
         batch = pack(group, task.collate(group))
@@ -332,7 +330,7 @@ def test_loss_of_parts_is_loss_of_the_whole(runs: Runs, name: str) -> None:
     torch.testing.assert_close(sum(p[0] for p in parts), total, rtol=1e-9, atol=1e-9)
     torch.testing.assert_close(sum(p[1] for p in parts), count, rtol=1e-9, atol=1e-9)
     words = 8 if "text" in CASES[name].rows[0] else sum(len(r["tokens"]) for r in CASES[name].rows)
-    if name in TAGGING and task.config.label_subwords == "all":
+    if name in TAGGING and task.record.config.label_subwords == "all":
         words = sum(e.word_starts[-1] - e.word_starts[0] for e in flat)
     assert float(count) == pytest.approx(words)
 
@@ -341,16 +339,16 @@ def test_loss_of_parts_is_loss_of_the_whole(runs: Runs, name: str) -> None:
 
 
 def test_shares_of_windows_sum_to_one(runs: Runs) -> None:
-    task = runs.task("windows")
+    task, _ = runs.task("windows")
     long = [TextExample(i, "the dog saw it " * n, None, "pos") for i, n in enumerate((1, 9, 30))]
     encoded = task.encode(long)
     assert [len(windows) > 1 for windows in encoded] == [False, True, True]
     for windows in encoded:
-        shares = task.collate(windows)["share"]
+        shares = task.collate(windows)["weight"]
         assert float(shares.sum()) == pytest.approx(1.0)
         assert len(set(shares.tolist())) == 1
         assert all(len(window.input_ids) <= 16 for window in windows)
-    assert task.num_cut == 0
+    assert encoded.num_cut == 0
     rows = [window.input_ids[1:-1] for window in encoded[2]]
     whole = task.tokenizer.text_pieces([long[2].text])[0]
     starts = [*range(0, len(whole) - 14, 10), len(whole) - 14]  # each shares 4 with the next
@@ -359,25 +357,24 @@ def test_shares_of_windows_sum_to_one(runs: Runs) -> None:
 
 def test_windows_of_pairs_count_what_they_cut(runs: Runs) -> None:
     """The shorter text stands whole in every window, or is counted as cut."""
-    task = runs.task("pair", long_text="window", max_length=20, overlap=2)
+    task, _ = runs.task("pair", long_text="window", max_length=20, overlap=2)
     short, long = "the dog", "a big red dog in the garden " * 4
     for text, pair, cut in ((short, long, 0), (long, short, 0), (long, long, 1)):
-        task.num_cut = 0
-        (windows,) = task.encode([TextExample(0, text, pair, "a")])
+        encoded = task.encode([TextExample(0, text, pair, "a")])
+        (windows,) = encoded
         assert len(windows) > 1
         assert all(len(window.input_ids) <= 20 for window in windows)
-        assert task.num_cut == cut
-    task.num_cut = 0
-    task.encode([TextExample(0, short, short, "a")])
-    assert task.num_cut == 0
+        assert encoded.num_cut == cut
+    assert task.encode([TextExample(0, short, short, "a")]).num_cut == 0
 
 
 def test_long_texts_are_cut_and_counted_or_refused(runs: Runs) -> None:
     long = [TextExample(0, "dog " * 60, None, "pos", "f.jsonl:3"), TextExample(1, "dog")]
-    task = runs.task("single")
-    assert len(task.encode(long)[0][0].input_ids) == 40
-    assert task.num_cut == 1
-    strict = runs.task("single", long_text="error")
+    task, _ = runs.task("single")
+    encoded = task.encode(long)
+    assert len(encoded[0][0].input_ids) == 40
+    assert encoded.num_cut == 1
+    strict, _ = runs.task("single", long_text="error")
     with pytest.raises(ValueError, match=r"f\.jsonl:3: the text has \d+ tokens, --max-length 40"):
         strict.encode(long)
 
@@ -402,7 +399,7 @@ def odd_sentences() -> list[TokenExample]:
 @pytest.mark.parametrize("name", ["bio", "bioes all max constrained", "bioes crf windows"])
 def test_every_word_gets_one_answer(runs: Runs, name: str, family: str) -> None:
     model = str(runs.place / family)
-    task = runs.task(name, max_length=24, overlap=8, model=model)
+    task, _ = runs.task(name, max_length=24, overlap=8, model=model)
     head = task.head().eval()
     sentences = odd_sentences()
     answers = predict(task, head, sentences)
@@ -411,13 +408,13 @@ def test_every_word_gets_one_answer(runs: Runs, name: str, family: str) -> None:
         assert len(answer.tags) == len(answer.scores) == len(sentence.words)
         assert all(0 < score <= 1 + 1e-6 for score in answer.scores)
         assert all(span.end <= len(sentence.words) for span in answer.spans)
-    assert task.num_cut >= 4, "words longer than a window are counted"
+    assert task.encode(sentences).num_cut >= 4, "words longer than a window are counted"
 
 
 @pytest.mark.parametrize("name", ["bio", "bio all mean"])
 @pytest.mark.parametrize("family", ["bert", "roberta"])
 def test_each_word_is_owned_and_learnt_once(runs: Runs, name: str, family: str) -> None:
-    task = runs.task(name, max_length=24, overlap=8, model=str(runs.place / family))
+    task, _ = runs.task(name, max_length=24, overlap=8, model=str(runs.place / family))
     kinds = ["O", "B-PER", "B-LOC", "B-ORG"]
     sentences = [
         replace(s, tags=tuple(kinds[i % 4] for i in range(len(s.words)))) for s in odd_sentences()
@@ -431,12 +428,12 @@ def test_each_word_is_owned_and_learnt_once(runs: Runs, name: str, family: str) 
             assert 1 <= window.word_starts[0] <= window.word_starts[-1] <= len(window.input_ids) - 1
             own = iter(window.target["tag"])
             for start, end in zip(window.word_starts, window.word_starts[1:], strict=False):
-                size = end - start if task.all_pieces else 1
+                size = end - start if task.record.scores_all_subwords else 1
                 target = [next(own) for _ in range(size)]
-                targets.append(task.labels[target[0]])
-                rest = {task.labels[i].replace("B-", "I-") for i in target[1:]}
+                targets.append(task.record.labels[target[0]])
+                rest = {task.record.labels[i].replace("B-", "I-") for i in target[1:]}
                 assert rest <= {targets[-1].replace("B-", "I-")}
-                assert not any(task.labels[i].startswith("B-") for i in target[1:])
+                assert not any(task.record.labels[i].startswith("B-") for i in target[1:])
             assert next(own, None) is None
         assert owned == list(range(len(sentence.words)))
         assert tuple(targets) == sentence.tags
@@ -444,7 +441,7 @@ def test_each_word_is_owned_and_learnt_once(runs: Runs, name: str, family: str) 
 
 def test_windows_read_the_right_pieces(runs: Runs) -> None:
     """A word's pieces stand where its window says, whichever window owns it."""
-    task = runs.task("bio", max_length=24, overlap=8)
+    task, _ = runs.task("bio", max_length=24, overlap=8)
     sentence = odd_sentences()[4]
     (windows,) = task.encode([sentence])
     pieces = task.tokenizer.word_pieces([sentence.words])[0]
@@ -460,7 +457,7 @@ def test_windows_read_the_right_pieces(runs: Runs) -> None:
 
 def test_a_wrong_number_of_words_is_an_error(runs: Runs) -> None:
     run = runs.run("bio")
-    example = run.task.read("validation")[1]
+    example = run.data.splits["validation"][1]
     (windows,) = run.task.encode([example])
     batch = pack(windows)
     with torch.no_grad():
@@ -472,11 +469,11 @@ def test_a_wrong_number_of_words_is_an_error(runs: Runs) -> None:
 @pytest.mark.parametrize("name", ["bio", "windows"])
 def test_overlap_must_leave_room(runs: Runs, name: str) -> None:
     """A setting is kept or refused, never made smaller in silence."""
-    kept = runs.task(name, max_length=24, overlap=12)
-    assert kept.encode(kept.read("train"))
+    kept, dataset = runs.task(name, max_length=24, overlap=12)
+    assert kept.encode(dataset.splits["train"])
     with pytest.raises(ValueError, match=r"--overlap 13 is over half of --max-length 24"):
-        task = runs.task(name, max_length=24, overlap=13)
-        task.encode(task.read("train"))
+        task, dataset = runs.task(name, max_length=24, overlap=13)
+        task.encode(dataset.splits["train"])
 
 
 # Plain transformers on the saved folder
@@ -491,7 +488,7 @@ def test_text_classification_pipeline_agrees(runs: Runs, name: str) -> None:
     run = runs.run(name)
     plain = pipeline("text-classification", model=str(run.folder), top_k=None)
     second = None if name in ("single", "multi") else "a dog"
-    examples = [*run.task.read("validation"), TextExample(8, "what a great story", second)]
+    examples = [*run.data.splits["validation"], TextExample(8, "what a great story", second)]
     for example, answer in zip(examples, predict(run.task, run.head, examples), strict=True):
         inputs = {"text": example.text} | ({"text_pair": example.pair} if example.pair else {})
         theirs = pipeline_scores(plain(inputs))
@@ -505,7 +502,7 @@ def test_text_classification_pipeline_agrees(runs: Runs, name: str) -> None:
 def test_regression_model_agrees(runs: Runs) -> None:
     run = runs.run("regression")
     plain = pipeline("text-classification", model=str(run.folder))
-    examples = run.task.read("validation")
+    examples = run.data.splits["validation"]
     for example, answer in zip(examples, predict(run.task, run.head, examples), strict=True):
         assert plain(example.text)[0]["score"] == pytest.approx(answer.label, abs=1e-4)
 
@@ -515,7 +512,7 @@ def test_auto_classes_agree(runs: Runs, name: str) -> None:
     run = runs.run(name)
     model = AutoModelForSequenceClassification.from_pretrained(run.folder).eval()
     tokenizer = AutoTokenizer.from_pretrained(run.folder)
-    examples = run.task.read("validation")
+    examples = run.data.splits["validation"]
     seconds = [e.pair for e in examples] if examples[0].pair else None
     inputs = tokenizer([e.text for e in examples], seconds, padding=True, return_tensors="pt")
     with torch.no_grad():
@@ -524,21 +521,21 @@ def test_auto_classes_agree(runs: Runs, name: str) -> None:
         named = {model.config.id2label[i]: float(p) for i, p in enumerate(row)}
         assert named == pytest.approx(dict(answer.scores), abs=1e-4)
     assert attention.NAME not in (run.folder / "config.json").read_text()
-    assert model.config.label2id == {name: i for i, name in enumerate(run.task.labels)}
+    assert model.config.label2id == {name: i for i, name in enumerate(run.task.record.labels)}
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta"])
 @pytest.mark.parametrize("name", ["bio", "pos"])
 def test_token_classification_agrees(runs: Runs, name: str, family: str, tmp_path: Path) -> None:
     """Word for word, by split words and through the pipeline on the running text."""
-    task = runs.task(name, model=str(runs.place / family))
+    task, dataset = runs.task(name, model=str(runs.place / family))
     head = task.head().eval()
     head.save_pretrained(tmp_path)
-    task.save(tmp_path)
+    save_task(task, tmp_path)
     model = AutoModelForTokenClassification.from_pretrained(tmp_path).eval()
     tokenizer = AutoTokenizer.from_pretrained(tmp_path)
     plain = pipeline("token-classification", model=str(tmp_path), ignore_labels=[])
-    examples = task.read("validation")
+    examples = dataset.splits["validation"]
     for example, answer in zip(examples, predict(task, head, examples), strict=True):
         inputs = tokenizer(list(example.words), is_split_into_words=True, return_tensors="pt")
         with torch.no_grad():
@@ -564,12 +561,12 @@ def test_class_weights_by_hand(runs: Runs) -> None:
     config = runs.config("single", class_weights="auto", data=str(runs.place / "weights"))
     for split in ("train", "validation"):
         write_jsonl(runs.place / "weights" / f"{split}.jsonl", rows)
-    task = load_task(config, "classify")
-    assert task.extra["class_weights"] == pytest.approx([8 / 3, 8 / 18, 8 / 3])
-    given = load_task(replace(config, class_weights="a=2,c=0.5"), "classify")
-    assert given.extra["class_weights"] == [2.0, 1.0, 0.5]
-    plain = load_task(replace(config, class_weights="none"), "classify")
-    flat = [windows[0] for windows in given.encode(given.read("train"))]
+    task, dataset = load_task(config, "classify")
+    assert task.record.class_weights == pytest.approx([8 / 3, 8 / 18, 8 / 3])
+    given, _ = load_task(replace(config, class_weights="a=2,c=0.5"), "classify")
+    assert given.record.class_weights == (2.0, 1.0, 0.5)
+    plain, _ = load_task(replace(config, class_weights="none"), "classify")
+    flat = [windows[0] for windows in given.encode(dataset.splits["train"])]
     batch = pack(flat, given.collate(flat))
     logits = torch.randn(8, 3, dtype=torch.double)
     expected = torch.nn.functional.cross_entropy(
@@ -578,17 +575,17 @@ def test_class_weights_by_hand(runs: Runs) -> None:
     total, count = given.loss(logits, batch)
     torch.testing.assert_close(total / count, expected)
     assert float(count) == pytest.approx(2 + 6 + 0.5)
-    total, count = plain.loss(logits, batch)
+    total, count = plain.loss(logits, pack(flat, plain.collate(flat)))
     expected = torch.nn.functional.cross_entropy(logits, batch.targets["label"])
     torch.testing.assert_close(total / count, expected)
 
 
 def test_class_weights_of_several_labels(runs: Runs) -> None:
     """Negatives over positives: 5 of 8 rows lack joy (3 have it), and so on."""
-    task = runs.task("multi", class_weights="auto")
-    assert list(task.labels) == ["fear", "hope", "joy"]
-    assert task.extra["class_weights"] == pytest.approx([5 / 3, 5 / 3, 5 / 3])
-    flat = [windows[0] for windows in task.encode(task.read("train"))]
+    task, dataset = runs.task("multi", class_weights="auto")
+    assert list(task.record.labels) == ["fear", "hope", "joy"]
+    assert task.record.class_weights == pytest.approx([5 / 3, 5 / 3, 5 / 3])
+    flat = [windows[0] for windows in task.encode(dataset.splits["train"])]
     batch = pack(flat, task.collate(flat))
     logits = torch.randn(8, 3)
     expected = torch.nn.functional.binary_cross_entropy_with_logits(
@@ -600,10 +597,10 @@ def test_class_weights_of_several_labels(runs: Runs) -> None:
 
 def test_several_labels_in_one_cell_are_one_and_said(runs: Runs, tmp_path: Path) -> None:
     rows = [{"text": "x", "label": label} for label in ("joy,hope", "joy", "hope", "joy,hope")]
-    task = runs.task("multi", problem="multi", data=splits(tmp_path / "cells", train=rows))
-    assert list(task.labels) == ["hope", "joy", "joy,hope"]
-    assert sum("several are lists in JSON Lines" in note for note in task.notes) == 1
-    assert not any("several are lists" in note for note in runs.task("multi").notes)
+    task, dataset = runs.task("multi", problem="multi", data=splits(tmp_path / "cells", train=rows))
+    assert list(task.record.labels) == ["hope", "joy", "joy,hope"]
+    assert sum("several are lists in JSON Lines" in note for note in dataset.notes) == 1
+    assert not any("several are lists" in note for note in runs.task("multi")[1].notes)
 
 
 @pytest.mark.parametrize(
@@ -630,16 +627,16 @@ def test_rows_without_label_are_dropped_and_counted(runs: Runs, tmp_path: Path) 
     rows = [*_SINGLE, {"text": "no label", "label": None}, {"text": "nor here", "label": "-"}]
     bare = [{**row, "label": None} for row in _SINGLE[:3]]
     data = splits(tmp_path, train=rows, validation=rows[4:9], test=bare)
-    task = runs.task("single", data=data)
-    assert [len(task.read(split)) for split in task.splits] == [8, 4, 3]
-    notes = "\n".join(task.notes)
+    task, dataset = runs.task("single", data=data)
+    assert [len(dataset.splits[split]) for split in list(dataset.splits)] == [8, 4, 3]
+    notes = "\n".join(dataset.notes)
     assert "2 rows of train without label dropped" in notes
     assert "1 rows of validation without label dropped" in notes
-    assert list(task.labels) == ["neg", "pos"]
-    assert not any(task.has_gold(example) for example in task.read("test"))
-    assert task.collate([windows[0] for windows in task.encode(task.read("test"))]) == {}
-    predicted = predict(task, task.head(), task.read("test"))
-    assert [answer.id for answer in predicted] == [e.id for e in task.read("test")]
+    assert list(task.record.labels) == ["neg", "pos"]
+    assert task.collate([windows[0] for windows in task.encode(dataset.splits["test"])]) == {}
+    predicted = predict(task, task.head(), dataset.splits["test"])
+    assert task.score(dataset.splits["test"], predicted) == {}, "no gold"
+    assert [answer.id for answer in predicted] == [e.id for e in dataset.splits["test"]]
     with pytest.raises(ValueError, match=r"no row of validation has a label: --columns label="):
         runs.task("single", data=splits(tmp_path, validation=bare))
 
@@ -670,35 +667,41 @@ def test_one_label_only_is_refused(runs: Runs, tmp_path: Path) -> None:
 
 def test_tags_unseen_in_training_are_noted(runs: Runs, tmp_path: Path) -> None:
     odd = [{"tokens": ["Oslo", "Anna"], "tags": ["B-GPE", "B-PER"]}]
-    task = runs.task("bio", data=splits(tmp_path, train=_BIO, validation=_BIO, test=odd))
-    assert any("GPE in test never occurs in train" in note for note in task.notes)
-    (windows,) = task.encode(task.read("test"))
-    assert windows[0].target == {"tag": [IGNORED, task.labels.id("B-PER")]}
-    answer = predict(task, task.head(), task.read("test"))
+    task, dataset = runs.task("bio", data=splits(tmp_path, train=_BIO, validation=_BIO, test=odd))
+    assert any("GPE in test never occurs in train" in note for note in dataset.notes)
+    (windows,) = task.encode(dataset.splits["test"])
+    assert windows[0].target == {"tag": [IGNORED, task.record.labels.id("B-PER")]}
+    answer = predict(task, task.head(), dataset.splits["test"])
     perfect = replace(answer[0], tags=("O", "B-PER"))
-    assert task.score(task.read("test"), [perfect])["span_recall_conll"] == 0.5
+    assert task.score(dataset.splits["test"], [perfect])["span_recall_conll"] == 0.5
 
 
 def test_validation_is_held_out_and_noted(runs: Runs, tmp_path: Path) -> None:
-    task = runs.task("single", data=splits(tmp_path, train=_SINGLE * 3))
-    assert task.splits == ["train", "validation"]
-    assert [len(task.read(split)) for split in task.splits] == [22, 2]
-    assert any("no validation split: held out every tenth example" in note for note in task.notes)
+    _task, dataset = runs.task("single", data=splits(tmp_path, train=_SINGLE * 3))
+    assert list(dataset.splits) == ["train", "validation"]
+    assert [len(dataset.splits[split]) for split in list(dataset.splits)] == [22, 2]
+    assert any(
+        "no validation split: held out every tenth example" in note for note in dataset.notes
+    )
 
 
 def test_limit_is_noted_and_keeps_the_labels(runs: Runs) -> None:
-    task = runs.task("single", limit=3)
-    assert len(task.read("train")) == 3
-    assert len(task.read("validation")) == 8
-    assert list(task.labels) == ["neg", "pos"], "labels are those of all training data"
-    assert any("the first 3 of 8 training examples are used (--limit)" in n for n in task.notes)
+    task, dataset = runs.task("single", limit=3)
+    assert len(dataset.splits["train"]) == 3
+    assert len(dataset.splits["validation"]) == 8
+    assert list(task.record.labels) == ["neg", "pos"], "labels are those of all training data"
+    assert any("the first 3 of 8 training examples are used (--limit)" in n for n in dataset.notes)
 
 
 def test_limit_that_leaves_one_label_is_noted(runs: Runs, tmp_path: Path) -> None:
     rows = [{"text": f"a man number {i}", "label": "ba"[i // 15]} for i in range(30)]
-    task = runs.task("single", data=splits(tmp_path, train=rows, validation=rows), limit=10)
-    assert any("all of them are 'b': the data are sorted" in note for note in task.notes)
-    more = runs.task("single", data=splits(tmp_path / "b", train=rows, validation=rows), limit=20)
+    _task, dataset = runs.task(
+        "single", data=splits(tmp_path, train=rows, validation=rows), limit=10
+    )
+    assert any("all of them are 'b': the data are sorted" in note for note in dataset.notes)
+    _, more = runs.task(
+        "single", data=splits(tmp_path / "b", train=rows, validation=rows), limit=20
+    )
     assert not any("sorted" in note for note in more.notes)
 
 
@@ -706,9 +709,9 @@ def test_both_validation_sets_of_mnli_are_scored(runs: Runs, tmp_path: Path) -> 
     rows = CASES["nli 3"].rows
     data = splits(tmp_path, train=rows, validation_matched=rows, validation_mismatched=rows[:5])
     config = runs.config("nli 3", data=data, out=str(tmp_path / "run"), steps=2, eval_every=1)
-    task = load_task(config, "nli")
-    assert task.splits == ["train", "validation_matched", "validation_mismatched"]
-    result = fit(task, config)
+    task, dataset = load_task(config, "nli")
+    assert list(dataset.splits) == ["train", "validation_matched", "validation_mismatched"]
+    result = fit(task, dataset, config)
     assert list(result.metrics) == ["validation_matched", "validation_mismatched"]
     log = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").open()]
     assert {line["split"] for line in log if "split" in line} == {"validation_matched"}
@@ -718,23 +721,23 @@ def test_nli_labels_are_mapped_by_name(runs: Runs, tmp_path: Path) -> None:
     """Trap 13: other spellings and orders give the same classes in the same order."""
     names = {"entailment": "entails", "neutral": "Neutral", "contradiction": "CONTRADICTS"}
     rows = [{**row, "label": names[row["label"]]} for row in CASES["nli 3"].rows[::-1]]
-    task = runs.task("nli 3", data=splits(tmp_path, train=rows, validation=rows))
-    assert list(task.labels) == _WAYS
-    assert any("'entails' is entailment" in note for note in task.notes)
-    assert list(runs.task("nli 2").labels) == ["entailment", "not_entailment"]
+    task, dataset = runs.task("nli 3", data=splits(tmp_path, train=rows, validation=rows))
+    assert list(task.record.labels) == _WAYS
+    assert any("'entails' is entailment" in note for note in dataset.notes)
+    assert list(runs.task("nli 2")[0].record.labels) == ["entailment", "not_entailment"]
     other = [{**row, "label": row["label"][:3]} for row in CASES["nli 3"].rows]
-    kept = runs.task("nli 3", data=splits(tmp_path / "b", train=other, validation=other))
-    assert list(kept.labels) == ["con", "ent", "neu"]
+    kept, _ = runs.task("nli 3", data=splits(tmp_path / "b", train=other, validation=other))
+    assert list(kept.record.labels) == ["con", "ent", "neu"]
 
 
 def test_threshold_survives_saving(runs: Runs, tmp_path: Path) -> None:
-    task = runs.task("multi", threshold=0.9)
+    task, dataset = runs.task("multi", threshold=0.9)
     head = task.head().eval()
     head.save_pretrained(tmp_path)
-    task.save(tmp_path)
+    save_task(task, tmp_path)
     again = saved_task(tmp_path)
-    assert again.threshold == 0.9
-    for answer in predict(again, again.head(tmp_path), task.read("validation")):
+    assert again.record.threshold == 0.9
+    for answer in predict(again, again.head(tmp_path), dataset.splits["validation"]):
         assert set(answer.label) == {n for n, score in answer.scores.items() if score >= 0.9}
 
 
@@ -744,10 +747,10 @@ def test_a_label_whose_only_row_is_held_out_is_a_label(tmp_path: Path) -> None:
     rows[19]["label"] = "rare"
     write_jsonl(tmp_path / "all.jsonl", rows)
     config = ClassifyConfig(model=str(tmp_path / "bert"), data=str(tmp_path / "all.jsonl"))
-    task = load_task(config, "classify")
-    assert list(task.labels) == ["a", "b", "rare"]
-    assert [example.label for example in task.read("validation")] == ["b", "rare"]
-    assert "rare" not in {example.label for example in task.read("train")}
+    task, dataset = load_task(config, "classify")
+    assert list(task.record.labels) == ["a", "b", "rare"]
+    assert [example.label for example in dataset.splits["validation"]] == ["b", "rare"]
+    assert "rare" not in {example.label for example in dataset.splits["train"]}
 
 
 def test_settings_without_effect_are_refused(tmp_path: Path) -> None:
@@ -755,8 +758,8 @@ def test_settings_without_effect_are_refused(tmp_path: Path) -> None:
     sentiment(tmp_path / "data")
     plain = ClassifyConfig(model=str(tmp_path / "bert"), data=str(tmp_path / "data"))
     for changes, message in (
-        ({"threshold": 0.7}, "--threshold 0.7 goes with several labels"),
-        ({"overlap": 8}, "--overlap 8 goes with --long-text window"),
+        ({"threshold": 0.7}, "--threshold 0.7 applies to several labels"),
+        ({"overlap": 8}, "--overlap 8 applies to --long-text window"),
         ({"class_weights": "neg=-1"}, "0 or more"),
     ):
         with pytest.raises(ValueError, match=message):
@@ -768,7 +771,7 @@ def test_dropout_of_the_classifier(family: str, tmp_path: Path) -> None:
     model = save_tiny_checkpoint(tmp_path / "model", family)
     data = sentiment(tmp_path / "data")
     config = ClassifyConfig(model=str(model), data=str(data), classifier_dropout=0.4)
-    head = load_task(config, "classify").head()
+    head = load_task(config, "classify")[0].head()
     dropout = head.model.classifier.dropout if family == "roberta" else head.model.dropout
     assert dropout.p == 0.4
     with pytest.raises(ValueError, match="--classifier-dropout must be 0 to below 1, not 1"):

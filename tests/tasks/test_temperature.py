@@ -72,21 +72,22 @@ def configured(place: Path, name: str, out: Path, **changes: Any) -> tuple[Train
 def test_fitted_kept_and_applied(place: Path, tmp_path: Path, name: str):
     config, kind = configured(place, name, tmp_path / "run")
     torch.manual_seed(3)
-    task = load_task(config, kind)
-    result = fit(task, config)
-    temperature = task.extra["temperature"]
+    task, dataset = load_task(config, kind)
+    result = fit(task, dataset, config)
+    temperature = result.task.record.temperature
+    assert task.record.temperature is None, "the task given is as it was"
     assert temperature != pytest.approx(1.0, abs=1e-3)
     metrics = result.metrics["test"]
     if name != "multi":  # sure of a third of labels that were drawn
         assert temperature > 1.1 and metrics["ece"] < metrics["ece_uncalibrated"]
     assert any("temperature" in note for note in result.notes)
-    assert saved_task(result.folder).extra["temperature"] == temperature
+    assert saved_task(result.folder).record.temperature == temperature
     rows = list(map(json.loads, (result.folder / "predictions.test.jsonl").open()))
     model = finetune.load(result.folder)
     data = [json.loads(line) for line in (place / name / "test.jsonl").open()]
     inputs = [row.get("tokens", row.get("text")) for row in data]
     answers = model.predict(inputs)
-    del model.task.extra["temperature"]
+    model.task = at(model.task, None)
     plain = model.predict(inputs)
     for row, answer, without in zip(rows, answers, plain, strict=True):
         record, other = answer.record(), without.record()
@@ -96,7 +97,12 @@ def test_fitted_kept_and_applied(place: Path, tmp_path: Path, name: str):
                 assert list_of(record[key]) == pytest.approx(list_of(row[key]), abs=1e-4)
                 assert list_of(record[key]) != pytest.approx(list_of(other[key]), abs=1e-4)
     again, _ = configured(place, name, tmp_path / "run", resume=True)
-    assert fit(load_task(again, kind), again).metrics == result.metrics
+    assert fit(*load_task(again, kind), again).metrics == result.metrics
+
+
+def at(task: Any, temperature: float | None) -> Any:
+    """The task with another temperature."""
+    return replace(task, record=replace(task.record, temperature=temperature))
 
 
 def list_of(value: Any) -> list[float]:
@@ -112,13 +118,12 @@ def list_of(value: Any) -> list[float]:
 def test_windows_are_averaged_before_the_temperature(place: Path, tmp_path: Path):
     """The best label of averaged windows stays the best, which tempering each would not grant."""
     config, kind = configured(place, "single", tmp_path / "run")
-    task = load_task(config, kind)
+    task, _ = load_task(config, kind)
     example = TextExample(0, "x")
     windows = [[0.98, 0.01, 0.01], [0.2, 0.79, 0.01], [0.2, 0.79, 0.01]]
     partials = [Partial(0, index, np.array(values)) for index, values in enumerate(windows)]
     before = task.finish(example, partials)
-    task.extra["temperature"] = 0.3
-    after = task.finish(example, partials)
+    after = at(task, 0.3).finish(example, partials)
     assert before.label == after.label and after.score > before.score
     powers = np.mean(windows, axis=0) ** (1 / 0.3)
     assert list(after.scores.values()) == pytest.approx(list(powers / powers.sum()))
@@ -126,33 +131,33 @@ def test_windows_are_averaged_before_the_temperature(place: Path, tmp_path: Path
 
 def test_errors_with_and_without(place: Path, tmp_path: Path):
     config, kind = configured(place, "single", tmp_path / "run")
-    task = load_task(config, kind)
+    task, _ = load_task(config, kind)
     gold = [TextExample(i, "x", label=label) for i, label in enumerate(["early", "late"])]
-    chances = np.array([[0.9, 0.05, 0.05], [0.9, 0.05, 0.05]])
-    plain = [task._answer(i, row) for i, row in enumerate(chances)]
+    probabilities = np.array([[0.9, 0.05, 0.05], [0.9, 0.05, 0.05]])
+    plain = [task._prediction(i, row) for i, row in enumerate(probabilities)]
     assert "ece" not in task.score(gold, plain)
-    task.extra["temperature"] = 4.0
-    scores = task.score(gold, [task._answer(i, row) for i, row in enumerate(chances)])
+    task = at(task, 4.0)
+    scores = task.score(gold, [task._prediction(i, row) for i, row in enumerate(probabilities)])
     assert scores["ece_uncalibrated"] == pytest.approx(0.4)
-    root = chances[0] ** 0.25
+    root = probabilities[0] ** 0.25
     assert scores["ece"] == pytest.approx(abs(root[0] / root.sum() - 0.5))
 
 
-def test_rows_without_gold_and_second_trainings_do_not_matter(place: Path, tmp_path: Path):
+def test_rows_without_gold_do_not_matter_and_the_task_stays_as_it_was(place: Path, tmp_path: Path):
     config, kind = configured(place, "single", tmp_path / "run")
-    task = load_task(config, kind)
+    task, _ = load_task(config, kind)
     rng = np.random.default_rng(0)
-    chances = rng.dirichlet([0.3] * 3, 200)
-    gold = [TextExample(i, "x", label=str(rng.choice(list(task.labels)))) for i in range(200)]
-    predicted = [task._answer(i, row) for i, row in enumerate(chances)]
-    fitted = task.calibrate(None, gold, predicted)
-    first = task.extra["temperature"]
-    assert [p.label for p in fitted] == [p.label for p in predicted]
-    task.forget()
-    assert [task._answer(i, row) for i, row in enumerate(chances)] == predicted
-    other = TextPrediction(200, "late", 1.0, dict.fromkeys(task.labels, 1 / 3))
-    task.calibrate(None, [*gold, TextExample(200, "x")], [*predicted, other])
-    assert task.extra["temperature"] == pytest.approx(first, rel=1e-6)
+    probabilities = rng.dirichlet([0.3] * 3, 200)
+    gold = [
+        TextExample(i, "x", label=str(rng.choice(list(task.record.labels)))) for i in range(200)
+    ]
+    predicted = [task._prediction(i, row) for i, row in enumerate(probabilities)]
+    fitted, after, _ = task.calibrate(gold, predicted)
+    assert [p.label for p in after] == [p.label for p in predicted]
+    assert [task._prediction(i, row) for i, row in enumerate(probabilities)] == predicted
+    other = TextPrediction(200, "late", 1.0, dict.fromkeys(task.record.labels, 1 / 3))
+    again = task.calibrate([*gold, TextExample(200, "x")], [*predicted, other]).task
+    assert again.record.temperature == pytest.approx(fitted.record.temperature, rel=1e-6)
 
 
 def test_what_is_refused(place: Path, tmp_path: Path):
@@ -161,5 +166,5 @@ def test_what_is_refused(place: Path, tmp_path: Path):
     write_jsonl(tmp_path / "data" / "train.jsonl",
                 [{"text": f"w {i}", "label": i / 7} for i in range(20)])  # fmt: skip
     config, kind = configured(place, "single", tmp_path / "run")
-    with pytest.raises(ValueError, match="the answers are numbers and have no probabilities"):
+    with pytest.raises(ValueError, match="the predictions are numbers and have no probabilities"):
         load_task(replace(config, data=str(tmp_path / "data")), kind)

@@ -12,8 +12,9 @@ import pytest
 
 from finetune.config.tasks import ClassifyConfig, NerConfig, TagConfig, TrainConfig
 from finetune.tasks import load_task
-from finetune.tasks.base import BaseTask
+from finetune.tasks.base import Task
 from finetune.training import cache as encoding_cache
+from finetune.training.cache import encoding_key
 from finetune.training.trainer import fit
 from tests import small_data as data
 from tests import tiny
@@ -51,24 +52,23 @@ def refuse_to_tokenise(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*arguments: Any) -> None:
         raise AssertionError("tokenised again")
 
-    monkeypatch.setattr(BaseTask, "encode", refuse)
+    monkeypatch.setattr(Task, "encode", refuse)
 
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_found_again_as_it_was(
     name: str, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    task = load_task(config_of(name, tmp_path), name)
-    examples = task.read("train")
+    task, dataset = load_task(config_of(name, tmp_path), name)
+    examples = dataset.splits["train"]
     made = listed(task.encode(examples))
-    task.num_cut = 0
-    assert listed(encoding_cache.encoded(task, examples)) == made
-    cut = task.num_cut
+    first = encoding_cache.encoded(task, examples)
+    assert listed(first) == made
     assert len(list(cache.iterdir())) == 1
     refuse_to_tokenise(monkeypatch)
     found = encoding_cache.encoded(task, examples)
     assert listed(found) == made
-    assert task.num_cut == 2 * cut
+    assert (found.num_cut, found.notes) == (first.num_cut, first.notes)
     taken, plain = found.sequences[3:7], [e for windows in made for e in windows][3:7]
     assert list(taken) == plain
 
@@ -76,32 +76,32 @@ def test_found_again_as_it_was(
 def test_few_examples_and_off_keep_nothing(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    task = load_task(config_of("classify", tmp_path), "classify")
-    encoding_cache.encoded(task, task.read("train")[:9])
+    task, dataset = load_task(config_of("classify", tmp_path), "classify")
+    encoding_cache.encoded(task, dataset.splits["train"][:9])
     monkeypatch.setenv("FINETUNE_CACHE", "off")
-    encoding_cache.encoded(task, task.read("train"))
+    encoding_cache.encoded(task, dataset.splits["train"])
     assert not cache.exists()
 
 
 def test_the_key_tells_apart_what_differs(tmp_path: Path) -> None:
     config = config_of("tag", tmp_path)
-    task = load_task(config, "tag")
-    examples = task.read("train")
-    keys = {task.encoding_key(examples), task.encoding_key(examples[1:])}
-    keys.add(task.encoding_key([replace(examples[0], tags=None), *examples[1:]]))
+    task, dataset = load_task(config, "tag")
+    examples = dataset.splits["train"]
+    keys = {encoding_key(task, examples), encoding_key(task, examples[1:])}
+    keys.add(encoding_key(task, [replace(examples[0], tags=None), *examples[1:]]))
     for changed in ({"max_length": 12}, {"overlap": 3}, {"crf": False}, {"scheme": "BIOES"}):
-        keys.add(load_task(replace(config, **changed), "tag").encoding_key(examples))
+        keys.add(encoding_key(load_task(replace(config, **changed), "tag")[0], examples))
     tiny.save_tiny_checkpoint(tmp_path / "roberta", "roberta")
     other = replace(config, model=str(tmp_path / "roberta"))
-    keys.add(load_task(other, "tag").encoding_key(examples))
+    keys.add(encoding_key(load_task(other, "tag")[0], examples))
     assert len(keys) == 8
-    same = load_task(replace(config, lr=0.5, seed=3), "tag")
-    assert same.encoding_key(examples) in keys
+    same, _ = load_task(replace(config, lr=0.5, seed=3), "tag")
+    assert encoding_key(same, examples) in keys
 
 
 def test_damaged_and_unused_entries(tmp_path: Path, cache: Path) -> None:
-    task = load_task(config_of("classify", tmp_path), "classify")
-    examples = task.read("train")
+    task, dataset = load_task(config_of("classify", tmp_path), "classify")
+    examples = dataset.splits["train"]
     made = listed(encoding_cache.encoded(task, examples))
     (entry,) = cache.iterdir()
     (entry / "ids.values.npy").write_bytes(b"no array")
@@ -119,7 +119,7 @@ def test_training_is_the_same_from_mapped_files(name: str, tmp_path: Path, cache
     results = []
     for run in ("made", "found"):
         config = config_of(name, tmp_path, out=str(tmp_path / run), steps=3, batch_size=8)
-        results.append(fit(load_task(config, name), config).metrics)
+        results.append(fit(*load_task(config, name), config).metrics)
     assert cache.exists()
     assert results[0] == results[1]
     first, second = (tmp_path / run / "best" / "model.safetensors" for run in ("made", "found"))

@@ -79,11 +79,11 @@ def test_the_trajectory_is_that_of_the_whole_table(
 
 def unread(config: TrainConfig, kind: str) -> list[int]:
     """Ids that occur in no training or validation example."""
-    task = load_task(config, kind)
+    task, dataset = load_task(config, kind)
     seen = {
         piece
         for split in ("train", "validation")
-        for windows in task.encode(task.read(split))
+        for windows in task.encode(dataset.splits[split])
         for encoding in windows
         for piece in encoding.input_ids
     }
@@ -146,12 +146,13 @@ def test_which_rows_are_trained(
     setting: str, share: float, freeze: str, rows: int, reason: str, place: Path
 ) -> None:
     """The padding row is 0; ids that the model does not have are for the encoder to refuse."""
-    task = load_task(config_of("classify", place, place), "classify")
+    task, dataset = load_task(config_of("classify", place, place), "classify")
     head = task.head()
     head.encoder.model.resize_token_embeddings(300)
     head.encoder.freeze(freeze)
     encoding = replace(
-        task.encode(task.read("train"))[0][0], input_ids=[*range(1, round(300 * share)), 300, 999]
+        task.encode(dataset.splits["train"])[0][0],
+        input_ids=[*range(1, round(300 * share)), 300, 999],
     )
     vocabulary = SparseEmbeddings(head, setting, [Encoded.of([[encoding]])])
     assert len(table_of(dict(head.named_parameters()))) == rows
@@ -163,7 +164,7 @@ def test_which_rows_are_trained(
 
 
 def test_on_is_refused_where_the_model_forbids_it(place: Path) -> None:
-    task = load_task(config_of("classify", place, place), "classify")
+    task, _ = load_task(config_of("classify", place, place), "classify")
     head = task.head()
     head.encoder.freeze("all")
     with pytest.raises(ValueError, match=r"--sparse-embeddings on: the embeddings are frozen"):
@@ -175,11 +176,11 @@ def test_on_is_refused_where_the_model_forbids_it(place: Path) -> None:
 
 
 def test_a_shared_table_is_trained_whole(place: Path) -> None:
-    task = load_task(config_of("classify", place, place), "classify")
+    task, dataset = load_task(config_of("classify", place, place), "classify")
     head = task.head()
     head.output = torch.nn.Linear(32, 7, bias=False)
     head.output.weight = head.encoder.model.get_input_embeddings().weight
-    vocabulary = SparseEmbeddings(head, "auto", [task.encode(task.read("train"))])
+    vocabulary = SparseEmbeddings(head, "auto", [task.encode(dataset.splits["train"])])
     assert vocabulary.reason == "another layer of the model shares the table"
 
 
@@ -219,21 +220,21 @@ def test_interrupted_and_resumed_is_bit_equal(
         kind, place, tmp_path / "whole", model="dropout", eval_every=4, sparse_embeddings="on",
         weight_decay=0.3,
     )  # fmt: skip
-    fit(load_task(whole, kind), whole)
+    fit(*load_task(whole, kind), whole)
     parts = interrupted(kind, replace(whole, out=str(tmp_path / "parts")), monkeypatch)
-    fit(load_task(parts, kind), parts)
+    fit(*load_task(parts, kind), parts)
     same_files(tmp_path / "whole", tmp_path / "parts")
 
 
 def interrupted(kind: str, config: TrainConfig, patch: pytest.MonkeyPatch) -> TrainConfig:
     """Run up to step 7; returns what continues it."""
     interrupt_in_step(7, patch)
-    task = load_task(config, kind)
+    task, dataset = load_task(config, kind)
     torch.manual_seed(config.seed)  # the head that a run makes for itself
     head = task.head()
     size = len(table_of(dict(head.named_parameters())))
     with pytest.raises(Interrupted):
-        fit(task, config, head=head)
+        fit(task, dataset, config, head=head)
     patch.undo()
     assert len(table_of(dict(head.named_parameters()))) == size, "the model given is whole again"
     return replace(config, resume=True)
@@ -247,7 +248,7 @@ def test_a_run_gives_the_model_back_as_it_was(
     """Modules, their types and modes, configuration and names; also after an error."""
     settings = {"sparse_embeddings": setting, "metric": "loss" if error == "metric" else None}
     config = config_of("classify", place, tmp_path / "run", model="dropout", **settings)
-    task = load_task(config, "classify")
+    task, dataset = load_task(config, "classify")
     head = task.head().eval()
     head.model.base_model.encoder.train()
     modules = dict(head.named_modules())
@@ -258,7 +259,7 @@ def test_a_run_gives_the_model_back_as_it_was(
         monkeypatch.setattr("finetune.training.trainer.make_optimizer", lambda *_: 1 / 0)
     refused = pytest.raises((UserError, ZeroDivisionError))
     with refused if error else contextlib.nullcontext():
-        fit(task, config, head=head)
+        fit(task, dataset, config, head=head)
     assert dict(head.named_modules()) == modules
     assert {name: (type(m), m.training) for name, m in modules.items()} == states
     assert {name: value.shape for name, value in head.state_dict().items()} == shapes
@@ -271,10 +272,10 @@ def test_a_run_continues_with_the_other_setting(
     before: str, after: str, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = config_of("tag", place, tmp_path / "whole", weight_decay=0.3, sparse_embeddings="off")
-    fit(load_task(whole, "tag"), whole)
+    fit(*load_task(whole, "tag"), whole)
     parts = replace(whole, out=str(tmp_path / "parts"), sparse_embeddings=before)
     parts = replace(interrupted("tag", parts, monkeypatch), sparse_embeddings=after)
-    fit(load_task(parts, "tag"), parts)
+    fit(*load_task(parts, "tag"), parts)
     close_models(tmp_path / "whole", tmp_path / "parts")
     moments = [
         sum(
@@ -296,7 +297,7 @@ def close_models(one: Path, other: Path) -> None:
 
 def test_number_of_processes_does_not_matter(place: Path, tmp_path: Path) -> None:
     one = config_of("tag", place, tmp_path / "one", sparse_embeddings="off")
-    fit(load_task(one, "tag"), one)
+    fit(*load_task(one, "tag"), one)
     two = config_of("tag", place, tmp_path / "two")
     shared = {
         **os.environ, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
@@ -323,9 +324,9 @@ def test_number_of_processes_does_not_matter(place: Path, tmp_path: Path) -> Non
 @pytest.mark.parametrize("setting", ["off", "on"])
 def test_the_gradient_in_kept_memory_is_that_of_torchs_embedding(setting: str, place: Path) -> None:
     """Over two backward passes into one gradient, twice, with ids that repeat and the padding's."""
-    task = load_task(config_of("classify", place, place), "classify")
+    task, dataset = load_task(config_of("classify", place, place), "classify")
     head = task.head()
-    encoded = task.encode(task.read("train"))
+    encoded = task.encode(dataset.splits["train"])
     plain = head.encoder.model.get_input_embeddings()
     table = plain.weight.detach().clone().requires_grad_(True)
     occurring = torch.from_numpy(encoded.sequences.ids.values[:6]).long()

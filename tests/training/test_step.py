@@ -8,6 +8,7 @@ from typing import Any
 from accelerate import Accelerator
 
 from finetune.config.tasks import ClassifyConfig, TagConfig, TrainConfig
+from finetune.data import Dataset
 from finetune.preprocessing.batching import pack
 from finetune.tasks import load_task
 from finetune.training.optimizer import make_optimizer
@@ -26,13 +27,15 @@ def config_of(kind: str, folder: Path, family: str = "bert", **changes: Any) -> 
     return config(data=str(folder / kind), **{**common, **changes})
 
 
-def task_of(config: TrainConfig) -> Any:
+def task_of(config: TrainConfig) -> tuple[Any, Dataset]:
     return load_task(config, "tag" if isinstance(config, TagConfig) else "classify")
 
 
-def batches_of(task: Any, sizes: tuple[int, ...] = (7, 7, 3, 7, 1)) -> list[Batch]:
+def batches_of(
+    task: Any, dataset: Dataset, sizes: tuple[int, ...] = (7, 7, 3, 7, 1)
+) -> list[Batch]:
     """Batches of the first training examples."""
-    encoded, batches, start = task.encode(task.read("train")), [], 0
+    encoded, batches, start = task.encode(dataset.splits["train"]), [], 0
     for size in sizes:
         members = [e for windows in encoded[start : start + size] for e in windows]
         batches.append(pack(members, task.collate(members)))
@@ -44,10 +47,10 @@ def test_a_step_puts_every_module_in_training_mode(tmp_path: Path) -> None:
     save_tiny_checkpoint(tmp_path / "bert", "bert", **TINY)
     data.sentiment(tmp_path / "single", (60, 12, 12))
     config = config_of("single", tmp_path)
-    task = task_of(config)
+    task, dataset = task_of(config)
     head = task.head()
     step = Step(task, head, make_optimizer(head, config), config, Accelerator(cpu=True), "fp32")
     assert all(module.training for module in head.modules()), "from_pretrained leaves eval mode"
     head.eval()  # as prediction leaves it
-    step(batches_of(task, (7,)), weight=1.0, lr_factor=1.0)
+    step(batches_of(task, dataset, (7,)), weight=1.0, lr_factor=1.0)
     assert all(module.training for module in head.modules())

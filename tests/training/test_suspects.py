@@ -12,7 +12,8 @@ from finetune.types import Span, TextExample, TokenExample
 
 
 def task(name: str, labels: list[str], **more: object) -> SimpleNamespace:
-    return SimpleNamespace(name=name, words=name in ("tag", "ner"), labels=labels, **more)
+    record = SimpleNamespace(labels=labels, **more)
+    return SimpleNamespace(name=name, reads_words=name in ("tag", "ner"), record=record)
 
 
 def found(task: SimpleNamespace, examples: list, evidence: list) -> list[Suspect]:

@@ -58,13 +58,13 @@ def task_of(kind: str) -> str:
 
 def weights_after(kind: str, config: TrainConfig, double: bool = True) -> dict[str, torch.Tensor]:
     """Train (in double precision: differences are then rounding alone) and return the weights."""
-    task = load_task(config, task_of(kind))
+    task, dataset = load_task(config, task_of(kind))
     torch.manual_seed(7)
     head = task.head()
     for module in head.modules():
         if kind == "ner" and isinstance(module, torch.nn.Dropout):
             module.p = 0.0  # a span head has dropout of its own
-    fit(task, config, head=head.double() if double else head)
+    fit(task, dataset, config, head=head.double() if double else head)
     return {name: value.detach().clone() for name, value in head.named_parameters()}
 
 
@@ -82,7 +82,7 @@ def test_layout_of_batches_does_not_matter(kind: str, model: str, place: Path, t
     assert any(
         (value - fresh).abs().max() > 1e-3
         for value, fresh in zip(
-            expected.values(), load_task(base, task_of(kind)).head().parameters(), strict=True
+            expected.values(), load_task(base, task_of(kind))[0].head().parameters(), strict=True
         )
     ), "training changed nothing, so the comparison above says nothing"
 
@@ -139,7 +139,7 @@ def in_two_processes(words: list[str]) -> list[subprocess.Popen]:
 @pytest.mark.parametrize("kind", ["tag", "context"])
 def test_number_of_processes_does_not_matter(kind: str, place: Path, tmp_path: Path):
     one = config_of(kind, place, tmp_path / "one")
-    fit(load_task(one, "tag"), one)
+    fit(*load_task(one, "tag"), one)
     two = config_of(kind, place, tmp_path / "two", batch_size=8)
     processes = in_two_processes(command(two, kind))
     outputs = [process.communicate(timeout=120) for process in processes]
@@ -197,15 +197,15 @@ def test_interrupted_and_resumed_is_bit_equal(
 ):
     task = task_of(kind)
     whole = config_of(kind, place, tmp_path / "whole", model="dropout", eval_every=4)
-    fit(load_task(whole, task), whole)
+    fit(*load_task(whole, task), whole)
 
     parts = replace(whole, out=str(tmp_path / "parts"))
     interrupt_in_step(7, monkeypatch)
     with pytest.raises(Interrupted, match="stopped at step 7"):
-        fit(load_task(parts, task), parts)
+        fit(*load_task(parts, task), parts)
     monkeypatch.undo()
     resumed = replace(parts, resume=True)
-    fit(load_task(resumed, task), resumed)
+    fit(*load_task(resumed, task), resumed)
     same_files(tmp_path / "whole", tmp_path / "parts")
     steps = [
         [json.loads(line)["step"] for line in (tmp_path / n / "log.jsonl").open()]
@@ -253,21 +253,21 @@ def _step(state: Path) -> int:
 
 def test_resume_refuses_other_settings_and_other_data(place: Path, tmp_path: Path):
     config = config_of("classify", place, tmp_path / "run", steps=2)
-    fit(load_task(config, "classify"), config)
+    fit(*load_task(config, "classify"), config)
     with pytest.raises(ValueError, match=r"started with lr = 0\.01, now 0\.02"):
         changed = replace(config, lr=0.02, resume=True)
-        fit(load_task(changed, "classify"), changed)
+        fit(*load_task(changed, "classify"), changed)
     data.sentiment(tmp_path / "sentiment", (20, 4, 4))
     with pytest.raises(ValueError, match="data"):
         changed = replace(config, data=str(tmp_path / "sentiment"), resume=True)
-        fit(load_task(changed, "classify"), changed)
+        fit(*load_task(changed, "classify"), changed)
 
 
 def test_early_stopping_survives_resume(place: Path, tmp_path: Path):
     config = config_of("classify", place, tmp_path / "run", lr=1e-9, patience=2, epochs=20.0)
-    result = fit(load_task(config, "classify"), config)
+    result = fit(*load_task(config, "classify"), config)
     assert result.stopped_early
     log = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").open()]
     assert sum("split" in line for line in log) == 3  # the first is the best, then two no better
-    again = fit(load_task(config, "classify"), replace(config, resume=True))
+    again = fit(*load_task(config, "classify"), replace(config, resume=True))
     assert again.metrics == result.metrics
