@@ -1,4 +1,4 @@
-"""Documents with standoff annotation: folders, characters, fragments, and what is refused."""
+"""Documents with standoff annotation: folders, characters, fragments and errors."""
 
 import itertools
 
@@ -178,7 +178,7 @@ def test_several_labels_of_one_extent_stay(write):
     assert train(read_tokens(data))[0].spans == (Span(0, 1, "PER"), Span(0, 1, "Runner"))
 
 
-def test_spans_within_words_are_widened(write):
+def test_spans_inside_words_are_expanded(write):
     dataset = read_tokens(write("a", "Paris-based", "T1\tLOC 0 5\tParis\n"))
     assert train(dataset)[0].spans == (Span(0, 1, "LOC"),)
     assert "1 spans began or ended inside a word" in dataset.notes[0]

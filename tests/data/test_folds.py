@@ -1,4 +1,4 @@
-"""Examples dealt into folds: together what belongs together, alike in size and labels."""
+"""Folds: related examples stay together, sizes and label fractions are balanced."""
 
 from __future__ import annotations
 

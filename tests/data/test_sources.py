@@ -1,4 +1,4 @@
-"""What --data may name: folders, files, saved sets, hub sets; fingerprints and held-out data."""
+"""Sources of --data: folders, files, saved sets, hub sets; fingerprints and held-out data."""
 
 import gzip
 import json

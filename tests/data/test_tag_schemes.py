@@ -44,7 +44,7 @@ def any_tags(scheme, types=("X", "Y")):
 
 
 def merged(spans):
-    """What IO can say of spans: neighbours of one type are one."""
+    """Merge adjacent spans of one type, as the scheme IO does."""
     result = []
     for span in spans:
         if result and result[-1].end == span.start and result[-1].label == span.label:

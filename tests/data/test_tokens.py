@@ -332,7 +332,7 @@ def test_tags_and_nested_spans_side_by_side(read):
     assert only.spans is None
 
 
-def test_spans_in_characters_grow_to_words_and_are_counted(read):
+def test_spans_in_characters_are_expanded_and_counted(read):
     dataset = read("a.jsonl", jsonl({"text": "Paris-based Anns", "entities": [[12, 15, "PER"]]}))
     assert train(dataset)[0].spans == (Span(1, 2, "PER"),)
     assert dataset.notes == ["1 spans began or ended inside a word: expanded to whole words"]
