@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
+import inspect
+import textwrap
 from typing import Any
 
 from finetune.cli.main import COMMANDS
-from finetune.config.field_docs import field_docs
 from finetune.config.tasks import CONFIGS, TrainConfig, flag
 
 
@@ -44,6 +46,19 @@ def options_table(kind: type[Any], without: set[str] | None = None) -> str:
             f"| `{option}` | {'' if unset else f'`{field.default}`'} | {docs[field.name]} |"
         )
     return "\n".join(rows)
+
+
+def field_docs(config: type) -> dict[str, str]:
+    """Return the string under each field of a dataclass and of its bases, in one line each."""
+    docs: dict[str, str] = {}
+    for base in reversed(config.__mro__):
+        if not dataclasses.is_dataclass(base):
+            continue
+        body = ast.parse(textwrap.dedent(inspect.getsource(base))).body[0].body  # type: ignore[attr-defined]
+        for node, following in zip(body, body[1:], strict=False):
+            if isinstance(node, ast.AnnAssign) and isinstance(following, ast.Expr):
+                docs[node.target.id] = " ".join(following.value.value.split())  # type: ignore
+    return docs
 
 
 def _positional(field: dataclasses.Field[Any]) -> str | None:

@@ -1,4 +1,4 @@
-"""The scores that a recipe expects: what may stand in one, and what a run makes of it."""
+"""The scores that a recipe expects: legal metrics and splits, and their checks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PROBLEMS: Mapping[str, tuple[str, ...]] = {
     ),
     "regression": ("pearson", "spearman", "mse"),
 }  # fmt: skip
-"""The metrics of each problem of `classify`."""
+"""The metrics of each `problem` of the task classify."""
 
 
 METRICS: Mapping[str, tuple[str, ...]] = {
@@ -36,11 +36,11 @@ METRICS: Mapping[str, tuple[str, ...]] = {
         "span_f1_inner", "inner_gold", "inner_predicted", "inner_found", "span_f1_uncalibrated",
     ),
 }  # fmt: skip
-"""The metrics that each task can give; `ner` also ``span_f1_strict:TYPE``."""
+"""The metrics of each task; `ner` also has ``span_f1_strict:TYPE``."""
 
 
 UNBOUNDED = ("mse", "inner_gold", "inner_predicted", "inner_found")
-"""Metrics that may be above 1: all others are shares or correlations."""
+"""Metrics that may be above 1: all others are fractions or correlations."""
 
 
 CORRELATIONS = ("matthews", "pearson", "spearman")
@@ -51,16 +51,16 @@ SPLITS = tuple(
     f"{split}{suffix}" for split in ("validation", "test")
     for suffix in ("", "_matched", "_mismatched")
 )  # fmt: skip
-"""The splits that are scored, by the names that all data get."""
+"""The names of the splits that are scored."""
 
 
 STATISTICS = ("mean", "median")
-"""What a score may be of several seeds."""
+"""The statistics over seeds that an expected score can be."""
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """A score that the recipe is known to reach: ``value`` within ``tolerance``."""
+    """A score that the recipe reaches: ``value`` within ``tolerance``, according to ``source``."""
 
     split: str
     metric: str
@@ -69,46 +69,55 @@ class Expected:
     source: str
     source_checked: bool = True
     statistic: str = "mean"
-    """What ``value`` is of several seeds: of STATISTICS."""
+    """Statistic over several seeds that ``value`` is: one of STATISTICS."""
     fingerprint: str | None = None
-    """That of the data which it was measured on (as in a run's config.json): the same data may then
-    be called something else."""
+    """Fingerprint of the data of the source (as in a run's config.json). Data with this fingerprint
+    count as the same, whatever their name."""
 
     @property
     def cited(self) -> str:
-        """The source, with a warning where nobody looked it up."""
+        """The source, with a warning if it has not been checked."""
         return self.source if self.source_checked else f"{self.source}; source not checked"
 
     @property
     def claimed(self) -> str:
-        """Value and tolerance, to read; that it is no mean is said."""
+        """Statistic, value and tolerance as text, such as ``median 0.9 ± 0.01``."""
         named = "" if self.statistic == "mean" else f"{self.statistic} "
         return f"{named}{self.value:g} ± {self.tolerance:g}"
 
 
 def read_expected(where: str, task: str, problem: Any, entry: Any) -> Expected:
-    """A score of a recipe for ``task`` (and ``problem``, where its settings name one); raises
-    ValueError that begins with ``where`` it stands."""
+    """Check an entry under `expected` of a recipe.
+
+    Args:
+        where: File and line, for messages.
+        task: The task of the recipe.
+        problem: The setting `problem` of the recipe, if it has one.
+        entry: The entry as read from YAML.
+
+    Raises:
+        UserError: If a key is missing or unknown, or a value is illegal.
+    """
     legal = [f.name for f in dataclasses.fields(Expected)]
     needed = [f.name for f in dataclasses.fields(Expected) if f.default is dataclasses.MISSING]
     if not isinstance(entry, dict) or not set(needed) <= set(entry) or not set(entry) <= set(legal):
         raise UserError(
             f"{where}: each entry under `expected` has the keys {', '.join(needed)} "
-            "(and source_checked, if the source was not looked at; statistic, if the value is no "
-            f"mean; fingerprint, of the data it was measured on), not {entry!r}."
+            "(and optionally source_checked: false; statistic: median; fingerprint, of the data "
+            f"of the source), not {entry!r}."
         )
     _check_name(where, "split", entry["split"], SPLITS)
     of_problem = PROBLEMS.get(problem) if isinstance(problem, str) else None
     _check_name(where, "metric", entry["metric"], of_problem or METRICS[task])
     if not isinstance(entry["source"], str) or not entry["source"].strip():
-        raise UserError(f"{where}: source says in words where the score is from, not "
+        raise UserError(f"{where}: source must be text that names the origin of the score, not "
                          f"{entry['source']!r}.")  # fmt: skip
     if not isinstance(checked := entry.get("source_checked", True), bool):
-        raise UserError(f"{where}: source_checked is true or false, not {checked!r}.")
+        raise UserError(f"{where}: source_checked must be true or false, not {checked!r}.")
     data = entry.get("fingerprint")
     if data is not None and not (isinstance(data, str) and re.fullmatch("[0-9a-f]{64}", data)):
         raise UserError(
-            f"{where}: fingerprint is 64 hexadecimal digits, as in a run's config.json, not "
+            f"{where}: fingerprint must be 64 hexadecimal digits, as in a run's config.json, not "
             f"{data!r}."
         )
     _check_name(where, "statistic", entry.get("statistic", "mean"), STATISTICS)
@@ -118,14 +127,14 @@ def read_expected(where: str, task: str, problem: Any, entry: Any) -> Expected:
 
 
 def _check_name(where: str, what: str, name: Any, legal: Collection[str]) -> None:
-    """Refuse a name that no run can give; a metric may be that of one type of spans."""
+    """Raise UserError for an unknown name; a metric may be that of one span type."""
     if not isinstance(name, str):
-        raise UserError(f"{where}: {what} is a name, not {name!r}.")
+        raise UserError(f"{where}: {what} must be a name, not {name!r}.")
     kind, colon, part = name.partition(":")
     of_type = bool(colon and part) and kind == "span_f1_strict" and kind in legal
     if name not in legal and not of_type:
         raise UserError(
-            f"{where}: {what} {name!r} is none that a run gives.{perhaps(name, legal)} Legal "
+            f"{where}: unknown {what} {name!r}.{perhaps(name, legal)} Legal "
             f"are {shortened(legal, 20)}."
         )
 
@@ -136,9 +145,9 @@ def _number(where: str, name: str, value: Any) -> float:
             raise TypeError
         number = float(value)  # YAML 1.1 reads 1e-2 as a text
     except (TypeError, ValueError):
-        raise UserError(f"{where}: {name} {value!r} is no number.") from None
+        raise UserError(f"{where}: {name} must be a number, not {value!r}.") from None
     if not math.isfinite(number):
-        raise UserError(f"{where}: {name} {value!r} is no finite number.")
+        raise UserError(f"{where}: {name} must be a finite number, not {value!r}.")
     return number
 
 
@@ -150,7 +159,9 @@ def _check_range(where: str, metric: str, value: float, tolerance: float) -> Non
     lowest = -1 if metric in CORRELATIONS else 0
     if not lowest <= value <= 1:
         raise UserError(
-            f"{where}: {metric} is from {lowest} to 1, not {value:g}: write percents as shares."
+            f"{where}: {metric} must be from {lowest} to 1, not {value:g}: write 0.9 for 90 %."
         )
     if tolerance > 1:
-        raise UserError(f"{where}: tolerance {tolerance:g} of {metric} is above 1: write a share.")
+        raise UserError(
+            f"{where}: tolerance {tolerance:g} of {metric} must be at most 1: write 0.01 for 1 %."
+        )

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from finetune.cli.main import COMMANDS
+from finetune.cli.reference import field_docs
 from finetune.cli.train import score_lines
-from finetune.config.field_docs import field_docs
 from finetune.config.tasks import CONFIGS, flag
 from tests import small_data as data
 from tests.command import Outcome, run

@@ -71,7 +71,7 @@ def test_values_get_the_types_of_the_settings(tmp_path: Path):
     ("task: nli\nexpected: 0.9\n", "r.yaml:2: `expected` must be a list"),
     ("task: nli\nexpected:\n  - {split: test, metric: f1}\n", "r.yaml:3: each entry .* keys"),
     ("task: nli\nexpected:\n  - {split: test, metric: f1, value: x, tolerance: 0, source: s}\n",
-     "r.yaml:3: .*'x' is no number"),
+     "r.yaml:3: .*value must be a number, not 'x'"),
     ("task: nli\ntask: tag\n", "r.yaml:2: the key 'task' occurs twice"),
 ])  # fmt: skip
 def test_wrong_recipes(tmp_path: Path, text: str, message: str):

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from finetune.config.field_docs import field_docs
+from finetune.cli.reference import field_docs
 from finetune.config.tasks import (
     CONFIGS,
     DEFAULT_MODEL,

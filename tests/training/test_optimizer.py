@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import get_linear_schedule_with_warmup
 
-from finetune.config.field_docs import field_docs
+from finetune.cli.reference import field_docs
 from finetune.config.tasks import RESULT_FREE, NerConfig, TagConfig, TrainConfig
 from finetune.models.heads.crf_tagger import CrfTagger
 from finetune.models.heads.sequence_classification import SequenceClassifier
