@@ -140,9 +140,9 @@ def _grouped(
     outputs = []
     for group, *rows in zip(layout.groups, *columns, strict=True):
         shape = (group.size, query.shape[1], group.longest)
+        queries, keys, values = (tensor.unflatten(0, shape) for tensor in rows)
         output = F.scaled_dot_product_attention(
-            *(tensor.unflatten(0, shape) for tensor in rows),
-            attn_mask=group.attention_mask(sliding_window, query.device),
+            queries, keys, values, attn_mask=group.attention_mask(sliding_window, query.device),
             dropout_p=dropout, scale=scaling,
         )  # fmt: skip
         outputs.append(output.flatten(0, 2))  # [size * A * L, D]

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """What the ``Encoder`` must know about a model type.
+    """The properties of a model type that the ``Encoder`` needs.
 
     Attributes:
         packing: How it runs on a packed row: its attention goes through transformers'

@@ -78,10 +78,11 @@ class PackedLayout:
     def groups(self) -> tuple[Group, ...]:
         """Groups that cover all sequences but empty ones."""
         device = self.cu_seqlens.device
-        return tuple(
-            Group(*valid.shape, None if valid.all() else to_device(valid[:, None, None], device))
-            for _, valid in self.group_tokens
-        )
+        groups = []
+        for _, valid in self.group_tokens:
+            key_mask = None if valid.all() else to_device(valid[:, None, None], device)
+            groups.append(Group(valid.shape[0], valid.shape[1], key_mask))
+        return tuple(groups)
 
     @cached_property
     def group_tokens(self) -> list[tuple[Tensor, Tensor]]:

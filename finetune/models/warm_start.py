@@ -19,7 +19,7 @@ from transformers import AutoConfig, AutoModel, PreTrainedModel
 
 from finetune.config.tasks import TrainConfig
 from finetune.models.heads.crf_tagger import CrfTagger
-from finetune.models.heads.pretrained import PROBLEM_TYPES, PretrainedHead, select_classes
+from finetune.models.heads.pretrained import PROBLEM_TYPES, PretrainedHead, Problem, select_classes
 from finetune.models.heads.sequence_classification import SequenceClassifier
 from finetune.models.heads.span_ner import SpanNer
 from finetune.models.heads.token_classification import TokenTagger
@@ -28,7 +28,8 @@ from finetune.types import UserError
 
 _INNER_CONFIGS = {"crf-tagger": "tagger", "span-ner": "encoder"}
 """The model types of our classes, and the setting that holds the inner configuration."""
-_HEADS: dict[str, type[PretrainedHead]] = {
+ReusableHead = type[SequenceClassifier] | type[TokenTagger]
+_HEADS: dict[str, ReusableHead] = {
     "classify": SequenceClassifier,
     "nli": SequenceClassifier,
     "tag": TokenTagger,
@@ -59,7 +60,7 @@ class WarmStart:
     custom_type: str | None
     labels: tuple[str, ...]
     rows: tuple[int, ...] | None
-    head_class: type[PretrainedHead] | None
+    head_class: ReusableHead | None
     options: dict[str, Any]
 
     @property
@@ -97,7 +98,7 @@ class WarmStart:
 
 
 def find_warm_start(
-    config: TrainConfig, task: str, labels: Sequence[str], problem: str | None
+    config: TrainConfig, task: str, labels: Sequence[str], problem: Problem | None
 ) -> WarmStart:
     """Find the model of ``config.init_from`` and decide what is reused, from configurations alone.
 
@@ -111,8 +112,7 @@ def find_warm_start(
         UserError: If there is no such model, or ``--model`` has another architecture.
     """
     source, custom_type, inner, options = _find_model(config)
-    if config.model is not None:
-        _check_model(config, inner, Path(source))
+    _check_model(config, inner, Path(source))
     head_class = _HEADS.get(task)
     old_labels = _reusable_labels(inner, custom_type, head_class, problem)
     rows = _matching_rows(old_labels, labels)
@@ -125,7 +125,7 @@ def _find_model(config: TrainConfig) -> tuple[str, str | None, Any, dict[str, An
     name = str(config.init_from)
     source = _model_folder(name)
     content = _read_json(Path(source) / "config.json")
-    options = {
+    options: dict[str, Any] = {
         "revision": None if Path(source).is_dir() else config.revision,
         "trust_remote_code": config.trust_remote_code,
     }
@@ -176,7 +176,7 @@ def _read_json(path: Path) -> dict[str, Any]:
 def _check_model(config: TrainConfig, inner: Any, source: Path) -> None:
     """Raise if ``--model`` has another architecture than the warm start."""
     origin = _read_json(source / "finetune.json").get("config", {}).get("model")
-    if config.model in (origin, config.init_from):
+    if config.model is None or config.model in (origin, config.init_from):
         return
     requested = load_config(
         config.model, revision=config.revision, trust_remote_code=config.trust_remote_code
@@ -193,8 +193,8 @@ def _check_model(config: TrainConfig, inner: Any, source: Path) -> None:
 def _reusable_labels(
     inner: Any,
     custom_type: str | None,
-    head_class: type[PretrainedHead] | None,
-    problem: str | None,
+    head_class: ReusableHead | None,
+    problem: Problem | None,
 ) -> list[str]:
     """Return the labels of the old head if it is of the kind that the task needs, else none."""
     if head_class is None:

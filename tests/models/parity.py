@@ -1,4 +1,4 @@
-"""What the comparisons with plain Hugging Face share.
+"""Helpers of the comparisons with plain Hugging Face.
 
 Hidden states are weighted per element before they are summed: the sum over a LayerNorm's output
 has a gradient of zero, and a comparison of zeros shows nothing.
@@ -33,7 +33,7 @@ def encodings(model, lengths=LENGTHS, seed: int = 0) -> list[Encoding]:
 
 
 def plain_inputs(model, made: list[Encoding]) -> dict[str, Tensor]:
-    """What a data collator would feed: ids and mask padded at the right, nothing else."""
+    """Return the inputs of a data collator: ids and mask padded at the right, nothing else."""
     longest = max(len(e.input_ids) for e in made)
     shape = (len(made), longest)
     inputs = {

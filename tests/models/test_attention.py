@@ -75,7 +75,7 @@ def test_heads_that_share_keys_and_values(num_heads: int) -> None:
 
 
 def test_queries_and_keys_of_a_wider_type_than_values() -> None:
-    """What rotations leave under autocast: the values' type is that of the answer, as in torch."""
+    """Rotations do that under autocast; the output has the type of the values, as in torch."""
     query, key, value = (torch.randn(1, 2, 12, 8) for _ in range(3))
     layout = layout_of([5, 7])
     mixed, _ = attend(LAYER, query, key, value.bfloat16(), None, layout=layout)
@@ -199,7 +199,7 @@ def test_gradient_behind_dropout(window: int | None) -> None:
 
 @pytest.mark.parametrize("longest", [attention.SHORT, attention.SHORT + 8])
 def test_both_ways_to_compute_on_a_cpu(longest: int) -> None:
-    """What is written out and torch's own call of each group."""
+    """Our forward and backward passes, and torch's own call for each group."""
     lengths = [longest, 9, 33]
     rows = [torch.randn(1, 2, sum(lengths), 8, dtype=torch.double) for _ in range(3)]
     expected = dense(rows, lengths, None, 8**-0.5)

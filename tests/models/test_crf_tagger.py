@@ -311,7 +311,7 @@ def decode(scores: CrfScores, num_words: int) -> list[int]:
 
 @pytest.mark.parametrize("scheme", ["BIO", "BIOES", "IO"])
 def test_an_untrained_model_answers_legally(scheme: str, tmp_path: Path) -> None:
-    """Over borders of windows too, and with words that have no pieces."""
+    """Over borders of windows too, and with words without subwords."""
     source = tiny.save_tiny_checkpoint(tmp_path / "bert", "bert")
     data.entities(tmp_path / "data", words=3)
     config = TagConfig(model=str(source), data=str(tmp_path / "data"), scheme=scheme, crf=True,

@@ -45,7 +45,7 @@ def words_of(made: list[Encoding], seed: int = 0) -> list[Encoding]:
 
 
 def expected_logits(kind: str, reference, made: list[Encoding]) -> torch.Tensor:
-    """What the Hugging Face class says to padded rows, for sequences or for first pieces."""
+    """Return logits of the Hugging Face class on padded rows, for sequences or first subwords."""
     logits = reference(**plain_inputs(reference, made)).logits
     if kind == "sequence":
         return logits
@@ -99,7 +99,7 @@ def test_code_of_a_checkpoint_runs_as_it_is() -> None:
     """Under a listed model type it may have other layers, another head and other positions."""
 
     class Own(type(tiny.model("eurobert", AutoModelForSequenceClassification))):
-        """What --trust-remote-code loads."""
+        """A class such as --trust-remote-code loads."""
 
     class OwnBase(type(tiny.model("eurobert"))):
         """Its encoder."""
@@ -148,7 +148,7 @@ def test_micro_batches_add_up_to_the_whole(family: str, kind: str) -> None:
     torch.testing.assert_close(joined, whole, rtol=0, atol=CLOSE.get(family, 1e-12))
 
 
-def test_all_pieces_of_words() -> None:
+def test_all_subwords_of_words() -> None:
     head, _, made = both("tagging", "roberta")
     batch = pack(made)
     tagger = TokenTagger(head.model, subwords="all")

@@ -309,7 +309,7 @@ def test_dropout_in_training_alone(representation: str) -> None:
     assert (head.dropout(words) == 0).any(), "and of words' vectors"
 
 
-def test_mean_of_pieces() -> None:
+def test_mean_of_subwords() -> None:
     head = head_of(word_vectors="mean")
     batch = pack(sequences(head))
     found = word_vectors(head.encoder(batch), batch, "mean")

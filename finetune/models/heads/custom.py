@@ -21,7 +21,7 @@ class CustomModel(Head, PreTrainedModel):
     """A ``PreTrainedModel`` with a head that Hugging Face does not have."""
 
     @classmethod
-    def from_pretrained(
+    def from_pretrained(  # type: ignore[override]
         cls, name: str | Path, *inputs: Any, output_loading_info: bool = False, **options: Any
     ) -> Any:
         """Load a trained model from a folder.
@@ -37,12 +37,13 @@ class CustomModel(Head, PreTrainedModel):
         """
         try:
             with quiet():
-                model, report = super().from_pretrained(
+                loaded: Any = super().from_pretrained(
                     name, *inputs, output_loading_info=True, **options
                 )
         except (OSError, RuntimeError, SafetensorError) as error:
             detail = f"{' '.join(str(error).split()):.300}"
             raise UserError(f"model {str(name)!r} cannot be loaded: {detail}") from error
+        model, report = loaded
         if missing := sorted(report["missing_keys"]):
             raise UserError(
                 f"model {str(name)!r}: {len(missing)} weights are missing (first: {missing[0]}): "
@@ -50,7 +51,9 @@ class CustomModel(Head, PreTrainedModel):
             )
         return (model, report) if output_loading_info else model
 
-    def save_pretrained(self, folder: str | Path, **options: Any) -> None:
+    def save_pretrained(  # type: ignore[override]
+        self, folder: str | Path, **options: Any
+    ) -> None:
         """Write config.json and model.safetensors, all that ``from_pretrained`` needs."""
         with quiet():
             super().save_pretrained(folder, **options)

@@ -49,9 +49,10 @@ class PretrainedHead(Head):
         """Wrap a Hugging Face model that has a head of the right kind."""
         super().__init__()
         self.model = model
-        self.__dict__["encoder"] = Encoder(model.base_model, batching)
+        base_model: Any = model.base_model
+        self.__dict__["encoder"] = Encoder(base_model, batching)
         self.encoder_prefix = f"model.{model.base_model_prefix}."
-        is_listed = family_of(model.base_model) is not None
+        is_listed = family_of(base_model) is not None
         self.known_type: str = model.config.model_type if is_listed else ""
 
     @property
@@ -120,7 +121,7 @@ def _set_labels(config: Any, labels: LabelSet) -> None:
     config.label2id = {label: index for index, label in enumerate(labels)}
 
 
-def _reorder_classes(model: PreTrainedModel, old_labels: dict[int, str]) -> None:
+def _reorder_classes(model: Any, old_labels: dict[int, str]) -> None:
     """Reorder the rows of a checkpoint's classifier if the labels are the same in another order.
 
     Else a model for (contradiction, neutral, entailment), loaded for (entailment, neutral,
@@ -147,7 +148,7 @@ def select_classes(model: PreTrainedModel, rows: Sequence[int], labels: Sequence
     _set_labels(model.config, LabelSet(labels))
 
 
-def _classifier(model: PreTrainedModel) -> nn.Linear:
+def _classifier(model: Any) -> nn.Linear:
     """Return the last linear layer with a row for each class."""
     num_classes = len(model.config.id2label)
     return next(

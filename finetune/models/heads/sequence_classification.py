@@ -88,7 +88,7 @@ class SequenceClassifier(PretrainedHead):
 
     @property
     def problem(self) -> Problem:
-        """What is predicted: one label of several, any number of labels, or a number."""
+        """The kind of prediction: one label of several, any number of labels, or a number."""
         problem_type = self.model.config.problem_type
         if problem_type is None:
             return "regression" if self.model.config.num_labels == 1 else "single"

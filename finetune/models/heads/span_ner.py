@@ -189,7 +189,8 @@ class SpanNer(CustomModel):
             id2label=dict(enumerate(names)), label2id={n: i for i, n in enumerate(names)},
         )  # fmt: skip
         config.require_legal()
-        config.encoder.name_or_path, config.encoder.architectures = "", None  # the checkpoint's
+        embedded: Any = config.encoder
+        embedded.name_or_path, embedded.architectures = "", None  # those of the checkpoint
         model = load_weights(
             AutoModel, name, inner, revision=revision, trust_remote_code=trust_remote_code
         )
@@ -220,7 +221,7 @@ class SpanNer(CustomModel):
 
     @property
     def batching(self) -> Batching:
-        """How the encoder batches sequences; can be set."""
+        """The batching of the encoder; can be set."""
         return self._batching
 
     @batching.setter
@@ -236,7 +237,7 @@ class SpanNer(CustomModel):
 
 def _scorer(config: SpanNerConfig, width: int) -> FactorizedScorer | BiaffineScorer:
     """Make the scorer of a configuration for an encoder of width H."""
-    num_classes = len(config.id2label) + (not config.multi_label)
+    num_classes = len(labels_of(config)) + (not config.multi_label)
     if config.representation == "biaffine":
         hidden = config.hidden or BIAFFINE_WIDTH
         return BiaffineScorer(width, hidden, num_classes, config.dropout)
