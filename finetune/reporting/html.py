@@ -250,7 +250,7 @@ def _comparison(systems: Sequence[System]) -> dict[str, Any]:
     for first, second in combinations(systems, 2):
         try:
             found.append((first.name, second.name, _compare(first, second)))
-        except (ValueError, OSError) as error:
+        except (UserError, OSError) as error:
             refused.append(f"{first.name} and {second.name} cannot be compared: {error}")
     columns = ["A", "B", "A - B", f"{1 - ALPHA:.0%} interval", "p (bootstrap)",
                "p (randomization)", "verdict"]  # fmt: skip

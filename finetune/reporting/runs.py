@@ -222,7 +222,7 @@ def _counts(
     usual = default_metric(predictions[0])
     try:
         return wanted or usual, count_metric(wanted or usual, predictions)
-    except ValueError as error:
+    except UserError as error:
         if wanted in (None, usual):
             raise
         warnings.append(f"the interval is that of {usual}, not of {wanted}: {error}")
