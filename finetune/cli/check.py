@@ -19,7 +19,7 @@ from finetune.config.tasks import CONFIGS, TrainConfig, column_map
 from finetune.types import UserError
 
 if TYPE_CHECKING:
-    from finetune.training.suspects import Suspects
+    from finetune.training.label_errors import Suspects
 
 MOST_CONFUSED = 8
 """Pairs of given and true label that are printed."""
@@ -151,7 +151,7 @@ class Check:
         """Search for label errors, print the most probable ones and write all."""
         from finetune.runtime.memory import memory_kept
         from finetune.runtime.signals import Interrupted
-        from finetune.training.suspects import search_label_errors
+        from finetune.training.label_errors import search_label_errors
 
         if self.model is None and recipe_config is None:
             raise UserError(

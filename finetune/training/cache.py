@@ -1,9 +1,8 @@
-"""Large data are tokenised once: their sequences are kept as files, which later runs and other
-processes map into memory.
+"""Cache for the sequences of large data sets: files that later runs map into memory.
 
-The name of an entry is a hash of all that its content follows from: the examples, the tokenizer,
-the task and its settings. Entries live in ``$FINETUNE_CACHE`` (by default ``~/.cache/finetune``;
-``off`` keeps nothing) and are deleted when nobody has used them for a month.
+The name of an entry is a hash of everything that its content depends on: the examples, the
+tokenizer, the task and its settings. Entries are in ``$FINETUNE_CACHE`` (by default
+``~/.cache/finetune``; ``off`` disables the cache). They are deleted after a month without use.
 """
 
 from __future__ import annotations
@@ -29,33 +28,33 @@ from finetune.preprocessing.encodings import SEQUENCES, Encoded, Encodings, Ragg
 from finetune.tasks.base import FITTED, Task
 from finetune.types import Example
 
-FEWEST = 50_000
-"""From this many examples on an entry is kept; fewer are tokenised in a few seconds."""
+MIN_EXAMPLES = 50_000
+"""Smallest number of examples that are cached; fewer are tokenized in a few seconds."""
 UNUSED_DAYS = 30
-"""Days after which an entry that nobody used is deleted."""
+"""Days without use after which an entry is deleted."""
 
 
-def is_kept(examples: Sequence[Example]) -> bool:
-    """Whether the sequences of these examples are kept."""
-    return len(examples) >= FEWEST and os.environ.get("FINETUNE_CACHE") != "off"
+def is_cached(examples: Sequence[Example]) -> bool:
+    """Return whether the sequences of these examples are cached."""
+    return len(examples) >= MIN_EXAMPLES and os.environ.get("FINETUNE_CACHE") != "off"
 
 
-def encoded(task: Task, examples: Sequence[Example]) -> Encoded:
+def encode(task: Task, examples: Sequence[Example]) -> Encoded:
     """Encode examples, or load their sequences from the cache if they are in it.
 
     If the cache cannot be written, nothing is cached.
     """
-    if not is_kept(examples):
+    if not is_cached(examples):
         return task.encode(examples)
-    entry = folder() / encoding_key(task, examples)
+    entry = cache_folder() / encoding_key(task, examples)
     if (entry / "entry.json").is_file():
-        with contextlib.suppress(OSError, ValueError, KeyError):  # damaged: made anew
+        with contextlib.suppress(OSError, ValueError, KeyError):  # damaged: encode again
             return _load(entry)
-    found = task.encode(examples)
+    encoded = task.encode(examples)
     with contextlib.suppress(OSError):
-        _save(entry, found)
+        _save(entry, encoded)
         _delete_unused(entry.parent)
-    return found
+    return encoded
 
 
 def encoding_key(task: Task, examples: Sequence[Example]) -> str:
@@ -74,31 +73,31 @@ def encoding_key(task: Task, examples: Sequence[Example]) -> str:
     return hashlib.sha256(content.encode()).hexdigest()
 
 
-def folder() -> Path:
-    """Where entries are."""
+def cache_folder() -> Path:
+    """Return the folder of the entries."""
     named = os.environ.get("FINETUNE_CACHE")
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(named or Path(base) / "finetune").expanduser() / "encodings"
 
 
 def _save(entry: Path, content: Encoded) -> None:
-    """Write an entry, whole or not at all."""
+    """Write an entry under another name and rename it when it is complete."""
     entry.parent.mkdir(parents=True, exist_ok=True)
-    place = Path(tempfile.mkdtemp(dir=entry.parent, prefix="new-"))
+    fresh = Path(tempfile.mkdtemp(dir=entry.parent, prefix="new-"))
     try:
         arrays, widths = _arrays(content)
         for name, array in arrays.items():
-            np.save(place / f"{name}.npy", array)
+            np.save(fresh / f"{name}.npy", array)
         text = json.dumps({"num_cut": content.num_cut, "notes": content.notes, "widths": widths})
-        (place / "entry.json").write_text(text, encoding="utf-8")
+        (fresh / "entry.json").write_text(text, encoding="utf-8")
         shutil.rmtree(entry, ignore_errors=True)
-        place.rename(entry)
+        fresh.rename(entry)
     finally:
-        shutil.rmtree(place, ignore_errors=True)
+        shutil.rmtree(fresh, ignore_errors=True)
 
 
 def _arrays(content: Encoded) -> tuple[dict[str, np.ndarray], dict[str, int | None]]:
-    """All arrays by the name of their file, and the widths of those of rows."""
+    """Return all arrays by file name, and the widths of the ragged ones."""
     sequences = content.sequences
     rows = {"ids": sequences.ids, "words": sequences.words}
     rows |= {f"target-{name}": target for name, target in (sequences.targets or {}).items()}
@@ -112,7 +111,7 @@ def _arrays(content: Encoded) -> tuple[dict[str, np.ndarray], dict[str, int | No
 
 
 def _load(entry: Path) -> Encoded:
-    """The content of an entry, mapped into memory."""
+    """Map the content of an entry into memory."""
     described: dict[str, Any] = json.loads((entry / "entry.json").read_text(encoding="utf-8"))
     os.utime(entry)
 
@@ -132,10 +131,10 @@ def _load(entry: Path) -> Encoded:
     return Encoded(sequences, array("windows"), described["num_cut"], notes)
 
 
-def _delete_unused(place: Path) -> None:
-    """Delete entries that nobody used for a month, and what interrupted writers left."""
+def _delete_unused(folder: Path) -> None:
+    """Delete old entries, and incomplete ones of interrupted processes."""
     latest = time.time() - UNUSED_DAYS * 86_400
-    for entry in place.iterdir():
+    for entry in folder.iterdir():
         with contextlib.suppress(OSError):
             if entry.stat().st_mtime < latest:
                 shutil.rmtree(entry)

@@ -1,9 +1,9 @@
-"""Training for any task.
+"""The training loop of every task.
 
-The loss is a sum and a count, gradients are summed over micro-batches and processes and divided
-by the whole count once, and the order of the data is a pure function of seed and epoch. So
-neither ``max_tokens`` nor packing nor the number of processes changes what is computed, and a run
-continued from a checkpoint is the run that was never interrupted.
+The loss is a sum and a count, gradients are summed over micro-batches and processes and divided by
+the whole count once, and the order of the data depends on seed and epoch alone. So ``max_tokens``,
+packing and the number of processes change no result, and a run that is resumed from a checkpoint
+gives the same weights as one that was not interrupted.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from finetune.training.step import Step
 from finetune.types import Example, Prediction, UserError
 
 LOG_POINTS = 200
-"""About how many training-loss lines a run logs."""
+"""Approximate number of lines with the training loss that a run logs."""
 
 
 @dataclass
@@ -70,11 +70,23 @@ def fit(
     reporter: Reporter | None = None,
     head: Any = None,
 ) -> FitResult:
-    """Train a task's model, keep the best on validation, score the test split once with it.
+    """Train a model, keep the one with the best validation score, and score the test split once.
 
-    ``config.out`` names the run folder. Raises ValueError for what a user can mend (a loss that
-    is no number, a full disk, settings that differ from those of the run to resume), and
-    Interrupted after Ctrl-C or SIGTERM once the checkpoint is written.
+    Args:
+        task: the task.
+        data: its prepared data.
+        config: the settings; ``out`` names the run folder.
+        accelerator: device and processes; by default those of this launch.
+        reporter: shows the progress.
+        head: the model to train; by default a new one on the configured encoder.
+
+    Returns:
+        The task with its fitted values, the run folder and the metrics.
+
+    Raises:
+        UserError: the loss is not finite, the disk is full, or settings or data differ from those
+            of the run to resume.
+        Interrupted: after Ctrl-C or SIGTERM, once the checkpoint is written.
     """
     if config.out is None:
         raise UserError("--out must name the run folder.")
@@ -97,7 +109,7 @@ class _Run:
         head: Any,
         restore: contextlib.ExitStack,
     ) -> None:
-        """``restore`` gives the caller's model back as it was when the run ends."""
+        """At its end ``restore`` undoes the changes to the caller's model."""
         self.task = replace(task, record=task.record.unfitted())
         self.dataset, self.config, self.notes = data, config, list(data.notes)
         self.accelerator, self.reporter = accelerator, reporter
@@ -118,9 +130,9 @@ class _Run:
             rank=self.rank,
             world_size=self.world,
             device=self.device.type,
-            in_turn=accelerator.main_process_first,
+            main_process_first=accelerator.main_process_first,
         )
-        self.plan, self.validation = self.data.plan, self.data.validation
+        self.schedule, self.validation = self.data.schedule, self.data.validation
         self._prepare(head, restore)
 
     def _note(self, line: str) -> None:
@@ -128,7 +140,7 @@ class _Run:
         self.reporter.say(line)
 
     def _prepare(self, head: Any, restore: contextlib.ExitStack) -> None:
-        """Model, optimizer, and the state of the run: fresh, or that of the last checkpoint."""
+        """Create the model, the optimizer and the state of the run, or load the last checkpoint."""
         last = self.folder.last
         resuming = self.config.resume and last.is_dir()
         set_seed(self.config.seed)
@@ -139,10 +151,11 @@ class _Run:
         self.head.to(self.device)
         if reason := self.head.encoder.padding_reason:
             self.reporter.say(f"sequences are padded, in groups of near-equal length: {reason}")
-        read = self.data.read()
         restore.enter_context(same_modes(self.head))
         restore.enter_context(fast_dropout(self.head.encoder.model))
-        sparse = SparseEmbeddings(self.head, self.config.sparse_embeddings, read)
+        sparse = SparseEmbeddings(
+            self.head, self.config.sparse_embeddings, self.data.encoded_splits()
+        )
         self.sparse_embeddings = restore.enter_context(sparse)
         if self.sparse_embeddings.note:
             self.reporter.say(self.sparse_embeddings.note)
@@ -155,7 +168,9 @@ class _Run:
         if resuming:
             self.state = load_training_state(last, self.optimizer)
             load_random_state(last, self.rank)
-            self.reporter.say(f"continuing from step {self.state.step} of {self.plan.num_steps}")
+            self.reporter.say(
+                f"continuing from step {self.state.step} of {self.schedule.num_steps}"
+            )
         else:
             torch.manual_seed(self.config.seed * 1_000_003 + self.rank)  # dropout
 
@@ -172,30 +187,34 @@ class _Run:
         return result
 
     def _check_metric(self, name: str, split: str) -> None:
-        """Refuse a wrong metric before it costs time: by the first example, and where examples
-        are words by all of them, as types and nesting have metrics that the first may lack."""
+        """Reject a wrong metric before training starts.
+
+        The first example shows which metrics exist. For words all examples may be needed: metrics
+        of span types and of nested spans depend on their labels.
+        """
         examples, encoded = self.data.split(split)
         metrics: dict[str, float] = {}
         for number in (1, len(examples)) if self.task.reads_words else (1,):
             if name not in metrics:
-                answers = self._predict(self.head, examples[:number], encoded[:number], split)
-                metrics = self.task.score(examples[:number], answers)
-        chosen(metrics, name)
+                predicted = self._predict(self.head, examples[:number], encoded[:number], split)
+                metrics = self.task.score(examples[:number], predicted)
+        selection_score(metrics, name)
 
     def _train(self) -> None:
-        state, plan = self.state, self.plan
+        state, schedule = self.state, self.schedule
         log = RunLog(self.folder.path / "log.jsonl", self.accelerator, state.step)
-        every = max(1, plan.num_steps // LOG_POINTS)
-        self.reporter.start("training", plan.num_steps, state.step)
-        with self.reporter, contextlib.closing(self.data.parts(state.step)) as parts:
-            for batches, weight, num_examples in parts:
-                lr_factor = plan.lr_factor(state.step)
-                log.add(*self.step(batches, weight=weight, lr_factor=lr_factor), num_examples)
+        every = max(1, schedule.num_steps // LOG_POINTS)
+        self.reporter.start("training", schedule.num_steps, state.step)
+        with self.reporter, contextlib.closing(self.data.batches(state.step)) as batches:
+            for micro_batches, weight, num_examples in batches:
+                lr_factor = schedule.lr_factor(state.step)
+                loss, norm = self.step(micro_batches, weight=weight, lr_factor=lr_factor)
+                log.add(loss, norm, num_examples)
                 state.step += 1
-                at_end = state.step == plan.num_steps
+                at_end = state.step == schedule.num_steps
                 stop = self.interrupt.should_stop()
-                evaluating = state.step % plan.eval_every == 0 or at_end
-                saving = state.step % plan.save_every == 0 or at_end or stop
+                evaluating = state.step % schedule.eval_every == 0 or at_end
+                saving = state.step % schedule.save_every == 0 or at_end or stop
                 if state.step % every == 0 or evaluating or saving:
                     line = log.flush(state.step, self.optimizer)
                     self.reporter.update(state.step, line)
@@ -208,12 +227,12 @@ class _Run:
                     break
                 if stop:
                     raise Interrupted(
-                        f"stopped at step {state.step} of {plan.num_steps}; the "
+                        f"stopped at step {state.step} of {schedule.num_steps}; the "
                         f"checkpoint is in {self.folder.last}"
                     )
 
     def _evaluate(self, log: RunLog) -> None:
-        """Score the validation split; keep the model if it is the best so far."""
+        """Score the validation split, and save the model if it is the best so far."""
         state = self.state
         if self.validation is None:
             state.best_step = state.step
@@ -222,16 +241,17 @@ class _Run:
         examples, encoded = self.data.split(self.validation)
         predicted = self._predict(self.head, examples, encoded, self.validation)
         metrics = self.task.score(examples, predicted)
-        score = chosen(metrics, self.task.record.metric)
+        score = selection_score(metrics, self.task.record.metric)
         better = state.best_score is None or score > state.best_score
-        kept = better or score == state.best_score  # of equals the later, with the lower rate
+        # of equal scores the later, which has a lower learning rate
+        is_best = better or score == state.best_score
         state.bad_evaluations = 0 if better else state.bad_evaluations + 1
-        if kept:
+        if is_best:
             state.best_score, state.best_step = score, state.step
             self.folder.save_best(self.task, self.head)
             self.folder.write_predictions(self.validation, examples, predicted)
         log.evaluation(state.step, self.validation, metrics)
-        note = "best so far" if kept else f"best {state.best_score:.4f}"
+        note = "best so far" if is_best else f"best {state.best_score:.4f}"
         named = f"{self.validation} {self.task.record.metric} {score:.4f}"
         self.reporter.say(f"step {state.step}: {named} ({note})")
         if self.config.patience and state.bad_evaluations >= self.config.patience:
@@ -239,7 +259,7 @@ class _Run:
             self.reporter.say(f"no better score in {state.bad_evaluations} evaluations: stopping")
 
     def _finish(self) -> FitResult:
-        """Load the best model back, prove it is the one that was saved, score it."""
+        """Load the best model from its folder, check its predictions, and score it."""
         best = self.task.head(self.folder.best).to(self.device)
         metrics: dict[str, dict[str, float]] = {}
         for split in list(self.dataset.splits)[1:]:
@@ -257,9 +277,9 @@ class _Run:
             self.folder.path,
             metrics,
             self.state.best_step,
-            self.plan.num_steps,
+            self.schedule.num_steps,
             self.notes,
-            self.state.step < self.plan.num_steps,
+            self.state.step < self.schedule.num_steps,
         )
 
     def _calibrate(
@@ -312,7 +332,7 @@ class _Run:
 
 @contextlib.contextmanager
 def same_modes(model: torch.nn.Module) -> Iterator[None]:
-    """Restore whether each module is in training mode at the end of a ``with`` block."""
+    """Context that restores at its end which modules are in training mode."""
     modes = [(module, module.training) for module in model.modules()]
     try:
         yield
@@ -321,8 +341,8 @@ def same_modes(model: torch.nn.Module) -> Iterator[None]:
             module.training = mode
 
 
-def chosen(metrics: dict[str, float], name: str) -> float:
-    """One metric by name; ValueError that lists those that can select (higher is better)."""
+def selection_score(metrics: dict[str, float], name: str) -> float:
+    """Return a metric for which higher is better; UserError that lists these if it is not one."""
     legal = [metric for metric in metrics if metric not in ("mse", "hamming_loss")]
     if name not in legal:
         raise UserError(f"--metric {name!r} cannot select a model; legal are {', '.join(legal)}.")

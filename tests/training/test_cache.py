@@ -1,4 +1,4 @@
-"""Large data are tokenised once, and what is found again is what was made."""
+"""Large data are tokenized once, and cached sequences equal new ones."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CONFIGS: dict[str, tuple[type[TrainConfig], dict[str, Any]]] = {
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("FINETUNE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(encoding_cache, "FEWEST", 10)
+    monkeypatch.setattr(encoding_cache, "MIN_EXAMPLES", 10)
     return tmp_path / "cache" / "encodings"
 
 
@@ -48,9 +48,9 @@ def listed(encoded: Any) -> list[Any]:
     return [list(windows) for windows in encoded]
 
 
-def refuse_to_tokenise(monkeypatch: pytest.MonkeyPatch) -> None:
+def refuse_to_tokenize(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*arguments: Any) -> None:
-        raise AssertionError("tokenised again")
+        raise AssertionError("tokenized again")
 
     monkeypatch.setattr(Task, "encode", refuse)
 
@@ -62,11 +62,11 @@ def test_found_again_as_it_was(
     task, dataset = load_task(config_of(name, tmp_path), name)
     examples = dataset.splits["train"]
     made = listed(task.encode(examples))
-    first = encoding_cache.encoded(task, examples)
+    first = encoding_cache.encode(task, examples)
     assert listed(first) == made
     assert len(list(cache.iterdir())) == 1
-    refuse_to_tokenise(monkeypatch)
-    found = encoding_cache.encoded(task, examples)
+    refuse_to_tokenize(monkeypatch)
+    found = encoding_cache.encode(task, examples)
     assert listed(found) == made
     assert (found.num_cut, found.notes) == (first.num_cut, first.notes)
     taken, plain = found.sequences[3:7], [e for windows in made for e in windows][3:7]
@@ -77,9 +77,9 @@ def test_few_examples_and_off_keep_nothing(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task, dataset = load_task(config_of("classify", tmp_path), "classify")
-    encoding_cache.encoded(task, dataset.splits["train"][:9])
+    encoding_cache.encode(task, dataset.splits["train"][:9])
     monkeypatch.setenv("FINETUNE_CACHE", "off")
-    encoding_cache.encoded(task, dataset.splits["train"])
+    encoding_cache.encode(task, dataset.splits["train"])
     assert not cache.exists()
 
 
@@ -102,14 +102,14 @@ def test_the_key_tells_apart_what_differs(tmp_path: Path) -> None:
 def test_damaged_and_unused_entries(tmp_path: Path, cache: Path) -> None:
     task, dataset = load_task(config_of("classify", tmp_path), "classify")
     examples = dataset.splits["train"]
-    made = listed(encoding_cache.encoded(task, examples))
+    made = listed(encoding_cache.encode(task, examples))
     (entry,) = cache.iterdir()
     (entry / "ids.values.npy").write_bytes(b"no array")
-    assert listed(encoding_cache.encoded(task, examples)) == made
-    assert listed(encoding_cache.encoded(task, examples)) == made
+    assert listed(encoding_cache.encode(task, examples)) == made
+    assert listed(encoding_cache.encode(task, examples)) == made
     long_ago = time.time() - 40 * 86_400
     os.utime(entry, (long_ago, long_ago))
-    encoding_cache.encoded(task, examples[5:])
+    encoding_cache.encode(task, examples[5:])
     assert not entry.exists(), "a month unused"
     assert len(list(cache.iterdir())) == 1
 

@@ -21,6 +21,7 @@ from finetune.runtime.signals import Interrupted
 from finetune.tasks import load_task
 from finetune.training.trainer import fit
 from tests import small_data as data
+from tests.command import run
 from tests.tiny import save_tiny_checkpoint
 from tests.training.stopping import interrupt_in_step
 
@@ -215,13 +216,11 @@ def test_interrupted_and_resumed_is_bit_equal(
 
 
 def test_killed_and_resumed_is_bit_equal(place: Path, tmp_path: Path):
-    settings = {"model": "dropout", "epochs": 30.0}
+    settings = {"model": "dropout", "epochs": 20.0}
     whole = config_of("classify", place, tmp_path / "whole", **settings)
     killed = config_of("classify", place, tmp_path / "killed", **settings)
-    run = subprocess.run(
-        [*command(whole, "classify", "--save-every", "2")], capture_output=True, text=True
-    )
-    assert run.returncode == 0, run.stderr
+    outcome = run(*command(whole, "classify", "--save-every", "2")[3:])
+    assert outcome.code == 0, outcome.err
     process = subprocess.Popen(
         command(killed, "classify", "--save-every", "2"),
         stdout=subprocess.DEVNULL,
@@ -236,11 +235,9 @@ def test_killed_and_resumed_is_bit_equal(place: Path, tmp_path: Path):
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     assert not (tmp_path / "killed" / "metrics.json").exists(), "killed too late to say anything"
-    run = subprocess.run(
-        command(killed, "classify", "--save-every", "2", "--resume"), capture_output=True, text=True
-    )
-    assert run.returncode == 0, run.stderr
-    assert "continuing from step" in run.stderr
+    outcome = run(*command(killed, "classify", "--save-every", "2", "--resume")[3:])
+    assert outcome.code == 0, outcome.err
+    assert "continuing from step" in outcome.err
     same_files(tmp_path / "whole", tmp_path / "killed")
 
 

@@ -1,4 +1,4 @@
-"""Suspects from what models said of examples, by hand."""
+"""Suspects from the predictions of models, by hand."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from finetune.training.cross_fitting import CrossFit
-from finetune.training.suspects import Suspect, find_suspects, place_of
+from finetune.training.cross_validation import OutOfFold
+from finetune.training.label_errors import Suspect, file_and_line, find_suspects
 from finetune.types import Span, TextExample, TokenExample
 
 
@@ -16,8 +16,8 @@ def task(name: str, labels: list[str], **more: object) -> SimpleNamespace:
     return SimpleNamespace(name=name, reads_words=name in ("tag", "ner"), record=record)
 
 
-def found(task: SimpleNamespace, examples: list, evidence: list) -> list[Suspect]:
-    return find_suspects(CrossFit(task, examples, evidence)).found  # type: ignore[arg-type]
+def found(task: SimpleNamespace, examples: list, predictions: list) -> list[Suspect]:
+    return find_suspects(OutOfFold(task, examples, predictions)).found  # type: ignore[arg-type]
 
 
 def test_texts():
@@ -25,8 +25,8 @@ def test_texts():
         TextExample(i, f"text {i}", "pair", label, where=f"a.jsonl:{i + 1}")
         for i, label in enumerate(["no", "no", "no", "yes", "yes"])
     ]
-    evidence = [[0.9, 0.1], [0.8, 0.2], [0.1, 0.9], [0.3, 0.7], [0.5, 0.5]]
-    suspects = find_suspects(CrossFit(task("nli", ["no", "yes"]), examples, evidence))  # type: ignore[arg-type]
+    predictions = [[0.9, 0.1], [0.8, 0.2], [0.1, 0.9], [0.3, 0.7], [0.5, 0.5]]
+    suspects = find_suspects(OutOfFold(task("nli", ["no", "yes"]), examples, predictions))  # type: ignore[arg-type]
     assert suspects.number == 5 and suspects.share == pytest.approx(0.2)
     assert [row[:2] for row in suspects.taken] == [("no", "yes")]
     assert suspects.taken[0][2] == pytest.approx(1)
@@ -38,9 +38,10 @@ def test_texts():
 
 def test_each_of_several_labels():
     examples = [TextExample(i, str(i), label=("a",) if i < 3 else ()) for i in range(6)]
-    evidence = [[0.9], [0.8], [0.1], [0.1], [0.2], [0.95]]
+    predictions = [[0.9], [0.8], [0.1], [0.1], [0.2], [0.95]]
     rows = [
-        (s.text, s.given, s.suggested) for s in found(task("classify", ["a"]), examples, evidence)
+        (s.text, s.given, s.suggested)
+        for s in found(task("classify", ["a"]), examples, predictions)
     ]
     assert rows == [("5", "not a", "a"), ("2", "a", "not a")]
 
@@ -52,8 +53,8 @@ def test_words_by_sentences():
         TokenExample(0, ("a", "b", "c"), tags=("X", "X", "X"), where="f:1"),
         TokenExample(1, ("d", "e", "f"), tags=("X", "X", "Y"), where="f:5"),
     ]
-    evidence = [[sure, doubtful, sure], [wrong, doubtful, [0.1, 0.9]]]
-    suspects = found(task("tag", ["X", "Y"], scheme=None), examples, evidence)
+    predictions = [[sure, doubtful, sure], [wrong, doubtful, [0.1, 0.9]]]
+    suspects = found(task("tag", ["X", "Y"], scheme=None), examples, predictions)
     rows = [(s.line, s.first_word, s.suggested, s.worst) for s in suspects]
     assert rows == [(5, 0, "Y", True), (5, 1, "Y", False), (1, 1, "Y", True)]
     assert suspects[0].excerpt == "[d] e f"
@@ -63,9 +64,9 @@ def test_words_by_sentences():
 def test_words_in_another_scheme_than_the_model_has():
     names = ["O", "B-P", "I-P", "E-P", "S-P"]
     example = TokenExample(0, ("a", "b"), tags=("B-P", "O"), where="f:1")
-    evidence = [[[0.1, 0.0, 0.0, 0.0, 0.9], [0.9, 0.1, 0.0, 0.0, 0.0]]]
+    predictions = [[[0.1, 0.0, 0.0, 0.0, 0.9], [0.9, 0.1, 0.0, 0.0, 0.0]]]
     bioes = task("tag", names, scheme="BIOES", source="BIO")
-    assert found(bioes, [example], evidence) == []
+    assert found(bioes, [example], predictions) == []
 
 
 def test_spans_missing_wrong_and_too_many():
@@ -75,7 +76,7 @@ def test_spans_missing_wrong_and_too_many():
         TokenExample(0, words, spans=gold, where="n.jsonl:1"),
         TokenExample(1, words, spans=(Span(0, 1, "PER"), Span(2, 4, "LOC")), where="n.jsonl:2"),
     ]
-    evidence = [
+    predictions = [
         {"spans": [[0, 1, "PER", 0.9], [2, 4, "LOC", 0.8], [5, 6, "PER", 0.95]],
          "gold": [0.9, 0.1, 0.02]},
         # as sure as 0.5 and 0.8 are, the means of gold spans of the types: no suspects
@@ -84,7 +85,7 @@ def test_spans_missing_wrong_and_too_many():
     ]  # fmt: skip
     rows = [
         (s.kind, s.given, s.suggested, s.confidence, s.line)
-        for s in found(task("ner", ["LOC", "PER"]), examples, evidence)
+        for s in found(task("ner", ["LOC", "PER"]), examples, predictions)
     ]
     assert rows == [
         ("missing span", "nothing", "PER 'Bo'", 0.95, 1),
@@ -94,6 +95,6 @@ def test_spans_missing_wrong_and_too_many():
 
 
 def test_places():
-    assert place_of("x.parquet:row 7") == ("x.parquet", 7)
-    assert place_of("set[train]:12") == ("set[train]", 12)
-    assert place_of("somewhere") == ("somewhere", None)
+    assert file_and_line("x.parquet:row 7") == ("x.parquet", 7)
+    assert file_and_line("set[train]:12") == ("set[train]", 12)
+    assert file_and_line("somewhere") == ("somewhere", None)

@@ -1,0 +1,183 @@
+"""Predict every training example with a model that was not trained on it (k-fold).
+
+Examples of one document or text share a fold. Predictions are stored as JSON values: for a text the
+probability of each class; for words the probability of each tag, for each word; for spans the
+predicted spans and the probability of each gold span.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from finetune.config.tasks import RESULT_FREE, TagConfig, TrainConfig, settings
+from finetune.data import Dataset, assign_folds, hold_out
+from finetune.inference.loop import predict
+from finetune.runtime.launch import make_accelerator
+from finetune.runtime.progress import Reporter, clock
+from finetune.runtime.signals import Interrupted
+from finetune.tasks import load_task, task_class
+from finetune.tasks.base import Task
+from finetune.training import checkpoint
+from finetune.training.run_folder import is_run
+from finetune.training.trainer import fit
+from finetune.types import (
+    Example,
+    Prediction,
+    SpanPrediction,
+    TextExample,
+    TextPrediction,
+    TokenExample,
+    TokenPrediction,
+    UserError,
+)
+
+
+@dataclass(frozen=True)
+class OutOfFold:
+    """Training examples, and for each the prediction of the model that was not trained on it."""
+
+    task: Task
+    examples: list[Any]
+    predictions: list[Any]
+
+
+def cross_validate(
+    name: str, config: TrainConfig, num_folds: int, work: Path, reporter: Reporter | None = None
+) -> OutOfFold:
+    """Train ``num_folds`` models, each on all folds but one, and predict that fold.
+
+    Args:
+        name: the task.
+        config: settings of each training.
+        num_folds: number of folds.
+        work: folder for finished folds and the run in progress; the same call continues there.
+        reporter: shows the progress.
+
+    Raises:
+        UserError: labels are numbers, or ``work`` has folds of other data or settings.
+        Interrupted: after Ctrl-C.
+    """
+    reporter = reporter or Reporter()
+    if isinstance(config, TagConfig):
+        config = replace(config, crf=False, crf_lr=None)  # a CRF has no probabilities of all tags
+    raw = task_class(name).read(config)
+    task, data = load_task(config, name, raw)
+    validation = None
+    examples = list(data.splits["train"])
+    if any(split.startswith("validation") for split in raw.splits):
+        validation = data.splits["validation"]
+    else:
+        examples += data.splits["validation"]  # held out of train
+    if isinstance(examples[0], TextExample) and isinstance(examples[0].label, float):
+        raise UserError(
+            "--label-errors finds wrong classes, tags and spans, but the labels of "
+            f"{config.data} are numbers."
+        )
+    examples = [replace(example, id=index) for index, example in enumerate(examples)]
+    folds = np.array(assign_folds(examples, num_folds, config.seed))
+    _check_same_search(
+        work,
+        {
+            "task": name,
+            "folds": num_folds,
+            "data": data.fingerprint,
+            **{n: value for n, value in settings(config).items() if n not in RESULT_FREE},
+        },
+    )
+    predictions: dict[int, Any] = {}
+    seconds: list[float] = []
+    for fold in range(num_folds):
+        file = work / f"fold-{fold + 1}.jsonl"
+        if not file.exists():
+            held_out = [examples[i] for i in np.flatnonzero(folds == fold)]
+            others = [examples[i] for i in np.flatnonzero(folds != fold)]
+            left = ""
+            if seconds:
+                left = f"; about {clock(float(np.mean(seconds)) * (num_folds - fold))} left in all"
+            reporter.say(
+                f"fold {fold + 1} of {num_folds}: training on {len(others):,} examples, predicting "
+                f"{len(held_out):,}{left}"
+            )
+            start = time.monotonic()
+            fold_data = _fold_data(raw.name, others, validation)
+            rows = _predict_fold(task, fold_data, config, held_out, file.with_suffix(""), reporter)
+            lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+            checkpoint.write_text(file, "".join(lines))
+            seconds.append(time.monotonic() - start)
+        with file.open(encoding="utf-8") as lines:
+            predictions |= dict(map(json.loads, lines))
+    return OutOfFold(task, examples, [predictions[example.id] for example in examples])
+
+
+def _check_same_search(work: Path, facts: dict[str, Any]) -> None:
+    """Write the data and settings of the folds, or refuse a folder with those of others."""
+    path = work / "folds.json"
+    if path.is_file() and json.loads(path.read_text(encoding="utf-8")) != facts:
+        raise UserError(
+            f"{work}: has folds of other data or settings: choose another --out, or delete it."
+        )
+    work.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(facts, indent=2), encoding="utf-8")
+
+
+def _fold_data(
+    name: str, train: Sequence[Example], validation: Sequence[Example] | None
+) -> Dataset:
+    train = [replace(example, id=index) for index, example in enumerate(train)]
+    if validation is None:
+        return hold_out(Dataset(name, {"train": train}))
+    return Dataset(name, {"train": train, "validation": list(validation)})
+
+
+def _predict_fold(
+    task: Task,
+    data: Dataset,
+    config: TrainConfig,
+    examples: Sequence[Any],
+    folder: Path,
+    reporter: Reporter,
+) -> list[tuple[int, Any]]:
+    """Train a model in a folder, predict examples with it, and remove the folder."""
+    config = replace(config, out=str(folder), resume=is_run(folder))
+    accelerator = make_accelerator(config)
+    if accelerator.num_processes > 1:
+        raise UserError("--label-errors runs in one process: start it without accelerate launch.")
+    try:
+        task = fit(task, data, config, accelerator, reporter).task
+    except Interrupted as interrupted:
+        raise Interrupted(f"{folder.name}: {interrupted}") from interrupted
+    head = task.head(folder / "best").to(accelerator.device)
+    predicted = predict(
+        task, head, examples, accelerator, keep_log_probabilities=True, reporter=reporter,
+        title=folder.name,
+    )  # fmt: skip
+    pairs = zip(examples, predicted, strict=True)
+    rows = [(example.id, _json_values(task, example, each)) for example, each in pairs]
+    shutil.rmtree(folder)
+    return rows
+
+
+def _json_values(task: Task, example: Any, predicted: Prediction) -> Any:
+    """Return the probabilities of a prediction, as described at the top of this file."""
+    if isinstance(predicted, TextPrediction):
+        return [(predicted.scores or {})[label] for label in task.record.labels]
+    if isinstance(predicted, TokenPrediction):
+        # without the temperature, which at the end of its range makes all probabilities alike
+        logs = np.asarray(predicted.log_probabilities, dtype=float)
+        probabilities = np.exp(logs - logs.max(-1, keepdims=True))
+        return (probabilities / probabilities.sum(-1, keepdims=True)).round(6).tolist()
+    assert isinstance(predicted, SpanPrediction) and isinstance(example, TokenExample)
+    scores = dict(predicted.candidates)
+    pairs = zip(predicted.spans, predicted.scores, strict=True)
+    return {
+        "spans": [[*span, score] for span, score in pairs],
+        "gold": [scores.get(span, 0.0) for span in example.spans or ()],
+    }
