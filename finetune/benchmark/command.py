@@ -62,7 +62,7 @@ def run(
 
 @contextmanager
 def threads(number: int | None) -> Iterator[None]:
-    """So many threads meanwhile; None leaves them as they are."""
+    """Context with a number of torch threads; None leaves it unchanged."""
     before = torch.get_num_threads()
     torch.set_num_threads(number or before)
     try:
@@ -72,7 +72,7 @@ def threads(number: int | None) -> Iterator[None]:
 
 
 def _rows(case: Case, rounds: int, device: torch.device, peaks: Mapping[str, float]) -> list[Row]:
-    """Memory first (and so, warm-up), then times. The first call makes what is kept for all."""
+    """Measure memory, which also warms up, then times. The first call fills shared caches."""
     case.arms[0].heaviest()
     with freed_memory_returned():
         most = [peak_memory(arm.heaviest, device) for arm in case.arms]
@@ -80,7 +80,7 @@ def _rows(case: Case, rounds: int, device: torch.device, peaks: Mapping[str, flo
 
 
 def _cases(settings: BenchSettings, which: str, size: Size, device: torch.device) -> Iterator[Case]:
-    """The cases of the phases, in the order asked for."""
+    """Yield the cases of the phases, in the given order."""
     phases = settings.chosen_phases
     texts = {"train": training.case_of, "predict": prediction.case_of}
     with model_of(settings) as model:

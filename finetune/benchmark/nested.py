@@ -1,12 +1,12 @@
-"""Training steps of nested entity recognition, encoder and head: ours against pairs of markers.
+"""Training steps of nested entity recognition: the span head against pairs of markers.
 
 ``marker-pairs`` encodes each candidate span as a pair of marker tokens behind the text, as
 SpanMarker does (Aarsen, 2023; the idea is PL-Marker's, Ye et al., 2022): every row is padded to
 256 tokens and two times 128 markers, text sees text, a pair sees the text and itself, and a
-sentence with more candidates takes several rows. Markers are placed where their words are. The
-scores come from both markers' vectors. Both arms have the same candidates, of up to 8 words, as is
-SpanMarker's default. Ours takes a batch in each step; the other one a few sentences, as its time
-grows with their number, and reads them in fp32, as Trainer does by default.
+sentence with more candidates takes several rows. Markers have the positions of their words. The
+scores are computed from the vectors of both markers. Both arms have the same candidates, of up to 8
+words, the default of SpanMarker. The span head takes a batch in each step, the markers only a few
+sentences, as their time grows with the number of sentences, in fp32, the default of Trainer.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ ROWS_AT_ONCE = 8
 
 @contextmanager
 def subject_of(model: str, size: Size) -> Iterator[Subject]:
-    """Nested entity recognition with a model."""
+    """Yield nested entity recognition with a model."""
     most = min(longest(model), size.marked_length)
     config = NerConfig(model=model, max_length=most, max_width=MAX_WIDTH)
     task, data, occurring = task_on_drawn(config, "ner", MEGABATCH * size.batch_size)
@@ -56,13 +56,13 @@ def subject_of(model: str, size: Size) -> Iterator[Subject]:
 
 
 def applies(subject: Subject) -> bool:
-    """Whether the encoder takes positions and a mask for each pair of tokens, as markers need."""
+    """Return whether the encoder takes positions and a mask for each pair of tokens."""
     family = subject.head.encoder.family
     return family.packs == "interface" and family.positions is not None
 
 
 def case_of(subject: Subject) -> Case:
-    """Ours and the markers' arms, over sentences with lengths like GENIA's."""
+    """Return the arms, over sentences with the lengths of GENIA."""
     work, best = subject.work, subject.precision
     assert work.operations is not None
     work = replace(work, operations=FORWARD_AND_BACKWARD * work.operations)
@@ -83,8 +83,11 @@ def case_of(subject: Subject) -> Case:
 
 @dataclass(frozen=True, slots=True)
 class Marked:
-    """Rows of texts with markers: ``ids`` and ``positions`` [R, X], ``mask`` [R, X, X] (who sees
-    whom), and ``real`` [R, M], whether each pair of markers is one."""
+    """Rows of texts with markers.
+
+    ``ids`` and ``positions`` are [R, X], the attention mask ``mask`` [R, X, X]. ``real`` [R, M] is
+    False for pairs of markers that are padding.
+    """
 
     ids: Tensor
     positions: Tensor
@@ -115,7 +118,7 @@ class Markers:
         self.work = Work(number, sum(lengths), per_step)
 
     def turn(self) -> float:
-        """One step over all rows; the seconds it took."""
+        """Take one step over all rows and return its seconds."""
         self.model.train()
         begin = now(self.device)
         total = int(self.marked.real.sum())
@@ -129,7 +132,7 @@ class Markers:
         return now(self.device) - begin
 
     def _scores(self, rows: slice) -> tuple[Tensor, Tensor]:
-        """Scores [R, M, C] of some rows' pairs, and which are real [R, M]."""
+        """Return the scores [R, M, C] of the pairs of some rows, and which are real [R, M]."""
         marked = self.marked
         hidden = self.model(
             input_ids=marked.ids[rows].to(self.device),
@@ -140,17 +143,19 @@ class Markers:
         return self.head(torch.cat([starts, ends], -1)), marked.real[rows].to(self.device)
 
     def _marked(self, encodings: list[Encoding]) -> Marked:
-        """The rows of these sentences, on the CPU."""
+        """Return the rows of these sentences, on the CPU."""
         most = self.size.num_markers
-        parts = []
+        rows = []
         for encoding in encodings:
             spans = torch.tensor(candidates(encoding.num_words, MAX_WIDTH))  # [S, 2]
-            parts += [self._row(encoding, some) for some in spans.split(most)]
-        return Marked(*(torch.stack(column) for column in zip(*parts, strict=True)))
+            rows += [self._row(encoding, some) for some in spans.split(most)]
+        return Marked(*(torch.stack(column) for column in zip(*rows, strict=True)))
 
     def _row(self, encoding: Encoding, spans: Tensor) -> tuple[Tensor, ...]:
-        """One row: the text, then so many start markers, then their end markers. Which piece a
-        marker is makes no difference to time: it is the text's first."""
+        """Return one row: the text, then the start markers, then the end markers.
+
+        The ids of markers make no difference to the time: all have that of the first token.
+        """
         text, most = self.size.marked_length, self.size.num_markers
         length, count, whole = len(encoding.input_ids), len(spans), text + 2 * most
         ids = torch.full((whole,), encoding.input_ids[0])
@@ -163,7 +168,7 @@ class Markers:
         positions[second] = starts[spans[:, 1] - 1]
         mask = torch.zeros(whole, whole, dtype=torch.bool)
         mask[:length, :length] = True
-        mask[:, 0] = True  # what stands for padding sees one token: seeing none is no number
+        mask[:, 0] = True  # padding attends to one token: attending to none gives NaN
         for rows in (first, second):
             mask[rows, :length] = True
             mask[rows, first] = mask[rows, second] = True

@@ -1,6 +1,6 @@
 """Prediction of this toolkit and of transformers' pipelines, from raw texts to labels.
 
-Both read the same saved model. Their answers are compared before any of them is timed.
+Both load the same saved model. Their predictions are compared before any of them is timed.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from finetune.inference.loop import predict
 from finetune.models.loading import quiet
 from finetune.types import TextExample
 
-Answer = tuple[str, float] | None
-"""A label and its probability; None for a word that a pipeline has no piece of."""
+Predicted = tuple[str, float] | None
+"""A label and its probability; None for a word without subwords in a pipeline."""
 
 TOLERANCE = {"fp32": 1e-3, "bf16": 5e-2}
-"""Largest legal difference of two probabilities, by precision."""
+"""Largest difference of two probabilities, by precision."""
 
 
 def case_of(subject: Subject) -> Case:
-    """Ours and the pipelines' arms, which give the same answers (else AssertionError)."""
+    """Return the arms; AssertionError if their predictions differ."""
     task, best, work = subject.task, subject.precision, subject.work
     texts = [subject.texts[place] for batch in subject.mixed for place in batch]  # in random order
     head = task.head(subject.folder).to(subject.device)
     pipe = _pipeline(subject, texts, torch.float32)
 
-    def ours(precision: str) -> list[Answer]:
+    def ours(precision: str) -> list[Predicted]:
         found = predict(task, head, texts, subject.accelerator, precision=precision)
         if task.reads_words:
             return [pair for p in found for pair in zip(p.tags, p.scores, strict=True)]
@@ -60,8 +60,8 @@ def case_of(subject: Subject) -> Case:
 
 def _pipeline(
     subject: Subject, texts: Sequence[Any], kind_of_weights: torch.dtype
-) -> Callable[[int], list[Answer]]:
-    """transformers' pipeline over all texts, by batch size."""
+) -> Callable[[int], list[Predicted]]:
+    """Return a function that runs a pipeline over all texts with a batch size."""
     kind = "token-classification" if subject.task.reads_words else "text-classification"
     with quiet():
         pipe = pipeline(
@@ -72,19 +72,19 @@ def _pipeline(
     if not subject.task.reads_words:
         settings = {"truncation": True, "max_length": subject.task.record.max_length}
 
-    def run(batch_size: int) -> list[Answer]:
+    def run(batch_size: int) -> list[Predicted]:
         with quiet():
             found = pipe(inputs, batch_size=batch_size, **settings)
         if not subject.task.reads_words:
-            return [(answer["label"], answer["score"]) for answer in found]
+            return [(each["label"], each["score"]) for each in found]
         pairs = zip(texts, found, strict=True)
-        return [answer for example, answers in pairs for answer in _at_words(example, answers)]
+        return [label for example, labels in pairs for label in _at_words(example, labels)]
 
     return run
 
 
 def _input(example: Any) -> Any:
-    """An example as a pipeline takes it."""
+    """Return an example in the form that a pipeline takes."""
     if not isinstance(example, TextExample):
         return " ".join(example.words)
     if example.pair is None:
@@ -92,26 +92,25 @@ def _input(example: Any) -> Any:
     return {"text": example.text, "text_pair": example.pair}
 
 
-def _at_words(example: Any, answers: Sequence[dict[str, Any]]) -> list[Answer]:
-    """The answers for the first piece of each word, which may begin with the space before it."""
-    by_start = {answer["start"]: (answer["entity"], answer["score"]) for answer in answers}
-    found, place = [], 0
+def _at_words(example: Any, labels: Sequence[dict[str, Any]]) -> list[Predicted]:
+    """Return the label of the first subword of each word, which may start with a space."""
+    by_start = {each["start"]: (each["entity"], each["score"]) for each in labels}
+    found, start = [], 0
     for word in example.words:
-        found.append(by_start.get(place - 1) or by_start.get(place))
-        place += len(word) + 1
+        found.append(by_start.get(start - 1) or by_start.get(start))
+        start += len(word) + 1
     return found
 
 
 def compare(
-    expected: Sequence[Answer], found: Sequence[Answer], tolerance: float, rarely: float = 0.0
+    expected: Sequence[Predicted], found: Sequence[Predicted], tolerance: float, rarely: float = 0.0
 ) -> None:
-    """Raise AssertionError unless probabilities are within the tolerance, but for a share of
-    ``rarely``, and labels the same, but for one in ten: where two are nearly as probable.
+    """Raise AssertionError if two lists of predictions differ.
 
-    Words that a pipeline has in running text may have other pieces there than alone: of them some
-    may differ.
+    One label in ten may differ, where two are almost equally probable. The fraction ``rarely`` of
+    the probabilities may exceed the tolerance: words can have other subwords in running text.
     """
-    assert len(found) == len(expected), f"{len(found)} answers for {len(expected)}"
+    assert len(found) == len(expected), f"{len(found)} predictions for {len(expected)}"
     pairs = [(a, b) for a, b in zip(expected, found, strict=True) if a and b]
     apart = sum(abs(one[1] - other[1]) > tolerance for one, other in pairs)
     assert apart <= rarely * len(expected), f"{apart} of {len(pairs)} probabilities differ"

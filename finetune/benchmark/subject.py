@@ -1,4 +1,4 @@
-"""What is measured: a task with a model on its device, and texts in batches."""
+"""The subject of a measurement: a task with its model on a device, and texts in batches."""
 
 from __future__ import annotations
 
@@ -28,21 +28,30 @@ from finetune.tasks.base import Task
 from finetune.types import Encoding, Example, UserError
 
 LONGEST = 128
-"""Tokens to which texts are cut, and to which the examples of transformers pad by default."""
+"""Longest text in tokens, to which the examples of transformers pad by default."""
 
 MEGABATCH = 50
-"""Batches that Trainer sorts by length at a time, where the data is large enough."""
+"""Number of batches that Trainer sorts by length at a time, in large data."""
 
 MOST_READ = 20_000
-"""Training examples of --data from which the texts are taken."""
+"""Number of training examples of --data from which the texts are taken."""
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How much is measured. ``num_batches`` of ``batch_size`` are a turn, ``num_padded`` of them
-    where all are padded to the same length (whose batches are all alike). ``matrix`` is the size
-    of the products that tell the peak. A nested sentence is read with ``num_markers`` pairs of
-    markers behind ``marked_length`` tokens, ``marked_sentences`` in a turn."""
+    """Amount of work.
+
+    Attributes:
+        batch_size: examples per training step.
+        num_batches: batches of a turn.
+        num_padded: batches of a turn in which all texts are padded to the same length.
+        matrix: size of the matrices whose product gives the peak rate.
+        rounds: turns of each arm.
+        all_spans: whether all cases of the span head are measured.
+        marked_sentences: nested sentences of a turn with markers.
+        marked_length: tokens of a text before its markers.
+        num_markers: pairs of markers in a row.
+    """
 
     batch_size: int
     num_batches: int
@@ -66,11 +75,17 @@ SIZES = {
 class Subject:
     """A task with its model, and the texts of a turn.
 
-    ``texts`` are examples with their sequences ``encoded``. ``mixed`` are the places of those that
-    stand for the whole data, in random batches; ``grouped`` those of batches of like lengths, out
-    of the whole data sorted by length, which are other texts. ``occurring`` are
-    sequences with all pieces of the whole data. ``folder`` has the model as it is saved, for
-    others to load. ``precision`` is the best of the hardware.
+    Attributes:
+        task, head, accelerator: the task, its model and the device.
+        folder: the saved model.
+        source: description of the texts.
+        texts: examples.
+        encoded: their sequences.
+        occurring: sequences with all subwords of the whole data.
+        grouped: random batches of texts of similar length, as indices of ``texts``.
+        mixed: random batches of a sample of the whole data, of other texts.
+        precision: the best precision of the hardware.
+        size: the amount of work.
     """
 
     task: Task
@@ -88,27 +103,27 @@ class Subject:
 
     @property
     def device(self) -> torch.device:
-        """Where the model is."""
+        """The device of the model."""
         return self.accelerator.device
 
     def length(self, place: int) -> int:
-        """Tokens of a text."""
+        """Return the number of tokens of a text."""
         return sum(len(encoding.input_ids) for encoding in self.encoded[place])
 
     @property
     def case(self) -> str:
-        """The texts in words."""
+        """Description of the texts."""
         work = self.work
         mean = work.tokens / work.examples
         return f"{self.task.name}, {work.examples} texts {self.source}, {mean:.1f} tokens each"
 
     @property
     def work(self) -> Work:
-        """What one forward pass over the random batches is."""
+        """The work of one forward pass over the random batches."""
         return self.work_of(self.mixed)
 
     def work_of(self, batches: Sequence[Sequence[int]]) -> Work:
-        """What one forward pass over batches is."""
+        """Return the work of one forward pass over batches."""
         lengths = [self.length(place) for batch in batches for place in batch]
         return Work(len(lengths), sum(lengths), operations(self.head.encoder, lengths))
 

@@ -1,4 +1,4 @@
-"""What the transformers examples do: Trainer over padded batches."""
+"""Training with transformers' Trainer over padded batches, as in its examples."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from finetune.training.optimizer import default_learning_rate
 from finetune.types import IGNORED, Encoding
 
 
-class Peer:
-    """The subject's model and texts as transformers' own classes have them.
+class TransformersTrainer:
+    """The subject's model and texts in classes of transformers.
 
-    ``model`` is the Hugging Face class that the subject's head has inside, with its own attention;
+    ``model`` is the Hugging Face class inside the subject's head, with its usual attention.
     ``rows`` are the same sequences.
     """
 
@@ -43,11 +43,13 @@ class Peer:
         self.rows = Dataset.from_list([_row(e) for (e, *_) in subject.encoded])
 
     def seconds(self, batches: Sequence[Sequence[int]], *, bf16: bool, padded: bool) -> float:
-        """How long Trainer takes for these batches, after a first step that does not count;
-        ``padded`` to ``LONGEST`` tokens, else to the longest of each batch."""
+        """Return the seconds that Trainer takes for these batches, without a first step.
+
+        Batches are padded to ``LONGEST`` tokens if ``padded``, else to their longest text.
+        """
         subject, clock = self.subject, Clock(self.subject.device)
         order = [place for batch in (batches[0], *batches) for place in batch]
-        with TemporaryDirectory() as folder, state_kept(), quiet():
+        with TemporaryDirectory() as folder, state_restored(), quiet():
             arguments = TrainingArguments(
                 folder,
                 per_device_train_batch_size=len(batches[0]),
@@ -60,7 +62,7 @@ class Peer:
                 use_cpu=subject.device.type == "cpu",
                 dataloader_pin_memory=subject.device.type == "cuda",
             )
-            arguments._n_gpu = min(1, arguments.n_gpu)  # else it would share the batch out
+            arguments._n_gpu = min(1, arguments.n_gpu)
             trainer = InOrder(
                 order,
                 model=self.model,
@@ -74,7 +76,7 @@ class Peer:
         return clock.end - clock.begin
 
     def _collator(self, padded: bool) -> Any:
-        """The examples' collators."""
+        """Return the data collator of the examples."""
         task = self.subject.task
         kind = DataCollatorForTokenClassification if task.reads_words else DataCollatorWithPadding
         length = min(LONGEST, task.record.max_length)
@@ -85,8 +87,8 @@ class Peer:
 class InOrder(Trainer):
     """Trainer that reads examples in a given order.
 
-    Its own sampler groups by length within a quarter of a small data set, and so poorly: the order
-    given is that of a large one.
+    Its sampler groups by length within a quarter of a small data set, and so poorly. The given
+    order is that of a large data set.
     """
 
     def __init__(self, order: Sequence[int], **settings: Any) -> None:
@@ -98,13 +100,13 @@ class InOrder(Trainer):
 
 
 class Clock(TrainerCallback):
-    """When the first step ended, and when the last one did."""
+    """The times at the end of the first and of the last step."""
 
     def __init__(self, device: torch.device) -> None:
         self.device, self.begin, self.end = device, 0.0, 0.0
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Look at the clock where it matters: waiting for the device takes time."""
+        """Read the clock only at these steps, as waiting for the device takes time."""
         if state.global_step == 1:
             self.begin = now(self.device)
         elif state.global_step == state.max_steps:
@@ -112,8 +114,8 @@ class Clock(TrainerCallback):
 
 
 @contextlib.contextmanager
-def state_kept() -> Iterator[None]:
-    """Give accelerate back the state of the process, which Trainer's arguments make anew."""
+def state_restored() -> Iterator[None]:
+    """Context that restores accelerate's process state, which Trainer's arguments replace."""
     kinds = (PartialState, AcceleratorState)
     before = [dict(kind._shared_state) for kind in kinds]
     try:
@@ -125,7 +127,7 @@ def state_kept() -> Iterator[None]:
 
 
 def _row(encoding: Encoding) -> dict[str, Any]:
-    """A sequence as a tokenizer gives it, with its label, or its words' at their first pieces."""
+    """Return a sequence with its label, or with the labels of words at their first subwords."""
     target = encoding.target or {}
     row: dict[str, Any] = {
         "input_ids": encoding.input_ids,
