@@ -58,7 +58,7 @@ def subject_of(model: str, size: Size) -> Iterator[Subject]:
 def applies(subject: Subject) -> bool:
     """Return whether the encoder takes positions and a mask for each pair of tokens."""
     family = subject.head.encoder.family
-    return family.packs == "interface" and family.positions is not None
+    return family.packing == "interface" and family.positions is not None
 
 
 def case_of(subject: Subject) -> Case:
@@ -101,7 +101,7 @@ class Markers:
     def __init__(self, subject: Subject) -> None:
         self.device, self.size = subject.device, subject.size
         encoder, name = subject.head.encoder, subject.task.record.config.model
-        self.first = encoder.pad_id + 1 if encoder.family.positions == "behind padding" else 0
+        self.first = encoder.pad_id + 1 if encoder.family.positions == "after padding" else 0
         self.model = load_weights(AutoModel, name, load_config(name)).to(self.device)
         classes = 2 * encoder.width, 1 + len(subject.task.record.labels)
         self.head = nn.Sequential(nn.Dropout(0.1), nn.Linear(*classes)).to(self.device)
