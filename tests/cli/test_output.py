@@ -1,0 +1,58 @@
+"""Tables stay plain, whole and parseable where the output is not a terminal."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from finetune.cli.output import cell, open_output, print_table
+from finetune.types import UserError
+
+COLUMNS = ("label", "gold", "share")
+ROWS = [("a long label " * 9, 1234, 0.5), ("[b]é ± 😀[/b]", 7, 1.0)]
+PROGRAM = """
+from tests.cli.test_output import COLUMNS, ROWS
+from finetune.cli.output import print_table
+print_table(COLUMNS, ROWS, "A title [of words]")
+"""
+
+
+def test_a_table_in_a_narrow_pipe(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("COLUMNS", "20")
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+    root = Path(__file__).parents[2]
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, cwd=root)
+    assert done.stderr == b"" and b"\x1b" not in done.stdout
+    title, header, first, second = done.stdout.decode("utf-8").splitlines()
+    assert title == "A title [of words]"
+    assert header.split() == ["label", "gold", "share"]
+    assert first.split("  ")[0].strip() == ("a long label " * 9).strip()
+    assert first.endswith("1,234  0.5000") and second.endswith("7  1.0000")
+    assert second.startswith("[b]é ± 😀[/b] ") and second == second.rstrip()
+
+
+def test_a_table_without_rows(capsys: pytest.CaptureFixture[str]):
+    print_table(COLUMNS, [])
+    assert capsys.readouterr().out.split() == ["label", "gold", "share"]
+
+
+def test_cells():
+    values = (0.12345, 1.0, 12345.0, 2.5, 12345, None, "x")
+    expected = ["0.1235", "1.0000", "12,345", "2.5000", "12,345", "", "x"]
+    assert [cell(value) for value in values] == expected
+
+
+def test_a_file_appears_when_it_is_complete(tmp_path: Path):
+    path = tmp_path / "out.jsonl"
+    with pytest.raises(RuntimeError), open_output(str(path)) as file:
+        file.write("half")
+        raise RuntimeError
+    assert list(tmp_path.iterdir()) == []
+    with open_output(str(path)) as file:
+        file.write("all")
+    assert path.read_text("utf-8") == "all"
+    with pytest.raises(UserError, match="its folder does not exist"), open_output(f"{path}/x/y"):
+        pass
