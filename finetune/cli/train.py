@@ -106,10 +106,11 @@ class Ner(TaskOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class Run(RunOptions):
-    """Train with the settings of a recipe; all options of its task may follow and override it."""
+    """Train with the settings of a recipe, which options of its task override."""
 
     recipe: Annotated[Positional[str], arg(metavar="RECIPE")]
-    """File, or name of a packaged recipe. `finetune recipes` lists them."""
+    """File, or name of a packaged recipe. `finetune recipes` lists them, and `finetune run RECIPE
+    --help` lists the options of its task with the values of the recipe."""
 
 
 TASKS = {"classify": Classify, "nli": Nli, "tag": Tag, "ner": Ner}
@@ -123,8 +124,11 @@ def expand_recipe(arguments: list[str]) -> tuple[list[str], dict[str, TaskOption
         as the defaults of that task.
     """
     name, rest = arguments[0], arguments[1:]
-    if name == "run" and not {"-h", "--help"} & {*rest}:
-        path = tyro.cli(Run, args=rest, prog="finetune run", return_unknown_args=True)[0].recipe
+    if name == "run" and rest not in (["-h"], ["--help"]):  # with a recipe: help of its task
+        run, _ = tyro.cli(
+            Run, args=rest, prog="finetune run", return_unknown_args=True, add_help=False
+        )
+        path = run.recipe
         name = load_recipe(path).task
         rest.remove(path)
         rest = [f"--recipe={path}", *rest]

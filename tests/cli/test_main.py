@@ -81,6 +81,13 @@ def test_options_override_recipes_and_recipes_defaults(form: str, calls: list[tu
     assert recipe_run.recipe.config() == TagConfig(steps=5, lr=1e-3, overlap=8)
 
 
+def test_help_of_a_recipe_has_its_values(recipe: Path):
+    outcome = run("run", recipe, "--help")
+    assert outcome.code == 0 and "usage: finetune tag" in outcome.out
+    assert "(default: 0.001)" in outcome.out
+    assert "usage: finetune run" in run("run", "--help").out
+
+
 def test_a_setting_that_only_the_recipe_makes_legal(calls: list[tuple], recipe: Path):
     recipe.write_text("task: tag\ncrf: true\n")
     assert run("run", recipe, "--crf-lr", "0.1").code == 0
