@@ -33,13 +33,13 @@ class Analyze:
     gold_file: Annotated[Positional[str | None], arg(metavar="[GOLD]")] = None
     """File of gold labels."""
     gold: str | None = None
-    """File of gold labels, as an option. Unset takes the last column but one of predictions in
-    columns, or the data of a run folder."""
+    """File of gold labels, as an option. Unset takes the gold in the predictions of a run, or the
+    last column but one of predictions in columns."""
     split: str = "test"
     """Split of the predictions in a run folder."""
     train: str | None = None
-    """Training data of the system, to tell seen from unseen names and words. Unset is the data of
-    a run folder."""
+    """Training data of the system, to tell seen from unseen names and words. Unset is the
+    vocabulary in a run folder."""
     columns: tuple[str, ...] = ()
     """Columns of the gold and training files if their names are not recognized, as `role=column`.
     """

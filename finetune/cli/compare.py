@@ -26,8 +26,8 @@ class Compare:
     second: Annotated[Positional[str], arg(metavar="B")]
     """The second system, in the same form."""
     gold: str | None = None
-    """File of gold labels. Unset takes the last column but one of predictions in columns, or the
-    data of a run folder."""
+    """File of gold labels. Unset takes the gold in the predictions of a run, or the last column but
+    one of predictions in columns."""
     metric: str | None = None
     """Metric of `finetune score` or `finetune analyze`, for one label, tag or type (`f1:NAME`,
     `span_f1_strict:PER`), or for one subgroup in a table of the analysis (`span_f1_length:3`).
@@ -35,8 +35,8 @@ class Compare:
     split: str = "test"
     """Split of the predictions in run folders."""
     train: str | None = None
-    """Training data of the systems, to tell seen from unseen names and words. Unset is the data of
-    a run folder."""
+    """Training data of the systems, to tell seen from unseen names and words. Unset is the
+    vocabulary in a run folder."""
     unit: Literal["example", "document"] = "example"
     """Unit to resample: sentences or texts, or whole documents if gold has documents."""
     resamples: int = 10_000
