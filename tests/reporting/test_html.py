@@ -1,4 +1,4 @@
-"""`finetune report` from end to end: what the page says, against other commands, and bears."""
+"""`finetune report` from end to end: its numbers against other commands, and odd input."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def sets_run(folder: Path) -> Path:
 
 
 def speech_run(folder: Path) -> Path:
-    """Tags that spell no spans."""
+    """Tags without spans."""
     rows = [{"tokens": ["she", "sings", "well"], "tags": ["PRON", "VERB", "ADV"]}] * 5
     answers = [
         {"id": n, "words": rows[n]["tokens"], "tags": ["PRON", "NOUN" if n else "VERB", "ADV"],
@@ -91,7 +91,7 @@ RUNS = {"tag": tag_run, "label": label_run, "number": numbers_run, "sets": sets_
 
 
 @pytest.mark.parametrize("kind", RUNS)
-def test_every_kind_of_answers(kind: str, tmp_path: Path):
+def test_every_kind_of_predictions(kind: str, tmp_path: Path):
     folder = RUNS[kind](tmp_path / "run")
     page = reported(folder)
     found = json.loads(run("analyze", folder, "--json").out)
@@ -112,7 +112,7 @@ def test_every_kind_of_answers(kind: str, tmp_path: Path):
 
 
 @pytest.mark.parametrize("kind", RUNS)
-def test_the_page_stands_alone_and_can_be_read_aloud(kind: str, tmp_path: Path):
+def test_the_page_is_self_contained_and_accessible(kind: str, tmp_path: Path):
     page = reported(RUNS[kind](tmp_path / "run"))
     for _, attributes in page.tags:
         for name in ("src", "href", "action"):
@@ -136,7 +136,7 @@ def test_the_interval_is_that_of_the_bootstrap(tmp_path: Path):
     assert f"{value:.4f} accuracy 95% interval {low:.4f} to {high:.4f}" in page.text
 
 
-def test_texts_of_all_kinds_are_text(tmp_path: Path):
+def test_texts_are_escaped(tmp_path: Path):
     attack = '"><img src=x onerror=alert(1)>'
     sentences = [*SENTENCES, (f"{attack} \ud800 \x00", "B-PER O O O O", "O O O O O", 0.4)]
     sentences[-1] = ("a b", "B-<i> O", "O O", 0.4)
@@ -153,7 +153,7 @@ def test_texts_of_all_kinds_are_text(tmp_path: Path):
     assert "<script>alert" not in raw and "\x00" not in raw
 
 
-def test_many_mistakes_are_bounded(tmp_path: Path):
+def test_many_errors_are_bounded(tmp_path: Path):
     rows = [(f"text {n} " + "long " * 400, "good", "bad", 0.6) for n in range(2000)]
     folder = label_run(tmp_path / "run", rows)
     page = reported(folder)
@@ -177,7 +177,7 @@ def test_long_sentences_words_and_sets_are_bounded(tmp_path: Path):
 
 
 def test_an_unfinished_seed_does_not_count(tmp_path: Path):
-    """It has answers on validation alone, and may be the first."""
+    """It has predictions on validation alone, and may be the first."""
     folder = tmp_path / "seeds"
     for number in (1, 2, 3):
         label_run(folder / f"seed-{number}")
@@ -196,7 +196,7 @@ def test_an_unfinished_seed_does_not_count(tmp_path: Path):
 
 
 def test_a_metric_that_cannot_be_counted(tmp_path: Path):
-    """F1 of the positive class where a test split has one class; a score of other answers."""
+    """F1 of the positive class where a test split has one class; other scores in metrics.json."""
     folder = label_run(tmp_path / "run", [(f"text {n}", "good", "good", 0.8) for n in range(5)])
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"metric": "f1"}))
@@ -210,7 +210,7 @@ def test_a_metric_that_cannot_be_counted(tmp_path: Path):
     assert "is 1.0000 over the labels of that split, but 0.5000" in reported(folder).text
 
 
-def test_curves_leave_out_what_is_no_number(tmp_path: Path):
+def test_curves_leave_out_undefined_values(tmp_path: Path):
     folder = tag_run(tmp_path / "run")
     with (folder / "log.jsonl").open("a") as file:
         file.write('{"step": 21, "loss": NaN, "gradient_norm": Infinity}\n')
@@ -218,7 +218,7 @@ def test_curves_leave_out_what_is_no_number(tmp_path: Path):
     assert "nan" not in reported(folder).text
 
 
-def test_points_are_of_the_whole_split(tmp_path: Path):
+def test_the_scatter_chart_samples_the_whole_split(tmp_path: Path):
     rows = [{"text": f"text {n}", "label": float(n)} for n in range(4000)]
     answers = [{"id": n, "label": float(n)} for n in range(4000)]
     page = reported(write_run(tmp_path / "run", "classify", {"train": rows, "test": rows}, answers))
@@ -226,7 +226,7 @@ def test_points_are_of_the_whole_split(tmp_path: Path):
     assert "gold 4e+03" in page.text
 
 
-def test_the_folder_of_a_model_is_no_run(tmp_path: Path):
+def test_a_model_folder_is_not_a_run(tmp_path: Path):
     folder = label_run(tmp_path / "run")
     (folder / "best").mkdir()
     (folder / "best" / "config.json").write_text('{"architectures": ["X"]}')
@@ -235,7 +235,7 @@ def test_the_folder_of_a_model_is_no_run(tmp_path: Path):
     refused(run("report", folder), "no config.json of a run")
 
 
-def test_what_is_missing_is_said(tmp_path: Path):
+def test_missing_files_are_reported(tmp_path: Path):
     folder = tag_run(tmp_path / "run")
     with (folder / "log.jsonl").open("a") as file:
         file.write('{"step": 21, "lo')
@@ -259,7 +259,7 @@ def test_what_is_missing_is_said(tmp_path: Path):
     assert "has not reached its first evaluation" in page.text and "No score" in page.text
 
 
-def test_without_gold_on_test_validation_is_looked_at(tmp_path: Path):
+def test_validation_is_analyzed_if_test_has_no_gold(tmp_path: Path):
     folder = label_run(tmp_path / "run")
     shutil.copy(folder / "predictions.test.jsonl", folder / "predictions.validation.jsonl")
     path = folder / "predictions.test.jsonl"
@@ -271,7 +271,7 @@ def test_without_gold_on_test_validation_is_looked_at(tmp_path: Path):
     assert "no row has a label" not in asked.text
 
 
-def test_what_is_refused(tmp_path: Path):
+def test_wrong_arguments_are_refused(tmp_path: Path):
     refused(run("report"), "finetune report RUN")
     refused(run("report", tmp_path), f"{tmp_path}: the folder has no config.json of a run")
     refused(run("report", tmp_path / "none"), "the folder does not exist")
@@ -379,9 +379,9 @@ def test_a_report_that_fails_leaves_the_run_finished(
     assert len(said) == 1 and f"finetune report {tmp_path / 'run'}" in said[0]
 
 
-def test_doubts_in_gold_need_a_model_to_believe(tmp_path: Path):
-    """Eight of ten right at 0.8: calibrated, and what contradicts gold is offered, in no stronger
-    words. The same answers at 0.99: nothing about gold but why there is nothing."""
+def test_label_errors_need_an_accurate_or_calibrated_model(tmp_path: Path):
+    """Eight of ten right at 0.8 are calibrated: contradictions are possible label errors. The same
+    predictions at 0.99 are not: the page says why it lists none."""
     rows = [(f"text {n}", gold, gold if n > 1 else "bad", 0.8)
             for n, gold in enumerate(["good", "good", *["good", "bad"] * 4])]  # fmt: skip
     page = reported(label_run(tmp_path / "calm", rows))

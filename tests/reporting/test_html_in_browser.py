@@ -51,7 +51,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture
 def opened(browser: Any, pages: dict[str, Path]) -> Iterator[Any]:
-    """Opens a page; what it says on the console or asks of a network is a failure."""
+    """Open a page; console messages and network requests are failures."""
     contexts, troubles = [], []
 
     def open_page(name: str, **options: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The model card against the hub's own reader, its example run as written, and what is uploaded."""
+"""The model card against the hub's own reader, its example run as written, and uploads."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_the_example_runs(kind: str, place: Path, capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_nothing_of_this_machine_is_in_it(kind: str, place: Path):
+def test_no_local_paths(kind: str, place: Path):
     text = card_of(place / kind)
     assert str(place) not in text and "/tmp" not in text
     assert "wrong" not in text, "nothing is asserted about gold"
@@ -110,7 +110,7 @@ def test_names_of_the_hub(place: Path):
 
 
 class Hub:
-    """Stands for the hub's client and remembers what it was asked."""
+    """A hub client that records its calls."""
 
     def __init__(self) -> None:
         self.uploaded: dict[str, str | int] = {}
@@ -177,7 +177,7 @@ def test_push_later(hub: Hub, place: Path):
     assert run("push", place / "ner").code == 2
 
 
-def test_settings_that_are_public(place: Path):
+def test_published_settings_have_no_paths(place: Path):
     from finetune.reporting.hub_upload import _without_paths
 
     kept = {"model": "owner/name", "data": "nyu-mll/glue:mnli", "init_from": None, "out": "x"}
@@ -217,6 +217,6 @@ def test_a_push_that_fails_keeps_the_model(hub: Hub, place: Path, tmp_path: Path
     assert run(*again).code == 0 and hub.uploaded
 
 
-def test_push_refuses_what_is_no_model(hub: Hub, tmp_path: Path):
+def test_push_refuses_other_folders(hub: Hub, tmp_path: Path):
     outcome = run("push", tmp_path, "ana/names")
     assert outcome.code == 2 and "no model saved by finetune" in outcome.err and not hub.created

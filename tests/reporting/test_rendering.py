@@ -30,7 +30,7 @@ SPANS = st.lists(
 
 
 def macro(name: str, *values: Any, **more: Any) -> str:
-    """Markup that a macro of the page makes of values."""
+    """Return the markup of a macro of the page."""
     return str(getattr(environment().get_template("macros.html").module, name)(*values, **more))
 
 
@@ -75,7 +75,7 @@ def test_fragments_nest_and_cover_each_span_once(spans: list[Span]):
 
 
 @given(SPANS, st.integers(0, 3), st.integers(5, 8))
-def test_marked_words_are_all_there(spans: list[Span], first: int, last: int):
+def test_highlighting_keeps_all_words(spans: list[Span], first: int, last: int):
     words = tuple(f"w{n}<" for n in range(8))
     parts = highlight(TokenExample(0, words), dict.fromkeys(spans, "right"), first, last)
     made = macro("highlighted", parts)
@@ -103,13 +103,13 @@ def test_lines_of_one_point_and_of_one_value():
         assert "nan" not in drawn and "a &amp; b" in drawn and "<y>" not in drawn
 
 
-def test_numbers_to_read():
+def test_format_value():
     values = (0.5, 2.0, 1234, 1.0, None, "x", math.nan, math.inf)
     assert [format_value(value) for value in values] == [
         "0.5000", "2", "1,234", "1.0000", "", "x", "nan", "inf"]  # fmt: skip
 
 
-def test_a_confusion_matrix_says_rows_and_columns():
+def test_tooltips_of_a_confusion_matrix():
     rows = [{"gold": "<a>", "predicted": {"<a>": 3, "b": 1}},
             {"gold": "b", "predicted": {"<a>": 0, "b": 0}}]  # fmt: skip
     made = macro("confusion_matrix", rows)
