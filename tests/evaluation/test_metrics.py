@@ -1,7 +1,12 @@
+"""Metrics against scikit-learn, scipy, seqeval and numbers by hand."""
+
 import json
 import math
+import random
+import time
 from collections import Counter
-from itertools import chain
+from itertools import accumulate, chain
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,18 +17,25 @@ from seqeval.metrics import f1_score, precision_score, recall_score
 from seqeval.scheme import BILOU, IOB2, IOBES
 from sklearn import metrics as sklearn_metrics
 from sklearn.preprocessing import MultiLabelBinarizer
+from transformers import EvalPrediction
 
-from finetune.data.tag_schemes import tag_names
+from finetune.config.tasks import NliConfig
+from finetune.data.tag_schemes import spans_to_tags, tag_names
 from finetune.evaluation.error_analysis import confusion_tables
+from finetune.evaluation.hf_trainer import compute_metrics
 from finetune.evaluation.metrics import (
     class_scores,
     classification_scores,
     multilabel_scores,
+    positive_label,
     regression_scores,
     span_scores,
     tagging_scores,
 )
-from finetune.types import Span
+from finetune.tasks.text_classification import NliTask, TextClassificationTask, TextRecord
+from finetune.types import LabelSet, Span, TextExample, TextPrediction
+from tests.command import run
+from tests.small_data import write_jsonl
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*seems not to be NE tag"),
@@ -287,3 +299,217 @@ def test_missing_words_are_named():
         tagging_scores([["O"], ["O"] * 3], [["O"], ["O"] * 2], "BIO")
     with pytest.raises(ValueError, match="'NN' is not in the scheme BIO"):
         tagging_scores([["NN"]], [["O"]], "BIO")
+
+
+# Spans that may nest: a naive count, seqeval on flat data, and numbers by hand
+
+TYPES = ["X", "Y", "art-film"]
+BY_DEPTH = {"span_f1_outermost", "span_f1_inner", "inner_gold", "inner_predicted", "inner_found"}
+
+nested_span = st.tuples(st.integers(0, 4), st.integers(1, 4), st.sampled_from(TYPES)).map(
+    lambda drawn: Span(drawn[0], drawn[0] + drawn[1], drawn[2])
+)
+sides = st.lists(nested_span, max_size=6)
+sentences = st.lists(st.tuples(sides, sides), max_size=4)
+
+
+def naive_f1(gold, predicted):
+    right = [item for item in predicted if item in gold]
+    if not right:
+        return 0.0
+    precision, recall = len(right) / len(predicted), len(right) / len(gold)
+    return 2 * precision * recall / (precision + recall)
+
+
+def is_inner(item, side):
+    """Whether another span of the same sentence and side, a wider one, holds this one."""
+    sentence, (start, end, _) = item
+    return any(
+        number == sentence
+        and other.start <= start
+        and end <= other.end
+        and other.end - other.start > end - start
+        for number, other in side
+    )
+
+
+def naive(pairs):
+    gold = {(i, item) for i, (right, _) in enumerate(pairs) for item in right}
+    predicted = {(i, item) for i, (_, answer) in enumerate(pairs) for item in answer}
+    scores = {
+        "span_precision_strict": len(gold & predicted) / len(predicted) if predicted else 0.0,
+        "span_recall_strict": len(gold & predicted) / len(gold) if gold else 0.0,
+        "span_f1_strict": naive_f1(gold, predicted),
+    }
+    inner_gold = {item for item in gold if is_inner(item, gold)}
+    inner_predicted = {item for item in predicted if is_inner(item, predicted)}
+    if inner_gold:
+        for name, of_gold, of_predicted in (
+            ("outermost", gold - inner_gold, predicted - inner_predicted),
+            ("inner", inner_gold, inner_predicted),
+        ):
+            precision = len(of_predicted & gold) / max(1, len(of_predicted))
+            recall = len(of_gold & predicted) / max(1, len(of_gold))
+            total = precision + recall
+            scores[f"span_f1_{name}"] = 2 * precision * recall / total if total else 0.0
+        scores["inner_gold"] = len(inner_gold)
+        scores["inner_predicted"] = len(inner_predicted)
+        scores["inner_found"] = len(inner_gold & predicted)
+    for name in sorted({item.label for _, item in gold | predicted}):
+        sides = [{item for item in side if item[1].label == name} for side in (gold, predicted)]
+        scores[f"span_f1_strict:{name}"] = naive_f1(*sides)
+    return scores
+
+
+@settings(max_examples=300, deadline=None)
+@given(sentences)
+def test_against_a_naive_count(pairs):
+    gold, predicted = [right for right, _ in pairs], [answer for _, answer in pairs]
+    scores = span_scores(gold, predicted)
+    assert scores == pytest.approx(naive(pairs))
+    assert list(scores) == list(naive(pairs))
+    assert all(type(value) is float for value in scores.values())
+    assert json.loads(json.dumps(scores, allow_nan=False)) == scores
+
+
+@st.composite
+def flat_spans(draw, num_words=8):
+    """Spans side by side, with gaps."""
+    cuts = sorted(draw(st.sets(st.integers(0, num_words), max_size=num_words)))
+    return [
+        Span(start, end, draw(st.sampled_from(TYPES)))
+        for start, end in zip(cuts, cuts[1:], strict=False)
+        if draw(st.booleans())
+    ]
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.tuples(flat_spans(), flat_spans()), min_size=1, max_size=5))
+def test_flat_spans_score_as_in_strict_seqeval(pairs):
+    gold, predicted = [right for right, _ in pairs], [answer for _, answer in pairs]
+    scores = span_scores(gold, predicted)
+    tags = [[spans_to_tags(spans, 8, "BIO") for spans in side] for side in (gold, predicted)]
+    strict = {"mode": "strict", "scheme": IOB2, "zero_division": 0}
+    assert scores["span_f1_strict"] == pytest.approx(f1_score(*tags, **strict))
+    assert scores["span_precision_strict"] == pytest.approx(precision_score(*tags, **strict))
+    assert scores["span_recall_strict"] == pytest.approx(recall_score(*tags, **strict))
+    assert not BY_DEPTH & set(scores)
+    types = sorted({span.label for side in (gold, predicted) for spans in side for span in spans})
+    by_type = {name: value for name, value in scores.items() if ":" in name}
+    assert list(by_type) == [f"span_f1_strict:{name}" for name in types]
+    if types:
+        each = f1_score(*tags, average=None, **strict)
+        assert list(by_type.values()) == pytest.approx(list(each))
+
+
+def test_depth_by_hand():
+    """ORG(0-5) holds LOC(2-3) and, inside the same words twice labelled, two of 3-5."""
+    gold = [[Span(0, 5, "ORG"), Span(2, 3, "LOC"), Span(3, 5, "PER"), Span(3, 5, "LOC")], []]
+    predicted = [[Span(2, 3, "LOC"), Span(3, 5, "PER"), Span(3, 4, "PER")], [Span(0, 1, "LOC")]]
+    scores = span_scores(gold, predicted)
+    assert scores["span_f1_strict"] == pytest.approx(2 * 2 / (4 + 4))
+    assert (scores["inner_gold"], scores["inner_predicted"], scores["inner_found"]) == (3, 1, 2)
+    assert scores["span_f1_inner"] == 0.0  # the one predicted inner span, 3-4, is not gold
+    assert scores["span_f1_outermost"] == 0.0  # 0-5 was not found
+    better = span_scores(gold, [[*predicted[0], Span(0, 5, "ORG")], []])
+    assert better["inner_predicted"] == 3
+    assert better["span_f1_inner"] == pytest.approx(2 / 3)
+    assert better["span_f1_outermost"] == 1.0
+
+
+def test_nothing_scores_zero_and_sides_must_agree():
+    assert span_scores([], []) == span_scores([[]], [[]]) == {
+        "span_precision_strict": 0.0, "span_recall_strict": 0.0, "span_f1_strict": 0.0}  # fmt: skip
+    flat = span_scores([[Span(0, 1, "X")]], [[Span(0, 2, "X"), Span(0, 1, "Y")]])
+    assert flat["span_f1_strict"] == 0.0 and not BY_DEPTH & set(flat)
+    with pytest.raises(ValueError, match="2 gold and 1 predicted sentences"):
+        span_scores([[], []], [[]])
+
+
+def test_a_hundred_thousand_spans_take_seconds():
+    starts = list(accumulate([3] * 50))
+    one = [Span(s, s + width, "X") for s in starts for width in (1, 2)]
+    gold = [one] * 1000
+    begin = time.process_time()
+    assert span_scores(gold, gold)["span_f1_inner"] == 1.0
+    assert time.process_time() - begin < 10
+
+
+# The positive class of two labels, the same wherever F1 is reported
+
+GLUE = {  # positive class first, by the names of the hub
+    "cola": ("acceptable", "unacceptable"),
+    "sst2": ("positive", "negative"),
+    "mrpc": ("equivalent", "not_equivalent"),
+    "qqp": ("duplicate", "not_duplicate"),
+    "qnli, rte, wnli": ("entailment", "not_entailment"),
+}
+
+
+@pytest.mark.parametrize("positive, negative", [
+    *GLUE.values(),
+    ("hate", "non-hate"), ("irony", "non_irony"), ("Toxic", "not toxic"), ("event", "no-event"),
+    ("offensive", "NotOffensive"), ("known", "UNKNOWN"), ("relevant", "non relevant"),
+    ("yes", "no"), ("Yes", "NO"), ("true", "false"), ("pos", "neg"), ("1", "0"), ("1", "-1"),
+    ("+", "-"),
+    # no such pair: the last in order, of numbers the larger
+    ("entailment", "contradiction"), ("spam", "ham"), ("LABEL_1", "LABEL_0"), ("10", "9"),
+    ("2", "1"), ("no", "maybe"),
+])  # fmt: skip
+def test_pairs(positive: str, negative: str):
+    assert positive_label([positive, negative]) == positive_label((negative, positive)) == positive
+
+
+@pytest.mark.parametrize("labels", [["a"], ["a", "a"], ["a", "b", "c"]])
+def test_other_numbers_of_labels(labels: list[str]):
+    with pytest.raises(ValueError, match="one of two labels"):
+        positive_label(labels)
+
+
+def in_training(task: type[TextClassificationTask], gold: list[str], answers: list[str]) -> float:
+    """As at every evaluation; the score that selects models under --metric f1."""
+    labels = LabelSet(task.order(set(gold)))
+    record = TextRecord(config=NliConfig(), labels=labels, max_length=8, problem="single")
+    rows = [TextExample(i, "x", None, label, "") for i, label in enumerate(gold)]
+    predicted = [TextPrediction(i, label) for i, label in enumerate(answers)]
+    return task(record, tokenizer=None).score(rows, predicted)["f1"]
+
+
+def in_the_trainer(labels: list[str], gold: list[str], answers: list[str]) -> float:
+    sides = [np.array([labels.index(name) for name in side]) for side in (answers, gold)]
+    return compute_metrics(labels)(EvalPrediction(*sides))["f1"]
+
+
+@pytest.mark.parametrize("positive, negative", GLUE.values(), ids=GLUE)
+def test_f1_of_glue_is_scikit_learns_in_every_command(
+    positive: str, negative: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    rng = random.Random(3)
+    gold = [rng.choice([positive, positive, negative]) for _ in range(60)]
+    answers = [label if rng.random() < 0.7 else negative for label in gold]
+    expected = pytest.approx(sklearn_metrics.f1_score(gold, answers, pos_label=positive))
+    assert sklearn_metrics.f1_score(gold, answers, pos_label=negative) != expected
+    for task in (TextClassificationTask, NliTask):
+        assert in_training(task, gold, answers) == expected
+    for labels in ([positive, negative], [negative, positive]):
+        assert in_the_trainer(labels, gold, answers) == expected
+    write_jsonl(tmp_path / "gold.jsonl", [{"text": "x", "label": label} for label in gold])
+    write_jsonl(tmp_path / "answers.jsonl", [{"label": label} for label in answers])
+    assert json.loads(run("score", "answers.jsonl", "gold.jsonl").out)["f1"] == expected
+    found = json.loads(run("analyze", "answers.jsonl", "gold.jsonl", "--json").out)
+    assert found["scores"]["f1"] == expected
+    compared = run("compare", "answers.jsonl", "answers.jsonl", "--gold", "gold.jsonl", "--metric",
+                   "f1", "--resamples", "20", "--json")  # fmt: skip
+    assert json.loads(compared.out)["a"]["value"] == expected
+
+
+def test_order_of_nli_labels_does_not_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    gold, answers = ["entailment", "contradiction"] * 4, ["entailment"] * 5 + ["contradiction"] * 3
+    write_jsonl(tmp_path / "gold.jsonl", [{"text": "x", "label": label} for label in gold])
+    write_jsonl(tmp_path / "answers.jsonl", [{"label": label} for label in answers])
+    assert NliTask.order(set(gold)) == ["entailment", "contradiction"]
+    scored = json.loads(run("score", "answers.jsonl", "gold.jsonl").out)["f1"]
+    assert in_training(NliTask, gold, answers) == scored
+    assert scored == pytest.approx(sklearn_metrics.f1_score(gold, answers, pos_label="entailment"))

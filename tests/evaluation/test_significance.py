@@ -1,261 +1,23 @@
-"""Resampled scores against scores of resamples, and tests against scipy and against the truth."""
+"""Significance tests against scipy and against the truth."""
 
 from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Sequence
-from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scipy import stats
 
 from finetune.evaluation import significance
-from finetune.evaluation.alignment import AlignedPredictions, with_probabilities
-from finetune.evaluation.calibration import error_of_bins
-from finetune.evaluation.error_analysis import analyze_predictions
-from finetune.evaluation.metrics import METRICS, class_scores, f1, mean, positive_label
+from finetune.evaluation.metrics import f1, mean
 from finetune.evaluation.resampling import (
     Sums,
-    comparable,
-    count_metric,
-    default_metric,
-    subgroup_counters,
 )
 from finetune.evaluation.significance import Comparison, compare
-from finetune.evaluation.subgroups import TrainingVocabulary
-from finetune.types import Example, Span, TextExample, TokenExample
 
-quick = settings(max_examples=40, deadline=None)
 GENERATOR = "rng" if "rng" in inspect.signature(stats.bootstrap).parameters else "random_state"
 """What scipy calls its source of random numbers; before 1.15 the second."""
-NAMES = ["a", "b", "c"]
-TAGS = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
-BIOES = ["O", "B-PER", "I-PER", "E-PER", "S-PER", "S-LOC"]
-SPANS = [Span(start, end, label) for start in range(3) for end in range(start + 1, 4)
-         for label in ("X", "Y")]  # fmt: skip
-
-
-def answered(
-    form: str, *schemes: str | None
-) -> st.SearchStrategy[tuple[AlignedPredictions, AlignedPredictions]]:
-    """Two runs on the same gold."""
-    one = {
-        "label": st.sampled_from(NAMES),
-        "two": st.sampled_from(NAMES[:2]),
-        "labels": st.sets(st.sampled_from(NAMES)).map(lambda names: tuple(sorted(names))),
-        "number": st.integers(-4, 4).map(float) | st.floats(-5, 5).map(lambda x: round(x, 2)),
-        "spans": st.sets(st.sampled_from(SPANS), max_size=5).map(tuple),
-    }
-    if form == "tags":
-        alphabets = [NAMES if s is None else BIOES if s == "BIOES" else TAGS for s in schemes]
-        rows = st.integers(1, 6).flatmap(lambda n: st.tuples(*(
-            st.lists(st.sampled_from(alphabet), min_size=n, max_size=n)
-            for alphabet in (alphabets[0], alphabets[1], alphabets[1]))))  # fmt: skip
-    else:
-        rows = st.tuples(*[one[form]] * 3)
-    return st.lists(rows, min_size=1, max_size=12).map(lambda rows: tuple(
-        asked(AlignedPredictions("label" if form == "two" else form, [row[0] for row in rows],
-                      [row[side] for row in rows], schemes or (None, None))) for side in (1, 2)
-    ))  # fmt: skip
-
-
-def asked(run: AlignedPredictions) -> AlignedPredictions:
-    """With the examples that were asked, and lines of predictions with probabilities."""
-    examples: list[Example] = []
-    lines = []
-    for number, (gold, answer) in enumerate(zip(run.gold, run.predicted, strict=True)):
-        sure = [(7 * number + 3 * place + len(str(answer))) % 20 / 20 for place in range(8)]
-        if run.kind in ("tags", "spans"):
-            words = [WORDS[(number * place) % 5] for place in range(3, 3 + len(gold))]
-            words = words if run.kind == "tags" else WORDS[number % 3 : number % 3 + 3]
-            examples.append(TokenExample(number, tuple(words), where=""))
-        else:
-            examples.append(TextExample(number, "a " * (4 * number + 1), where=""))
-        if run.kind == "spans":
-            spans = [s._asdict() | {"score": sure[i]} for i, s in enumerate(answer)]
-            lines.append({"words": words, "spans": spans})
-        elif run.kind == "tags":
-            lines.append({"scores": sure[: len(answer)]})
-        else:
-            scores = dict(zip(NAMES, sure, strict=False))
-            lines.append({"label": answer} | ({} if run.kind == "number" else {"scores": scores}))
-    return run._replace(examples=examples, rows=lines)
-
-
-WORDS = ["Ana", "saw", "the", "Oslo", "tram"]
-TRAIN = TrainingVocabulary.of([
-    TokenExample(0, ("Ana", "the", "Oslo"), (Span(0, 1, "PER"), Span(2, 3, "X")), tuple("aba")),
-    TokenExample(1, ("Ana", "saw"), (Span(0, 2, "Y"),), tuple("bb")),
-])  # fmt: skip
-
-
-FORMS = {
-    "label": answered("label"),
-    "two": answered("two"),
-    "labels": answered("labels"),
-    "number": answered("number"),
-    "plain": answered("tags", None, None),
-    "tags": answered("tags", "BIO", "BIO"),
-    "other scheme": answered("tags", "BIO", "BIOES"),
-    "spans": answered("spans"),
-}
-
-
-def chosen(run: AlignedPredictions, which: Sequence[int]) -> AlignedPredictions:
-    sides = ([side[i] for i in which] for side in (run.gold, run.predicted, run.examples, run.rows))
-    return run._replace(**dict(zip(("gold", "predicted", "examples", "rows"), sides, strict=True)))
-
-
-def scores_of(run: AlignedPredictions, names: Sequence[str]) -> dict[str, float]:
-    """All scores of `finetune score` and `finetune analyze`, and those of single names, of which
-    ``names`` occur in some run."""
-    found = analyze_predictions(run, TRAIN)
-    scores = dict(found.scores)
-    if run.kind == "label":
-        by_name = class_scores("label", run.gold, run.predicted)
-        if len(names) == 2:
-            scores["f1"] = by_name.get(positive_label(names), {"f1": 0.0})["f1"]
-        scores |= {f"f1:{name}": by_name.get(name, {"f1": 0.0})["f1"] for name in NAMES}
-    elif run.kind == "spans":
-        by_name = class_scores("spans", run.gold, run.predicted)
-        none = {"f1": 0.0, "recall": 0.0}
-        for name in ("X", "Y"):
-            scores[f"span_f1_strict:{name}"] = by_name.get(name, none)["f1"]
-            scores[f"span_recall_strict:{name}"] = by_name.get(name, none)["recall"]
-    for row in found.tables.get("counted", ())[1:]:
-        scores |= {
-            f"span_{rate}_{row['counted']}": row[rate] for rate in ("precision", "recall", "f1")
-        }
-    for table, score in product(GROUPED, ("accuracy", "f1")):
-        for row in found.tables.get(table, ()):
-            if score in row:
-                named = f"{'span_' * (score == 'f1')}{score}_{table}:{row[table]}"
-                scores[named.replace(" ", "_")] = row[score]
-    return scores | ({"ece": error_of_bins(found.bins)} if found.bins else {})
-
-
-GROUPED = (
-    "length", "depth", "sentence length", "first word", "place", "in training", "text length",
-)  # fmt: skip
-
-
-def metrics_of(runs: Sequence[AlignedPredictions]) -> dict[str, list]:
-    """Every metric that fits, counted."""
-    names = names_of(runs)
-    wanted = [*METRICS[comparable(runs)[0].kind], *subgroup_counters(runs, TRAIN)]
-    wanted += [name for run in runs for name in scores_of(run, names)]
-    counted = {}
-    for name in dict.fromkeys(wanted):
-        try:
-            counted[name] = count_metric(name, runs, TRAIN)
-        except ValueError:  # a label, a group or inner spans that do not occur, or a mere count
-            continue
-    assert default_metric(runs[0]) in counted
-    assert ("ece" in counted) == (runs[0].kind != "number" and all(map(with_probabilities, runs)))
-    return counted
-
-
-def names_of(runs: Sequence[AlignedPredictions]) -> list[str]:
-    if runs[0].kind != "label":
-        return []
-    return sorted({name for run in runs for name in (*run.gold, *run.predicted)})
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_values_are_the_scores_of_the_resample(form: str):
-    @quick
-    @given(FORMS[form], st.integers(0, 2**32))
-    def check(runs: tuple[AlignedPredictions, AlignedPredictions], seed: int) -> None:
-        size = len(runs[0].gold)
-        drawn = np.random.default_rng(seed).integers(0, size, size=(2, size))
-        drawn = np.vstack([np.arange(size), drawn])
-        weights = np.stack([np.bincount(row, minlength=size) for row in drawn]).astype(float)
-        names, compared = names_of(runs), set()
-        scores = [[scores_of(chosen(run, row), names) for row in drawn] for run in runs]
-        for name, counted in metrics_of(runs).items():
-            for its, of_run in zip(counted, scores, strict=True):
-                for of_row, value in zip(of_run, its.values(weights), strict=True):
-                    if name in of_row:  # what does not occur in a resample is not told of it
-                        compared.add(name)
-                        assert value == pytest.approx(of_row[name], abs=1e-9), name
-        whole = {name for of_run in scores for name in of_run[0]}
-        assert whole - compared <= COUNTS
-        assert default_metric(runs[0]) in compared
-
-    check()
-
-
-COUNTS = {"inner_gold", "inner_predicted", "inner_found", "unseen_words", "unseen_word_accuracy",
-          "ece", "f1:a", "f1:b", "f1:c", "f1", *(f"span_{rate}_strict:{name}"
-          for rate in ("f1", "recall") for name in "XY")}  # fmt: skip
-"""What is no metric, or none where a name, a group or a probability does not occur."""
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_swapped_answers_score_as_they_would_in_a_file(form: str):
-    @quick
-    @given(FORMS[form], st.integers(0, 2**32))
-    def check(runs: tuple[AlignedPredictions, AlignedPredictions], seed: int) -> None:
-        size = len(runs[0].gold)
-        swaps = np.random.default_rng(seed).integers(0, 2, size=size)
-        ours = [[getattr(runs[swap], side)[i] for i, swap in enumerate(swaps)]
-                for side in ("predicted", "rows")]  # fmt: skip
-        scores = scores_of(runs[0]._replace(predicted=ours[0], rows=ours[1]), names_of(runs))
-        weights = np.concatenate([1 - swaps, swaps])[None].astype(float)
-        for name, (first, second) in metrics_of(runs).items():
-            value = first.concatenate(second).values(weights)[0]
-            assert value == pytest.approx(scores.get(name, value), abs=1e-9), name
-
-    check()
-
-
-@quick
-@given(FORMS["number"], st.data())
-def test_documents(runs: tuple[AlignedPredictions, AlignedPredictions], data: st.DataObject):
-    size = len(runs[0].gold)
-    drawn = data.draw(st.lists(st.integers(0, 3), min_size=size, max_size=size))
-    unit = np.unique(drawn, return_inverse=True)[1]
-    weights = np.array([[2.0, 0, 1, 3]])[:, : unit.max() + 1]
-    for first, second in metrics_of(runs).values():
-        pair = first.by_unit(unit).concatenate(second.by_unit(unit))
-        assert first.by_unit(unit).num_units == unit.max() + 1
-        both = np.hstack([weights[:, unit], 1 + weights[:, unit]])
-        expected = first.concatenate(second).values(both)
-        assert pair.values(np.hstack([weights, 1 + weights])) == pytest.approx(expected, abs=1e-9)
-
-
-def test_far_off_numbers_keep_their_correlation():
-    gold, noise = np.arange(50.0), np.sin(np.arange(50))
-    near, far = (
-        AlignedPredictions("number", gold, offset + 1e-3 * (gold + noise)) for offset in (0, 100)
-    )
-    expected = stats.pearsonr(gold, gold + noise).statistic
-    for run in count_metric("pearson", [near, far]):
-        assert run.values(np.ones((1, 50)))[0] == pytest.approx(expected, abs=1e-6)
-    constant = AlignedPredictions("number", gold, [100.1] * 50)
-    assert count_metric("pearson", [near, constant])[1].values(np.ones((1, 50)))[0] == 0.0
-
-
-def test_numbers_that_are_none():
-    with pytest.raises(ValueError, match="only finite numbers"):
-        count_metric("mse", [AlignedPredictions("number", [1.0], [math.nan])])
-
-
-@pytest.mark.parametrize(("metric", "said"), [
-    ("acuracy", "Perhaps you meant 'accuracy'"),
-    ("span_f1_conll", "choose accuracy, macro_f1, weighted_f1"),
-    ("f1:d", "f1:a, f1:b, f1:c"),
-    ("accuracy:a", "does not fit"),
-    ("f1", "does not fit"),
-])  # fmt: skip
-def test_metrics_that_do_not_fit(metric: str, said: str):
-    with pytest.raises(ValueError, match=said):
-        count_metric(metric, [AlignedPredictions("label", NAMES, NAMES)])
-
 
 # --- against scipy ---------------------------------------------------------------------------
 
@@ -461,19 +223,6 @@ def test_false_positives_over_seeds(runs: tuple[int, int], spread: float):
     assert 0.015 <= bootstrap <= 0.075
     if spread == 0.0:
         assert abs(randomization - 0.05) <= 3 * math.sqrt(0.05 * 0.95 / 1000)
-
-
-@quick
-@given(FORMS["label"])
-def test_the_estimate_of_one_system_is_that_of_a_comparison(
-    pair: tuple[AlignedPredictions, AlignedPredictions],
-):
-    counts = count_metric("accuracy", pair)
-    for runs in (counts[:1], counts):
-        found = compare(runs, counts[1:], num_resamples=50, seed=3)
-        if len(runs) == 1:  # with several, a comparison pools the variance of both sides
-            assert significance.estimate(runs, num_resamples=50, seed=3) == found.first
-        assert significance.estimate(runs, num_resamples=50, seed=3).value == found.first.value
 
 
 def test_nothing_has_no_estimate():
