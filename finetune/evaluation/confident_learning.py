@@ -1,8 +1,10 @@
-"""Labels that a model contradicts with more confidence than is usual for its answer: where it is
-good and did not learn from them, they are probably wrong.
+"""Confident learning: labels that are probably wrong, from the probabilities of a model.
 
-Confident learning: Northcutt, Jiang & Chuang 2021, "Confident Learning: Estimating Uncertainty in
-Dataset Labels".
+Northcutt, Jiang & Chuang 2021, "Confident Learning: Estimating Uncertainty in Dataset Labels". The
+model must not have been trained on the labels, and must be good: a poor or overconfident model
+contradicts correct labels too.
+
+Shapes: N examples, C classes.
 """
 
 from __future__ import annotations
@@ -12,82 +14,85 @@ import numpy as np
 from finetune.types import UserError
 
 CREDIBLE_ACCURACY, CREDIBLE_ERROR = 0.9, 0.05
-"""What a model says against gold is worth a look where its accuracy is at least the one, or its
-expected calibration error at most the other. Short of both its own mistakes are among its surest
-answers: of 56 labels contradicted at accuracy 0.68 and error 0.24 all that were read were right."""
+"""A model may question gold labels if its accuracy is at least the first, or its expected
+calibration error at most the second: otherwise many of its most confident predictions are wrong."""
 
 
-def why_not_credible(accuracy: float, error: float) -> str:
-    """Why what a model of this accuracy and expected calibration error says against gold is not
-    worth a look; empty where it is."""
+def credibility_warning(accuracy: float, error: float) -> str:
+    """Return why a model must not question gold labels; empty if it may.
+
+    Args:
+        accuracy: The accuracy of the model.
+        error: The expected calibration error of the model.
+    """
     if accuracy >= CREDIBLE_ACCURACY or error <= CREDIBLE_ERROR:
         return ""
     return (
-        f"Doubts in gold are not listed: that takes an accuracy of {CREDIBLE_ACCURACY:g} or an "
-        f"expected calibration error of at most {CREDIBLE_ERROR:g}, and these answers have "
+        f"Doubtful gold labels are not listed: that takes an accuracy of {CREDIBLE_ACCURACY:g} or "
+        f"an expected calibration error of at most {CREDIBLE_ERROR:g}, and these predictions have "
         f"{accuracy:.4f} and {error:.4f}."
     )
 
 
-def probable_label_errors(chances: np.ndarray, given: np.ndarray) -> list[tuple[int, int]]:
-    """Examples whose label a model contradicts, the surest first, with the label it has for them.
+def probable_label_errors(probabilities: np.ndarray, given: np.ndarray) -> list[tuple[int, int]]:
+    """Return examples whose label is probably wrong, each with the class that the model predicts.
 
-    They are probably wrong as far as the model can be believed: a poor or overconfident one
-    contradicts right labels too.
+    A model is confident of a class where its probability reaches the mean of the examples labeled
+    so. A label is suspect if the most likely of the ``confident_classes`` is more likely than it.
 
-    ``chances`` [N, C] are probabilities of a model that was not trained on these examples,
-    ``given`` [N] their labels. A model is confident of a class where the probability reaches the
-    mean that examples labelled so have; an example is suspect if the likeliest class that it is
-    confident of is likelier than its label (``confident_classes``). Ordered by the margin of that
-    class over the label. Raises ValueError if the lengths differ.
+    Args:
+        probabilities: Probabilities [N, C] by a model that was not trained on these examples.
+        given: The labels [N] of the examples.
+
+    Returns:
+        Pairs of example and class, ordered by the margin of the class over the label.
     """
-    better = confident_classes(chances, given)
+    better = confident_classes(probabilities, given)
     suspects = np.flatnonzero((better >= 0) & (better != given))
-    margins = chances[suspects, better[suspects]] - chances[suspects, given[suspects]]
+    margins = probabilities[suspects, better[suspects]] - probabilities[suspects, given[suspects]]
     order = suspects[np.argsort(-margins, kind="stable")]
     return [(int(index), int(better[index])) for index in order]
 
 
-def confident_classes(chances: np.ndarray, given: np.ndarray) -> np.ndarray:
-    """The likeliest class [N] of those that the model is confident of, -1 where it is of none.
+def confident_classes(probabilities: np.ndarray, given: np.ndarray) -> np.ndarray:
+    """Return the most likely class [N] that the model is confident of, -1 where there is none.
 
-    As in ``probable_label_errors``, for probabilities [N, C] and labels [N]. Unlike in the paper a
-    class that is no likelier than the label is not found: where unseeing models do not know a rare
-    class its threshold is next to 0, and it would be found in all the examples of others that fall
-    short of theirs.
+    Arguments are those of ``probable_label_errors``. Unlike in the paper, a class that is not more
+    likely than the label does not count: where models do not know a rare class its threshold is
+    next to 0, and every example below the threshold of its own class would get the rare class.
     """
-    if len(chances) != len(given):
-        raise UserError(f"probabilities of {len(chances)} examples with {len(given)} labels")
+    if len(probabilities) != len(given):
+        raise UserError(f"probabilities of {len(probabilities)} examples with {len(given)} labels")
     if len(given) == 0:
         return np.zeros(0, dtype=int)
     rows = np.arange(len(given))
-    confident = chances >= thresholds(chances, given) - 1e-12  # [N, C]
-    known = np.where(confident, chances, -1.0)
-    likeliest = known.argmax(1)
-    likelier = known[rows, likeliest] > chances[rows, given]
-    return np.where(likelier, likeliest, np.where(confident[rows, given], given, -1))
+    confident = probabilities >= thresholds(probabilities, given) - 1e-12  # [N, C]
+    known = np.where(confident, probabilities, -1.0)
+    best = known.argmax(1)
+    is_better = known[rows, best] > probabilities[rows, given]
+    return np.where(is_better, best, np.where(confident[rows, given], given, -1))
 
 
-def thresholds(chances: np.ndarray, given: np.ndarray) -> np.ndarray:
-    """The mean probability [C] that examples of each class have for it.
+def thresholds(probabilities: np.ndarray, given: np.ndarray) -> np.ndarray:
+    """Return the mean probability [C] of each class in the examples labeled so.
 
-    A class without examples is never confidently found: infinity.
+    It is infinite for a class without examples, of which the model is never confident.
     """
     rows = np.arange(len(given))
-    number = np.bincount(given, minlength=chances.shape[1])  # [C]
-    sums = np.bincount(given, weights=chances[rows, given], minlength=chances.shape[1])
+    number = np.bincount(given, minlength=probabilities.shape[1])
+    sums = np.bincount(given, probabilities[rows, given], minlength=probabilities.shape[1])
     return np.where(number > 0, sums / np.maximum(number, 1), np.inf)
 
 
-def confident_joint(chances: np.ndarray, given: np.ndarray) -> np.ndarray:
-    """The estimated joint distribution [C, C] of given (row) and true (column) labels.
+def confident_joint(probabilities: np.ndarray, given: np.ndarray) -> np.ndarray:
+    """Return the estimated joint distribution [C, C] of given (row) and true (column) labels.
 
-    Counts of the classes that the model is confident of, each row scaled to the number of examples
-    that are labelled so, and all to a sum of 1 (equation 3 of the paper). A row without confident
-    examples is taken as right.
+    Counts of ``confident_classes``; each row is scaled to the number of examples labeled so, and
+    all to a sum of 1 (equation 3 of the paper). A row without confident examples is taken as
+    correct.
     """
-    better = confident_classes(chances, given)
-    num_classes = chances.shape[1]
+    better = confident_classes(probabilities, given)
+    num_classes = probabilities.shape[1]
     counts = np.zeros((num_classes, num_classes))
     known = better >= 0
     np.add.at(counts, (given[known], better[known]), 1)

@@ -17,7 +17,7 @@ from finetune.evaluation.alignment import (
     word_probabilities,
 )
 from finetune.evaluation.calibration import Bin, error_of_bins, reliability
-from finetune.evaluation.confident_learning import why_not_credible
+from finetune.evaluation.confident_learning import credibility_warning
 from finetune.evaluation.errors import (
     ErrorCase,
     contradictions,
@@ -174,7 +174,7 @@ def _analyze_labels(found: Analysis, run: AlignedPredictions, examples: Any) -> 
     found.errors = label_errors(examples, gold, predicted, known)
     if probabilities := label_probabilities(run):
         error = error_of_bins(found.bins) if found.bins else 1.0
-        found.not_credible = why_not_credible(found.scores["accuracy"], error)
+        found.not_credible = credibility_warning(found.scores["accuracy"], error)
         if not found.not_credible:
             found.contradictions = contradictions(examples, gold, probabilities)
 

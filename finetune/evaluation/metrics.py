@@ -621,14 +621,17 @@ def span_scores(
 
 
 def class_scores(
-    kind: str, gold: Sequence[Any], predicted: Sequence[Any]
+    kind: str,
+    gold: Sequence[Any],
+    predicted: Sequence[Any],
+    schemes: tuple[str | None, str | None] = (None, None),
 ) -> dict[str, dict[str, float]]:
     """Return ``precision``, ``recall``, ``f1`` and ``support`` (gold count) of each name.
 
-    Names are the labels, plain tags or span types that occur, in alphabetical order. ``kind``,
-    ``gold`` and ``predicted`` are those of ``Pairs``.
+    Names are the labels, plain tags or span types that occur, in alphabetical order. The arguments
+    are those of ``Pairs``.
     """
-    pairs = pair(kind, gold, predicted)
+    pairs = pair(kind, gold, predicted, schemes=schemes)
     return {
         name: {rate: float(value(row)) for rate, value in _RATES.items()} | {"support": int(row[2])}
         for name, row in zip(pairs.names, total(class_counts, pairs), strict=True)

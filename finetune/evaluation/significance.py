@@ -1,15 +1,17 @@
-"""Is the difference between two systems more than chance? Two tests, and intervals, by resampling.
+"""Significance tests of the difference between two systems, and confidence intervals.
 
-Systems are compared on the same units (sentences, texts or documents): Jurafsky & Martin, *Speech
-and Language Processing*, section "Statistical significance testing"; Dror et al. 2018, "The
-hitchhiker's guide to testing statistical significance in NLP". Scores such as F1 are no means over
-units, so each resample computes the score of the whole anew, from sums of what each unit counts.
+Systems are compared on the same resampling units (sentences, texts or documents): Jurafsky &
+Martin, *Speech and Language Processing*, section "Statistical significance testing"; Dror et al.
+2018, "The hitchhiker's guide to testing statistical significance in NLP". Scores such as F1 are not
+means over units, so every resample is scored as a whole, from sums of the counts of its units.
 
 The paired bootstrap (Efron & Tibshirani 1993; Koehn 2004) draws units with replacement, the same
-for both systems: it stands for another test set of the same kind. The approximate randomization
-test (Noreen 1989; Yeh 2000) swaps the answers of the two systems on each unit with probability one
-half. Both p-values are two-sided and count the observed outcome as one of the resamples, so that
-none is 0 (Davison & Hinkley 1997; Phipson & Smyth 2010). Numpy only.
+for both systems: a resample stands for another test set of the same kind. The approximate
+randomization test (Noreen 1989; Yeh 2000) swaps the predictions of the two systems on each unit
+with probability one half. Both p-values are two-sided and count the observed outcome as one of the
+resamples, so that none is 0 (Davison & Hinkley 1997; Phipson & Smyth 2010).
+
+Shapes: R resamples, U units.
 """
 
 from __future__ import annotations
@@ -26,23 +28,23 @@ ALPHA = 0.05
 """Significance level of the tests; intervals hold 1 - ALPHA of the resamples."""
 
 _CELLS = 1 << 20
-"""Weights at a time, 8 MB of them: they stay in the cache of the processor."""
+"""Most weights computed at a time: 8 MB stay in the cache of the processor."""
 
 
-class Counted(Protocol):
-    """What a run counts on each of U units, enough to score any resample of them."""
+class Counts(Protocol):
+    """The counts of a run on each of U units, from which any resample of them can be scored."""
 
     num_units: int
 
     def values(self, weights: np.ndarray) -> np.ndarray:
-        """The score where unit u occurs ``weights[r, u]`` times: [R, U] -> [R]."""
+        """Return the scores where unit u occurs ``weights[r, u]`` times: [R, U] -> [R]."""
 
     def concatenate(self, other: Self) -> Self:
-        """2 U units: mine, then those of the other."""
+        """Return these units followed by those of another run."""
 
 
 class Estimate(NamedTuple):
-    """A score, or a difference of scores, with the ends of its interval."""
+    """A score, or a difference of scores, with the ends of its confidence interval."""
 
     value: float
     low: float
@@ -50,11 +52,19 @@ class Estimate(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """What two systems differ by.
+    """The difference between two systems.
 
-    ``difference`` is that of the first minus the second. ``runs`` are the scores of each system's
-    runs; ``deviation`` is the standard deviation between runs of one system that their different
-    answers on these units do not explain, None where each system has one run.
+    Attributes:
+        first: The score of the first system, the mean over its runs.
+        second: The score of the second system.
+        difference: The first score minus the second.
+        p_bootstrap: The p-value of the paired bootstrap.
+        p_randomization: The p-value of the approximate randomization test.
+        runs: The scores of each system's runs.
+        deviation: The standard deviation across runs of one system, without the part that comes
+            from their different predictions on these units; None where each system has one run.
+        num_units: The number of resampling units.
+        num_resamples: The number of resamples of each test.
     """
 
     first: Estimate
@@ -69,32 +79,38 @@ class Comparison(NamedTuple):
 
 
 def compare(
-    first: Sequence[Counted],
-    second: Sequence[Counted],
+    first: Sequence[Counts],
+    second: Sequence[Counts],
     *,
     num_resamples: int = 10_000,
     seed: int = 0,
 ) -> Comparison:
-    """Compare two systems, each given by its runs (one or several seeds), on the same units.
+    """Compare two systems, each given by the counts of its runs, on the same units.
 
-    A system's score is the mean over its runs. The *bootstrap* asks: would the first system, if
-    both were trained and tested again, have another expected score than the second? Units are
-    drawn for all runs alike. To that comes the luck of training, the variance between runs (see
-    ``_training_variance``), as a multivariate Student t; drawing runs with replacement instead
-    would count the interaction of runs and units three times (Owen 2007, "The pigeonhole
-    bootstrap") and take three seeds for all the seeds there are. Runs of both systems are taken to
-    vary alike, so one run may stand against several. Simulated false positives at 0.05 are 0.03
-    to 0.06 with three runs or more, and 0.10 with two each: too few to say how much they vary.
-    p is the share of resamples whose difference is at least as far from the observed one as that
-    is from 0 (Efron & Tibshirani 1993, section 16.4; Berg-Kirkpatrick et al. 2012). Intervals are
+    The score of a system is the mean over its runs. The null hypothesis of the *bootstrap* is that
+    both systems, trained and tested again, have the same expected score. Units are drawn for all
+    runs alike. The variance across runs (``_variance_across_runs``) is added as a multivariate
+    Student t: drawing runs with replacement would count the interaction of runs and units three
+    times (Owen 2007, "The pigeonhole bootstrap") and would take three seeds for all seeds. Both
+    systems are assumed to vary alike, so one run can be compared with several. With two runs each,
+    too few to estimate their variance, the test rejects about twice as often as it should. p is the
+    fraction of resamples whose difference is at least as far from the observed one as that is from
+    0 (Efron & Tibshirani 1993, section 16.4; Berg-Kirkpatrick et al. 2012). Intervals are
     percentiles.
 
-    The *randomization* test asks: are these runs, as they are trained, equally good? Its null
-    hypothesis is that on each unit it is arbitrary which system gave which answers; the answers of
-    all runs of a system on a unit are swapped as one. It says nothing on other seeds. Runs pair up
-    in order, those of the shorter list several times.
+    The null hypothesis of the *randomization* test is that these runs, as they are trained, are
+    equally good: on each unit it is arbitrary which system made which predictions. The predictions
+    of all runs of a system on a unit are swapped together. The test does not cover other seeds.
+    Runs pair up in order; those of the shorter list are used several times.
 
-    Raises ValueError where the numbers of units differ or there is nothing to compare.
+    Args:
+        first: The counts of each run of the first system.
+        second: The counts of each run of the second system.
+        num_resamples: The number of resamples of each test.
+        seed: The seed of the resamples.
+
+    Raises:
+        UserError: The numbers of units differ, or there is nothing to compare.
     """
     systems = [list(first), list(second)]
     sizes = {run.num_units for runs in systems for run in runs}
@@ -105,13 +121,14 @@ def compare(
         )
     num_units = sizes.pop()
     observed = [observed_scores(runs) for runs in systems]
-    for_units, for_luck, for_swaps = map(
+    for_units, for_runs, for_swaps = map(
         np.random.default_rng, np.random.SeedSequence(seed).spawn(3)
     )
     resampled = _bootstrapped(systems, num_resamples, for_units)
-    variance, degrees = _training_variance(observed, resampled)
-    lucks = _luck([len(runs) for runs in systems], variance, degrees, num_resamples, for_luck)
-    means = [values.mean(axis=0) + luck for values, luck in zip(resampled, lucks, strict=True)]
+    variance, degrees = _variance_across_runs(observed, resampled)
+    sizes_of_systems = [len(runs) for runs in systems]
+    shifts = _draw_shifts(sizes_of_systems, variance, degrees, num_resamples, for_runs)
+    means = [values.mean(axis=0) + shift for values, shift in zip(resampled, shifts, strict=True)]
     scores = [float(values.mean()) for values in observed]
     difference = scores[0] - scores[1]
     differences = means[0] - means[1]
@@ -129,32 +146,34 @@ def compare(
     )
 
 
-def estimate(runs: Sequence[Counted], *, num_resamples: int = 10_000, seed: int = 0) -> Estimate:
-    """The score of one system, the mean over its runs, with its interval.
+def estimate(runs: Sequence[Counts], *, num_resamples: int = 10_000, seed: int = 0) -> Estimate:
+    """Return the score of one system, the mean over its runs, with its confidence interval.
 
-    The bootstrap is that of ``compare``: units are drawn for all runs alike, and with several runs
-    the luck of training is counted in. Raises ValueError where there is nothing to draw.
+    The bootstrap is that of ``compare``; with several runs it includes the variance across runs.
+
+    Raises:
+        UserError: There are no units or no runs.
     """
     sizes = {run.num_units for run in runs}
     if len(sizes) != 1 or 0 in sizes or num_resamples < 1:
         raise UserError(f"no interval from {len(runs)} runs on {sorted(sizes)} units")
     observed = observed_scores(runs)
-    for_units, for_luck = map(np.random.default_rng, np.random.SeedSequence(seed).spawn(2))
+    for_units, for_runs = map(np.random.default_rng, np.random.SeedSequence(seed).spawn(2))
     (resampled,) = _bootstrapped([runs], num_resamples, for_units)
-    variance, degrees = _training_variance([observed], [resampled])
-    (luck,) = _luck([len(runs)], variance, degrees, num_resamples, for_luck)
-    return _estimate(float(observed.mean()), resampled.mean(axis=0) + luck)
+    variance, degrees = _variance_across_runs([observed], [resampled])
+    (shift,) = _draw_shifts([len(runs)], variance, degrees, num_resamples, for_runs)
+    return _estimate(float(observed.mean()), resampled.mean(axis=0) + shift)
 
 
-def observed_scores(runs: Sequence[Counted]) -> np.ndarray:
+def observed_scores(runs: Sequence[Counts]) -> np.ndarray:
     """Return the score of each run on all units [runs]."""
     return np.concatenate([run.values(np.ones((1, run.num_units))) for run in runs])
 
 
 def _bootstrapped(
-    systems: Sequence[Sequence[Counted]], num_resamples: int, random: np.random.Generator
+    systems: Sequence[Sequence[Counts]], num_resamples: int, random: np.random.Generator
 ) -> list[np.ndarray]:
-    """The score of each run on each resample, by system [runs, R]."""
+    """Return the score of each run on each resample, by system [runs, R]."""
     num_units = systems[0][0].num_units
 
     def draw(number: int) -> list[np.ndarray]:
@@ -164,14 +183,14 @@ def _bootstrapped(
         weights = counts.reshape(number, num_units).astype(np.float64)
         return [np.stack([run.values(weights) for run in runs]) for runs in systems]
 
-    parts = list(_in_parts(draw, num_resamples, num_units))
-    return [np.concatenate([part[side] for part in parts], axis=1) for side in range(len(systems))]
+    chunks = list(_in_chunks(draw, num_resamples, num_units))
+    return [np.concatenate(values, axis=1) for values in zip(*chunks, strict=True)]
 
 
 def _randomized(
-    systems: Sequence[Sequence[Counted]], num_resamples: int, random: np.random.Generator
+    systems: Sequence[Sequence[Counts]], num_resamples: int, random: np.random.Generator
 ) -> np.ndarray:
-    """The difference of mean scores after each round of swaps [R]."""
+    """Return the difference of mean scores after each round of swaps [R]."""
     num_units = systems[0][0].num_units
     sizes = [len(runs) for runs in systems]
     pairs = [
@@ -181,47 +200,47 @@ def _randomized(
 
     def draw(number: int) -> np.ndarray:
         swapped = random.integers(0, 2, size=(number, num_units)).astype(np.float64)
-        ours, theirs = np.hstack([1 - swapped, swapped]), np.hstack([swapped, 1 - swapped])
-        return sum(pair.values(ours) - pair.values(theirs) for pair in pairs) / len(pairs)
+        left, right = np.hstack([1 - swapped, swapped]), np.hstack([swapped, 1 - swapped])
+        return sum(pair.values(left) - pair.values(right) for pair in pairs) / len(pairs)
 
-    return np.concatenate(list(_in_parts(draw, num_resamples, num_units)))
-
-
-def _in_parts(draw: Callable[[int], Any], num_resamples: int, num_units: int) -> Iterator[Any]:
-    at_once = max(1, _CELLS // num_units)
-    for start in range(0, num_resamples, at_once):
-        yield draw(min(at_once, num_resamples - start))
+    return np.concatenate(list(_in_chunks(draw, num_resamples, num_units)))
 
 
-def _training_variance(
+def _in_chunks(draw: Callable[[int], Any], num_resamples: int, num_units: int) -> Iterator[Any]:
+    size = max(1, _CELLS // num_units)
+    for start in range(0, num_resamples, size):
+        yield draw(min(size, num_resamples - start))
+
+
+def _variance_across_runs(
     observed: Sequence[np.ndarray], resampled: Sequence[np.ndarray]
 ) -> tuple[float, int]:
-    """Variance of a run's true score about its system's, and its degrees of freedom.
+    """Return the variance across runs of one system's expected scores, and its degrees of freedom.
 
-    Observed scores of runs vary by that and by their different answers on these units. The second
-    part is by how much resampling adds to the variance between runs; it is in the bootstrap over
-    units already. Both systems are pooled.
+    The observed scores of runs vary by that and by their different predictions on these units. The
+    second part is what resampling adds to the variance between runs; the bootstrap over units
+    includes it already. Both systems are pooled.
     """
     degrees = sum(len(values) - 1 for values in observed)
     if not degrees:
         return 0.0, 0
-    between, moved = (
+    between, resampled_between = (
         sum(((values - values.mean(axis=0)) ** 2).sum(axis=0) for values in side) / degrees
         for side in (observed, resampled)
     )
-    variance = float(2 * between - np.mean(moved))
+    variance = float(2 * between - np.mean(resampled_between))
     rounding = 1e-24 * max(float(np.square(values).max()) for values in observed)
     return (variance if variance > rounding else 0.0), degrees
 
 
-def _luck(
+def _draw_shifts(
     num_runs: Sequence[int],
     variance: float,
     degrees: int,
     num_resamples: int,
     random: np.random.Generator,
 ) -> list[np.ndarray]:
-    """What training again adds to each system's mean score, by system [R]."""
+    """Draw the change of each system's mean score if it is trained again, by system [R]."""
     if not variance:
         return [np.zeros(num_resamples) for _ in num_runs]
     scale = np.sqrt(variance * degrees / random.chisquare(degrees, num_resamples))
@@ -234,6 +253,6 @@ def _estimate(value: float, resampled: np.ndarray) -> Estimate:
 
 
 def _p_value(observed: float, under_null: np.ndarray) -> float:
-    """Share of outcomes at least as far from 0; equal ones may differ in their last digits."""
+    """Return the fraction of outcomes at least as far from 0, up to rounding."""
     as_far = np.abs(under_null) >= abs(observed) * (1 - 1e-9)
     return (1 + int(as_far.sum())) / (1 + len(under_null))

@@ -7,8 +7,8 @@ import pytest
 
 from finetune.evaluation.confident_learning import (
     confident_joint,
+    credibility_warning,
     probable_label_errors,
-    why_not_credible,
 )
 
 
@@ -39,7 +39,7 @@ def test_noise_is_found_in_order_of_doubt():
     (0.9, 0.5, True), (0.5, 0.05, True), (0.68, 0.24, False), (0.8999, 0.0501, False),
 ])  # fmt: skip
 def test_whose_doubts_are_worth_a_look(accuracy: float, error: float, credible: bool):
-    assert (why_not_credible(accuracy, error) == "") is credible
+    assert (credibility_warning(accuracy, error) == "") is credible
 
 
 def test_nothing_and_what_never_occurs():

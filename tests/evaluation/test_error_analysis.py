@@ -153,8 +153,8 @@ def test_answers_that_contradict_gold(place: Path):
     error = found["calibration"]["expected_calibration_error"]
     assert found["contradictions"] == [] and error > 0.05
     shown = " ".join(run("analyze", "pred.jsonl", "gold.jsonl").out.split())
-    assert "Doubts in gold are not listed: that takes an accuracy of 0.9 or an" in shown
-    assert f"these answers have 0.7000 and {error:.4f}" in found["contradictions_left_out"]
+    assert "Doubtful gold labels are not listed: that takes an accuracy of 0.9 or an" in shown
+    assert f"these predictions have 0.7000 and {error:.4f}" in found["contradictions_left_out"]
     assert "look at these first" not in shown
 
 

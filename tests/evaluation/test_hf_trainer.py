@@ -60,7 +60,7 @@ def test_evaluate_of_nested_spans(cache: str):
 def test_evaluate_refuses(cache: str):
     with pytest.raises(ValueError, match="legal are tags and spans"):
         evaluate.load(SPAN_F1, "nested", cache_dir=cache)
-    with pytest.raises(ValueError, match="spell no entities"):
+    with pytest.raises(ValueError, match="do not spell entities"):
         evaluate.load(SPAN_F1, cache_dir=cache).compute(predictions=[["N"]], references=[["N"]])
 
 

@@ -389,5 +389,5 @@ def test_label_errors_need_an_accurate_or_calibrated_model(tmp_path: Path):
     assert "the prediction bad contradicts gold with more confidence than usual" in page.text
     page = reported(label_run(tmp_path / "sure", [(*row[:3], 0.99) for row in rows]))
     assert "ossible label error" not in page.text
-    assert "Doubts in gold are not listed" in page.text
-    assert "these answers have 0.8000 and 0.1900" in page.text
+    assert "Doubtful gold labels are not listed" in page.text
+    assert "these predictions have 0.8000 and 0.1900" in page.text

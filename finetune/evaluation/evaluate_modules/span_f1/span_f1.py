@@ -1,4 +1,4 @@
-"""F1 of entities for the library evaluate: of tags read in two ways, or of spans that may nest."""
+"""F1 of entities for the library evaluate: of tags, or of spans that may nest."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 import datasets
 import evaluate
 
-from finetune.data.tag_schemes import detect_scheme, tags_to_spans
+from finetune.data.tag_schemes import detect_scheme
 from finetune.evaluation.metrics import class_scores, span_scores, tagging_scores
 from finetune.types import Span
 
 _DESCRIPTION = """
 F1 of entities. With the configuration `tags` (the default), predictions and references are tags,
-one for each word: `span_f1_conll` reads them tolerantly, as the script conlleval does and seqeval
-by default, `span_f1_strict` counts only entities that are spelled as the scheme demands. With the
-configuration `spans` they are labelled spans, which may nest and overlap.
+one for each word: `span_f1_conll` reads them as the script conlleval and seqeval's default mode do,
+`span_f1_strict` counts only entities that are spelled as the scheme demands. With the configuration
+`spans` they are labeled spans, which may nest and overlap.
 """
 
 _KWARGS_DESCRIPTION = """
@@ -24,12 +24,13 @@ Args:
     predictions: for each sentence its tags; or its spans, each {"start", "end", "label"}, in words
         and with `end` exclusive.
     references: gold, in the same form.
-    scheme: of the tags: IO, IOB1, BIO, BIOES, BILOU or BMES; unset looks at the references.
+    scheme: the scheme of the tags: IO, IOB1, BIO, BIOES, BILOU or BMES; by default that of the
+        references.
 Returns:
-    `span_f1_conll`, `span_precision_conll`, `span_recall_conll`, `span_f1_strict`, `tag_accuracy`
-    and `span_f1_conll:TYPE` of each type; or of spans `span_f1_strict`, `span_precision_strict`,
-    `span_recall_strict`, `span_f1_strict:TYPE`, and, where gold is nested, `span_f1_outermost` and
-    `span_f1_inner`.
+    For tags `span_f1_conll`, `span_precision_conll`, `span_recall_conll`, `span_f1_strict`,
+    `tag_accuracy` and `span_f1_conll:TYPE` of each type; for spans `span_f1_strict`,
+    `span_precision_strict`, `span_recall_strict`, `span_f1_strict:TYPE` and, if gold is nested,
+    `span_f1_outermost` and `span_f1_inner`.
 Examples:
     >>> metric = evaluate.load(SPAN_F1)
     >>> metric.compute(predictions=[["B-PER", "O"]], references=[["B-PER", "O"]])["span_f1_conll"]
@@ -44,11 +45,11 @@ _SPAN = {
 
 
 class SpanF1(evaluate.Metric):
-    """Span F1, strict and as conlleval, of flat tags and of nested spans."""
+    """Span F1 of tags or of nested spans."""
 
     def _info(self) -> evaluate.MetricInfo:
         if self.config_name not in ("default", "tags", "spans"):
-            raise ValueError(f"no configuration {self.config_name!r}: legal are tags and spans.")
+            raise ValueError(f"configuration {self.config_name!r}: legal are tags and spans.")
         items = datasets.List(_SPAN if self.config_name == "spans" else datasets.Value("string"))
         return evaluate.MetricInfo(
             description=_DESCRIPTION,
@@ -64,18 +65,17 @@ class SpanF1(evaluate.Metric):
         if self.config_name == "spans":
             return span_scores(_spans(references), _spans(predictions))
         scheme = scheme or _scheme_of(references, predictions)
-        sides = [[tags_to_spans(t, scheme) for t in side] for side in (references, predictions)]
-        by_type = class_scores("spans", *sides)
         scores = tagging_scores(references, predictions, scheme)
+        by_type = class_scores("tags", references, predictions, (scheme, scheme))
         return scores | {f"span_f1_conll:{name}": each["f1"] for name, each in by_type.items()}
 
 
 def _scheme_of(references: Sequence[Sequence[str]], predictions: Sequence[Sequence[str]]) -> str:
-    """The scheme of the references, or of the predictions where these alone have entities."""
+    """Return the scheme of the references, or of the predictions if references have no entities."""
     outside = all(tag == "O" for tags in references for tag in tags)
     scheme = detect_scheme(predictions if outside else references)
     if scheme is None:
-        raise ValueError("the tags spell no entities: B-TYPE, I-TYPE and O are expected.")
+        raise ValueError("the tags do not spell entities: expected B-TYPE, I-TYPE and O.")
     return scheme
 
 
