@@ -30,7 +30,8 @@ from finetune.evaluation.errors import (
     span_errors,
     word_errors,
 )
-from finetune.evaluation.metrics import class_scores, scores_by_criterion
+from finetune.evaluation.metrics import class_scores, score, scores_by_criterion
+from finetune.evaluation.pairs import pair
 from finetune.evaluation.runs import align_runs, find_system
 from finetune.evaluation.scoring import score_aligned
 from finetune.evaluation.span_matching import match_sentences
@@ -164,7 +165,7 @@ def analyze_predictions(
 
 def _analyze_labels(found: Analysis, run: AlignedPredictions, examples: Any) -> None:
     gold, predicted = run.gold, run.predicted
-    found.scores["micro_f1"] = found.scores["accuracy"]  # of one label for each text, the same
+    found.scores["micro_f1"] = score("micro_f1", pair("label", gold, predicted))
     found.tables["label"] = _score_table(class_scores("label", gold, predicted), "label")
     found.tables |= confusion_tables(Counter(zip(gold, predicted, strict=True)))
     right = [a == b for a, b in zip(gold, predicted, strict=True)]
@@ -209,8 +210,7 @@ def _analyze_spans(
         known = word_probabilities(run)
     matches = match_sentences(gold, predicted)
     by_type = class_scores("spans", gold, predicted)
-    # the mean over the types in gold or predictions, as seqeval's macro average
-    found.scores["span_f1_macro"] = sum(s["f1"] for s in by_type.values()) / max(1, len(by_type))
+    found.scores["span_f1_macro"] = score("span_f1_macro", pair("spans", gold, predicted))
     types = Counter(
         tuple(NOTHING if span is None else span.label for span in match)
         for sentence in matches

@@ -19,16 +19,14 @@ from finetune.evaluation.metrics import (
     DEFAULT_METRICS,
     METRICS,
     Metric,
-    Pairs,
     correlation,
     mean,
     metrics_of_names,
-    pair,
     rank_moments,
-    sets_of,
     subgroup_f1,
     weighted_ranks,
 )
+from finetune.evaluation.pairs import Pairs, pair, sets_of
 from finetune.evaluation.subgroups import (
     SEEN_WORDS,
     TEXT_LENGTHS,

@@ -13,7 +13,10 @@ from dataclasses import dataclass
 from itertools import chain, pairwise
 from pathlib import Path
 
+import numpy as np
+
 from finetune.data.tag_schemes import detect_scheme, tags_to_spans
+from finetune.evaluation.metrics import ratio, subgroup_f1
 from finetune.types import Example, Span, TextExample, TokenExample
 
 Spans = Sequence[Collection[Span]]
@@ -111,19 +114,17 @@ class SpanSubgroup:
     @property
     def precision(self) -> float:
         """The fraction of the predicted spans that are right."""
-        return _ratio(self.right, self.predicted)
+        return float(ratio(self.right, self.predicted))
 
     @property
     def recall(self) -> float:
         """The fraction of the gold spans that were found."""
-        return _ratio(self.found, self.gold)
+        return float(ratio(self.found, self.gold))
 
     @property
     def f1(self) -> float:
         """The harmonic mean of precision and recall."""
-        if self.found == self.right:
-            return _ratio(2 * self.right, self.gold + self.predicted)
-        return _ratio(2 * self.precision * self.recall, self.precision + self.recall)
+        return float(subgroup_f1(np.array([self.gold, self.found, self.predicted, self.right])))
 
 
 @dataclass(frozen=True)
@@ -137,7 +138,7 @@ class Subgroup:
     @property
     def accuracy(self) -> float:
         """The fraction that was predicted right."""
-        return _ratio(self.right, self.number)
+        return float(ratio(self.right, self.number))
 
 
 def span_subgroups(
@@ -324,7 +325,3 @@ def buckets(starts: Sequence[int]) -> list[str]:
         for start, after in pairwise(starts)
     ]
     return [*closed, f"{starts[-1]}+"]
-
-
-def _ratio(part: float, whole: float) -> float:
-    return part / whole if whole else 0.0

@@ -17,7 +17,8 @@ from seqeval.scheme import BILOU, IOB2, IOBES
 
 from finetune.data.tag_schemes import SCHEMES, tag_names
 from finetune.evaluation import metrics
-from finetune.evaluation.metrics import f1, item_counts, pair, precision, recall, tagging_scores
+from finetune.evaluation.metrics import f1, item_counts, precision, recall, tagging_scores
+from finetune.evaluation.pairs import pair
 from finetune.evaluation.seqeval_spans import seqeval_counts
 
 TYPES = ["X", "art-film", "-x", "x-", "é"]

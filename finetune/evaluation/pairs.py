@@ -1,0 +1,135 @@
+"""Gold and predictions in pairs, one for each example: what metrics count.
+
+Pairs come from memory (training, the Trainer of transformers) or from ``AlignedPredictions``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from finetune.data.tag_schemes import strict_spans, tags_to_spans
+from finetune.types import Span, UserError
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Gold and the predictions of one run, one pair for each example.
+
+    Attributes:
+        kind: A key of ``METRICS``: "label" (a name), "labels" (a collection of names), "number",
+            "tags" (a tag for each word, which spell spans), "plain tags" (which do not), or
+            "spans" (a collection of ``Span``).
+        gold: N gold values of that kind.
+        predicted: N predicted values.
+        names: All labels, plain tags or span types, in alphabetical order, of all compared runs:
+            the columns of ``class_counts``.
+        labels: The labels of the model, where they are known.
+        schemes: The schemes of gold and predicted tags.
+        all_predicted: The predicted numbers of all compared runs.
+        confidences: For each example the probability of each prediction and whether it is correct.
+    """
+
+    kind: str
+    gold: Sequence[Any]
+    predicted: Sequence[Any]
+    names: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
+    schemes: tuple[str | None, str | None] = (None, None)
+    all_predicted: Sequence[float] = ()
+    confidences: Sequence[Sequence[tuple[float, bool]]] | None = None
+
+    def __len__(self) -> int:
+        """Return the number of examples."""
+        return len(self.gold)
+
+
+def pair(
+    kind: str,
+    gold: Sequence[Any],
+    predicted: Sequence[Any],
+    labels: Collection[str] = (),
+    schemes: tuple[str | None, str | None] = (None, None),
+) -> Pairs:
+    """Return gold and predictions of one run as ``Pairs``; "tags" without scheme are plain.
+
+    Raises:
+        UserError: The numbers of examples or of words differ, or a number is not finite.
+    """
+    _check_lengths(kind, gold, predicted)
+    if kind == "number":
+        gold, predicted = (np.array(side, dtype=np.float64) for side in (gold, predicted))
+        for name, side in (("gold", gold), ("predicted", predicted)):
+            for index in np.flatnonzero(~np.isfinite(side)):
+                raise UserError(
+                    f"{name} value {index} is {side[index]}: only finite numbers have a score"
+                )
+        return Pairs(kind, gold, predicted, all_predicted=predicted)
+    if kind == "label":
+        names = {*gold, *predicted}
+    else:
+        names = {item for side in (gold, predicted) for items in side for item in items}
+    if kind == "tags" and schemes[0] is None:
+        kind = "plain tags"
+    elif kind == "tags":
+        schemes = schemes[0], schemes[1] or schemes[0]
+        names = {tag.partition("-")[2] for tag in names if tag != "O"}
+    elif kind == "spans":
+        names = {span.label for span in names}
+    return Pairs(kind, gold, predicted, tuple(sorted({*labels, *names})), tuple(labels), schemes)
+
+
+def _check_lengths(kind: str, gold: Sequence[Any], predicted: Sequence[Any]) -> None:
+    unit = "sentences" if kind in ("tags", "spans") else "examples"
+    if len(gold) != len(predicted):
+        raise UserError(
+            f"{len(gold)} gold and {len(predicted)} predicted {unit}: every one needs exactly one "
+            "prediction"
+        )
+    for index, tags in enumerate(zip(gold, predicted, strict=True) if kind == "tags" else ()):
+        if len(tags[0]) != len(tags[1]):
+            raise UserError(
+                f"sentence {index} has {len(tags[0])} gold and {len(tags[1])} predicted tags: "
+                "every word needs exactly one prediction"
+            )
+
+
+Items = Sequence[Collection[str | Span]]
+
+
+def items_of(pairs: Pairs, strict: bool = False) -> tuple[Items, Items, Items]:
+    """Return the correct, the predicted and the gold labels, tags or spans of each example."""
+    if pairs.kind not in ("label", "plain tags"):
+        sets = sets_of(pairs, strict)
+        return [g & p for g, p in sets], [p for _, p in sets], [g for g, _ in sets]
+    gold, predicted = pairs.gold, pairs.predicted
+    if pairs.kind == "label":
+        gold, predicted = [[label] for label in gold], [[label] for label in predicted]
+    correct = [
+        [g for g, p in zip(*tags, strict=True) if g == p]
+        for tags in zip(gold, predicted, strict=True)
+    ]
+    return correct, predicted, gold
+
+
+def name_of(item: str | Span) -> str:
+    """Return the label, the tag, or the type of a span."""
+    return item if isinstance(item, str) else item.label
+
+
+def sets_of(pairs: Pairs, strict: bool = False) -> list[tuple[set[Any], set[Any]]]:
+    """Return the gold and the predicted spans, or sets of labels, of each example.
+
+    Tags are read tolerantly, as the script conlleval does, or strictly (``data.tag_schemes``).
+    """
+    if pairs.kind in ("spans", "labels"):
+        return [(set(g), set(p)) for g, p in zip(pairs.gold, pairs.predicted, strict=True)]
+    read = strict_spans if strict else tags_to_spans
+    source, target = map(str, pairs.schemes)
+    return [
+        (set(read(g, source)), set(read(p, target)))
+        for g, p in zip(pairs.gold, pairs.predicted, strict=True)
+    ]
