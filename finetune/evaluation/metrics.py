@@ -40,7 +40,7 @@ from finetune.types import Span, UserError
 NUM_BINS = 15
 """Bins of equal width of the expected calibration error, as in Guo et al. 2017."""
 
-_CELLS = 1 << 22
+_CELLS = 1 << 20
 """Numbers in the counts of as many examples as are counted at a time."""
 
 
