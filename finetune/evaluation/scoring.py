@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from finetune.evaluation.alignment import AlignedPredictions
-from finetune.evaluation.metrics import pair, scores, span_scores, tagging_scores
+from finetune.evaluation.metrics import scores, span_scores, tagging_scores
+from finetune.evaluation.pairs import pair
 from finetune.evaluation.runs import align_runs
 
 
