@@ -1,1 +1,1 @@
-"""Prediction: the loop, the predictor, pipelines and export."""
+"""Inference: the prediction loop, the predictor, pipelines and export."""

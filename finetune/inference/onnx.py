@@ -1,10 +1,9 @@
-"""A trained model as an ONNX graph, checked against torch before it is kept.
+"""Export of a trained model as an ONNX graph, checked against torch before it is written.
 
-What is exported is the plain Hugging Face class, so that the graph takes what onnxruntime's users
-and Optimum give: padded ``input_ids``, ``attention_mask`` and, where model and tokenizer tell texts
-apart, ``token_type_ids``, all int64 [N, L]. It answers ``logits``, float32 [N, C], for tags
-[N, L, C]. N and L may be anything. The graph must answer as the head does that predicts, on texts
-of different lengths, alone and in batches, or nothing is written.
+The plain Hugging Face class is exported, so the graph takes the inputs of Optimum: padded
+``input_ids``, ``attention_mask`` and, if model and tokenizer use segments, ``token_type_ids``, all
+int64 [N, L] with any N and L. It returns ``logits``, float32 [N, C], for tags [N, L, C]. Its logits
+must equal those of the head on texts of different lengths, alone and in batches.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ TEXTS = (
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What came out.
+    """Result of an export.
 
     ``size`` in bytes; ``difference`` is the largest between logits of onnxruntime and torch,
     ``scale`` the largest logit; ``batches`` and ``lengths`` (in tokens) say what was compared.
@@ -79,7 +78,7 @@ class Exported:
     torch_milliseconds: float
 
     def lines(self) -> list[str]:
-        """All that in lines to read."""
+        """The result in lines for the user."""
         batches = ", ".join(map(str, self.batches))
         return [
             f"largest difference to torch: {self.difference:.1e} (logits up to {self.scale:.3g}; "

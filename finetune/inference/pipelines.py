@@ -1,10 +1,10 @@
-"""transformers' ``pipeline`` for models that have a class of their own.
+"""transformers' ``pipeline`` for models with a custom class.
 
 >>> import finetune.inference.pipelines
 >>> from transformers import pipeline
 >>> pipeline("span-ner", model="runs/x/best")("Anna Smith lives in Paris.")  # doctest: +SKIP
 
-Importing this module makes ``pipeline`` know the task ``span-ner``.
+Importing this module registers the task ``span-ner``.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ class SpanNerPipeline(Pipeline):
     transformers' pipelines, the model runs in the precision it was loaded in (``dtype``).
     """
 
-    _load_tokenizer = False  # the task beside the model has its own
+    _load_tokenizer = False  # the saved task loads it
     _load_processor = False
     _load_image_processor = False
     _load_feature_extractor = False
     model: SpanNer
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
-        """Find the task that was saved beside the model; ValueError where there is none."""
+        """Load the task saved beside the model; raise UserError if there is none."""
         super().__init__(*arguments, **named)
         self.model.eval()
         self.task_of_model: Any = saved_task(self.model.name_or_path)
@@ -51,7 +51,7 @@ class SpanNerPipeline(Pipeline):
         return {}, {}, {}
 
     def preprocess(self, texts: list[str]) -> dict[str, Any]:
-        """Examples, and the sequences they become."""
+        """Make examples and their sequences."""
         for text in texts:
             if not isinstance(text, str):
                 raise UserError(f"the {TASK} pipeline takes texts, not {text!r:.60}.")

@@ -1,9 +1,7 @@
-"""What the tokenizer made of a data split, in flat arrays: one number after the other, and where
-each sequence begins.
+"""Encoded examples in flat arrays: the values of all sequences, and the offset of each sequence.
 
-Lists of Python numbers take 36 bytes a token and have to be joined anew for every batch. Here a
-token takes 2 bytes (4 in vocabularies over 65,536 pieces), a batch is gathered by a few calls of
-numpy, and the arrays can be files that are only mapped into memory.
+A token takes 2 bytes (4 in vocabularies over 65,536 subwords) instead of the 36 of a Python list,
+a batch is gathered by a few numpy calls, and the arrays can be memory-mapped files.
 """
 
 from __future__ import annotations
@@ -18,10 +16,9 @@ import numpy as np
 from finetune.types import Encoding
 
 SEQUENCES = 1
-"""Version of what tasks make of examples: raise it when sequences or targets change, so that none
-that were kept are taken for the new ones."""
+"""Version of sequences and targets. Raise it when they change, so that cached ones are not used."""
 SMALLEST = (np.uint16, np.int32, np.int64)
-"""Types to keep whole numbers in, the first that holds them."""
+"""Types for whole numbers; the first that holds all values is used."""
 
 
 class Ragged(NamedTuple):

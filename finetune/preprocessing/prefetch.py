@@ -1,4 +1,4 @@
-"""Work done ahead by a thread: the next batches are tokenised and packed while a model computes."""
+"""Prefetching: a thread tokenizes and packs the next batches while the model computes."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 POLL = 0.1
-"""Seconds after which a thread that waits looks whether it is still wanted."""
+"""Seconds after which a waiting thread checks whether the iterator was closed."""
 
 PATIENCE = 0.5
-"""Seconds to wait for the thread at the end: it may be reading from a pipe that stays open."""
+"""Seconds to wait for the thread at the end, as it may be reading from an open pipe."""
 
 
 def ahead(items: Iterable[T], most: int = 2) -> Iterator[T]:
-    """The same items in the same order, up to ``most`` of them computed before they are asked for.
+    """Yield the same items in the same order, computing up to ``most`` of them in advance.
 
-    An exception of the iterable is raised where its item would come. Closing the iterator ends the
-    thread; the iterable must not draw random numbers that others draw, too.
+    An exception of the iterable is raised in place of its item. Closing the iterator ends the
+    thread. The iterable must not use the global random state.
     """
     ready: queue.Queue[tuple[str, Any]] = queue.Queue(most)
     closed = threading.Event()

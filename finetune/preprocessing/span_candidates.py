@@ -1,8 +1,8 @@
-"""The candidate spans of a text, their order, and which of several windows answers for which.
+"""Candidate spans of a text, their order, and their assignment to overlapping windows.
 
-A span-based tagger scores every span of up to so many words, S(x) in Jurafsky & Martin, *Speech and
-Language Processing*, "Masked Language Models", on span-based NER. Heads, targets and answers all
-speak of a candidate by its place in one order, which is defined here.
+A span-based tagger scores every span of up to a number of words, S(x) in Jurafsky & Martin, *Speech
+and Language Processing*, "Masked Language Models", on span-based NER. Heads, targets and
+predictions identify a candidate by its index in the order defined here.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def candidates(num_words: int, max_width: int | None) -> np.ndarray:
 
 
 def num_candidates(num_words: int, max_width: int | None) -> int:
-    """How many candidates a text of so many words has; raises ValueError for a width below 1."""
+    """The number of candidates of a text; raises UserError for a width below 1."""
     width = _width(num_words, max_width)
     return num_words * width - width * (width - 1) // 2
 
@@ -72,15 +72,15 @@ def place(
 
 
 def answered(bounds: Sequence[tuple[int, int]], index: int, max_width: int | None) -> np.ndarray:
-    """Which candidates of window ``index`` this window answers for: bool [S].
+    """Return which candidates of window ``index`` this window predicts: bool [S].
 
     A long text is read in overlapping windows of words ``bounds[k] = (start, end)``; the
-    candidates of a window are ``candidates(end - start, max_width)`` shifted by ``start``. The
-    rule: a span that several windows hold whole is answered by the one in which it stands furthest
-    from a cut edge, where it has seen most of its surroundings; ties go to the earlier window. The
-    distance is ``min(span.start - window.start, window.end - span.end)`` in words, and an edge of
-    the window that is also an edge of the text is no cut and does not count. So every span that
-    some window holds has exactly one answer; a span that none holds is out of reach.
+    candidates of a window are ``candidates(end - start, max_width)`` shifted by ``start``. If
+    several windows contain a span, the one with the most context around it predicts it: the one in
+    which it is furthest from a cut edge. Ties go to the earlier window. The distance is
+    ``min(span.start - window.start, window.end - span.end)`` in words. An edge of the window that
+    is also an edge of the text does not count. So every span that some window contains is predicted
+    exactly once; a span that none contains is unreachable.
     """
     start, end = bounds[index]
     text = min(first for first, _ in bounds), max(last for _, last in bounds)

@@ -14,7 +14,7 @@ from finetune.types import Encoding, TextExample, UserError, perhaps
 
 
 def problem_of(config: TextConfig, data: Dataset) -> str:
-    """single, multi or regression: as configured, or from the form of the training labels."""
+    """Return single, multi or regression: as configured, or by the type of the labels."""
     asked = config.problem if isinstance(config, ClassifyConfig) else "auto"
     if asked != "auto":
         return asked
@@ -27,8 +27,8 @@ def problem_of(config: TextConfig, data: Dataset) -> str:
 
 
 def in_one_form(data: Dataset, problem: str) -> Dataset:
-    """The data without training and validation rows that have no label, with labels in the form
-    the problem needs; ValueError where they can't be."""
+    """Drop training and validation rows without a label, and convert labels to the form that the
+    problem needs; raise UserError if that is impossible."""
     splits, notes = {}, list(data.notes)
     for split, examples in data.splits.items():
         labelled = [example for example in examples if example.label is not None]
@@ -48,7 +48,7 @@ def in_one_form(data: Dataset, problem: str) -> Dataset:
 
 
 def with_problem(example: TextExample, problem: str) -> TextExample:
-    """The example with its label in the form the problem needs; ValueError where it can't be."""
+    """Convert the label to the form that the problem needs; raise UserError if it has another."""
     label = example.label
     if label is None:
         return example
@@ -121,7 +121,7 @@ def encode_texts(
     long_text: str,
     overlap: int,
 ) -> tuple[list[list[Encoding]], int]:
-    """Sequences of each text or pair, and how many texts were cut."""
+    """Return the sequences of each text or pair, and how many texts were cut."""
     firsts = tokenizer.text_pieces([example.text for example in examples])
     pairs = [example.pair for example in examples if example.pair is not None]
     seconds = iter(tokenizer.text_pieces(pairs))

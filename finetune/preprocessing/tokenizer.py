@@ -1,7 +1,7 @@
-"""Load a tokenizer, prove that it does what alignment needs, and turn text and words into pieces.
+"""Load a tokenizer, check that it can align subwords with words, and turn texts into subwords.
 
-Special tokens are put around pieces here, from a template read off the tokenizer once, so that
-training, evaluation, windows and prediction share one way of building a sequence.
+Special tokens are added from a template that is read off the tokenizer once, so that training,
+evaluation, windows and prediction build sequences in the same way.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from finetune.models.loading import load_config, quiet, resolve_model
 from finetune.types import UserError
 
 SHARE_UNKNOWN = 0.05
-"""From this share of unknown pieces on a vocabulary does not fit a text."""
+"""A vocabulary does not cover a text if at least this fraction of its subwords is unknown."""
 LONGEST = 512
 """Default limit in tokens for models that could take more."""
 
@@ -38,12 +38,14 @@ class Template:
 
 
 class SubwordTokenizer:
-    """A Hugging Face tokenizer reduced to what the tasks use: pieces and templates.
+    """A Hugging Face tokenizer reduced to what the tasks use: subwords and templates.
 
-    ``words`` prepares it for text that is already split: a byte-level BPE then sees each word
-    with its leading space, as in running text (Liu et al., 2019, encode running text so).
-    Raises ValueError where the tokenizer adds no special tokens, loses spaces, or cannot tell
-    which word a piece belongs to.
+    ``words`` prepares it for text that is already split: a byte-level BPE then reads each word
+    with its leading space, as in running text (Liu et al., 2019).
+
+    Raises:
+        UserError: The tokenizer adds no special tokens, loses spaces, or does not align subwords
+            with words.
     """
 
     def __init__(self, tokenizer: Any, *, words: bool = False) -> None:
@@ -81,13 +83,13 @@ class SubwordTokenizer:
             )
             if token is not None
         )
-        """Stands for a word that has no pieces of its own."""
+        """Id that represents a word without subwords."""
         around = (*self.single.prefix, *self.single.suffix)
         self.unknown = None if tokenizer.unk_token_id in around else tokenizer.unk_token_id
-        """Stands for what the vocabulary has no pieces for; None where there is no such piece."""
+        """Id of the unknown subword; None if the vocabulary has none."""
 
     def unreadable(self, num_unknown: int, num_pieces: int) -> list[str]:
-        """A line to read, if much of a text is unknown to the vocabulary."""
+        """A note for the log if the vocabulary does not cover a text."""
         if num_unknown < SHARE_UNKNOWN * num_pieces or not num_unknown:
             return []
         return [
@@ -111,7 +113,7 @@ class SubwordTokenizer:
 
     @classmethod
     def saved(cls, name: str | Path, *, words: bool = False, **where: Any) -> SubwordTokenizer:
-        """Load what stands beside a model of any kind, also one of our own."""
+        """Load the tokenizer beside a model of any kind, also of a custom class."""
         from transformers import AutoTokenizer
 
         try:
@@ -149,19 +151,19 @@ class SubwordTokenizer:
         return asked
 
     def text_pieces(self, texts: Sequence[str]) -> list[list[int]]:
-        """Piece ids of each text, without special tokens."""
+        """Subword ids of each text, without special tokens."""
         encoded = self.backend.encode_batch_fast(list(texts), add_special_tokens=False)
         return [encoding.ids for encoding in encoded]
 
     def word_pieces(self, sentences: Sequence[Sequence[str]]) -> list[list[list[int]]]:
-        """Piece ids of each word of each sentence; a word without pieces gets the placeholder."""
+        """Subword ids of each word of each sentence; the placeholder for words without any."""
         return [
             [pieces or [self.placeholder] for pieces in words]
             for words in self.raw_word_pieces(sentences)
         ]
 
     def raw_word_pieces(self, sentences: Sequence[Sequence[str]]) -> list[list[list[int]]]:
-        """Piece ids of each word of each sentence; empty for words that vanish."""
+        """Subword ids of each word of each sentence; empty for words that the tokenizer drops."""
         if self.leading_space:
             sentences = [[" " + word for word in words] for words in sentences]
         encoded = self.backend.encode_batch(

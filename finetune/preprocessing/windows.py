@@ -1,4 +1,4 @@
-"""Split long texts into windows of subwords; every word is predicted in exactly one window."""
+"""Split long texts into windows of subwords; every word is a core word of exactly one window."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""Tagging with a CRF: gold as chains of tags, their likelihood, and the best chain of a sentence.
+"""Tagging with a CRF: targets, the negative log-likelihood, and the best sequence of tags.
 
-A window of a long sentence answers for a piece of its chain. In training each piece is a chain of
-its own, which counts the scores of the sentence's edges only where it has them; for the answer the
-pieces are put together again, so that the best chain and the probabilities are those of the whole
-sentence.
+A window of a long sentence has a part of its chain. In training each part is a separate chain. The
+scores of starting and ending a sentence count only in the windows that do so. For a prediction the
+parts are joined, so that the best sequence and the probabilities are those of the whole sentence.
 """
 
 from __future__ import annotations
@@ -29,22 +28,24 @@ from finetune.types import IGNORED, Batch, Partial
 
 
 class Chain(NamedTuple):
-    """What one sequence says of its words: all scores, and their tags with their probabilities,
-    which are right if the sequence is the whole sentence."""
+    """The scores of a sequence's core words, with their best tags and the probabilities of these.
+
+    Tags and probabilities are valid only if the sequence is the whole sentence.
+    """
 
     scores: CrfScores
     tags: np.ndarray
-    chances: np.ndarray
+    probabilities: np.ndarray
 
 
 def chain_target(tags: Sequence[int], begins: bool, ends: bool) -> dict[str, Sequence[float]]:
-    """The gold tags of a sequence's own words; whether they begin and end the sentence."""
+    """The gold classes of a sequence's core words; whether they begin and end the sentence."""
     return {"tag": tags, "begins": [begins], "ends": [ends]}
 
 
 def chain_targets(rows: Mapping[str, Ragged], num_tags: int) -> dict[str, Tensor]:
-    """``tag`` [W]; ``begins`` and ``ends`` [N], whether a sequence does so to its sentence; and
-    ``allowed`` [W, C], the tags a word may have, if there is a word whose tag is unknown."""
+    """``tag`` [W]; ``begins`` and ``ends`` [N], whether a sequence begins or ends its sentence; and
+    ``allowed`` [W, C], the possible tags of each word, if the tag of some word is unknown."""
     tags = torch.from_numpy(rows["tag"].values.astype(np.int64))
     found = {
         "tag": tags,
@@ -61,8 +62,8 @@ def chain_targets(rows: Mapping[str, Ragged], num_tags: int) -> dict[str, Tensor
 def chain_loss(scores: CrfScores, batch: Batch) -> tuple[Tensor, Tensor]:
     """Summed negative log-likelihood of the gold chains, and the number of words with a tag.
 
-    Words whose tag is unknown may have any: the likelihood is that of what is known (Tsuboi et
-    al., 2008).
+    Words with an unknown tag may have any tag: the likelihood is marginal over them (Tsuboi et al.,
+    2008).
     """
     scores = _centred(scores)
     tags, allowed = batch.targets["tag"], batch.targets.get("allowed")
@@ -77,33 +78,33 @@ def chain_loss(scores: CrfScores, batch: Batch) -> tuple[Tensor, Tensor]:
 def decode_chains(scores: CrfScores, batch: Batch) -> list[Partial]:
     """A ``Chain`` for each sequence."""
     scores = _centred(CrfScores(*(part.detach() for part in scores)))
-    answers = [part.cpu().numpy() for part in _answer(scores, batch.num_words)]
+    decoded = [part.cpu().numpy() for part in _best_tags(scores, batch.num_words)]
     scores = CrfScores(*(part.cpu() for part in scores))
     cuts = np.cumsum(batch.num_words)[:-1]
     parts = zip(
         scores.emissions.split(batch.num_words),
-        *(np.split(answer, cuts) for answer in answers),
+        *(np.split(values, cuts) for values in decoded),
         strict=True,
     )
-    chains = [Chain(scores._replace(emissions=own), *answer) for own, *answer in parts]
+    chains = [Chain(scores._replace(emissions=own), *values) for own, *values in parts]
     return [Partial(*item) for item in zip(batch.example, batch.first_word, chains, strict=True)]
 
 
 def whole_chain(partials: Sequence[Partial]) -> tuple[np.ndarray, np.ndarray]:
-    """Tag and probability of each word of a sentence, from its sequences in order: both [words].
+    """Tag and probability of each word of a sentence, both [words], from its sequences in order.
 
-    The tags are the best chain's, each probability its tag's in all chains together (marginal).
+    The tags are the best sequence. Each probability is the marginal probability of its tag.
     """
     chains: list[Chain] = [partial.values for partial in partials]
     if len(chains) == 1:
-        return chains[0].tags, chains[0].chances
+        return chains[0].tags, chains[0].probabilities
     emissions = torch.cat([chain.scores.emissions for chain in chains])
     scores = chains[0].scores._replace(emissions=emissions)
-    tags, chances = _answer(scores, [len(emissions)])
-    return tags.numpy(), chances.numpy()
+    tags, probabilities = _best_tags(scores, [len(emissions)])
+    return tags.numpy(), probabilities.numpy()
 
 
-def _answer(scores: CrfScores, num_words: Sequence[int]) -> tuple[Tensor, Tensor]:
+def _best_tags(scores: CrfScores, num_words: Sequence[int]) -> tuple[Tensor, Tensor]:
     """The best tags of words and their marginal probabilities, both [W]."""
     tags = best_path(scores, num_words)
     return tags, marginals(scores, num_words).gather(1, tags[:, None])[:, 0]
@@ -112,8 +113,8 @@ def _answer(scores: CrfScores, num_words: Sequence[int]) -> tuple[Tensor, Tensor
 def _centred(scores: CrfScores) -> CrfScores:
     """The same scores with 0 for the best emission of each word.
 
-    A constant for a word changes neither likelihood nor answer, and sums over hundreds of words
-    that stay near 0 lose less in float32.
+    A constant for a word changes neither the likelihood nor the best tags, and sums over hundreds
+    of words that stay near 0 lose less precision in float32.
     """
     emissions = scores.emissions
     return scores._replace(emissions=emissions - emissions.detach().amax(-1, keepdim=True))

@@ -1,17 +1,17 @@
-"""From scored candidate spans to an answer: which may stand together, and from which score on.
+"""Decoding of scored candidate spans under a constraint, and the choice of thresholds.
 
-The score p of a candidate is the probability that it is a span of its type rather than none, t the
-threshold of the type. A candidate may be chosen if p >= t (and p >= ``LOWEST``), and then weighs
-log(p / (1 - p)) - log(t / (1 - t)) >= 0. The answer is the set of largest total weight among those
-that the decoding allows. If candidates are independent given the text, a set has a probability
-proportional to the product of its odds p / (1 - p), so with thresholds of 0.5 this is the most
-probable such set. It is found exactly; the usual way takes candidates by falling score and drops
-what conflicts (Yu, Bohnet & Poesio 2020, "Named Entity Recognition as Dependency Parsing"), and
-there one span can cost two others that weigh more together.
+The score p of a candidate is the probability that it is a span of its type rather than none, and t
+is the threshold of the type. A candidate may be chosen if p >= t (and p >= ``LOWEST``). Its weight
+is log(p / (1 - p)) - log(t / (1 - t)) >= 0. The prediction is the set of largest total weight among
+those that the constraint allows. If candidates are independent given the text, a set has a
+probability proportional to the product of its odds p / (1 - p), so with thresholds of 0.5 this is
+the most probable such set. It is found exactly. The common greedy method takes candidates by
+falling score and drops those that conflict (Yu, Bohnet & Poesio 2020, "Named Entity Recognition as
+Dependency Parsing"), so one span can displace two others with a larger total weight.
 
-``overlapping`` allows everything, ``flat`` no two spans that share a word, so no two labels for
-one extent; ``nested`` no two spans that cross, that is overlap where neither contains the other
-(a laminar family), while several labels may stand on one extent.
+Constraints: ``overlapping`` allows all sets. ``flat`` allows no two spans that share a word.
+``nested`` allows no two spans that cross, that is overlap while neither contains the other (a
+laminar family); several labels for the same words are allowed.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ Candidates = Sequence[tuple[Span, float]]
 """Spans with their scores; of a span that occurs twice the higher score counts."""
 
 LOWEST = 0.02
-"""Scores below it never become answers, whatever the threshold: they can be thrown away early."""
+"""Candidates with lower scores are never predicted and are dropped early."""
 
 DECODINGS = ("flat", "nested", "overlapping")
 
 GRID = tuple(sorted((k / 40 for k in range(2, 39)), key=lambda t: (round(abs(t - 0.5), 6), t)))
-"""The thresholds tried: 0.05 to 0.95 by 0.025, nearest to 0.5 first, so that these win ties."""
+"""Thresholds to try: 0.05 to 0.95 by 0.025, nearest to 0.5 first, so that these win ties."""
 
 FEWEST_GOLD = 10
-"""A type with fewer gold spans in validation gets no threshold of its own."""
+"""A type with fewer gold spans in validation keeps the common threshold."""
 
 _NEAREST = 1e-9  # to 0 and 1, so that weights stay finite; float32 scores below 1 are further off
 
@@ -81,7 +81,7 @@ def _unique(candidates: Candidates) -> dict[Span, float]:
 def _decided(
     candidates: Candidates, decoding: str, thresholds: Mapping[str, float], default: float
 ) -> list[Span]:
-    """The answer from different spans in order."""
+    """The best set of distinct spans in order."""
     weights = {}
     for span, score in candidates:
         threshold = max(thresholds.get(span.label, default), LOWEST)
@@ -150,7 +150,7 @@ def _best_disjoint(weighted: Sequence[Weighted]) -> list[Span]:
     """The heaviest spans of which no two share a word: weighted interval scheduling.
 
     Kleinberg & Tardos, *Algorithm Design* (2005), section 6.1: a span is either left out, or taken
-    with the best answer from the spans that end where it starts or earlier.
+    with the best set of the spans that end where it starts or earlier.
     """
     by_end = sorted(weighted, key=lambda item: item[0].end)
     ends = [span.end for span, _ in by_end]

@@ -1,4 +1,4 @@
-"""Gold spans as classes of candidate spans, and an account of those that are no candidates."""
+"""Gold spans as classes of candidate spans, and the count of gold that cannot be predicted."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ Bounds = Sequence[tuple[int, int]]
 class SpanTargets:
     """Targets over candidates of up to ``max_width`` words (None: any).
 
-    With one label for an extent class 0 is no span and types follow; with ``multi_label`` classes
-    are the types.
+    Class 0 is no span, and the span types follow. With ``multi_label`` classes are the span types.
     """
 
     def __init__(self, labels: LabelSet, max_width: int | None, multi_label: bool) -> None:
@@ -28,11 +27,12 @@ class SpanTargets:
         self.first_class = 0 if multi_label else 1
 
     def gold(self, spans: Sequence[Span], bounds: Bounds, index: int) -> dict[str, Sequence[float]]:
-        """The target of window ``index`` of a text with these gold spans.
+        """Make the target of window ``index`` of a text.
 
-        ``places`` and ``classes`` of its gold spans among its candidates; ``others``, the places
-        of candidates that another window answers for (none where there is one window);
-        ``num_words``, how many words, as candidates, this one answers for; ``width``, its words.
+        Returns:
+            ``places`` and ``classes``: index and class of its gold spans among its candidates.
+            ``others``: indices of candidates that another window predicts. ``num_words``: number of
+            words that this window predicts as candidates. ``width``: number of its words.
         """
         start, end = bounds[index]
         found = [
@@ -57,7 +57,7 @@ class SpanTargets:
         }
 
     def _known(self, spans: Sequence[Span]) -> list[tuple[Span, int]]:
-        """Spans of known types with their class; the first of an extent unless several may be."""
+        """Spans of known types with their class; with one label only the first of equal bounds."""
         known = [(s, self.first_class + self.labels.id(s.label)) for s in spans
                  if s.label in self.labels]  # fmt: skip
         if self.multi_label:
@@ -68,8 +68,8 @@ class SpanTargets:
         return self.max_width is not None and span.end - span.start > self.max_width
 
     def collate(self, rows: Mapping[str, Ragged]) -> np.ndarray:
-        """Classes of all candidates of windows: [S], or 0 and 1 [S, C] with several labels;
-        ``IGNORED`` where another window answers."""
+        """Classes of all candidates of windows: [S], or 0 and 1 [S, C] with several labels, and
+        ``IGNORED`` if another window predicts the candidate."""
         widths = rows["width"].values.tolist()
         ends = np.cumsum([num_candidates(number, self.max_width) for number in widths])
         begins = np.concatenate(([0], ends[:-1]))
@@ -91,10 +91,13 @@ class SpanTargets:
         self, gold: Sequence[Sequence[Span]], bounds: Sequence[Bounds], max_length: int,
         decoding: str,
     ) -> list[str]:  # fmt: skip
-        """Gold spans of texts, read in windows, that no answer can contain, in words.
+        """Count gold spans that no prediction can contain, and describe the reasons in a line.
 
-        ``max_length`` (tokens of a window) is only named; ``decoding`` says what may stand
-        together.
+        Args:
+            gold: The gold spans of each text.
+            bounds: The windows of each text.
+            max_length: Length of a window in tokens, for the message.
+            decoding: The constraint on predicted spans.
         """
         numbers = Counter[str]()
         for spans, windows in zip(gold, bounds, strict=True):

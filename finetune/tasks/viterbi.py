@@ -1,4 +1,4 @@
-"""From scores of pieces to tags of words: combining pieces, and the best legal sequence."""
+"""Scores of words from those of their subwords, and the best legal sequence of tags."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from finetune.data.tag_schemes import legal_transitions
 
 
 class Transitions:
-    """Which tags may begin, follow each other and end, as log scores (0 or -inf).
+    """Log scores (0 or -inf) of tags that begin, follow each other and end.
 
     ``start`` and ``end`` are [C], ``matrix`` is [C, C] with the earlier tag in the row.
     """
@@ -46,12 +46,12 @@ def viterbi(scores: np.ndarray, transitions: Transitions) -> np.ndarray:
 def word_scores(
     logs: torch.Tensor, word_lengths: torch.Tensor, continuations: Sequence[int], how: str
 ) -> torch.Tensor:
-    """Log-probabilities of words [W, C] from those of all their pieces [P, C].
+    """Combine log-probabilities of subwords [P, C] to those of words [W, C].
 
-    ``first`` takes the first piece. ``mean`` averages log-probabilities and ``max`` takes the
-    largest over the pieces, where a word's tag is read off its later pieces as the tag with which
-    it continues (``B-`` as ``I-``); the result is normalised again. Under either, the first piece
-    alone decides between tags that continue alike.
+    ``first`` takes the first subword. ``mean`` averages log-probabilities and ``max`` takes the
+    largest over the subwords. Both read the tag of a word off its later subwords as the tag with
+    which it continues (``B-`` as ``I-``), normalize the result, and let the first subword alone
+    decide between tags with the same continuation.
     """
     starts = torch.cumsum(word_lengths, 0) - word_lengths  # [W]
     if how == "first":
@@ -59,15 +59,15 @@ def word_scores(
     word = torch.arange(len(starts), device=logs.device)
     word = torch.repeat_interleave(word, word_lengths, output_size=len(logs))  # [P]
     index = torch.tensor(continuations, device=logs.device)
-    pieces = logs[:, index]  # [P, C]
-    if how == "max":  # a later piece sure of I- would else make B- and I- equal
-        pieces = pieces + _given_continuation(logs[starts], index)[word]
-    pieces = pieces.index_copy(0, starts, logs[starts])
+    scores = logs[:, index]  # [P, C]
+    if how == "max":  # otherwise a later subword with a high I- makes B- and I- equal
+        scores = scores + _given_continuation(logs[starts], index)[word]
+    scores = scores.index_copy(0, starts, logs[starts])
     combined = torch.zeros(len(starts), logs.shape[1], dtype=logs.dtype, device=logs.device)
     combined = combined.scatter_reduce(
         0,
-        word[:, None].expand_as(pieces),
-        pieces,
+        word[:, None].expand_as(scores),
+        scores,
         reduce="mean" if how == "mean" else "amax",
         include_self=False,
     )
@@ -75,9 +75,9 @@ def word_scores(
 
 
 def _given_continuation(logs: torch.Tensor, continuations: torch.Tensor) -> torch.Tensor:
-    """Log-probabilities [W, C] of each tag among those that continue as it does."""
-    exact = torch.float32 if logs.device.type == "mps" else torch.float64  # as it has
-    chances = logs.to(exact).exp()
-    together = torch.zeros_like(chances).index_add(1, continuations, chances)  # [W, C]
+    """Log-probabilities [W, C] of each tag among those with the same continuation."""
+    exact = torch.float32 if logs.device.type == "mps" else torch.float64  # mps has no double
+    probabilities = logs.to(exact).exp()
+    together = torch.zeros_like(probabilities).index_add(1, continuations, probabilities)  # [W, C]
     together = together[:, continuations].clamp_min(torch.finfo(exact).tiny)
     return (logs - together.log()).to(logs.dtype)

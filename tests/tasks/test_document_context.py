@@ -353,6 +353,9 @@ def test_a_saved_model_reads_files_in_context(
     task = saved_task(place / kind)
     assert (task.record.config.context, task.record.max_length) == ("doc", 24)
     expected = lines((place / kind / "predictions.test.jsonl").read_text())
+    for record in expected:
+        for name in ("gold", "where", "document"):
+            del record[name]
     rows = lines((place / "data" / "test.jsonl").read_text())
     columns, before = "", None
     for row in rows:
