@@ -1,4 +1,4 @@
-"""Mistakes: every wrong answer in one category, with its sentence."""
+"""Error lists: every wrong prediction in one category, with its sentence."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def test_a_boundary_error_with_its_sentence():
     assert found.excerpt == "Ana Lima saw New [York]"
 
 
-def test_mistakes_of_a_sentence_share_its_text():
-    """A document with thousands of mistakes holds its text once."""
+def test_errors_of_a_sentence_share_its_text():
+    """A document with thousands of errors holds its text once."""
     gold, predicted = [["A"] * 5], [["B"] * 5]
     assert len({id(mistake.text) for mistake in word_errors([SENTENCE], gold, predicted)}) == 1
     spans = [[Span(n, n + 1, "A") for n in range(5)]]
@@ -58,7 +58,7 @@ drawn = st.lists(
 
 @settings(max_examples=40, deadline=None)
 @given(drawn, drawn)
-def test_every_wrong_span_is_in_one_mistake(gold: list[Span], predicted: list[Span]):
+def test_every_wrong_span_is_in_one_error(gold: list[Span], predicted: list[Span]):
     found = span_errors([SENTENCE], [gold], [predicted])
     for side, spans, other in (("gold", gold, predicted), ("predicted", predicted, gold)):
         records = [getattr(mistake, side) for mistake in found]
