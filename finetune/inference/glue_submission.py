@@ -1,7 +1,7 @@
-"""Files as the GLUE benchmark takes them: a table for each task, numbered answers in its words.
+"""Submission files of the GLUE benchmark: a table with numbered predictions for each task.
 
 Wang et al. 2018, "GLUE: A Multi-Task Benchmark and Analysis Platform for Natural Language
-Understanding"; names and forms are those of the benchmark's own sample submission.
+Understanding". Names and formats are those of the benchmark's sample submission.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from finetune.data.nli_labels import canonical_name
 from finetune.types import Prediction, TextPrediction, UserError, perhaps, shortened
 
 AUTO = "auto"
-"""The task is the one whose data the model was trained on."""
+"""Selects the task whose data the model was trained on."""
 HUB = "nyu-mll/glue"
-"""The hub data set that has the benchmark's test data."""
+"""Hub id of the benchmark's test data."""
 MOST = 5.0
 """The highest similarity of STS-B; 0 is the lowest."""
 
@@ -75,14 +75,14 @@ TASKS = {
 
 
 class Part(NamedTuple):
-    """A file to write and where its texts are: a split of a data set, or (None) the user's file."""
+    """A file to write, and the data set of its texts; None for the user's file."""
 
     task: GlueTask
     data: str | None
 
 
 def parts_of(asked: str, trained_on: str, file: str | None) -> list[Part]:
-    """The files to write. Raises ValueError where that cannot be known.
+    """Return the files to write; raise UserError if they cannot be determined.
 
     ``asked`` is a name of the benchmark, or ``AUTO``; ``trained_on`` is the ``--data`` of the
     model, ``file`` the file to answer, if one is named.
@@ -103,7 +103,7 @@ def parts_of(asked: str, trained_on: str, file: str | None) -> list[Part]:
 
 
 def _glue_config(data: str) -> str | None:
-    """The task whose data a ``--data`` names: on the hub, or by the name of the folder."""
+    """The hub configuration that ``--data`` names, on the hub or as the name of a folder."""
     if Path(data).exists():
         return Path(data).resolve().name
     chosen = hub_dataset(data)
@@ -111,7 +111,7 @@ def _glue_config(data: str) -> str | None:
 
 
 def _named(name: str) -> list[GlueTask]:
-    """The tasks of a name in any spelling (SST-2, sst2); two for MNLI."""
+    """The tasks with a name in any spelling (SST-2, sst2); two for MNLI."""
     plain = _plain(name)
     exact = [task for task in TASKS.values() if _plain(task.name) == plain]
     return exact or [task for task in TASKS.values() if task.config == plain]
@@ -132,7 +132,7 @@ def _unknown(asked: str, trained_on: str) -> str:
 
 
 def _of_file(tasks: Sequence[GlueTask], file: str) -> GlueTask:
-    """The task of a file: where there are two (MNLI) by the file's name."""
+    """The task of a file, by the name of the file if there are two (MNLI)."""
     name = Path(file).name.lower()
     if len(tasks) == 1:
         return tasks[0]
@@ -148,20 +148,22 @@ def _of_file(tasks: Sequence[GlueTask], file: str) -> GlueTask:
 
 
 def check_labels(task: GlueTask, labels: Sequence[str], problem: str | None) -> None:
-    """Refuse a model whose answers are not those of the task; ``problem`` is the model's kind."""
+    """Raise UserError if the labels of the model are not those of the task."""
     if not task.answers:
         if problem != "regression":
             raise UserError(
-                f"{task.name} wants numbers, and this model answers with {shortened(labels)}."
+                f"{task.name} needs numbers, and this model predicts {shortened(labels)}."
             )
         return
     if problem != "single":
-        raise UserError(f"{task.name} wants one label for each row, and this model has others.")
+        raise UserError(
+            f"{task.name} needs one label for each row, and this model predicts {problem}."
+        )
     names = {canonical_name(name) for name in labels}
     unknown = sorted(names - set(task.answers))
     if unknown or len({task.answers[name] for name in names}) < len(set(task.answers.values())):
         raise UserError(
-            f"{task.name} wants {' and '.join(sorted(set(task.answers.values())))}, and the labels "
+            f"{task.name} needs {' and '.join(sorted(set(task.answers.values())))}, and the labels "
             f"of this model are {shortened(labels)}: they do not fit."
         )
 
@@ -169,8 +171,10 @@ def check_labels(task: GlueTask, labels: Sequence[str], problem: str | None) -> 
 def lines(
     task: GlueTask, answers: Iterable[Prediction], numbers: Mapping[int, str]
 ) -> Iterator[str]:
-    """The lines of a file; ``numbers`` are those of the rows by the answers' ids, there by the time
-    that an answer is."""
+    """Yield the lines of a file.
+
+    ``numbers`` maps ids to row numbers, and has that of a prediction when the prediction arrives.
+    """
     yield "index\tprediction\n"
     for answer in answers:
         assert isinstance(answer, TextPrediction)
@@ -178,14 +182,14 @@ def lines(
 
 
 def answer_of(task: GlueTask, answer: TextPrediction) -> str:
-    """An answer in the benchmark's words; similarities from 0 to 5 with three decimals."""
+    """A prediction as the benchmark writes it; similarities from 0 to 5 with three decimals."""
     if not task.answers:
         return f"{min(max(float(answer.label), 0.0), MOST):.3f}"  # type: ignore[arg-type]
     return task.answers[canonical_name(str(answer.label))]
 
 
 def wrong_number(task: GlueTask, rows: int) -> str | None:
-    """A line for people where a file has not as many rows as the benchmark's test data."""
+    """A warning if a file has another number of rows than the benchmark's test data."""
     if rows == task.rows:
         return None
     return (

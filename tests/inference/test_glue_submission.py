@@ -104,7 +104,7 @@ def test_what_cannot_be_known_is_refused():
     ],
 )
 def test_labels_that_do_not_fit_are_refused(name: str, labels: list[str], problem: str):
-    with pytest.raises(ValueError, match=f"{name} wants"):
+    with pytest.raises(ValueError, match=f"{name} needs"):
         check_labels(TASKS[name], labels, problem)
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import json
 import random
+import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,9 +28,10 @@ from finetune.models import attention
 from finetune.models.heads.crf import LinearChainCrf
 from finetune.preprocessing.batching import micro_batches, pack
 from finetune.preprocessing.texts import with_problem
-from finetune.tasks import load_task, save_task, saved_task
+from finetune.tasks import TASK_FILE, TASKS, load_task, save_task, saved_task, task_class
+from finetune.tasks.base import Task
 from finetune.training.trainer import fit
-from finetune.types import IGNORED, TextExample, TokenExample
+from finetune.types import IGNORED, TextExample, TokenExample, UserError
 from tests.small_data import sentiment, write_jsonl
 from tests.tiny import save_tiny_checkpoint
 
@@ -311,6 +315,41 @@ def test_saved_task_and_head_answer_alike(runs: Runs, name: str) -> None:
     ]
     assert records(predict(again, head, bare)) == records(predict(run.task, run.head, examples))
     assert list(head.labels) == list(run.task.record.labels)
+
+
+@pytest.mark.parametrize("name", ["single", "bio", "ner calibrated"])
+def test_a_task_file_of_the_last_version_loads(runs: Runs, name: str, tmp_path: Path) -> None:
+    run = runs.run(name)
+    shutil.copytree(run.folder, tmp_path / "best")
+    path = tmp_path / "best" / TASK_FILE
+    content = json.loads(path.read_text())
+    assert content.keys() == {"format", "task", "labels", "max_length", "extra", "config"}
+    if name != "single":
+        del content["extra"]["pairs"]  # only tasks of texts had it
+    path.write_text(json.dumps(content))
+    assert saved_task(tmp_path).record == run.task.record
+    path.write_text(json.dumps({**content, "extra": {"unknown": 1}}))
+    with pytest.raises(UserError, match="damaged, or of another version of finetune"):
+        saved_task(tmp_path)
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_a_task_has_ten_members(name: str) -> None:
+    methods = {
+        member
+        for member, value in vars_of_classes(task_class(name)).items()
+        if not member.startswith("_") and inspect.isfunction(value)
+    }
+    fields = {field.name for field in dataclasses.fields(Task) if not field.name.startswith("_")}
+    assert methods | fields == {
+        "record", "tokenizer", "encode", "collate", "head", "loss", "decode", "finish", "score",
+        "calibrate",
+    }  # fmt: skip
+
+
+def vars_of_classes(kind: type) -> dict[str, Any]:
+    """The attributes of a class and its base classes as they are defined."""
+    return {name: value for base in reversed(kind.__mro__) for name, value in vars(base).items()}
 
 
 @every_case
