@@ -49,8 +49,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_there_are_recipes():
     assert {load_recipe(path).task for path in RECIPES} == set(CONFIGS)
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert f"`recipes/` holds {len(RECIPES)} files" in readme
+    page = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
+    assert f"`recipes/` holds {len(RECIPES)} files" in page
 
 
 @every_recipe

@@ -226,12 +226,14 @@ def test_training_data_of_a_run_are_known(runs: Path):
             "does not fit")  # fmt: skip
 
 
-def test_the_readme_lists_every_metric():
-    text = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-    table = text.split("| answers | metrics |")[1].split("\n\n")[0]
+def test_the_documentation_lists_every_metric():
+    page = Path(__file__).parents[2] / "docs" / "evaluation.md"
+    table = page.read_text(encoding="utf-8").split("| prediction | metrics |")[1].split("\n\n")[0]
     rows = dict(re.findall(r"^\| ([a-z ]+) \| (.*) \|$", table, re.M))
-    kinds = {"a label": "label", "several labels": "labels", "a number": "number",
-             "plain tags": "plain tags", "tags of entities": "tags", "spans": "spans"}  # fmt: skip
+    kinds = {
+        "a label": "label", "a set of labels": "labels", "a number": "number",
+        "tags that are not spans": "plain tags", "tags that spell spans": "tags", "spans": "spans",
+    }  # fmt: skip
     assert rows.keys() == kinds.keys()
     for name, cell in rows.items():
         rates = ("span_precision", "span_recall")

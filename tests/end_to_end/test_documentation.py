@@ -1,0 +1,166 @@
+"""Every command, program and link of README.md and docs/ works, on a tiny model.
+
+Each command is a test of its own. A command that reads a run folder first runs the documented
+command that writes it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from finetune.cli.main import COMMANDS, main
+from tests.tiny import save_tiny_checkpoint
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "CONTRIBUTING.md"]
+SET_UP = ("python3 -m venv", ". .venv", "pip install", "python -m pytest")
+"""Beginnings of commands that the continuous integration runs in a fresh environment."""
+NOT_RUN = {"bench", "push"}
+"""Commands that need minutes or a network; their own tests cover them."""
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    text = page.read_text(encoding="utf-8")
+    return re.findall(rf"^```{language}\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
+
+
+def documented_commands() -> dict[str, list[str]]:
+    """The commands of all pages: the line as it stands, and its words."""
+    lines = [
+        line.strip()
+        for page in PAGES
+        for block in blocks(page, "bash")
+        for joined in block.splitlines()
+        for line in joined.split("&&")
+    ]
+    return {line: shlex.split(line) for line in lines if line and not line.startswith(SET_UP)}
+
+
+def documented_programs() -> dict[str, str]:
+    return {
+        f"{page.stem}-{number}": program
+        for page in PAGES
+        for number, program in enumerate(blocks(page, "python"))
+    }
+
+
+DOCUMENTED = documented_commands()
+PROGRAMS = documented_programs()
+
+
+def output_of(words: list[str]) -> str | None:
+    """The path that a command writes."""
+    named = [words[i + 1] for i, word in enumerate(words) if word in ("--out", "--output")]
+    return named[0] if named else None
+
+
+PRODUCERS = {
+    output: line
+    for line, words in DOCUMENTED.items()
+    if (output := output_of(words)) and "--resume" not in words
+}
+
+
+class Workspace:
+    """A folder with a tiny model, in which documented commands run once each."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.outputs = folder, dict[str, str]()
+        self.model = str(save_tiny_checkpoint(folder / "tiny", "bert", max_position_embeddings=256))
+        for name in ("examples", "recipes"):
+            (folder / name).symlink_to(ROOT / name)
+
+    def run(self, line: str) -> str:
+        """Run a documented command (once) after those that it depends on; return its output."""
+        if line not in self.outputs:
+            words = DOCUMENTED[line]
+            self.provide(line, own_output=None if "--resume" in words else output_of(words))
+            printed = io.StringIO()
+            with contextlib.redirect_stdout(printed):
+                main(self.on_tiny_model(words[1:]))
+            self.outputs[line] = printed.getvalue()
+        return self.outputs[line]
+
+    def provide(self, text: str, own_output: str | None = None) -> None:
+        """Run the commands that write the run folders named in a text."""
+        for output in re.findall(r"runs/[\w-]+(?:\.\w+)?", text):
+            if output != own_output and output in PRODUCERS:
+                self.run(PRODUCERS[output])
+
+    def on_tiny_model(self, words: list[str]) -> list[str]:
+        words = [self.model if word == "minilm" else word for word in words]
+        if words[0] == "run":
+            words += ["--model", self.model]
+        if words[0] in ("classify", "nli", "tag", "ner", "run"):
+            words += ["--steps", "2", "--limit", "60"]
+        if "--label-errors" in words:
+            words[words.index("--epochs") + 1] = "0.1"
+        return words
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
+    return Workspace(tmp_path_factory.mktemp("documentation"))
+
+
+@pytest.mark.parametrize("line", DOCUMENTED)
+def test_command(line: str, workspace: Workspace, monkeypatch: pytest.MonkeyPatch):
+    assert DOCUMENTED[line][0] == "finetune", "a documented command that no test runs"
+    monkeypatch.chdir(workspace.folder)
+    workspace.run(line)
+    output = output_of(DOCUMENTED[line])
+    assert workspace.outputs[line] or (output and Path(output).exists())
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_program(name: str, workspace: Workspace, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(workspace.folder)
+    workspace.provide(PROGRAMS[name], own_output="runs/python")
+    exec(PROGRAMS[name].replace('"minilm"', f'"{workspace.model}"'), {})
+    assert "assert" not in PROGRAMS[name], "documentation shows use, tests assert"
+
+
+def test_every_command_is_documented():
+    assert {words[1] for words in DOCUMENTED.values()} >= set(COMMANDS) - NOT_RUN
+
+
+def test_every_output_has_one_command():
+    outputs = [output_of(words) for words in DOCUMENTED.values() if "--resume" not in words]
+    named = [output for output in outputs if output]
+    assert len(named) == len(set(named))
+
+
+def test_blocks_are_of_known_kinds():
+    for page in PAGES:
+        kinds = set(re.findall(r"^```(\w*)$", page.read_text("utf-8"), flags=re.MULTILINE))
+        assert kinds <= {"bash", "python", "yaml", ""}, page
+
+
+def anchor(heading: str) -> str:
+    """The anchor that a heading gets when Markdown is rendered."""
+    plain = re.sub(r"[^\w\- ]", "", heading.strip().lower())
+    return plain.replace(" ", "-")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_links(page: Path):
+    text = page.read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if target.startswith(("http://", "https://")):
+            continue
+        name, _, part = target.partition("#")
+        linked = (page.parent / name) if name else page
+        assert linked.exists(), f"{page.name} links {target}"
+        if part:
+            headings = re.findall(r"^#+ (.+)$", linked.read_text("utf-8"), flags=re.MULTILINE)
+            assert part in map(anchor, headings), f"{page.name} links {target}"
+
+
+def test_readme_is_short():
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 250
