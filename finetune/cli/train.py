@@ -216,6 +216,7 @@ def train(task: str, config: TrainConfig, recipe_run: RecipeRun | None) -> None:
 
 def train_seeds(task: str, config: TrainConfig, number: int, recipe_run: RecipeRun | None) -> None:
     """Train several seeds; print the scores over the seeds and how they compare."""
+    from finetune.evaluation.reproduction import summarize
     from finetune.reporting import REPORT_FILE
     from finetune.runtime.launch import is_main_process
     from finetune.runtime.progress import clock
@@ -244,7 +245,7 @@ def train_seeds(task: str, config: TrainConfig, number: int, recipe_run: RecipeR
     names = ("mean", "standard_deviation", "median", "minimum", "maximum")
     rows = [
         (f"{split} {score}", *(None if each[name] is None else float(each[name]) for name in names))
-        for split, scores in seeds.summarize(results.metrics).items()
+        for split, scores in summarize(results.metrics).items()
         for score, each in scores.items()
         if ":" not in score  # scores of single types are only in the file
     ]

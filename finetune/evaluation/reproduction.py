@@ -7,6 +7,7 @@ import json
 import math
 import os
 import re
+import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -120,6 +121,39 @@ def seed_verdicts(
         statistic = f"{entry.statistic} of {_seeds(len(scores.get('seeds', ())))}"
         found.append(verdict._replace(statistic=statistic))
     return found
+
+
+def summarize(
+    metrics: Mapping[Any, Mapping[str, Mapping[str, float]]],
+) -> dict[str, dict[str, dict[str, Any]]]:
+    """Return statistics over seeds by split and name, from scores by seed, split and name.
+
+    The statistics are ``mean``, ``standard_deviation``, ``median``, ``minimum``, ``maximum`` and
+    ``seeds``, the values by seed. A score that a seed lacks or that is not finite is left out.
+    """
+    summary: dict[str, dict[str, dict[str, Any]]] = {}
+    first = next(iter(metrics.values()), {})
+    for split, names in first.items():
+        for name in names:
+            by_seed = {
+                str(seed): each.get(split, {}).get(name, math.nan) for seed, each in metrics.items()
+            }
+            values = list(by_seed.values())
+            if all(map(math.isfinite, values)):
+                summary.setdefault(split, {})[name] = {
+                    "mean": statistics.fmean(values),
+                    "standard_deviation": standard_deviation(values),
+                    "median": statistics.median(values),
+                    "minimum": min(values),
+                    "maximum": max(values),
+                    "seeds": by_seed,
+                }
+    return summary
+
+
+def standard_deviation(values: Sequence[float]) -> float | None:
+    """Return the standard deviation (n - 1) of scores over seeds; None for one seed."""
+    return statistics.stdev(values) if len(values) > 1 else None
 
 
 def _seeds(number: int) -> str:

@@ -8,8 +8,6 @@ interruption, or adds seeds.
 from __future__ import annotations
 
 import json
-import math
-import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -18,7 +16,7 @@ from typing import Any
 
 from finetune.config.recipes import RecipeRun, changed
 from finetune.config.tasks import TrainConfig, settings
-from finetune.evaluation.reproduction import ScoreVerdict, seed_verdicts
+from finetune.evaluation.reproduction import ScoreVerdict, seed_verdicts, summarize
 from finetune.runtime.launch import on_main_process
 from finetune.training import checkpoint
 from finetune.training.run_folder import Diverged, is_run, require_writable
@@ -156,34 +154,3 @@ def _state(folder: Path, config: TrainConfig) -> str:
         )
     files = ("metrics.json", "environment.json")
     return "finished" if all((folder / name).is_file() for name in files) else "unfinished"
-
-
-def summarize(metrics: Mapping[int, Metrics]) -> dict[str, dict[str, dict[str, Any]]]:
-    """Return statistics of each score over the seeds, by split and score.
-
-    Args:
-        metrics: scores by seed, split and name.
-
-    Returns:
-        ``mean``, ``standard_deviation`` (n - 1; None for one seed), ``median``, ``minimum``,
-        ``maximum`` and ``seeds``, the values by seed. Scores that a seed lacks or that are not
-        finite are left out.
-    """
-    summary: dict[str, dict[str, dict[str, Any]]] = {}
-    first = next(iter(metrics.values()), {})
-    for split, names in first.items():
-        for name in names:
-            by_seed = {
-                str(seed): each.get(split, {}).get(name, math.nan) for seed, each in metrics.items()
-            }
-            values = list(by_seed.values())
-            if all(map(math.isfinite, values)):
-                summary.setdefault(split, {})[name] = {
-                    "mean": statistics.fmean(values),
-                    "standard_deviation": statistics.stdev(values) if len(values) > 1 else None,
-                    "median": statistics.median(values),
-                    "minimum": min(values),
-                    "maximum": max(values),
-                    "seeds": by_seed,
-                }
-    return summary

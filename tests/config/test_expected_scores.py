@@ -31,8 +31,8 @@ from finetune.evaluation.reproduction import (
     compare_score,
     run_verdicts,
     seed_verdicts,
+    summarize,
 )
-from finetune.training.seeds import summarize
 from finetune.types import Span
 from tests.command import run
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from finetune.evaluation.baselines import Baseline, degenerate
+from finetune.evaluation.reproduction import summarize
 from finetune.training.run_folder import Diverged
-from finetune.training.seeds import summarize
 from tests import small_data as data
 from tests.command import run
 from tests.tiny import save_tiny_checkpoint
