@@ -96,7 +96,7 @@ class LabelSet:
             return self._ids[name]
         raise UserError(
             f"{where + ': ' if where else ''}label {name!r} is not among the training labels "
-            f"({shortened(self.names)}).{perhaps(name, self.names)}"
+            f"({abbreviated(self.names)}).{did_you_mean(name, self.names)}"
         )
 
     def __contains__(self, name: object) -> bool:
@@ -312,7 +312,7 @@ def span_records(
     return records
 
 
-def perhaps(name: str, legal: Iterable[str]) -> str:
+def did_you_mean(name: str, legal: Iterable[str]) -> str:
     """`` Perhaps you meant 'x'?`` for the legal name nearest to a wrong one, or nothing."""
     legal = list(legal)
     lowered = {item.lower(): item for item in legal}
@@ -320,7 +320,7 @@ def perhaps(name: str, legal: Iterable[str]) -> str:
     return f" Perhaps you meant {lowered[near[0]]!r}?" if near else ""
 
 
-def shortened(names: Iterable[str], most: int = 12) -> str:
+def abbreviated(names: Iterable[str], most: int = 12) -> str:
     """Names joined by commas, cut after ``most`` with a count of the rest."""
     names = list(names)
     rest = f", … ({len(names)} in all)" if len(names) > most else ""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from finetune.config.tasks import flag
-from finetune.types import UserError, perhaps
+from finetune.types import UserError, did_you_mean
 
 PHASES = ("train", "predict", "span")
 """The phases of the benchmark, each with its own comparison."""
@@ -50,7 +50,7 @@ class BenchSettings:
             if name not in PHASES:
                 raise UserError(
                     f"--phases {self.phases!r}: {name!r} is not one of {', '.join(PHASES)}."
-                    f"{perhaps(name, PHASES)}"
+                    f"{did_you_mean(name, PHASES)}"
                 )
         if self.columns and not self.data:
             raise UserError("--columns needs --data: add --data, or leave --columns out.")

@@ -11,7 +11,7 @@ from tyro.conf import Positional, arg
 
 from finetune.cli.output import cell, print_table
 from finetune.config.tasks import column_map
-from finetune.types import UserError, shortened
+from finetune.types import UserError, abbreviated
 
 if TYPE_CHECKING:
     from finetune.evaluation.error_analysis import Analysis, Table
@@ -123,7 +123,7 @@ def _print_errors(found: Analysis, number: int) -> None:
     counts = count_categories(found.errors)
     if found.kind != "number":
         listed = [f"{name}: {count:,}" for name, count in counts.items()]
-        print(f"Errors: {shortened(listed, MOST_ROWS) or 'none'}")
+        print(f"Errors: {abbreviated(listed, MOST_ROWS) or 'none'}")
     if not number:
         return
     _print_cases("The most confident errors", most_confident(found.errors, number))

@@ -25,7 +25,7 @@ from finetune.cli.report import Report
 from finetune.cli.score import Score
 from finetune.cli.train import Classify, Ner, Nli, Run, Tag, expand_recipe
 from finetune.config.tasks import RENAMED, flag
-from finetune.types import UserError, perhaps
+from finetune.types import UserError, did_you_mean
 
 COMMANDS: dict[str, type[Any]] = {
     "classify": Classify,
@@ -98,7 +98,7 @@ def parse(arguments: Sequence[str]) -> Any:
     name = arguments[0]
     if not name.startswith("-") and name not in COMMANDS:
         raise UserError(
-            f"unknown command {name!r}.{perhaps(name, COMMANDS)} Commands are "
+            f"unknown command {name!r}.{did_you_mean(name, COMMANDS)} Commands are "
             f"{', '.join(COMMANDS)}."
         )
     arguments, defaults = expand_recipe(arguments)

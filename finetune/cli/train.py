@@ -25,7 +25,7 @@ from finetune.config.tasks import (
     TrainConfig,
     settings,
 )
-from finetune.types import UserError, shortened
+from finetune.types import UserError, abbreviated
 
 if TYPE_CHECKING:
     from finetune.data import Dataset
@@ -475,5 +475,5 @@ def describe(task: Task, data: Dataset) -> list[str]:
     counts = ", ".join(f"{split} {len(rows):,}" for split, rows in data.splits.items())
     return [
         f"data: {task.record.config.data}: {counts}",
-        f"labels ({len(task.record.labels)}): {shortened(task.record.labels, 20)}",
+        f"labels ({len(task.record.labels)}): {abbreviated(task.record.labels, 20)}",
     ]

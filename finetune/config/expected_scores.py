@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from finetune.types import UserError, perhaps, shortened
+from finetune.types import UserError, abbreviated, did_you_mean
 
 _CALIBRATION = ("ece", "ece_uncalibrated")
 
@@ -134,8 +134,8 @@ def _check_name(where: str, what: str, name: Any, legal: Collection[str]) -> Non
     of_type = bool(colon and part) and kind == "span_f1_strict" and kind in legal
     if name not in legal and not of_type:
         raise UserError(
-            f"{where}: unknown {what} {name!r}.{perhaps(name, legal)} Legal "
-            f"are {shortened(legal, 20)}."
+            f"{where}: unknown {what} {name!r}.{did_you_mean(name, legal)} Legal "
+            f"are {abbreviated(legal, 20)}."
         )
 
 

@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hint
 
 from finetune.config.expected_scores import Expected, read_expected
 from finetune.config.tasks import CONFIGS, RENAMED, RESULT_FREE, TrainConfig, settings
-from finetune.types import UserError, perhaps, shortened
+from finetune.types import UserError, abbreviated, did_you_mean
 
 OWN_KEYS = ("task", "description", "expected", "smoke")
 
@@ -81,7 +81,7 @@ class RecipeRun:
             if entry.split not in splits:
                 raise UserError(
                     f"{self.recipe.path}: a score is expected on the split {entry.split!r}, but "
-                    f"the data have {shortened(splits)}.{perhaps(entry.split, splits)}"
+                    f"the data have {abbreviated(splits)}.{did_you_mean(entry.split, splits)}"
                 )
 
 
@@ -135,7 +135,7 @@ def load_recipe(path: str | Path) -> Recipe:
     if task not in CONFIGS:
         raise UserError(
             f"{where('task')}: task is {task!r}, legal are {', '.join(CONFIGS)}."
-            f"{perhaps(str(task), CONFIGS)}"
+            f"{did_you_mean(str(task), CONFIGS)}"
         )
     values = {key: value for key, value in content.items() if key not in OWN_KEYS}
     smoke = content.get("smoke") or {}
@@ -232,7 +232,7 @@ def _typed_settings(
         if key not in hints:
             raise UserError(
                 f"{location}: unknown setting {key!r} for task {task}."
-                f"{perhaps(str(key), hints)} Legal are {shortened(hints, 50)}."
+                f"{did_you_mean(str(key), hints)} Legal are {abbreviated(hints, 50)}."
             )
         typed[key] = _typed(f"{location}: {key}", value, hints[key])
     return typed
@@ -254,7 +254,7 @@ def _typed(name: str, value: Any, hint: Any) -> Any:
         if value not in choices:
             raise UserError(
                 f"{name} must be one of {', '.join(choices)}, not {value!r}."
-                f"{perhaps(str(value), choices)}"
+                f"{did_you_mean(str(value), choices)}"
             )
         return value
     for kind, wanted in _SCALARS.items():

@@ -15,7 +15,7 @@ from finetune.data.dataset import DataError
 from finetune.data.files import DataFile, Line, ReadOptions
 from finetune.data.tag_schemes import SPAN_TAG
 from finetune.data.token_records import Sentences, TokenRecord
-from finetune.types import perhaps
+from finetune.types import did_you_mean
 
 CONLLU_COLUMNS = (
     "id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc"
@@ -145,7 +145,7 @@ def _column(file: DataFile, role: str, name: str, layout: Layout, names: Sequenc
     called = f", named {', '.join(names)}" if names else ""
     raise DataError(
         f"{file.name}: no column {name!r} (--columns {role}={name}): the file has {width} columns, "
-        f"0 to {width - 1}{called}.{perhaps(name, names)}"
+        f"0 to {width - 1}{called}.{did_you_mean(name, names)}"
     )
 
 

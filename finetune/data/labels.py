@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from finetune.data.dataset import DataError
-from finetune.types import TextExample, shortened
+from finetune.types import TextExample, abbreviated
 
 MISSING = ("", "-", "nan")
 """Texts, in lower case, that mean *no label*: empty, ``-`` (SNLI, no majority), pandas' ``NaN``."""
@@ -60,7 +60,7 @@ def _label_name(value: Any, names: Sequence[str] | None, where: str) -> str:
             return names[value]
         raise DataError(
             f"{where}: label {value} is outside the {len(names)} classes of the data set "
-            f"({shortened(names)})."
+            f"({abbreviated(names)})."
         )
     raise DataError(f"{where}: {value!r} in a list of labels is not a name: write texts.")
 

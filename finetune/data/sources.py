@@ -27,7 +27,7 @@ from finetune.data.hub import (
 )
 from finetune.data.tables import Table
 from finetune.data.token_records import Sentences, TokenRecord
-from finetune.types import perhaps, shortened
+from finetune.types import abbreviated, did_you_mean
 
 SPLITS = {
     "train": "train", "training": "train",
@@ -150,8 +150,8 @@ def _select_splits(found: Sequence[str], wanted: Sequence[str] | None, name: str
     missing = [split for split in chosen if split not in found]
     if missing:
         raise DataError(
-            f"{name} has no split {missing[0]!r}, only {shortened(ranked)}."
-            f"{perhaps(missing[0], found)}"
+            f"{name} has no split {missing[0]!r}, only {abbreviated(ranked)}."
+            f"{did_you_mean(missing[0], found)}"
         )
     return [split for split in ranked if split in chosen]
 
@@ -167,7 +167,7 @@ def _folder(folder: Path) -> Source:
             files.setdefault(split, []).append(path)
     files = files or _documents(folder)
     if not files:
-        entries = shortened(sorted(path.name for path in folder.iterdir()), 6) or "none"
+        entries = abbreviated(sorted(path.name for path in folder.iterdir()), 6) or "none"
         raise DataError(
             f"{folder} holds no split files (its entries: {entries}): name "
             "them train.jsonl, validation.jsonl and test.jsonl, or write "
@@ -236,7 +236,7 @@ def _named_files(spec: str) -> Source:
         split = canonical_split(key)
         if split is None or not value:
             problem = f"{key!r} is not a split" if value else "no file is named"
-            hint = perhaps(key, ("train", "validation", "test")) if value else ""
+            hint = did_you_mean(key, ("train", "validation", "test")) if value else ""
             raise DataError(
                 f"--data {item.strip()}: {problem}: write train=FILE,validation=FILE,test=FILE."
                 f"{hint}"
@@ -276,7 +276,7 @@ def _nearest(path: Path) -> str:
     if near := difflib.get_close_matches(path.name.lower(), lowered, n=1):
         return f" Perhaps you meant '{parent / lowered[near[0]]}'?"
     visible = sorted(name for name in names if not name.startswith("."))
-    return f" {parent} holds {shortened(visible, 8)}." if names else ""
+    return f" {parent} holds {abbreviated(visible, 8)}." if names else ""
 
 
 def _hub(spec: str) -> Source:
@@ -289,5 +289,5 @@ def _hub(spec: str) -> Source:
     raise DataError(
         f"--data {spec}: neither a file or folder nor a known data set. Known short names: "
         f"{', '.join(sorted(ALIASES))}; any other hub data set is written owner/name or "
-        f"owner/name:config.{perhaps(spec.partition(':')[0], [*ALIASES, *local])}"
+        f"owner/name:config.{did_you_mean(spec.partition(':')[0], [*ALIASES, *local])}"
     )

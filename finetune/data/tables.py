@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from finetune.data.dataset import DataError
 from finetune.data.files import DataFile, ReadOptions
-from finetune.types import perhaps, shortened
+from finetune.types import abbreviated, did_you_mean
 
 
 class Record(NamedTuple):
@@ -68,7 +68,7 @@ def check_columns(columns: Mapping[str, str] | None, roles: Sequence[str]) -> di
         if role not in roles:
             raise DataError(
                 f"--columns {role}={columns[role]}: {role!r} is not a role: the roles here are "
-                f"{', '.join(roles)}.{perhaps(role, roles)}"
+                f"{', '.join(roles)}.{did_you_mean(role, roles)}"
             )
     return columns
 
@@ -84,7 +84,7 @@ def find_column(table: Table, role: str, name: str) -> str:
         return table.header[int(name)]
     raise DataError(
         f"{table.name}: no column {name!r} (--columns {role}={name}); {_columns_found(table)}."
-        f"{perhaps(name, table.header)}"
+        f"{did_you_mean(name, table.header)}"
     )
 
 
@@ -101,7 +101,7 @@ def missing_column(table: Table, role: str, content: str, usual: str) -> DataErr
 
 def _columns_found(table: Table) -> str:
     if table.headless is None:
-        return f"columns found: {shortened(table.header) or 'none'}"
+        return f"columns found: {abbreviated(table.header) or 'none'}"
     cells = (cell if len(cell) <= 30 else cell[:29] + "…" for cell in table.headless)
     row = ", ".join(f"{index}: {cell!r}" for index, cell in enumerate(cells))
     return f"the file has no header with known names; its first row: {row}"
@@ -257,7 +257,7 @@ def _records(
         if len(row) != len(header):
             raise DataError(
                 f"{file.where(number)}: {len(row)} fields where {len(header)} are expected "
-                f"({shortened(header)}): {_advice_on_fields(file, row)}"
+                f"({abbreviated(header)}): {_advice_on_fields(file, row)}"
             )
         yield Record(dict(zip(header, row, strict=True)), file.where(number))
 

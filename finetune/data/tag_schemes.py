@@ -17,7 +17,7 @@ from itertools import chain, pairwise
 from finetune.data.dataset import DataError
 from finetune.data.spans import overlapping
 from finetune.data.token_records import TokenRecord
-from finetune.types import Span, UserError, perhaps
+from finetune.types import Span, UserError, did_you_mean
 
 SCHEMES = {"IO": "I", "IOB1": "BI", "BIO": "BI", "BIOES": "BIES", "BILOU": "BILU", "BMES": "BMES"}
 """The prefixes of each scheme, in the order begin, inside, end, single; BIO is also called IOB2."""
@@ -45,7 +45,7 @@ def _role(tag: str, scheme: str) -> tuple[str, str]:
 
 def _letters(scheme: str) -> str:
     if scheme not in SCHEMES:
-        hint = " Perhaps you meant 'BIO'?" if scheme == "IOB2" else perhaps(scheme, SCHEMES)
+        hint = " Perhaps you meant 'BIO'?" if scheme == "IOB2" else did_you_mean(scheme, SCHEMES)
         raise UserError(f"tag scheme {scheme!r} is not one of {', '.join(SCHEMES)}.{hint}")
     return SCHEMES[scheme]
 

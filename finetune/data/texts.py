@@ -13,7 +13,7 @@ from finetune.data.labels import RawLabel, convert_labels, raw_label
 from finetune.data.sources import open_splits, resolve
 from finetune.data.tables import Record, Table, check_columns, find_column, missing_column
 from finetune.data.token_records import Sentences
-from finetune.types import Example, TextExample, shortened
+from finetune.types import Example, TextExample, abbreviated
 
 ROLES = ("text", "pair", "label")
 PAIR_COLUMNS = (
@@ -261,4 +261,4 @@ def _column_notes(table: Table, chosen: TextColumns, columns: Mapping[str, str])
     unread = [name for name in table.header if name not in read and name.lower() not in known]
     unread = [name for name in unread if not name.lower().endswith("id")]
     if unread and "text" not in columns:
-        yield f"texts are from column {chosen.text!r}; not read: {shortened(unread)}"
+        yield f"texts are from column {chosen.text!r}; not read: {abbreviated(unread)}"

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from finetune.data.dataset import DataError
 from finetune.data.tables import Record, Table, find_column, missing_column
 from finetune.data.word_splitting import char_spans_to_words, split_words
-from finetune.types import Span, shortened
+from finetune.types import Span, abbreviated
 
 Offsets = Sequence[tuple[int, int]]
 
@@ -255,7 +255,7 @@ def _tags(row: Record, column: str, num_words: int, names: Sequence[str] | None)
         if isinstance(tag, int) and names is not None and not 0 <= tag < len(names):
             raise DataError(
                 f"{row.where}: tag {tag} in {column!r} is outside the {len(names)} classes of the "
-                f"data set ({shortened(names)})."
+                f"data set ({abbreviated(names)})."
             )
     return tuple(names[tag] if names and isinstance(tag, int) else str(tag) for tag in value)
 

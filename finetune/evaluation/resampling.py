@@ -38,7 +38,7 @@ from finetune.evaluation.subgroups import (
     text_lengths,
     word_groupings,
 )
-from finetune.types import TokenExample, UserError, perhaps, shortened
+from finetune.types import TokenExample, UserError, abbreviated, did_you_mean
 
 
 @dataclass(frozen=True)
@@ -145,12 +145,12 @@ def count_metric(
             return counts
     legal = [*known, *subgroups]
     usual = default_metric(runs[0])
-    near = perhaps(metric, [usual] if usual.startswith(metric) else legal)
+    near = did_you_mean(metric, [usual] if usual.startswith(metric) else legal)
     if train is None and runs[0].kind in ("tags", "spans"):
         if "in_training" in metric or "unseen" in metric:
             near = " The training data are not known: name them with --train FILE."
     raise UserError(
-        f"--metric {metric} does not fit these predictions: choose {shortened(legal, 16)}.{near}"
+        f"--metric {metric} does not fit these predictions: choose {abbreviated(legal, 16)}.{near}"
     )
 
 

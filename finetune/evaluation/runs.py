@@ -13,7 +13,7 @@ from finetune.data import DataError
 from finetune.evaluation.alignment import AlignedPredictions, Gold, align, predicts_numbers
 from finetune.evaluation.predictions import PredictionFile, read_gold_file, read_predictions
 from finetune.evaluation.subgroups import TrainingVocabulary
-from finetune.types import Example, TextExample, UserError, shortened
+from finetune.types import Example, TextExample, UserError, abbreviated
 
 _PREDICTIONS = "predictions.{}.jsonl"
 _KINDS = {"label": "a label", "labels": "sets of labels", "number": "numbers", "tags": "tags",
@@ -73,7 +73,7 @@ def _files_of(path: Path, split: str) -> list[Path]:
         return inside
     found = {file.name.split(".")[1] for pattern in ("", "*/")
              for file in path.glob(pattern + _PREDICTIONS.format("*"))}  # fmt: skip
-    hint = f"; write --split {shortened(sorted(found))}" if found else ""
+    hint = f"; write --split {abbreviated(sorted(found))}" if found else ""
     raise UserError(f"{path}: no {name} in it or in its folders{hint}.")
 
 
@@ -200,6 +200,6 @@ def _check_gold_column(run: AlignedPredictions, file: PredictionFile) -> None:
     gold, predicted = ({tag for tags in side for tag in tags} for side in (run.gold, run.predicted))
     if predicted - {"O"} and not (gold & predicted) - {"O"}:
         raise DataError(
-            f"{file}: the last column but one ({shortened(sorted(gold), 4)}) holds no gold for the "
-            f"last ({shortened(sorted(predicted), 4)}): name the gold with --gold FILE."
+            f"{file}: the last column but one ({abbreviated(sorted(gold), 4)}) holds no gold for "
+            f"the last ({abbreviated(sorted(predicted), 4)}): name the gold with --gold FILE."
         )

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from finetune.data import hub_dataset
 from finetune.data.nli_labels import canonical_name
-from finetune.types import Prediction, TextPrediction, UserError, perhaps, shortened
+from finetune.types import Prediction, TextPrediction, UserError, abbreviated, did_you_mean
 
 AUTO = "auto"
 """Selects the task whose data the model was trained on."""
@@ -122,9 +122,9 @@ def _plain(name: str) -> str:
 
 
 def _unknown(asked: str, trained_on: str) -> str:
-    legal = shortened(TASKS, 20)
+    legal = abbreviated(TASKS, 20)
     if asked != AUTO:
-        return f"--glue-submission {asked}: legal are {legal}.{perhaps(asked, TASKS)}"
+        return f"--glue-submission {asked}: legal are {legal}.{did_you_mean(asked, TASKS)}"
     return (
         f"--glue-submission: the model was trained on {trained_on}, which is none of the "
         f"benchmark's data: say which task it answers, --glue-submission RTE (legal are {legal})."
@@ -152,7 +152,7 @@ def check_labels(task: GlueTask, labels: Sequence[str], problem: str | None) -> 
     if not task.answers:
         if problem != "regression":
             raise UserError(
-                f"{task.name} needs numbers, and this model predicts {shortened(labels)}."
+                f"{task.name} needs numbers, and this model predicts {abbreviated(labels)}."
             )
         return
     if problem != "single":
@@ -164,7 +164,7 @@ def check_labels(task: GlueTask, labels: Sequence[str], problem: str | None) -> 
     if unknown or len({task.answers[name] for name in names}) < len(set(task.answers.values())):
         raise UserError(
             f"{task.name} needs {' and '.join(sorted(set(task.answers.values())))}, and the labels "
-            f"of this model are {shortened(labels)}: they do not fit."
+            f"of this model are {abbreviated(labels)}: they do not fit."
         )
 
 

@@ -25,7 +25,7 @@ from finetune.types import (
     TextExample,
     TokenExample,
     UserError,
-    perhaps,
+    did_you_mean,
 )
 
 Input = str | Sequence[str]
@@ -68,7 +68,7 @@ class Predictor:
             legal = choices(type(config), "decoding")
             if decoding not in legal:
                 what = f"legal are {', '.join(legal)}" if legal else f"{task.name} models have none"
-                raise UserError(f"--decoding {decoding}: {what}.{perhaps(decoding, legal)}")
+                raise UserError(f"--decoding {decoding}: {what}.{did_you_mean(decoding, legal)}")
             changed["decoding"] = decoding
         self.task = replace(task, record=replace(task.record, config=replace(config, **changed)))
         self.accelerator = make_accelerator()

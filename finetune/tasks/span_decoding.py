@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from finetune.types import Span, UserError, perhaps
+from finetune.types import Span, UserError, did_you_mean
 
 Candidates = Sequence[tuple[Span, float]]
 """Spans with their scores; of a span that occurs twice the higher score counts."""
@@ -120,7 +120,7 @@ def _groups(spans: Sequence[Span], decoding: str) -> list[list[Span]]:
     if decoding not in DECODINGS:
         raise UserError(
             f"decoding {decoding!r} is not one of {', '.join(DECODINGS)}."
-            f"{perhaps(decoding, DECODINGS)}"
+            f"{did_you_mean(decoding, DECODINGS)}"
         )
     groups: list[list[Span]] = []
     reach = -1

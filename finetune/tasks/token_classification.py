@@ -50,7 +50,7 @@ from finetune.types import (
     TokenExample,
     TokenPrediction,
     UserError,
-    shortened,
+    abbreviated,
 )
 
 
@@ -119,11 +119,11 @@ class TokenClassificationTask(WordTask):
             if config.scheme != "auto":
                 raise UserError(
                     f"--scheme {config.scheme}: the tags of {data.name} are no spans in a "
-                    f"B-/I- scheme ({shortened(labels)}): leave --scheme out."
+                    f"B-/I- scheme ({abbreviated(labels)}): leave --scheme out."
                 )
             if len(labels) < 2:
                 raise UserError(
-                    f"{data.name}: every word of train is tagged {shortened(labels)!r}, so there "
+                    f"{data.name}: every word of train is tagged {abbreviated(labels)!r}, so there "
                     "is nothing to learn. Name the column with --columns tags=COLUMN."
                 )
             return {"labels": LabelSet(labels), "scheme": None, "source": None}

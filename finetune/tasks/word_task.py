@@ -10,7 +10,7 @@ from finetune.data import Dataset, read_tokens
 from finetune.preprocessing.context import fill
 from finetune.preprocessing.windows import Window, windows
 from finetune.tasks.base import Task
-from finetune.types import Encoding, TokenExample, shortened
+from finetune.types import Encoding, TokenExample, abbreviated
 
 Subwords = list[list[int]]
 """The ids of the subwords of each word."""
@@ -94,6 +94,6 @@ def unseen_note(split: str, unseen: Sequence[str]) -> list[str]:
     if not unseen:
         return []
     return [
-        f"{shortened(unseen)} in {split} never occurs in train: cannot be predicted and counts as "
-        "missed"
+        f"{abbreviated(unseen)} in {split} never occurs in train: cannot be predicted and counts "
+        "as missed"
     ]

@@ -33,7 +33,7 @@ from finetune.models.heads.span_scorers import (
     word_vectors,
 )
 from finetune.models.loading import load_config, load_weights
-from finetune.types import Batch, LabelSet, UserError, perhaps
+from finetune.types import Batch, LabelSet, UserError, did_you_mean
 
 REPRESENTATIONS = ("boundary", "ffn", "attention", "biaffine")
 WORD_VECTORS = ("first", "mean")
@@ -91,7 +91,8 @@ class SpanNerConfig(PreTrainedConfig):
             value = getattr(self, name)
             if value not in legal:
                 raise UserError(
-                    f"{name} {value!r} is not one of {', '.join(legal)}.{perhaps(value, legal)}"
+                    f"{name} {value!r} is not one of {', '.join(legal)}."
+                    f"{did_you_mean(value, legal)}"
                 )
         if self.max_width is None and self.representation != "biaffine":
             raise UserError(
