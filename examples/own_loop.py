@@ -20,7 +20,7 @@ optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
 
 
 def encode(examples: list[TextExample]) -> list[Encoding]:
-    pieces = tokenizer.text_pieces([example.text for example in examples])
+    pieces = tokenizer.text_subwords([example.text for example in examples])
     return [Encoding(e.id, *tokenizer.build(p[:60])) for e, p in zip(examples, pieces, strict=True)]
 
 

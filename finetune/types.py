@@ -126,7 +126,7 @@ class Encoding:
     """One sequence for the model: a whole example, or one window of a long one.
 
     ``word_starts`` has one entry more than the words this sequence answers for: the index of each
-    word's first piece, then the end of the last word. These words are ``first_word``,
+    word's first subword, then the end of the last word. These words are ``first_word``,
     ``first_word + 1``, … of the example, and every word of an example is answered for by exactly
     one of its windows; words around them are context. Text examples have no words. ``target`` is
     the task's own: numbers by name, the same names in all sequences; None without gold.
@@ -156,10 +156,10 @@ class Batch:
 
     Tensors: ``input_ids``, ``position_ids`` (from 0 in each sequence) and ``segment_ids`` [T];
     ``cu_seqlens`` [N+1] int32, the boundaries of the sequences; ``words`` [W], the row of each
-    word's first piece; ``word_lengths`` [W], its number of pieces; ``words_cu`` [N+1], the
+    word's first subword; ``word_lengths`` [W], its number of subwords; ``words_cu`` [N+1], the
     boundaries of the sequences' words. Python values, so that nothing waits for a device:
     ``lengths`` [N], ``example`` [N], ``first_word`` [N], ``num_words`` [N]. ``targets`` is the
-    task's own. ``num_pieces`` is the sum of ``word_lengths``, where it was taken before they went
+    task's own. ``num_subwords`` is the sum of ``word_lengths``, where it was taken before they went
     to a device.
     """
 
@@ -175,7 +175,7 @@ class Batch:
     first_word: tuple[int, ...]
     num_words: tuple[int, ...]
     targets: Mapping[str, torch.Tensor] = field(default_factory=dict)
-    num_pieces: int | None = None
+    num_subwords: int | None = None
 
     @property
     def max_seqlen(self) -> int:

@@ -60,7 +60,7 @@ class Words:
         vocabulary = tokenizer.backend.get_vocab()
         forms = {piece.lstrip("Ġ▁").lower() for piece in vocabulary if not piece.startswith("##")}
         listed = sorted(form for form in forms if form.isalnum() and form.isascii())
-        pieces = tokenizer.text_pieces(listed)
+        pieces = tokenizer.text_subwords(listed)
         unknown = tokenizer.tokenizer.unk_token_id
         known = [
             (word, found[0])

@@ -123,21 +123,22 @@ class Check:
     def _check_with_tokenizer(self, data: Any, words: bool) -> list[Any]:
         """Check the data, and count their subwords and those unknown to the model."""
         from finetune.data import Finding, check_data
+        from finetune.models.families import FAMILIES, position_limit
         from finetune.models.loading import load_config
         from finetune.preprocessing.tokenizer import SubwordTokenizer
-        from finetune.tasks.base import model_limit
 
         assert self.model is not None
         tokenizer = SubwordTokenizer.from_pretrained(self.model, words=words)
-        limit = model_limit(load_config(self.model))
+        model = load_config(self.model)
+        limit = position_limit(model, FAMILIES.get(model.model_type))
         seen: Counter[int | None] = Counter()  # subword ids
 
         def count(items: Sequence[Any]) -> list[Any]:
             if not words:
-                texts = tokenizer.text_pieces(items)
+                texts = tokenizer.text_subwords(items)
                 seen.update(chain.from_iterable(texts))
                 return list(map(len, texts))
-            sentences = tokenizer.raw_word_pieces(items)
+            sentences = tokenizer.raw_word_subwords(items)
             seen.update(id for sentence in sentences for word in sentence for id in word)
             return [list(map(len, words)) for words in sentences]
 

@@ -38,7 +38,7 @@ class Dataset:
     """
 
     name: str
-    splits: dict[str, list[Example]]
+    splits: dict[str, list[Any]]  # all TextExample or all TokenExample
     fingerprint: str = ""
     notes: list[str] = field(default_factory=list)
     format: str = ""

@@ -18,7 +18,15 @@ from transformers import AutoModel, PreTrainedModel
 
 from finetune.models import deberta
 from finetune.models.attention import packed_attention
-from finetune.models.families import FAMILIES, UNPACKABLE, Family, depth_in_family, family_of
+from finetune.models.families import (
+    FAMILIES,
+    UNPACKABLE,
+    Family,
+    depth_in_family,
+    family_of,
+    first_position,
+    position_limit,
+)
 from finetune.models.loading import load_config, load_weights
 from finetune.models.packing import PackedLayout, needs_round_size, with_round_size
 from finetune.models.padding import length_groups, pad_rows, padded_index, restore_order, unpad
@@ -70,9 +78,8 @@ class Encoder(nn.Module):
         self.vocabulary_size: int = config.vocab_size
         takes_segments = self.family.segments
         self.num_segments: int = getattr(config, "type_vocab_size", 0) if takes_segments else 0
-        self._first_position = self.pad_id + 1 if self.family.positions == "after padding" else 0
-        limit = getattr(config, "max_position_embeddings", None)
-        self.max_length: int | None = None if limit is None else limit - self._first_position
+        self._first_position = first_position(config, self.family)
+        self.max_length = position_limit(config, self.family)
         self.padding_reason = _padding_reason(model, self.family, batching)
         self.packed = not self.padding_reason
         self._checkpointed = [m for m in model.modules() if hasattr(m, "gradient_checkpointing")]

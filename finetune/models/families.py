@@ -68,6 +68,18 @@ def family_of(model: Any) -> Family | None:
     return FAMILIES.get(model.config.model_type) if is_library_class else None
 
 
+def first_position(config: Any, family: Family | None) -> int:
+    """Return the position id of a sequence's first token."""
+    after_padding = family is not None and family.positions == "after padding"
+    return (config.pad_token_id or 0) + 1 if after_padding else 0
+
+
+def position_limit(config: Any, family: Family | None) -> int | None:
+    """Return the longest sequence in tokens that a model has positions for; None for any."""
+    limit = getattr(config, "max_position_embeddings", None)
+    return None if limit is None else limit - first_position(config, family)
+
+
 _EMBEDDINGS = re.compile(
     r"(embeddings(_project)?|embed_tokens)\."
     r"|encoder\.(embedding_hidden_mapping_in|rel_embeddings|relative_attention_bias)\."

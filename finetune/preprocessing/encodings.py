@@ -15,7 +15,7 @@ import numpy as np
 
 from finetune.types import Encoding
 
-SEQUENCES = 1
+SEQUENCES = 2
 """Version of sequences and targets. Raise it when they change, so that cached ones are not used."""
 SMALLEST = (np.uint16, np.int32, np.int64)
 """Types for whole numbers; the first that holds all values is used."""

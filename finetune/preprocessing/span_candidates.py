@@ -26,7 +26,7 @@ def candidates(num_words: int, max_width: int | None) -> np.ndarray:
     starts = np.arange(num_words, dtype=np.int32)
     num_ends = np.minimum(num_words - starts, _width(num_words, max_width))  # [W]
     start = np.repeat(starts, num_ends)  # [S]
-    first = np.repeat(np.cumsum(num_ends) - num_ends, num_ends)  # [S] place of each start's first
+    first = np.repeat(np.cumsum(num_ends) - num_ends, num_ends)  # [S] index of each start's first
     spans = np.stack([start, start + np.arange(1, size + 1) - first], axis=1).astype(np.int32)
     spans.flags.writeable = False
     return spans
@@ -48,7 +48,7 @@ def _width(num_words: int, max_width: int | None) -> int:
     return num_words if max_width is None else min(max_width, num_words)
 
 
-def place(
+def candidate_index(
     start: int | np.ndarray, end: int | np.ndarray, num_words: int, max_width: int | None
 ) -> int | np.ndarray:
     """The index of a span in the order of ``candidates``; of many at once if given arrays.
@@ -71,7 +71,9 @@ def place(
     return int(index) if index.ndim == 0 else index
 
 
-def answered(bounds: Sequence[tuple[int, int]], index: int, max_width: int | None) -> np.ndarray:
+def predicted_candidates(
+    bounds: Sequence[tuple[int, int]], index: int, max_width: int | None
+) -> np.ndarray:
     """Return which candidates of window ``index`` this window predicts: bool [S].
 
     A long text is read in overlapping windows of words ``bounds[k] = (start, end)``; the

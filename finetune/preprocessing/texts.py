@@ -122,9 +122,9 @@ def encode_texts(
     overlap: int,
 ) -> tuple[list[list[Encoding]], int]:
     """Return the sequences of each text or pair, and how many texts were cut."""
-    firsts = tokenizer.text_pieces([example.text for example in examples])
+    firsts = tokenizer.text_subwords([example.text for example in examples])
     pairs = [example.pair for example in examples if example.pair is not None]
-    seconds = iter(tokenizer.text_pieces(pairs))
+    seconds = iter(tokenizer.text_subwords(pairs))
     result, num_cut = [], 0
     for example, first in zip(examples, firsts, strict=True):
         second = None if example.pair is None else next(seconds)

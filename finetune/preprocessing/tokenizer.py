@@ -88,12 +88,12 @@ class SubwordTokenizer:
         self.unknown = None if tokenizer.unk_token_id in around else tokenizer.unk_token_id
         """Id of the unknown subword; None if the vocabulary has none."""
 
-    def unreadable(self, num_unknown: int, num_pieces: int) -> list[str]:
+    def unreadable(self, num_unknown: int, num_subwords: int) -> list[str]:
         """A note for the log if the vocabulary does not cover a text."""
-        if num_unknown < SHARE_UNKNOWN * num_pieces or not num_unknown:
+        if num_unknown < SHARE_UNKNOWN * num_subwords or not num_unknown:
             return []
         return [
-            f"{num_unknown / num_pieces:.0%} of the pieces are unknown to the model, which reads "
+            f"{num_unknown / num_subwords:.0%} of the pieces are unknown to the model, which reads "
             "them all alike: choose one for this language or script"
         ]
 
@@ -150,19 +150,19 @@ class SubwordTokenizer:
             )
         return asked
 
-    def text_pieces(self, texts: Sequence[str]) -> list[list[int]]:
+    def text_subwords(self, texts: Sequence[str]) -> list[list[int]]:
         """Subword ids of each text, without special tokens."""
         encoded = self.backend.encode_batch_fast(list(texts), add_special_tokens=False)
         return [encoding.ids for encoding in encoded]
 
-    def word_pieces(self, sentences: Sequence[Sequence[str]]) -> list[list[list[int]]]:
+    def word_subwords(self, sentences: Sequence[Sequence[str]]) -> list[list[list[int]]]:
         """Subword ids of each word of each sentence; the placeholder for words without any."""
         return [
             [pieces or [self.placeholder] for pieces in words]
-            for words in self.raw_word_pieces(sentences)
+            for words in self.raw_word_subwords(sentences)
         ]
 
-    def raw_word_pieces(self, sentences: Sequence[Sequence[str]]) -> list[list[list[int]]]:
+    def raw_word_subwords(self, sentences: Sequence[Sequence[str]]) -> list[list[list[int]]]:
         """Subword ids of each word of each sentence; empty for words that the tokenizer drops."""
         if self.leading_space:
             sentences = [[" " + word for word in words] for words in sentences]
@@ -191,7 +191,7 @@ class SubwordTokenizer:
 
     def _template(self, pair: bool) -> Template:
         """Read the special tokens and segments off the encoding of a probe text."""
-        size = len(self.text_pieces(["a"])[0])
+        size = len(self.text_subwords(["a"])[0])
         if size == 0:
             raise UserError(
                 f"{self.name}: its tokenizer has no pieces for the letter a. The tokenizer files "

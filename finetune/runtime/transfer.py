@@ -31,5 +31,5 @@ def batch_to_device(batch: Batch, device: torch.device) -> Batch:
     Sums over tensors that the CPU needs are computed first.
     """
     if device.type == "cuda" and batch.word_lengths.is_cpu:
-        batch = dataclasses.replace(batch, num_pieces=int(batch.word_lengths.sum()))
+        batch = dataclasses.replace(batch, num_subwords=int(batch.word_lengths.sum()))
     return batch.each(lambda value: to_device(value, device))

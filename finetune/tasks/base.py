@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 from finetune.config.tasks import TrainConfig, settings
 from finetune.data import Dataset, hold_out
-from finetune.models.families import FAMILIES
+from finetune.models.families import FAMILIES, position_limit
 from finetune.models.loading import load_config
 from finetune.models.warm_start import WarmStart, find_warm_start
 from finetune.preprocessing.encodings import Encoded, Encodings, Ragged
@@ -166,7 +166,8 @@ class Task(ABC):
                 config, cls.name, derived["labels"], derived.get("problem")
             )
         tokenizer = _load_tokenizer(config, warm_start, cls.reads_words)
-        limit = model_limit(starting_config(config, warm_start))
+        encoder = starting_config(config, warm_start)
+        limit = position_limit(encoder, FAMILIES.get(encoder.model_type))
         record = cls.record_class(
             config=config, max_length=tokenizer.max_length(limit, config.max_length), **derived
         )
@@ -322,14 +323,6 @@ def starting_config(config: TrainConfig, warm_start: WarmStart | None = None) ->
     return load_config(
         config.model, revision=config.revision, trust_remote_code=config.trust_remote_code
     )
-
-
-def model_limit(model: Any) -> int | None:
-    """The number of positions that a model has, by its Hugging Face configuration."""
-    limit = getattr(model, "max_position_embeddings", None)
-    family = FAMILIES.get(model.model_type)
-    after_padding = family is not None and family.positions == "after padding"
-    return limit - model.pad_token_id - 1 if limit is not None and after_padding else limit
 
 
 def _limited(data: Dataset, limit: int) -> Dataset:

@@ -26,7 +26,7 @@ from finetune.evaluation.metrics import span_scores
 from finetune.models.heads.span_ner import SpanNer
 from finetune.preprocessing.context import in_documents
 from finetune.preprocessing.encodings import Encoded, Ragged
-from finetune.preprocessing.span_candidates import answered, candidates, num_candidates
+from finetune.preprocessing.span_candidates import candidates, num_candidates, predicted_candidates
 from finetune.tasks.base import Calibrated, TaskRecord
 from finetune.tasks.span_decoding import LOWEST, best_spans, choose_thresholds
 from finetune.tasks.span_targets import SpanTargets
@@ -143,7 +143,7 @@ class SpanNerTask(WordTask):
 
     def _sequences(self, examples: Sequence[TokenExample]) -> tuple[list[list[Encoding]], int]:
         """The windows of each sentence. Of several windows that hold a span, one predicts it
-        (``span_candidates.answered``)."""
+        (``span_candidates.predicted_candidates``)."""
         encoded, num_cut = self._windows(examples, core_only=False)
         result = []
         for example, windows in zip(examples, encoded, strict=True):
@@ -273,7 +273,7 @@ class SpanNerTask(WordTask):
         for index, (start, end) in enumerate(bounds):
             _, indices, classes, scores = partials[index].values
             if len(bounds) > 1:
-                mine = answered(bounds, index, width)[indices]
+                mine = predicted_candidates(bounds, index, width)[indices]
                 indices, classes, scores = indices[mine], classes[mine], scores[mine]
             spans = candidates(end - start, width)[indices] + start
             for (first, last), number, score in zip(

@@ -8,7 +8,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from finetune.preprocessing.encodings import Ragged
-from finetune.preprocessing.span_candidates import answered, num_candidates, place
+from finetune.preprocessing.span_candidates import (
+    candidate_index,
+    num_candidates,
+    predicted_candidates,
+)
 from finetune.tasks.span_decoding import best_spans
 from finetune.types import IGNORED, LabelSet, Span
 
@@ -30,26 +34,28 @@ class SpanTargets:
         """Make the target of window ``index`` of a text.
 
         Returns:
-            ``places`` and ``classes``: index and class of its gold spans among its candidates.
+            ``indices`` and ``classes``: index and class of its gold spans among its candidates.
             ``others``: indices of candidates that another window predicts. ``num_words``: number of
             words that this window predicts as candidates. ``width``: number of its words.
         """
         start, end = bounds[index]
         found = [
-            (place(s.start - start, s.end - start, end - start, self.max_width), number)
+            (candidate_index(s.start - start, s.end - start, end - start, self.max_width), number)
             for s, number in self._known(spans)
             if start <= s.start and s.end <= end and not self._too_wide(s)
         ]
         others: list[int] = []
         num_words = end - start
         if len(bounds) > 1:
-            mine = answered(bounds, index, self.max_width)
+            mine = predicted_candidates(bounds, index, self.max_width)
             others = np.flatnonzero(~mine).tolist()
             words = np.arange(end - start)
-            num_words = int(mine[place(words, words + 1, end - start, self.max_width)].sum())
-        places, classes = zip(*found, strict=True) if found else ((), ())
+            num_words = int(
+                mine[candidate_index(words, words + 1, end - start, self.max_width)].sum()
+            )
+        indices, classes = zip(*found, strict=True) if found else ((), ())
         return {
-            "places": places,
+            "indices": indices,
             "classes": classes,
             "others": others,
             "num_words": [num_words],
@@ -77,7 +83,7 @@ class SpanTargets:
         target = np.zeros(shape, dtype=np.int64)
         gold, others = (
             rows[name].values.astype(np.int64) + np.repeat(begins, rows[name].counts)
-            for name in ("places", "others")
+            for name in ("indices", "others")
         )
         classes = rows["classes"].values.astype(np.int64)
         if self.multi_label:

@@ -145,14 +145,14 @@ class TextClassificationTask(Task):
             numbers = [float(name in label) for name in labels]
         else:
             numbers = [labels.id(str(label), example.where)]
-        return {"label": numbers, "share": [1 / num_windows]}
+        return {"label": numbers, "fraction": [1 / num_windows]}
 
     def _targets(self, rows: Mapping[str, Ragged]) -> dict[str, torch.Tensor]:
         """``label`` [N], or [N, C] with several labels. ``weight`` [N]: the weight of the class
         divided by the number of windows. ``positive_weight`` [C] with several labels and class
         weights."""
         label = rows["label"].values
-        weight = torch.from_numpy(rows["share"].values)
+        weight = torch.from_numpy(rows["fraction"].values)
         classes = self.record.class_weights
         if self.record.problem == "multi":
             targets = {"label": torch.from_numpy(label.reshape(-1, len(self.record.labels)))}

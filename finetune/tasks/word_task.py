@@ -38,7 +38,7 @@ class WordTask(Task):
         """
         room = self.record.max_length - self.tokenizer.single.num_special
         limit = max_context_subwords(self.record.config.context, self.record.max_length)
-        subwords = self.tokenizer.word_pieces([example.words for example in examples])
+        subwords = self.tokenizer.word_subwords([example.words for example in examples])
         neighbors = self._neighbors(examples) if limit else {}
         result, num_cut = [], 0
         for example, words in zip(examples, subwords, strict=True):
@@ -56,7 +56,7 @@ class WordTask(Task):
     def _neighbors(self, examples: Sequence[TokenExample]) -> Mapping[tuple[str, ...], Subwords]:
         """The subwords of each sentence next to one of the examples."""
         near = {words: None for e in examples for side in (e.before, e.after) for words in side}
-        return dict(zip(near, self.tokenizer.word_pieces(list(near)), strict=True))
+        return dict(zip(near, self.tokenizer.word_subwords(list(near)), strict=True))
 
     def _in_context(
         self,

@@ -181,7 +181,7 @@ def test_lengths_are_as_said(name: str) -> None:
 def test_words_are_one_subword_each(family: str) -> None:
     tokenizer = SubwordTokenizer(tiny.tokenizer(family))
     words = synthetic_texts.Words(tokenizer, 0.5, random.Random(0))
-    pieces = tokenizer.text_pieces(words.words)
+    pieces = tokenizer.text_subwords(words.words)
     assert [[place] for place in words.occurring()[0].input_ids] == pieces
     assert words.words[0] in words.draw(200) and set(words.draw(200)) <= set(words.words)
 
@@ -241,7 +241,7 @@ def test_shapes_are_models_and_tokenizers(
     tokenizer = SubwordTokenizer.from_pretrained(tmp_path)
     special = tokenizer.tokenizer
     assert special.pad_token_id == settings["pad_token_id"]
-    first, segments = tokenizer.build(*tokenizer.text_pieces(["w7 w9"]))
+    first, segments = tokenizer.build(*tokenizer.text_subwords(["w7 w9"]))
     assert first == [special.cls_token_id, 7, 9, special.sep_token_id]
     assert (segments is None) == (kind != "bert")
 

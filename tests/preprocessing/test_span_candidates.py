@@ -1,4 +1,4 @@
-"""Candidates equal loops; every span that some window holds is answered by exactly one."""
+"""Candidates equal loops; every span that some window holds is predicted by exactly one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from finetune.preprocessing.span_candidates import answered, candidates, num_candidates, place
+from finetune.preprocessing.span_candidates import (
+    candidate_index,
+    candidates,
+    num_candidates,
+    predicted_candidates,
+)
 from finetune.preprocessing.windows import windows
 
 quick = settings(max_examples=80, deadline=None)
@@ -49,10 +54,10 @@ def test_candidates_are_shared_and_cannot_be_changed():
 @given(lengths, widths)
 def test_place_is_the_index(num_words, max_width):
     spans = candidates(num_words, max_width)
-    found = place(spans[:, 0], spans[:, 1], num_words, max_width)
+    found = candidate_index(spans[:, 0], spans[:, 1], num_words, max_width)
     assert found.tolist() == list(range(len(spans)))
     for index, (start, end) in enumerate(spans.tolist()):
-        number = place(start, end, num_words, max_width)
+        number = candidate_index(start, end, num_words, max_width)
         assert number == index
         assert type(number) is int
 
@@ -60,9 +65,9 @@ def test_place_is_the_index(num_words, max_width):
 @pytest.mark.parametrize("span", [(-1, 1), (2, 2), (3, 2), (4, 6), (5, 6), (0, 4)])
 def test_no_candidate_has_no_place(span):
     with pytest.raises(ValueError, match=f"words {span[0]} to {span[1]} are no candidate.*1 to 3"):
-        place(*span, 5, 3)
+        candidate_index(*span, 5, 3)
     with pytest.raises(ValueError, match=f"words {span[0]} to {span[1]} are no candidate"):
-        place(np.array([0, span[0]]), np.array([1, span[1]]), 5, 3)
+        candidate_index(np.array([0, span[0]]), np.array([1, span[1]]), 5, 3)
 
 
 @pytest.mark.parametrize("width", [0, -2])
@@ -91,7 +96,7 @@ def answers(bounds: list[tuple[int, int]], max_width: int | None) -> list[tuple[
     """Every answer given: window, start and end."""
     found = []
     for index, (start, end) in enumerate(bounds):
-        mine = answered(bounds, index, max_width)
+        mine = predicted_candidates(bounds, index, max_width)
         spans = candidates(end - start, max_width)
         assert mine.shape == (len(spans),)
         assert mine.dtype == bool
@@ -135,8 +140,8 @@ def test_windows_by_hand():
 
 
 def test_one_window_answers_for_all_and_no_words_for_none():
-    assert answered([(0, 9)], 0, None).all()
-    assert answered([(0, 0)], 0, None).shape == (0,)
+    assert predicted_candidates([(0, 9)], 0, None).all()
+    assert predicted_candidates([(0, 0)], 0, None).shape == (0,)
     whole = [(0, 9), (2, 9)]
-    assert answered(whole, 0, None).all()
-    assert not answered(whole, 1, None).any()
+    assert predicted_candidates(whole, 0, None).all()
+    assert not predicted_candidates(whole, 1, None).any()

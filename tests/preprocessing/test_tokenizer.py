@@ -60,7 +60,7 @@ def joined(words: list[list[int]]) -> list[int]:
 
 def built(ours: SubwordTokenizer, text: str, pair: str | None = None):
     texts = [text] if pair is None else [text, pair]
-    return ours.build(*ours.text_pieces(texts))
+    return ours.build(*ours.text_subwords(texts))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -90,7 +90,7 @@ def test_truncation_equals_hugging_face(name: str, max_length: int) -> None:
         for text, pair in ((first, None), (first, second), (first, first)):
             given = [text] if pair is None else [text, pair]
             template = ours.single if pair is None else ours.pair
-            parts = ours.text_pieces(given)
+            parts = ours.text_subwords(given)
             room = max_length - template.num_special
             if sum(map(len, parts)) > room:  # `truncated` is for what does not fit
                 parts = truncated(parts[0], None if pair is None else parts[1], room)
@@ -110,10 +110,10 @@ def test_truncation_keeps_beginnings_and_fills_the_room() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_word_pieces_equal_hugging_face_word_ids(name: str) -> None:
+def test_word_subwords_equal_hugging_face_word_ids(name: str) -> None:
     ours, theirs = SubwordTokenizer(plain(name), words=True), spaced(name)
     sentences = [WORDS, WORDS[::-1], ["one"], []]
-    for sentence, pieces in zip(sentences, ours.raw_word_pieces(sentences), strict=True):
+    for sentence, pieces in zip(sentences, ours.raw_word_subwords(sentences), strict=True):
         encoded = theirs(sentence, is_split_into_words=True) if sentence else {"input_ids": []}
         found = [[] for _ in sentence]
         for word, piece in zip(
@@ -123,14 +123,14 @@ def test_word_pieces_equal_hugging_face_word_ids(name: str) -> None:
                 found[word].append(piece)
         assert pieces == found
         assert all(pieces)
-        assert ours.word_pieces([sentence]) == [pieces]
+        assert ours.word_subwords([sentence]) == [pieces]
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_word_has_the_same_pieces_wherever_it_stands(name: str) -> None:
     ours = SubwordTokenizer(plain(name), words=True)
     for word in WORDS:
-        first, middle = ours.word_pieces([[word, "a", "dog"], ["a", word, "dog"]])
+        first, middle = ours.word_subwords([[word, "a", "dog"], ["a", word, "dog"]])
         assert first[0] == middle[1]
         assert first[1] == middle[0]
 
@@ -139,26 +139,26 @@ def test_a_word_has_the_same_pieces_wherever_it_stands(name: str) -> None:
 def test_words_are_split_as_in_running_text(name: str) -> None:
     ours = SubwordTokenizer(plain(name), words=True)
     words = "the train from paris was late".split()
-    assert joined(ours.word_pieces([words])[0]) == ours.text_pieces([" ".join(words)])[0]
+    assert joined(ours.word_subwords([words])[0]) == ours.text_subwords([" ".join(words)])[0]
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_vanishing_words_get_the_placeholder(name: str) -> None:
     ours = SubwordTokenizer(plain(name), words=True)
     words = ["the", *VANISHING, "dog"]
-    raw, pieces = (read([words])[0] for read in (ours.raw_word_pieces, ours.word_pieces))
+    raw, pieces = (read([words])[0] for read in (ours.raw_word_subwords, ours.word_subwords))
     assert len(pieces) == len(words)
     assert pieces == [found or [ours.placeholder] for found in raw]
     assert raw[1] == [], "the empty word has no pieces of its own in any family"
-    assert (raw[0], raw[-1]) == (ours.raw_word_pieces([["the", "dog"]])[0][0], pieces[-1])
-    assert raw[-1] == ours.raw_word_pieces([["the", "dog"]])[0][1], "nobody's pieces moved"
+    assert (raw[0], raw[-1]) == (ours.raw_word_subwords([["the", "dog"]])[0][0], pieces[-1])
+    assert raw[-1] == ours.raw_word_subwords([["the", "dog"]])[0][1], "nobody's pieces moved"
     assert ours.placeholder == plain(name).unk_token_id
-    assert ours.word_pieces([[""], [], VANISHING])[0] == [[ours.placeholder]]
+    assert ours.word_subwords([[""], [], VANISHING])[0] == [[ours.placeholder]]
 
 
 def test_wordpiece_drops_invisible_words() -> None:
     ours = SubwordTokenizer(tiny.tokenizer("bert"), words=True)
-    assert ours.raw_word_pieces([VANISHING]) == [[[], [], [], []]]
+    assert ours.raw_word_subwords([VANISHING]) == [[[], [], [], []]]
 
 
 def test_prefix_space_reaches_the_backend(tmp_path) -> None:
@@ -166,20 +166,22 @@ def test_prefix_space_reaches_the_backend(tmp_path) -> None:
     glued = tiny.tokenizer("roberta")
     bare = glued(["the"], is_split_into_words=True, add_special_tokens=False)["input_ids"]
     ours = SubwordTokenizer(tiny.tokenizer("roberta"), words=True)
-    assert ours.word_pieces([["the"]])[0][0] == glued(" the", add_special_tokens=False)["input_ids"]
-    assert ours.word_pieces([["the"]])[0][0] != bare
+    assert (
+        ours.word_subwords([["the"]])[0][0] == glued(" the", add_special_tokens=False)["input_ids"]
+    )
+    assert ours.word_subwords([["the"]])[0][0] != bare
     ours.save_pretrained(tmp_path)
     again = AutoTokenizer.from_pretrained(tmp_path)
     assert again.backend_tokenizer.pre_tokenizer.add_prefix_space
     reloaded = again(WORDS, is_split_into_words=True, add_special_tokens=False)["input_ids"]
-    assert reloaded == joined(ours.word_pieces([WORDS])[0])
-    assert SubwordTokenizer(again, words=True).word_pieces([WORDS]) == ours.word_pieces([WORDS])
+    assert reloaded == joined(ours.word_subwords([WORDS])[0])
+    assert SubwordTokenizer(again, words=True).word_subwords([WORDS]) == ours.word_subwords([WORDS])
 
 
 def test_texts_get_no_prefix_space() -> None:
     ours = SubwordTokenizer(tiny.tokenizer("roberta"))
     assert not ours.backend.pre_tokenizer.add_prefix_space
-    assert ours.text_pieces(["the"]) != ours.text_pieces([" the"])
+    assert ours.text_subwords(["the"]) != ours.text_subwords([" the"])
 
 
 @pytest.mark.parametrize("inner_space", [False, True])
@@ -194,7 +196,7 @@ def test_prefix_space_inside_a_sequence(inner_space: bool, tmp_path) -> None:
     assert ours.leading_space
     words = ["the", "train", "saw", "U.S.", "guitar"]
     running = nested.backend_tokenizer.encode(" " + " ".join(words), add_special_tokens=False).ids
-    pieces = ours.word_pieces([words])[0]
+    pieces = ours.word_subwords([words])[0]
     if not inner_space:
         assert joined(pieces) == running
     assert all(
@@ -205,7 +207,7 @@ def test_prefix_space_inside_a_sequence(inner_space: bool, tmp_path) -> None:
     ours.save_pretrained(tmp_path)
     again = SubwordTokenizer(AutoTokenizer.from_pretrained(tmp_path), words=True)
     assert again.leading_space
-    assert again.word_pieces([words]) == [pieces]
+    assert again.word_subwords([words]) == [pieces]
 
 
 def test_other_sequences_get_no_space() -> None:
@@ -269,8 +271,8 @@ def test_truncation_and_padding_of_the_file_are_off(tmp_path) -> None:
     made.backend_tokenizer.enable_truncation(8)
     made.backend_tokenizer.enable_padding(length=20)
     ours = SubwordTokenizer(made)
-    assert len(ours.text_pieces(["a " * 30])[0]) == 30
-    assert [len(pieces) for pieces in ours.text_pieces(["a", "a dog"])] == [
+    assert len(ours.text_subwords(["a " * 30])[0]) == 30
+    assert [len(pieces) for pieces in ours.text_subwords(["a", "a dog"])] == [
         len(tiny.tokenizer("bert")(text, add_special_tokens=False)["input_ids"])
         for text in ("a", "a dog")
     ]

@@ -54,4 +54,4 @@ def test_subwords_are_counted_before_the_copy(
     batch: Batch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transfer, "to_device", lambda value, device: value)
-    assert (batch.num_pieces, batch_to_device(batch, GPU).num_pieces) == (None, 4)
+    assert (batch.num_subwords, batch_to_device(batch, GPU).num_subwords) == (None, 4)

@@ -94,7 +94,7 @@ def test_a_number_counts_pieces_of_whole_words(place: Path):
     task, _ = task_of(place, context="3", max_length=60)
     rows = [("saw", "unbelievably"), ("Anna",), ("in", "in", "unbelievably", "in")]
     examples = [TokenExample(i, words, document="d") for i, words in enumerate(rows)]
-    pieces = task.tokenizer.word_pieces(rows)
+    pieces = task.tokenizer.word_subwords(rows)
     assert len(pieces[0][1]) > 3 and [len(p) for p in pieces[2]][:2] == [1, 1]
     _, (window,), _ = windows_of(task, list(in_context(task, examples)))
     expected = [*pieces[1][0], *pieces[2][0], *pieces[2][1]]
@@ -113,7 +113,7 @@ def test_none_is_what_there_was(place: Path, kind: str):
     assert windows_of(task, near) == windows_of(task, bare)
     assert encoding_key(task, near) == encoding_key(task, bare)
     for (window,), row in zip(windows_of(task, bare), bare, strict=True):
-        (pieces,) = task.tokenizer.word_pieces([row.words])
+        (pieces,) = task.tokenizer.word_subwords([row.words])
         assert window.input_ids == task.tokenizer.build([*chain(*pieces)])[0]
 
 
@@ -124,7 +124,7 @@ def test_long_sentences_are_read_in_windows_as_without(place: Path):
     near = list(in_context(task, examples))
     found, without = windows_of(task, near), windows_of(bare, near)
     assert len(found[1]) > 2 and found[1] == without[1]
-    river = len(task.tokenizer.word_pieces([("river",)])[0][0])
+    river = len(task.tokenizer.word_subwords([("river",)])[0][0])
     assert LENGTH - river < len(found[0][0].input_ids) <= LENGTH
     assert len(without[0][0].input_ids) < 8
 
@@ -149,7 +149,7 @@ def test_every_word_is_answered_once_and_no_border_is_crossed(
     examples = [TokenExample(i, tuple(w), document=d) for i, (d, w) in enumerate(rows)]
     near = list(in_context(task, examples))
     room = LENGTH - 2
-    by_row = task.tokenizer.word_pieces([e.words for e in examples])
+    by_row = task.tokenizer.word_subwords([e.words for e in examples])
     pieces = [[word[:room] for word in row] for row in by_row]
     encoded, num_cut = task._windows(near, core_only=own)
     assert num_cut == sum(len(word) > room for row in by_row for word in row)

@@ -389,7 +389,7 @@ def test_shares_of_windows_sum_to_one(runs: Runs) -> None:
         assert all(len(window.input_ids) <= 16 for window in windows)
     assert encoded.num_cut == 0
     rows = [window.input_ids[1:-1] for window in encoded[2]]
-    whole = task.tokenizer.text_pieces([long[2].text])[0]
+    whole = task.tokenizer.text_subwords([long[2].text])[0]
     starts = [*range(0, len(whole) - 14, 10), len(whole) - 14]  # each shares 4 with the next
     assert rows == [whole[start : start + 14] for start in starts]
 
@@ -483,7 +483,7 @@ def test_windows_read_the_right_pieces(runs: Runs) -> None:
     task, _ = runs.task("bio", max_length=24, overlap=8)
     sentence = odd_sentences()[4]
     (windows,) = task.encode([sentence])
-    pieces = task.tokenizer.word_pieces([sentence.words])[0]
+    pieces = task.tokenizer.word_subwords([sentence.words])[0]
     assert len(windows) > 10
     for window in windows:
         for offset in range(window.num_words):

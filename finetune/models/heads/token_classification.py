@@ -98,7 +98,7 @@ def subword_rows(batch: Batch) -> Tensor:
     lengths = batch.word_lengths
     starts = lengths.cumsum(0) - lengths  # [W], among all subwords
     shifts = batch.words - starts
-    shifts = torch.repeat_interleave(shifts, lengths, output_size=batch.num_pieces)  # [P]
+    shifts = torch.repeat_interleave(shifts, lengths, output_size=batch.num_subwords)  # [P]
     return shifts + torch.arange(len(shifts), device=shifts.device)
 
 
