@@ -109,7 +109,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
     return Workspace(tmp_path_factory.mktemp("documentation"))
 
 
-@pytest.mark.parametrize("line", DOCUMENTED)
+@pytest.mark.parametrize("line", DOCUMENTED, ids=lambda line: line.replace("finetune ", "")[:60])
 def test_command(line: str, workspace: Workspace, monkeypatch: pytest.MonkeyPatch):
     assert DOCUMENTED[line][0] == "finetune", "a documented command that no test runs"
     monkeypatch.chdir(workspace.folder)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from finetune.config.recipes import find_recipes, load_recipe, packaged_recipes
+from finetune.config.recipes import Recipe, find_recipes, load_recipe, packaged_recipes
 from finetune.config.tasks import CONFIGS, RESULT_FREE, flag
 from finetune.data.hub import ALIASES, MANUAL_DOWNLOADS
 from finetune.data.nli_labels import NLI_LABELS
@@ -67,7 +68,7 @@ def test_recipe_is_valid(path: Path):
 
 
 @every_recipe
-def test_claimed_scores_have_a_source(path: Path):
+def test_expected_scores_have_a_source(path: Path):
     for entry in load_recipe(path).expected:
         assert len(entry.source) > 10, entry
         assert 0 < entry.tolerance < 0.2, entry
@@ -79,13 +80,13 @@ def test_claimed_scores_have_a_source(path: Path):
 
 
 @every_recipe
-def test_data_have_a_name_that_users_have_too(path: Path):
+def test_data_are_available_to_users(path: Path):
     name = str(load_recipe(path).settings["data"])
     assert name in ALIASES or name in MANUAL_DOWNLOADS or (ROOT / name).is_dir(), name
 
 
 @every_recipe
-def test_what_a_recipe_begins_with_is_another_recipes_run(path: Path):
+def test_a_warm_start_is_the_run_of_another_recipe(path: Path):
     recipe = load_recipe(path)
     if "init_from" in recipe.settings:
         before = {RUNS / other.name: other for other in map(load_recipe, RECIPES)}
@@ -93,7 +94,7 @@ def test_what_a_recipe_begins_with_is_another_recipes_run(path: Path):
         assert begun.settings["model"] == recipe.settings["model"]
 
 
-def test_the_package_brings_the_recipes():
+def test_the_package_contains_the_recipes():
     inside = {path.relative_to(packaged_recipes()) for path in find_recipes(packaged_recipes())}
     assert inside == {path.relative_to(ROOT / "recipes") for path in RECIPES}
 
@@ -105,16 +106,31 @@ def test_a_packaged_recipe_is_found_from_anywhere(tmp_path: Path, monkeypatch):
     assert "mnli-roberta-base" in run("recipes").out
 
 
-@every_recipe
+def data_of(recipe: Recipe) -> str:
+    """The folder of small data that has the form of the recipe's data."""
+    if recipe.settings.get("problem") in ("multi", "regression"):
+        return str(recipe.settings["problem"])
+    if recipe.settings.get("context", "none") != "none":
+        return "documents"
+    return "speech" if "upos" in str(recipe.settings.get("columns")) else recipe.task
+
+
+def one_of_each_form() -> list[Any]:
+    """Every recipe; all but the first of each task, form of data and start are slow."""
+    seen, found = set(), []
+    for path in RECIPES:
+        recipe = load_recipe(path)
+        form = recipe.task, data_of(recipe), "init_from" in recipe.settings
+        marks = [pytest.mark.slow] if form in seen else []
+        found.append(pytest.param(path, id=path.stem, marks=marks))
+        seen.add(form)
+    return found
+
+
+@pytest.mark.parametrize("path", one_of_each_form())
 def test_recipe_trains(path: Path, place: Path, tmp_path: Path):
     recipe = load_recipe(path)
-    source = place / recipe.task
-    if recipe.settings.get("problem") in ("multi", "regression"):
-        source = place / str(recipe.settings["problem"])
-    if recipe.settings.get("context", "none") != "none":
-        source = place / "documents"
-    if "upos" in str(recipe.settings.get("columns")):
-        source = place / "speech"
+    source = place / data_of(recipe)
     length = min(40, int({**recipe.settings, **recipe.smoke}.get("max_length", 40)))
     smoke = {
         **recipe.smoke, "model": place / "model", "data": source, "steps": 2, "batch_size": 4,
