@@ -1,4 +1,4 @@
-"""Words in the context of their document: each sentence is read with its neighbours.
+"""Document context: each sentence is read with its neighbors in the document.
 
 python examples/context.py
 """
@@ -9,9 +9,9 @@ from finetune import TagConfig, fit, load, load_task
 
 config = TagConfig(
     model=os.environ.get("MODEL", "minilm"),
-    data="examples/data/ner",  # -DOCSTART- lines say where a document begins
-    # Both sides are filled with words of the document up to max_length pieces; "64" would take
-    # words of at most 64 pieces on each side. Only the sentence itself is learnt and answered.
+    data="examples/data/ner",  # -DOCSTART- lines begin documents
+    # Both sides are filled with words of the document up to max_length subwords; "64" would take
+    # at most 64 subwords on each side. Only the sentence itself is trained on and predicted.
     context="doc",
     max_length=64,
     epochs=5,
@@ -21,12 +21,14 @@ config = TagConfig(
 task, data = load_task(config, "tag")
 example = data.splits["train"][1]
 (window,) = task.encode([example])[0]
-read = task.tokenizer.tokenizer.decode(window.input_ids)
-print(f"{len(example.words)} words are answered and {len(window.input_ids)} pieces read: {read}")
+text = task.tokenizer.tokenizer.decode(window.input_ids)
+print(
+    f"{len(example.words)} words are predicted, {len(window.input_ids)} subwords are read: {text}"
+)
 result = fit(task, data, config)
 print(f"test span_f1_conll: {result.metrics['test']['span_f1_conll']:.4f}")
 
-# A saved model remembers its context. Sentences that name the same document are read together.
+# A saved model remembers its context setting. Sentences of one document are read together.
 model = load(result.folder)
 sentences = ["Nora Jordan was born in Antwerp.", "Jordan studied law.", "Jordan borders on Iraq."]
 alone = model.predict(sentences)

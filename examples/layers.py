@@ -1,4 +1,4 @@
-"""Which weights learn, and how fast: frozen layers, layer-wise rates, a rate for the head.
+"""Frozen layers, layer-wise learning rates, and a learning rate for the head.
 
 python examples/layers.py
 """
@@ -11,16 +11,16 @@ from finetune.training.optimizer import parameter_groups
 config = ClassifyConfig(
     model=os.environ.get("MODEL", "minilm"),
     data="examples/data/sentiment",
-    freeze="1",  # the embeddings and the lowest layer stay as they are: less memory, less drift
+    freeze="1",  # the embeddings and the lowest layer stay fixed
     lr=2e-4,
-    layer_decay=0.8,  # lower layers hold more general knowledge, and move less
-    head_lr=1e-3,  # the head is new and has further to go
+    layer_decay=0.8,  # lower layers are more general and change less
+    head_lr=1e-3,  # the head is new
     steps=int(os.environ.get("STEPS", "0")) or None,
     out=os.environ.get("OUT", "runs/example-layers"),
 )
 task, data = load_task(config, "classify")
 
-# What that means, before anything is trained.
+# Inspect the settings before training.
 head = task.head()
 frozen = head.encoder.freeze(config.freeze)
 print(f"{frozen:,} of {sum(p.numel() for p in head.parameters()):,} weights are frozen")

@@ -1,4 +1,4 @@
-"""Texts longer than the model: read in overlapping windows instead of cut at the end.
+"""Texts longer than the maximum length, read in overlapping windows instead of truncated.
 
 python examples/long_texts.py
 """
@@ -10,9 +10,9 @@ from finetune import ClassifyConfig, fit, load, load_task
 config = ClassifyConfig(
     model=os.environ.get("MODEL", "minilm"),
     data="examples/data/sentiment",
-    max_length=16,  # far too short, so that windows are needed
-    # A text weighs the same in training however many windows it has, and its answer is the mean
-    # of theirs. The other choices are `truncate` (cut and counted) and `error`.
+    max_length=16,  # short, so that windows are needed
+    # A text has the same weight in training whatever its number of windows. Its prediction is the
+    # mean over its windows. The alternatives are `truncate` (and count) and `error`.
     long_text="window",
     overlap=6,
     steps=int(os.environ.get("STEPS", "0")) or None,
@@ -20,8 +20,8 @@ config = ClassifyConfig(
 )
 task, data = load_task(config, "classify")
 result = fit(task, data, config)
-print(*result.notes, sep="\n")  # how many texts of each split are read in several windows
+print(*result.notes, sep="\n")  # the number of texts in each split that are read in windows
 print("test accuracy:", round(result.metrics["test"]["accuracy"], 4))
 
-(answer,) = load(result.folder).predict(["The room was small and dark. " * 40 + "I loved it."])
-print(answer.label, round(answer.score, 2))
+(prediction,) = load(result.folder).predict(["The room was small and dark. " * 40 + "I loved it."])
+print(prediction.label, round(prediction.score, 2))

@@ -1,4 +1,4 @@
-"""Any number of labels for each text: a list in the data makes it multi-label.
+"""Multi-label classification: lists of labels in the data select it.
 
 python examples/multi_label.py
 """
@@ -10,7 +10,7 @@ from finetune import ClassifyConfig, fit, load, load_task
 config = ClassifyConfig(
     model=os.environ.get("MODEL", "minilm"),
     data="examples/data/topics",  # {"text": …, "labels": ["health", "sports"]}
-    class_weights="auto",  # each topic is rare, so "none applies" would be a cheap answer
+    class_weights="auto",  # each topic is rare; without weights the model would predict none
     threshold=0.5,  # the probability from which a label applies
     epochs=6,
     steps=int(os.environ.get("STEPS", "0")) or None,
@@ -20,6 +20,8 @@ task, data = load_task(config, "classify")
 result = fit(task, data, config)
 print("test micro F1:", round(result.metrics["test"]["micro_f1"], 4))
 
-(answer,) = load(result.folder).predict(["A new stadium will cost the city two hundred million."])
-print("labels:", answer.label)  # a tuple, empty where no label applies
-print("scores:", {name: round(score, 2) for name, score in answer.scores.items()})
+(prediction,) = load(result.folder).predict(
+    ["A new stadium will cost the city two hundred million."]
+)
+print("labels:", prediction.label)  # a tuple, empty if no label applies
+print("scores:", {name: round(score, 2) for name, score in prediction.scores.items()})

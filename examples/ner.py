@@ -1,4 +1,4 @@
-"""Named entities inside named entities: spans, a threshold, and what may stand together.
+"""Nested named entities: spans, a calibrated threshold, and decoding rules.
 
 python examples/ner.py
 """
@@ -11,7 +11,7 @@ config = finetune.NerConfig(
     model=os.environ.get("MODEL", "minilm"),
     data="examples/data/nested",  # spans in words; "text" with spans in characters works too
     representation="attention",
-    # The probability from which a span is one is chosen on validation and kept with the model.
+    # The score threshold is chosen on validation and saved with the model.
     calibrate="one",
     epochs=5,
     steps=int(os.environ.get("STEPS", "0")) or None,
@@ -22,8 +22,8 @@ result = finetune.fit(task, data, config)
 for name, value in result.metrics["test"].items():
     print(f"test {name}: {value:.4f}")
 
-# One training, several ways to decide what may stand together.
+# One trained model, several decoding rules.
 text = "The University of Lisbon opened an office in New York in May 2019."
 for decoding in ("flat", "nested"):
-    (answer,) = finetune.load(config.out, decoding=decoding).predict([text])
-    print(decoding, [(span["text"], span["label"]) for span in answer.record()["spans"]])
+    (prediction,) = finetune.load(config.out, decoding=decoding).predict([text])
+    print(decoding, [(span["text"], span["label"]) for span in prediction.record()["spans"]])

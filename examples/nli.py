@@ -1,4 +1,4 @@
-"""Natural language inference: does the second text follow from the first?
+"""Natural language inference: classify pairs of texts.
 
 python examples/nli.py
 """
@@ -9,14 +9,16 @@ from finetune import NliConfig, fit, load, load_task
 
 config = NliConfig(
     model=os.environ.get("MODEL", "minilm"),
-    data="examples/data/nli",  # data="mnli" takes MNLI from the hub
+    data="examples/data/nli",  # data="mnli" loads MNLI from the hub
     steps=int(os.environ.get("STEPS", "0")) or None,
     out=os.environ.get("OUT", "runs/example-nli"),
 )
-# Labels go by name (entails, e, ENTAILMENT, …): data sets number the three classes differently.
+# Labels are matched by name (entails, e, ENTAILMENT, …), because data sets number them differently.
 task, data = load_task(config, "nli")
 result = fit(task, data, config)
 print("test accuracy:", round(result.metrics["test"]["accuracy"], 4))
 
-(answer,) = load(result.folder).predict([("A man is cooking dinner.", "Somebody prepares food.")])
-print(answer.label, round(answer.score, 2))
+(prediction,) = load(result.folder).predict(
+    [("A man is cooking dinner.", "Somebody prepares food.")]
+)
+print(prediction.label, round(prediction.score, 2))

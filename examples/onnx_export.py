@@ -1,7 +1,7 @@
-"""Export a trained classifier as an ONNX graph, and ask it with onnxruntime and a tokenizer alone.
+"""Export a trained classifier as an ONNX graph and run it with onnxruntime and a tokenizer.
 
 pip install -c constraints.txt -e ".[offline,onnx]"
-python examples/onnx_export.py         # exports OUT; trains it first where there is none
+python examples/onnx_export.py         # exports the run OUT; trains it first if it does not exist
 """
 
 import os
@@ -27,12 +27,12 @@ if not (run / "best").exists():
     fit(task, data, config)
 
 texts = ["What a lovely evening that was.", "Dull.", "The soup was cold, and nobody said sorry."]
-with tempfile.TemporaryDirectory() as place:
-    # The same as: finetune export runs/example-onnx --output FOLDER
-    folder = Path(place) / "graph"
+with tempfile.TemporaryDirectory() as temporary:
+    # Equivalent to: finetune export runs/example-onnx --output FOLDER
+    folder = Path(temporary) / "graph"
     print("\n".join(export_onnx(run, folder).lines()))
 
-    # From here on nothing of finetune is needed, and no torch.
+    # From here on neither finetune nor torch is needed.
     tokenizer, labels = AutoTokenizer.from_pretrained(folder), AutoConfig.from_pretrained(folder)
     session = onnxruntime.InferenceSession(folder / "model.onnx")
     names = [entry.name for entry in session.get_inputs()]
@@ -40,8 +40,8 @@ with tempfile.TemporaryDirectory() as place:
     (logits,) = session.run(["logits"], {name: inputs[name] for name in names})
 
 exponents = np.exp(logits - logits.max(-1, keepdims=True))
-chances = exponents / exponents.sum(-1, keepdims=True)
-for text, row, answer in zip(texts, chances, load(run).predict(texts), strict=True):
+probabilities = exponents / exponents.sum(-1, keepdims=True)
+for text, row, prediction in zip(texts, probabilities, load(run).predict(texts), strict=True):
     label = labels.id2label[int(row.argmax())]
-    predict = f"finetune predict: {answer.label} {answer.score:.3f}"
+    predict = f"finetune predict: {prediction.label} {prediction.score:.3f}"
     print(f"{text!r}: {label} {row.max():.3f} ({predict})")

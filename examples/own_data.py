@@ -1,4 +1,4 @@
-"""Data that is in memory already, here parts of speech: no file needs to be written.
+"""Train on data in memory, here parts of speech.
 
 python examples/own_data.py
 """
@@ -16,13 +16,13 @@ GRAMMAR = {
 
 
 def sentence(number: int) -> TokenExample:
-    """``id`` is the example's place in its split; ``where`` is what messages call it."""
+    """``id`` is the index of the example in its split; messages use ``where``."""
     tags = ("DET", "ADJ", "NOUN", "VERB") if number % 2 else ("DET", "NOUN", "VERB")
-    words = tuple(GRAMMAR[tag][(number // 2 + place) % 3] for place, tag in enumerate(tags))
+    words = tuple(GRAMMAR[tag][(number // 2 + index) % 3] for index, tag in enumerate(tags))
     return TokenExample(id=number, words=words, tags=tags, where=f"sentence {number}")
 
 
-# Without a validation split every tenth example is held out, and the notes of the data say so.
+# Without a validation split, every tenth example is held out; the notes of the data say so.
 data = Dataset("toy-pos", {"train": [sentence(number) for number in range(120)]})
 config = TagConfig(
     model=os.environ.get("MODEL", "minilm"),
@@ -35,6 +35,6 @@ print(*data.notes, sep="\n")
 result = fit(task, data, config)
 print("validation accuracy:", result.metrics["validation"]["accuracy"])
 
-# Input in words gets one tag for each word, whatever the tokenizer makes of them.
-(answer,) = load(result.folder).predict([["every", "quiet", "teacher", "sings", "\u200b"]])
-print(*zip(answer.words, answer.tags, strict=True))
+# Every input word gets exactly one tag, even one that the tokenizer drops.
+(prediction,) = load(result.folder).predict([["every", "quiet", "teacher", "sings", "\u200b"]])
+print(*zip(prediction.words, prediction.tags, strict=True))

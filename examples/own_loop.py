@@ -1,4 +1,4 @@
-"""The pieces without the trainer: your own loop, loss and optimizer around a packed model.
+"""Your own training loop, loss and optimizer around a packed model.
 
 python examples/own_loop.py
 """
@@ -20,12 +20,14 @@ optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
 
 
 def encode(examples: list[TextExample]) -> list[Encoding]:
-    pieces = tokenizer.text_subwords([example.text for example in examples])
-    return [Encoding(e.id, *tokenizer.build(p[:60])) for e, p in zip(examples, pieces, strict=True)]
+    subwords = tokenizer.text_subwords([example.text for example in examples])
+    return [
+        Encoding(e.id, *tokenizer.build(s[:60])) for e, s in zip(examples, subwords, strict=True)
+    ]
 
 
 def logits(examples: list[TextExample]) -> torch.Tensor:
-    # Sequences of any lengths laid end to end: no padding, no attention mask; [N, C] comes out.
+    # Sequences lie end to end, without padding or attention mask; logits are [N, C].
     return model(pack(encode(examples)))
 
 
@@ -33,7 +35,7 @@ def targets(examples: list[TextExample]) -> torch.Tensor:
     return torch.tensor([labels.index(example.label) for example in examples])
 
 
-model.train()  # dropout on; what from_pretrained returns is ready to answer, not to learn
+model.train()  # turn dropout on: from_pretrained returns models in evaluation mode
 for step in range(int(os.environ.get("STEPS", "45"))):
     batch = random.sample(data.splits["train"], 32)
     loss = cross_entropy(logits(batch), targets(batch))
@@ -45,9 +47,9 @@ for step in range(int(os.environ.get("STEPS", "45"))):
 
 model.eval()
 with torch.inference_mode():
-    right = logits(data.splits["test"]).argmax(-1) == targets(data.splits["test"])
-print(f"test accuracy: {right.float().mean().item():.4f}")
+    correct = logits(data.splits["test"]).argmax(-1) == targets(data.splits["test"])
+print(f"test accuracy: {correct.float().mean().item():.4f}")
 
-# Plain transformers files: AutoModelForSequenceClassification loads this folder.
+# AutoModelForSequenceClassification of transformers loads this folder.
 model.save_pretrained(out := os.environ.get("OUT", "runs/example-own-loop"))
 tokenizer.save_pretrained(out)

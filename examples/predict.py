@@ -1,6 +1,6 @@
-"""Ask a trained model from Python: characters in, labels with character offsets out.
+"""Predict with a trained model from Python: texts in, entities with character offsets out.
 
-python examples/predict.py             # asks OUT; trains it first where there is none
+python examples/predict.py             # uses the run OUT; trains it first if it does not exist
 """
 
 import os
@@ -22,9 +22,9 @@ if not (run / "best").exists():
 
 model = load(run)
 texts = ["Maria Keller flew from Lisbon to Oslo in March 2019.", "", "Nobody was there."]
-for text, answer in zip(texts, model.predict(texts), strict=True):
-    # One answer for each text, in order, also for the empty one; one tag for each word.
-    print(repr(text), f"{len(answer.tags)} words")
-    for span in answer.record()["spans"]:
+for text, prediction in zip(texts, model.predict(texts), strict=True):
+    # One prediction per text, in order, also for the empty one; one tag per word.
+    print(repr(text), f"{len(prediction.tags)} words")
+    for span in prediction.record()["spans"]:
         assert text[span["start_char"] : span["end_char"]] == span["text"]
         print(f"  {span['start_char']:3} {span['end_char']:3} {span['label']:5} {span['text']}")

@@ -1,4 +1,4 @@
-"""Stop a run and continue it: the result is that of the run that was never stopped.
+"""Interrupt a run and resume it: the result equals that of an uninterrupted run.
 
 python examples/resume.py
 """
@@ -13,7 +13,7 @@ from finetune.runtime.signals import Interrupted
 
 
 class Impatient(Reporter):
-    """Stands for the person who presses Ctrl-C in the third step."""
+    """Presses Ctrl-C in the third step."""
 
     def update(self, done: int, text: str = "") -> None:
         super().update(done, text)
@@ -25,16 +25,16 @@ config = ClassifyConfig(
     model=os.environ.get("MODEL", "minilm"),
     data="examples/data/sentiment",
     steps=int(os.environ.get("STEPS", "12")),
-    save_every=100,  # not needed to stop and continue; bounds what `kill -9` or a crash costs
+    save_every=100,  # bounds the work that `kill -9` or a crash can lose
     out=os.environ.get("OUT", "runs/example-resume"),
 )
 try:
     task, data = load_task(config, "classify")
     fit(task, data, config, reporter=Impatient())
-except Interrupted as stopped:
-    print(stopped)  # the checkpoint holds weights, optimizer, place in the data, random state
+except Interrupted as interrupted:
+    print(interrupted)  # the checkpoint holds weights, optimizer, data position and random state
 
-# On the command line: the same command with --resume. Other settings or data are refused.
+# On the command line: the same command with --resume. Changed settings or data are refused.
 config = replace(config, resume=True)
 task, data = load_task(config, "classify")
 result = fit(task, data, config)

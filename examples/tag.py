@@ -1,4 +1,4 @@
-"""Named entities as tags of words, with tag sequences that can only be legal.
+"""Named entities as tags of words, decoded to legal tag sequences.
 
 python examples/tag.py
 """
@@ -9,10 +9,10 @@ from finetune import TagConfig, fit, load_task
 
 config = TagConfig(
     model=os.environ.get("MODEL", "minilm"),
-    data="examples/data/ner",  # columns as in CoNLL-2003; its tag scheme is found by itself
+    data="examples/data/ner",  # columns as in CoNLL-2003; the tag scheme is detected
     scheme="BIO",
-    # Word by word, the best tag may be an I-PER after an O. Viterbi over the legal transitions
-    # finds the best sequence that has none; it needs no training and changes no weight.
+    # Word by word, the most probable tag may be an I-PER after an O. Viterbi decoding over the
+    # legal transitions avoids that. It needs no training.
     decoding="constrained",
     epochs=5,
     steps=int(os.environ.get("STEPS", "0")) or None,
@@ -21,7 +21,7 @@ config = TagConfig(
 task, data = load_task(config, "tag")
 result = fit(task, data, config)
 
-# conll counts as the conlleval script does, strict only spans that are spelled as BIO demands:
-# constrained decoding spells all of them so.
+# span_f1_conll counts as the conlleval script does; span_f1_strict counts only well-formed spans.
+# With constrained decoding all predicted spans are well-formed.
 for name in ("span_f1_conll", "span_f1_strict", "tag_accuracy"):
     print(f"test {name}: {result.metrics['test'][name]:.4f}")

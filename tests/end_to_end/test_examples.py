@@ -19,7 +19,7 @@ SAYS = {
     "layers": "weights are frozen",
     "long_texts": "read in several windows",
     "onnx_export": "largest difference to torch",
-    "context": "11 words are answered",
+    "context": "11 words are predicted",
 }
 """What an example's output must have, beyond an end without error."""
 NEEDS = {"onnx_export": ("onnx", "onnxruntime")}
