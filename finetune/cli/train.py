@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import statistics
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 from tyro.conf import OmitArgPrefixes, Positional, arg
@@ -29,9 +28,8 @@ from finetune.types import UserError, abbreviated
 
 if TYPE_CHECKING:
     from finetune.data import Dataset
-    from finetune.evaluation.baselines import Baseline
-    from finetune.evaluation.reproduction import ScoreVerdict
     from finetune.tasks.base import Task
+    from finetune.training.environment import RunOutcome
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -262,27 +260,12 @@ def train_seeds(task: str, config: TrainConfig, number: int, recipe_run: RecipeR
     )
 
 
-@dataclass(frozen=True)
-class TrainedRun:
-    """The outcome of a run: scores and baselines by split, and how they compare.
-
-    ``degenerate`` has the reasons why the run is degenerate, ``verdicts`` the verdicts on the
-    expected scores of its recipe, ``pairs`` whether the model reads pairs of texts.
-    """
-
-    metrics: Mapping[str, Mapping[str, float]]
-    baselines: Mapping[str, Baseline]
-    degenerate: Sequence[str]
-    verdicts: Sequence[ScoreVerdict]
-    pairs: bool | None
-
-
 def train_once(
     task_name: str,
     config: TrainConfig,
     resume_command: Callable[[], str],
     recipe_run: RecipeRun | None,
-) -> TrainedRun | None:
+) -> RunOutcome | None:
     """Train in the folder ``config.out``, write its README and report, and print the scores.
 
     After Ctrl-C the program ends with exit code 130, and prints ``resume_command``.
@@ -297,7 +280,7 @@ def train_once(
     from finetune.runtime.progress import Reporter
     from finetune.runtime.signals import Interrupted
     from finetune.tasks import load_task
-    from finetune.training.environment import environment
+    from finetune.training.environment import write_environment
     from finetune.training.trainer import fit
 
     accelerator = make_accelerator(config)
@@ -316,10 +299,11 @@ def train_once(
     if not accelerator.is_main_process:
         return None
     folder = Path(config.out or "")
-    precision = resolve_precision(config, accelerator.device)
-    about = environment(accelerator.device.type, precision)
-    trained = judge_run(task, data, config, result.metrics, about, recipe_run)
-    baselines = {split: str(line) for split, line in trained.baselines.items()}
+    outcome = write_environment(
+        task, config, data, result.metrics, recipe_run,
+        device=accelerator.device.type, precision=resolve_precision(config, accelerator.device),
+    )  # fmt: skip
+    baselines = {split: str(line) for split, line in outcome.baselines.items()}
     write_run_readme(
         folder,
         task=task_name,
@@ -334,7 +318,7 @@ def train_once(
     )
     print(score_lines(result.metrics, baselines))
     report_run(folder)
-    return trained
+    return outcome
 
 
 def score_lines(
@@ -377,50 +361,10 @@ def report_run(folder: Path) -> None:
         )
 
 
-def judge_run(
-    task: Task,
-    data: Dataset,
-    config: TrainConfig,
-    metrics: dict[str, dict[str, float]],
-    about: dict[str, Any],
-    recipe_run: RecipeRun | None,
-) -> TrainedRun:
-    """Compare a run with its baselines and its recipe; write environment.json.
-
-    Args:
-        about: The environment of the run, to which the results are added.
-    """
-    from finetune.evaluation.baselines import degenerate, majority_baselines
-    from finetune.evaluation.reproduction import run_verdicts
-
-    folder = Path(config.out or "")
-    baselines = majority_baselines(data.splits, metrics)
-    reasons = list(degenerate(folder, metrics, baselines, config.metric))
-    about = about | {
-        "data": data.format,
-        "splits": {split: len(examples) for split, examples in data.splits.items()},
-        "baselines": {split: base._asdict() for split, base in baselines.items()},
-        "degenerate": reasons,
-    }
-    verdicts: Sequence[ScoreVerdict] = ()
-    if recipe_run:
-        verdicts = run_verdicts(
-            recipe_run.recipe.expected,
-            metrics,
-            recipe_run.differing,
-            data.fingerprint,
-            degenerate=bool(reasons),
-        )
-        records = [verdict.record() for verdict in verdicts]
-        about["recipe"] = recipe_run.record() | {"verdicts": records}
-    text = json.dumps(about, indent=2, ensure_ascii=False) + "\n"
-    (folder / "environment.json").write_text(text, encoding="utf-8")
-    return TrainedRun(metrics, baselines, reasons, verdicts, task.record.pairs)
-
-
 def dry_run(name: str, config: TrainConfig) -> None:
     """Print the plan of a run: data, labels, lengths, steps, memory and settings."""
     from finetune.tasks import load_task
+    from finetune.training.environment import memory_estimate
     from finetune.training.optimizer import Schedule
 
     task, data = load_task(config, name)
@@ -443,31 +387,9 @@ def dry_run(name: str, config: TrainConfig) -> None:
         f"epoch, {plan.warmup_steps:,} of warm-up; evaluation every {plan.eval_every:,}, "
         f"checkpoint every {plan.save_every:,}"
     )
-    print(_memory(config, statistics.fmean(lengths)))
+    print(memory_estimate(config, statistics.fmean(lengths)))
     for name, value in settings(config).items():
         print(f"  {name}: {value}")
-
-
-def _memory(config: TrainConfig, mean_length: float) -> str:
-    """Estimate the memory of training: weights, gradients, moments and activations."""
-    import torch
-    from transformers import AutoModel
-
-    from finetune.tasks.base import starting_config
-
-    model = starting_config(config)
-    with torch.device("meta"):
-        number = sum(weight.numel() for weight in AutoModel.from_config(model).parameters())
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    tokens = min(config.tokens_on(device), config.batch_size * mean_length)
-    # Kept for the backward pass, per token and layer: about 34 values of the model's width
-    # (Korthikanti et al., 2022, without the attention matrix), 4 bytes each.
-    activations = tokens * model.num_hidden_layers * model.hidden_size * 34 * 4
-    return (
-        f"memory: {number / 1e6:,.1f} M weights, about {16 * number / 1e9:.2f} GB with gradients "
-        f"and moments, and {activations / 1e9:.2f} GB of activations for {tokens:,.0f} tokens "
-        "(--max-tokens bounds them)"
-    )
 
 
 def describe(task: Task, data: Dataset) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -16,7 +16,7 @@ PATIENCE = 0.5
 """Seconds to wait for the thread at the end, as it may be reading from an open pipe."""
 
 
-def ahead(items: Iterable[T], most: int = 2) -> Iterator[T]:
+def ahead(items: Iterable[T], most: int = 2) -> Generator[T]:
     """Yield the same items in the same order, computing up to ``most`` of them in advance.
 
     An exception of the iterable is raised in place of its item. Closing the iterator ends the

@@ -1,8 +1,8 @@
 """Cache for the sequences of large data sets: files that later runs map into memory.
 
-The name of an entry is a hash of everything that its content depends on: the examples, the
-tokenizer, the task and its settings. Entries are in ``$FINETUNE_CACHE`` (by default
-``~/.cache/finetune``; ``off`` disables the cache). They are deleted after a month without use.
+An entry is named by a hash of all that its content depends on: examples, tokenizer, task and
+settings. Entries are in ``$FINETUNE_CACHE`` (by default ``~/.cache/finetune``; ``off`` disables
+the cache) and are deleted after a month without use.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
-from finetune.config.tasks import TrainConfig, settings
+from finetune.config.tasks import TrainConfig, WordConfig, settings
 from finetune.data import fingerprint
 from finetune.preprocessing.context import context_facts
 from finetune.preprocessing.encodings import SEQUENCES, Encoded, Encodings, Ragged
 from finetune.tasks.base import FITTED, Task
-from finetune.types import Example
+from finetune.types import Example, TokenExample
 
 MIN_EXAMPLES = 50_000
 """Smallest number of examples that are cached; fewer are tokenized in a few seconds."""
-UNUSED_DAYS = 30
-"""Days without use after which an entry is deleted."""
+UNUSED_SECONDS = 30 * 86_400
+"""Time without use after which an entry is deleted."""
 
 
 def is_cached(examples: Sequence[Example]) -> bool:
@@ -40,10 +40,7 @@ def is_cached(examples: Sequence[Example]) -> bool:
 
 
 def encode(task: Task, examples: Sequence[Example]) -> Encoded:
-    """Encode examples, or load their sequences from the cache if they are in it.
-
-    If the cache cannot be written, nothing is cached.
-    """
+    """Encode examples, or load their sequences from the cache if it has them."""
     if not is_cached(examples):
         return task.encode(examples)
     entry = cache_folder() / encoding_key(task, examples)
@@ -68,8 +65,8 @@ def encoding_key(task: Task, examples: Sequence[Example]) -> str:
     described = json.dumps([*facts, own, tokenizer.backend.to_str()], sort_keys=True)
     ids = json.dumps([example.id for example in examples])
     content = described + ids + fingerprint({"examples": examples})
-    if task.reads_words and record.config.context != "none":
-        content += context_facts(examples)
+    if isinstance(record.config, WordConfig) and record.config.context != "none":
+        content += context_facts(cast("Sequence[TokenExample]", examples))
     return hashlib.sha256(content.encode()).hexdigest()
 
 
@@ -85,9 +82,18 @@ def _save(entry: Path, content: Encoded) -> None:
     entry.parent.mkdir(parents=True, exist_ok=True)
     fresh = Path(tempfile.mkdtemp(dir=entry.parent, prefix="new-"))
     try:
-        arrays, widths = _arrays(content)
+        sequences = content.sequences
+        rows = {"ids": sequences.ids, "words": sequences.words}
+        rows |= {f"target-{name}": target for name, target in (sequences.targets or {}).items()}
+        arrays = {"windows": content.offsets, "example": sequences.example}
+        arrays["first-word"] = sequences.first_word
+        if sequences.segments is not None:
+            arrays["segments"] = sequences.segments
+        for name, ragged in rows.items():
+            arrays |= {f"{name}.values": ragged.values, f"{name}.offsets": ragged.offsets}
         for name, array in arrays.items():
             np.save(fresh / f"{name}.npy", array)
+        widths = {name: ragged.width for name, ragged in rows.items()}
         text = json.dumps({"num_cut": content.num_cut, "notes": content.notes, "widths": widths})
         (fresh / "entry.json").write_text(text, encoding="utf-8")
         shutil.rmtree(entry, ignore_errors=True)
@@ -96,27 +102,14 @@ def _save(entry: Path, content: Encoded) -> None:
         shutil.rmtree(fresh, ignore_errors=True)
 
 
-def _arrays(content: Encoded) -> tuple[dict[str, np.ndarray], dict[str, int | None]]:
-    """Return all arrays by file name, and the widths of the ragged ones."""
-    sequences = content.sequences
-    rows = {"ids": sequences.ids, "words": sequences.words}
-    rows |= {f"target-{name}": target for name, target in (sequences.targets or {}).items()}
-    arrays = {"windows": content.offsets, "example": sequences.example}
-    arrays["first-word"] = sequences.first_word
-    if sequences.segments is not None:
-        arrays["segments"] = sequences.segments
-    for name, ragged in rows.items():
-        arrays |= {f"{name}.values": ragged.values, f"{name}.offsets": ragged.offsets}
-    return arrays, {name: ragged.width for name, ragged in rows.items()}
-
-
 def _load(entry: Path) -> Encoded:
     """Map the content of an entry into memory."""
     described: dict[str, Any] = json.loads((entry / "entry.json").read_text(encoding="utf-8"))
     os.utime(entry)
 
     def array(name: str) -> np.ndarray:
-        return np.load(entry / f"{name}.npy", mmap_mode="r").view(np.ndarray)
+        mapped: np.ndarray = np.load(entry / f"{name}.npy", mmap_mode="r")
+        return mapped.view(np.ndarray)
 
     rows = {
         name: Ragged(array(f"{name}.values"), array(f"{name}.offsets"), width)
@@ -127,13 +120,12 @@ def _load(entry: Path) -> Encoded:
     sequences = Encodings(
         rows["ids"], segments, rows["words"], array("example"), array("first-word"), targets or None
     )
-    notes = tuple(described["notes"])
-    return Encoded(sequences, array("windows"), described["num_cut"], notes)
+    return Encoded(sequences, array("windows"), described["num_cut"], tuple(described["notes"]))
 
 
 def _delete_unused(folder: Path) -> None:
     """Delete old entries, and incomplete ones of interrupted processes."""
-    latest = time.time() - UNUSED_DAYS * 86_400
+    latest = time.time() - UNUSED_SECONDS
     for entry in folder.iterdir():
         with contextlib.suppress(OSError):
             if entry.stat().st_mtime < latest:

@@ -1,8 +1,7 @@
 """Checkpoints: folders that are replaced as a whole, and the state that training resumes from.
 
-A folder is written under another name and moved into place once it is complete and on disk. A
-crash, a full disk or ``kill -9`` at any moment leaves the previous one intact. All files are
-safetensors and JSON; nothing is unpickled.
+A folder is written under another name and renamed once it is complete and on disk, so that a crash
+at any moment leaves the previous one intact. All files are safetensors and JSON.
 """
 
 from __future__ import annotations
@@ -20,7 +19,9 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
+from torch.optim import Optimizer
 
+from finetune.config.tasks import RENAMED
 from finetune.types import UserError
 
 OPTIMIZER = "optimizer.safetensors"
@@ -33,11 +34,7 @@ class SaveError(UserError):
 
 @contextlib.contextmanager
 def replace_folder(folder: Path) -> Iterator[Path]:
-    """Yield an empty folder that replaces ``folder`` when the block ends without an error.
-
-    Raises:
-        SaveError: the disk is full or cannot be written.
-    """
+    """Yield an empty folder that replaces ``folder`` if the block ends without an error."""
     fresh, old = _temporary_names(folder)
     shutil.rmtree(fresh, ignore_errors=True)
     try:
@@ -109,7 +106,7 @@ def write_text(path: Path, text: str) -> None:
 
 @dataclass
 class TrainerState:
-    """Progress of a run, and the settings and data that it was started with."""
+    """Progress of a run, and its settings and data."""
 
     step: int = 0
     best_score: float | None = None
@@ -121,19 +118,15 @@ class TrainerState:
     num_processes: int = 1
 
     def check_resumable(self, last: Path, defaults: Mapping[str, Any]) -> None:
-        """Check that a run with this state may continue a checkpoint.
+        """Raise UserError if settings, data or number of processes differ from a checkpoint's.
 
-        Args:
-            last: folder of the checkpoint.
-            defaults: values of the settings that the checkpoint does not contain.
-
-        Raises:
-            UserError: settings, data or the number of processes differ.
+        ``defaults`` has the values of settings that are missing in the checkpoint ``last``.
         """
         saved = json.loads((last / STATE).read_text(encoding="utf-8"))
         now = json.loads(json.dumps(dataclasses.asdict(self)))
+        settings = {RENAMED.get(name, name): value for name, value in saved["settings"].items()}
         for name, value in now["settings"].items():
-            before = saved["settings"].get(name, defaults.get(name))
+            before = settings.get(name, defaults.get(name))
             if before != value:
                 raise UserError(
                     f"{last.parent}: was started with {name} = {before!r}, now {value!r}: continue "
@@ -150,9 +143,7 @@ class TrainerState:
                 )
 
 
-def save_training_state(
-    folder: Path, optimizer: torch.optim.Optimizer, state: TrainerState
-) -> None:
+def save_training_state(folder: Path, optimizer: Optimizer, state: TrainerState) -> None:
     """Write the state of the optimizer and of the trainer."""
     moments = optimizer.state_dict()["state"]
     tensors = {
@@ -165,7 +156,7 @@ def save_training_state(
     (folder / STATE).write_text(text, encoding="utf-8")
 
 
-def load_training_state(folder: Path, optimizer: torch.optim.Optimizer) -> TrainerState:
+def load_training_state(folder: Path, optimizer: Optimizer) -> TrainerState:
     """Restore the optimizer in place and return the state of the trainer."""
     moments: dict[int, dict[str, torch.Tensor]] = {}
     for key, value in load_file(str(folder / OPTIMIZER)).items():
@@ -189,8 +180,8 @@ def load_random_state(folder: Path, rank: int) -> None:
     path = folder / f"random-{rank}.safetensors"
     if not path.is_file():
         raise UserError(
-            f"{folder}: has no random state for process {rank}: continue with the number of "
-            "processes that the run was started with."
+            f"{folder}: has no random state for process {rank}: continue with as many processes "
+            "as the run was started with."
         )
     tensors = load_file(str(path))
     torch.set_rng_state(tensors["cpu"])

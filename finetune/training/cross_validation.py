@@ -1,8 +1,6 @@
 """Predict every training example with a model that was not trained on it (k-fold).
 
-Examples of one document or text share a fold. Predictions are stored as JSON values: for a text the
-probability of each class; for words the probability of each tag, for each word; for spans the
-predicted spans and the probability of each gold span.
+Examples of one document or text share a fold.
 """
 
 from __future__ import annotations
@@ -29,7 +27,6 @@ from finetune.training import checkpoint
 from finetune.training.run_folder import is_run
 from finetune.training.trainer import fit
 from finetune.types import (
-    Example,
     Prediction,
     SpanPrediction,
     TextExample,
@@ -42,7 +39,11 @@ from finetune.types import (
 
 @dataclass(frozen=True)
 class OutOfFold:
-    """Training examples, and for each the prediction of the model that was not trained on it."""
+    """Training examples, and for each the prediction of a model that was not trained on it.
+
+    ``predictions`` has JSON values: for a text the probability of each class, for words those of
+    each tag for each word, for spans the predicted spans and the probability of each gold span.
+    """
 
     task: Task
     examples: list[Any]
@@ -52,18 +53,9 @@ class OutOfFold:
 def cross_validate(
     name: str, config: TrainConfig, num_folds: int, work: Path, reporter: Reporter | None = None
 ) -> OutOfFold:
-    """Train ``num_folds`` models, each on all folds but one, and predict that fold.
+    """Train ``num_folds`` models of a task, each on all folds but one, and predict that fold.
 
-    Args:
-        name: the task.
-        config: settings of each training.
-        num_folds: number of folds.
-        work: folder for finished folds and the run in progress; the same call continues there.
-        reporter: shows the progress.
-
-    Raises:
-        UserError: labels are numbers, or ``work`` has folds of other data or settings.
-        Interrupted: after Ctrl-C.
+    ``work`` holds the finished folds and the run in progress; the same call continues there.
     """
     reporter = reporter or Reporter()
     if isinstance(config, TagConfig):
@@ -78,20 +70,14 @@ def cross_validate(
         examples += data.splits["validation"]  # held out of train
     if isinstance(examples[0], TextExample) and isinstance(examples[0].label, float):
         raise UserError(
-            "--label-errors finds wrong classes, tags and spans, but the labels of "
-            f"{config.data} are numbers."
+            f"--label-errors cannot check numbers, the labels of {config.data}: only classes, "
+            "tags and spans."
         )
     examples = [replace(example, id=index) for index, example in enumerate(examples)]
     folds = np.array(assign_folds(examples, num_folds, config.seed))
-    _check_same_search(
-        work,
-        {
-            "task": name,
-            "folds": num_folds,
-            "data": data.fingerprint,
-            **{n: value for n, value in settings(config).items() if n not in RESULT_FREE},
-        },
-    )
+    facts = {"task": name, "folds": num_folds, "data": data.fingerprint}
+    facts |= {n: value for n, value in settings(config).items() if n not in RESULT_FREE}
+    _check_same_search(work, facts)
     predictions: dict[int, Any] = {}
     seconds: list[float] = []
     for fold in range(num_folds):
@@ -107,13 +93,16 @@ def cross_validate(
                 f"{len(held_out):,}{left}"
             )
             start = time.monotonic()
-            fold_data = _fold_data(raw.name, others, validation)
+            splits = {"train": [replace(each, id=i) for i, each in enumerate(others)]}
+            if validation is not None:
+                splits["validation"] = list(validation)
+            fold_data = hold_out(Dataset(raw.name, splits))
             rows = _predict_fold(task, fold_data, config, held_out, file.with_suffix(""), reporter)
             lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
             checkpoint.write_text(file, "".join(lines))
             seconds.append(time.monotonic() - start)
-        with file.open(encoding="utf-8") as lines:
-            predictions |= dict(map(json.loads, lines))
+        with file.open(encoding="utf-8") as saved:
+            predictions |= dict(map(json.loads, saved))
     return OutOfFold(task, examples, [predictions[example.id] for example in examples])
 
 
@@ -126,15 +115,6 @@ def _check_same_search(work: Path, facts: dict[str, Any]) -> None:
         )
     work.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(facts, indent=2), encoding="utf-8")
-
-
-def _fold_data(
-    name: str, train: Sequence[Example], validation: Sequence[Example] | None
-) -> Dataset:
-    train = [replace(example, id=index) for index, example in enumerate(train)]
-    if validation is None:
-        return hold_out(Dataset(name, {"train": train}))
-    return Dataset(name, {"train": train, "validation": list(validation)})
 
 
 def _predict_fold(
@@ -166,7 +146,7 @@ def _predict_fold(
 
 
 def _json_values(task: Task, example: Any, predicted: Prediction) -> Any:
-    """Return the probabilities of a prediction, as described at the top of this file."""
+    """Return the probabilities of a prediction, as in ``OutOfFold``."""
     if isinstance(predicted, TextPrediction):
         return [(predicted.scores or {})[label] for label in task.record.labels]
     if isinstance(predicted, TokenPrediction):

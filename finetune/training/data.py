@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, NamedTuple
 
 from finetune.config.tasks import TrainConfig
@@ -18,26 +18,20 @@ from finetune.types import Batch, Example
 
 
 class StepBatch(NamedTuple):
-    """The shard of an optimizer batch that one process computes.
-
-    Attributes:
-        micro_batches: the shard, divided into forward passes.
-        weight: 1, or 0 if the process has no examples and computes a sequence of another one.
-        num_examples: examples of the whole optimizer batch.
-    """
+    """The shard of an optimizer batch that one process computes."""
 
     micro_batches: list[Batch]
     weight: float
+    """1, or 0 if the process has no examples and computes a sequence of another one."""
     num_examples: int
+    """Examples of the whole optimizer batch."""
 
 
 class TrainingData:
     """The sequences and batches of a run, for one process.
 
-    Attributes:
-        schedule: the steps of the run.
-        encoded: the sequences of the training examples.
-        validation: the split that selects the best model (of MNLI's two the matched one), or None.
+    ``encoded`` has the sequences that the model reads during training, by split; ``validation`` is
+    the split that selects the best model (of MNLI's two the matched one), or None.
     """
 
     def __init__(
@@ -54,39 +48,29 @@ class TrainingData:
             [], contextlib.AbstractContextManager[Any]
         ] = contextlib.nullcontext,
     ) -> None:
-        """Encode the training and the validation split.
+        """Encode the training and the validation split, and call ``report`` with notes on them.
 
-        Args:
-            task: the task.
-            dataset: the prepared data.
-            config: batch size, schedule and ``max_tokens``.
-            report: called with notes for the user.
-            rank: number of this process.
-            world_size: number of processes.
-            device: type of the device that computes the batches.
-            main_process_first: context in which the other processes wait for the main process, so
-                that they find in the cache what it encoded.
+        In the context ``main_process_first`` other processes wait for the main one, so that they
+        find in the cache what it encoded.
         """
         self.task, self.splits, self.report = task, dataset.splits, report
         self.max_tokens, self.main_process_first = config.tokens_on(device), main_process_first
         self.rank, self.world_size = rank, world_size
         self.schedule = Schedule.from_config(config, len(self.splits["train"]))
-        self.encoded = self._encode("train")
-        self.lengths = self.encoded.lengths.tolist()
-        self.validation = next(iter(validation_splits(list(self.splits))), None)
-        self._encoded_validation = self._encode(self.validation) if self.validation else None
+        self.train = self._encode("train")
+        self.lengths = self.train.lengths.tolist()
+        names = sorted(name for name in self.splits if name.startswith("validation"))
+        self.validation = names[0] if names else None
+        self.encoded = {"train": self.train}
+        if self.validation is not None:
+            self.encoded[self.validation] = self._encode(self.validation)
 
     def split(self, name: str) -> tuple[Sequence[Example], Encoded]:
         """Return the examples of a split and their sequences."""
-        if name == self.validation and self._encoded_validation is not None:
-            return self.splits[name], self._encoded_validation
-        return self.splits[name], self._encode(name)
+        encoded = self.encoded[name] if name in self.encoded else self._encode(name)
+        return self.splits[name], encoded
 
-    def encoded_splits(self) -> list[Encoded]:
-        """Return all sequences that the model reads while it is trained."""
-        return [self.encoded, *([self._encoded_validation] if self._encoded_validation else [])]
-
-    def batches(self, first_step: int) -> Iterator[StepBatch]:
+    def batches(self, first_step: int) -> Generator[StepBatch]:
         """Yield the batch of each step, made while the previous step is computed; close it."""
         return ahead(map(self.batch, range(first_step, self.schedule.num_steps)))
 
@@ -94,31 +78,26 @@ class TrainingData:
         """Return this process's shard of the batch of a step."""
         examples = self.schedule.batch(step)
         shard = share(examples, self.rank, self.world_size, self.lengths)
-        rows = self.encoded.rows(shard or examples[:1])
+        rows = self.train.rows(shard or examples[:1])
         batches = [
             pack(group, self.task.collate(group))
-            for group in micro_batches(self.encoded.sequences, self.max_tokens, rows)
+            for group in micro_batches(self.train.sequences, self.max_tokens, rows)
         ]
         return StepBatch(batches, 1.0 if shard else 0.0, len(examples))
 
     def _encode(self, split: str) -> Encoded:
-        """Encode a split and report what a user should know about it."""
+        """Encode a split, and report windows, cut texts and the notes of the task."""
         examples = self.splits[split]
         first = self.main_process_first if cache.is_cached(examples) else contextlib.nullcontext
         with first():
             encoded = cache.encode(self.task, examples)
-        windows = int((encoded.num_windows > 1).sum())
-        for number, note in (
-            (windows, "are over --max-length: read in several windows"),
-            (encoded.num_cut, "(texts, or single words) are cut to fit --max-length"),
-        ):
-            if number:
-                self.report(f"{number:,} of {split} {note}")
+        if windows := int((encoded.num_windows > 1).sum()):
+            self.report(f"{windows:,} of {split} are over --max-length: read in several windows")
+        if encoded.num_cut:
+            self.report(
+                f"{encoded.num_cut:,} of {split} (texts, or single words) are cut to fit "
+                "--max-length"
+            )
         for note in encoded.notes:
             self.report(f"{split}: {note}")
         return encoded
-
-
-def validation_splits(splits: Sequence[str]) -> list[str]:
-    """Return the validation splits by name."""
-    return sorted(name for name in splits if name.startswith("validation"))

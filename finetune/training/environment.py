@@ -1,20 +1,101 @@
-"""Software versions and machine of a run, and the commands that start, resume and use it."""
+"""``environment.json``: versions, machine, data, baselines and verdicts of a run.
+
+Also its memory, and the commands that start, resume and use it.
+"""
 
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import os
 import platform
 import shlex
 import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from finetune.config.recipes import RecipeRun
+from finetune.config.tasks import TrainConfig
+from finetune.evaluation.baselines import Baseline, degenerate, majority_baselines
+from finetune.evaluation.reproduction import ScoreVerdict, run_verdicts
+
+if TYPE_CHECKING:  # reports read this module without torch
+    from finetune.data import Dataset
+    from finetune.tasks.base import Task
 
 PACKAGES = ("finetune", "torch", "transformers", "accelerate", "datasets", "tokenizers", "numpy")
 
 
+@dataclass(frozen=True)
+class RunOutcome:
+    """Baselines of a run by split, why it is degenerate, and verdicts on its expected scores."""
+
+    baselines: Mapping[str, Baseline]
+    degenerate: Sequence[str]
+    verdicts: Sequence[ScoreVerdict]
+    pairs: bool | None
+    """Whether the model reads pairs of texts."""
+
+
+def write_environment(
+    task: Task,
+    config: TrainConfig,
+    data: Dataset,
+    metrics: Mapping[str, Mapping[str, float]],
+    recipe_run: RecipeRun | None,
+    *,
+    device: str,
+    precision: str,
+) -> RunOutcome:
+    """Compare a run with its baselines and its recipe, and write ``environment.json``."""
+    folder = Path(config.out or "")
+    baselines = majority_baselines(data.splits, metrics)
+    reasons = list(degenerate(folder, metrics, baselines, config.metric))
+    content = environment(device, precision) | {
+        "data": data.format,
+        "splits": {split: len(examples) for split, examples in data.splits.items()},
+        "baselines": {split: baseline._asdict() for split, baseline in baselines.items()},
+        "degenerate": reasons,
+    }
+    verdicts: Sequence[ScoreVerdict] = ()
+    if recipe_run:
+        verdicts = run_verdicts(
+            recipe_run.recipe.expected, metrics, recipe_run.differing, data.fingerprint,
+            degenerate=bool(reasons),
+        )  # fmt: skip
+        records = [verdict.record() for verdict in verdicts]
+        content["recipe"] = recipe_run.record() | {"verdicts": records}
+    text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+    (folder / "environment.json").write_text(text, encoding="utf-8")
+    return RunOutcome(baselines, reasons, verdicts, task.record.pairs)
+
+
+def memory_estimate(config: TrainConfig, mean_length: float) -> str:
+    """Estimate the memory of training: weights, gradients, moments and activations."""
+    import torch
+    from transformers import AutoModel
+
+    from finetune.tasks.base import starting_config
+
+    model = starting_config(config)
+    with torch.device("meta"):
+        number = sum(weight.numel() for weight in AutoModel.from_config(model).parameters())
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    tokens = min(config.tokens_on(device), config.batch_size * mean_length)
+    # Kept for the backward pass, per token and layer: about 34 values of the model's width
+    # (Korthikanti et al., 2022, without the attention matrix), 4 bytes each.
+    activations = tokens * model.num_hidden_layers * model.hidden_size * 34 * 4
+    return (
+        f"memory: {number / 1e6:,.1f} M weights, about {16 * number / 1e9:.2f} GB with gradients "
+        f"and moments, and {activations / 1e9:.2f} GB of activations for {tokens:,.0f} tokens "
+        "(--max-tokens bounds them)"
+    )
+
+
 def environment(device: str, precision: str) -> dict[str, Any]:
-    """Return versions, machine and command of this process, for ``environment.json``."""
+    """Return versions, machine and command of this process."""
     versions = {}
     for package in PACKAGES:
         try:

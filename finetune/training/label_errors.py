@@ -1,9 +1,8 @@
 """Find labels of the training data that are probably wrong.
 
 Confident learning (``evaluation.confident_learning``) compares each label with the prediction of a
-model that was not trained on it: of texts, of words, and for each of several labels. Of spans it
-uses the thresholds only: a prediction contradicts gold if its probability reaches the mean
-probability of gold spans of its type.
+model that was not trained on it. For spans only its thresholds are used: a prediction contradicts
+gold if its probability reaches the mean probability of gold spans of its type.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -24,48 +23,37 @@ from finetune.evaluation.confident_learning import confident_joint, probable_lab
 from finetune.evaluation.errors import excerpt, span_errors, text_excerpt
 from finetune.training import checkpoint
 from finetune.training.cross_validation import OutOfFold, cross_validate
-from finetune.types import Span, TextExample, TokenExample
+from finetune.types import Example, Span, TextExample, TokenExample
 
 _KINDS = {"false positive": "missing span", "miss": "no span"}
-"""Kinds of label errors, by the kind of error that the model would make if gold were right. Other
-kinds (boundary, type) have the same name in both."""
-NO_SPAN = "nothing"
-"""The given or suggested label where there is no span."""
+"""Kinds of label errors, by the error of the model if gold were right; other kinds are the same."""
 
 
 @dataclass(frozen=True)
 class Suspect:
-    """One label that is probably wrong.
-
-    Attributes:
-        file: file of the example.
-        line: line of the example in the file, if known.
-        given: the label in the data.
-        suggested: the label that the model predicts.
-        confidence: probability of the suggested label.
-        given_confidence: probability of the given label.
-        margin: ``confidence`` less ``given_confidence``.
-        text: the text of the example.
-        excerpt: the words around the label.
-        kind: ``label``, ``word`` or the kind of span error.
-        first_word: position of the first word that the label covers.
-        end_word: position after its last word.
-        worst: whether it is the first suspect of its sentence.
-    """
+    """One label that is probably wrong."""
 
     file: str
     line: int | None
     given: str
+    """The label in the data."""
     suggested: str
+    """The label that the model predicts."""
     confidence: float
+    """Probability of the suggested label."""
     given_confidence: float
     margin: float
+    """``confidence`` less ``given_confidence``."""
     text: str
     excerpt: str = field(repr=False)
+    """The words around the label."""
     kind: str = "label"
+    """``label``, ``word`` or the kind of span error."""
     first_word: int | None = None
     end_word: int | None = None
+    """Position after the last word that the label covers."""
     worst: bool = True
+    """Whether it is the first suspect of its sentence."""
 
     def record(self) -> dict[str, Any]:
         """Return JSON values, without the excerpt, and with words only for labels of words."""
@@ -79,19 +67,15 @@ class Suspect:
 
 @dataclass(frozen=True)
 class Suspects:
-    """All suspects of the training data, the most probable errors first.
-
-    Attributes:
-        found: the suspects.
-        number: number of labels in the data.
-        share: estimated fraction of wrong labels; None for spans and for several labels per text.
-        taken: given label, true label and estimated number of such errors, most frequent first.
-    """
+    """All suspects of the training data, the most probable errors first."""
 
     found: list[Suspect]
     number: int
+    """Number of labels in the data."""
     share: float | None = None
+    """Estimated fraction of wrong labels; None for spans and for several labels per text."""
     taken: list[tuple[str, str, float]] = field(default_factory=list)
+    """Given label, true label and estimated number of such errors, most frequent first."""
 
 
 def search_label_errors(
@@ -99,16 +83,8 @@ def search_label_errors(
 ) -> Suspects:
     """Cross-validate the training data and rank their labels.
 
-    Args:
-        task: the task.
-        config: settings of the training of each fold.
-        num_folds: number of folds.
-        out: file for all suspects, as JSON Lines; after it is written, ``work`` is removed.
-        work: folder of the folds, from which an interrupted search continues.
-
-    Raises:
-        UserError: labels are numbers, or ``work`` has folds of other data or settings.
-        Interrupted: after Ctrl-C.
+    ``work`` holds the folds, from which an interrupted search continues. It is removed once all
+    suspects are written to ``out``, as JSON Lines.
     """
     suspects = find_suspects(cross_validate(task, config, num_folds, work))
     if out is not None:
@@ -133,39 +109,35 @@ def _of_texts(
     examples: Sequence[TextExample], predictions: Sequence[Any], labels: list[str]
 ) -> Suspects:
     probabilities = np.array(predictions, dtype=float)  # [N, C]
-    if isinstance(examples[0].label, tuple):
-        return _of_label_sets(examples, probabilities, labels)
-    given = np.array([labels.index(str(example.label)) for example in examples])
-    found = [
-        _suspect_of_text(
-            examples[i],
-            labels[given[i]],
-            labels[j],
-            probabilities[i, j],
-            probabilities[i, given[i]],
-        )
-        for i, j in probable_label_errors(probabilities, given)
-    ]
-    return Suspects(found, len(given), *_noise(probabilities, given, labels))
-
-
-def _of_label_sets(
-    examples: Sequence[TextExample], probabilities: np.ndarray, labels: list[str]
-) -> Suspects:
-    """Rank the labels of texts with several labels: each is a decision between two classes."""
-    found = []
+    if not isinstance(examples[0].label, tuple):
+        given = np.array([labels.index(str(example.label)) for example in examples])
+        found = _text_suspects(examples, labels, probabilities, given)
+        return Suspects(found, len(given), *_noise(probabilities, given, labels))
+    found = []  # each of several labels is a decision between two classes
     for index, name in enumerate(labels):
         positive = probabilities[:, index]
-        both = np.stack([1 - positive, positive], 1)
-        given = np.array([int(name in (example.label or ())) for example in examples])  # type: ignore[operator]
-        names = (f"not {name}", name)
-        for i, j in probable_label_errors(both, given):
-            found.append(
-                _suspect_of_text(
-                    examples[i], names[given[i]], names[j], both[i, j], both[i, given[i]]
-                )
-            )
+        given = np.array([name in cast("tuple[str, ...]", each.label) for each in examples], int)
+        found += _text_suspects(
+            examples, (f"not {name}", name), np.stack([1 - positive, positive], 1), given
+        )
     return Suspects(sorted(found, key=lambda s: -s.margin), probabilities.size)
+
+
+def _text_suspects(
+    examples: Sequence[TextExample],
+    labels: Sequence[str],
+    probabilities: np.ndarray,
+    given: np.ndarray,
+) -> list[Suspect]:
+    """Return the suspects for probabilities [N, C] and given classes [N]."""
+    found = []
+    for i, j in probable_label_errors(probabilities, given):
+        example = examples[i]
+        text = example.text if example.pair is None else f"{example.text} ||| {example.pair}"
+        scores = float(probabilities[i, j]), float(probabilities[i, given[i]])
+        names = labels[given[i]], labels[j]
+        found.append(_suspect(example, *names, scores, text, text_excerpt(text)))
+    return found
 
 
 def _of_words(
@@ -185,12 +157,11 @@ def _of_words(
     rows = []
     for i, j in probable_label_errors(probabilities, given):  # in descending order of the margin
         index, word = words[i]
-        confidence, given_confidence = probabilities[i, j], probabilities[i, given[i]]
+        scores = float(probabilities[i, j]), float(probabilities[i, given[i]])
         first = index not in worst
-        worst.setdefault(index, confidence - given_confidence)
-        labels_and_scores = labels[given[i]], labels[j], confidence, given_confidence
-        suspect = _suspect_at_words(
-            examples[index], "word", (word, word + 1), *labels_and_scores, worst=first
+        worst.setdefault(index, scores[0] - scores[1])
+        suspect = _word_suspect(
+            examples[index], labels[given[i]], labels[j], scores, "word", (word, word + 1), first
         )
         rows.append((index, suspect))
     rows.sort(key=lambda row: (-worst[row[0]], row[0], -row[1].margin))
@@ -212,7 +183,11 @@ def _of_spans(examples: Sequence[TokenExample], predictions: Sequence[Any]) -> S
         dict(zip(spans, each["gold"], strict=True))
         for spans, each in zip(gold, predictions, strict=True)
     ]
-    mean = _mean_by_type(gold_scores)
+    by_type: dict[str, list[float]] = {}
+    for scores in gold_scores:
+        for span, score in scores.items():
+            by_type.setdefault(span.label, []).append(score)
+    mean = {label: float(np.mean(values)) for label, values in by_type.items()}
     confidences = [
         {span: 1 - score for span, score in of_gold.items() if span not in of_predicted}
         | of_predicted
@@ -234,10 +209,10 @@ def _of_spans(examples: Sequence[TokenExample], predictions: Sequence[Any]) -> S
         # the probability of no span is usually close to 1
         usual = [1.0 if s is None else mean.get(s["label"], 1.0) for s in (suggested, given)]
         excess = (confidence - usual[0]) - (given_confidence - usual[1])
-        suspect = _suspect_at_words(
-            examples[index], _KINDS.get(error.category, error.category),
-            (span["start"], span["end"]), _span_name(given), _span_name(suggested),
-            confidence, given_confidence,
+        suspect = _word_suspect(
+            examples[index], _span_name(given), _span_name(suggested),
+            (confidence, given_confidence), _KINDS.get(error.category, error.category),
+            (span["start"], span["end"]),
         )  # fmt: skip
         rows.append((excess, index, suspect))
     rows.sort(key=lambda row: -row[0])
@@ -248,17 +223,8 @@ def _of_spans(examples: Sequence[TokenExample], predictions: Sequence[Any]) -> S
     return Suspects(found, sum(map(len, gold)))
 
 
-def _mean_by_type(gold_scores: Sequence[Mapping[Span, float]]) -> dict[str, float]:
-    """Return the mean probability of gold spans, by type."""
-    by_type: dict[str, list[float]] = {}
-    for scores in gold_scores:
-        for span, score in scores.items():
-            by_type.setdefault(span.label, []).append(score)
-    return {label: float(np.mean(values)) for label, values in by_type.items()}
-
-
 def _span_name(span: Mapping[str, Any] | None) -> str:
-    return NO_SPAN if span is None else f"{span['label']} {span['text']!r}"
+    return "nothing" if span is None else f"{span['label']} {span['text']!r}"
 
 
 def _noise(
@@ -274,32 +240,26 @@ def _noise(
     return 1 - float(np.trace(joint)), sorted(taken, key=lambda row: -row[2])
 
 
-def _suspect_of_text(
-    example: TextExample, given: str, suggested: str, confidence: float, given_confidence: float
-) -> Suspect:
-    text = example.text if example.pair is None else f"{example.text} ||| {example.pair}"
-    return Suspect(
-        *file_and_line(example.where), given, suggested, float(confidence), float(given_confidence),
-        float(confidence - given_confidence), text, text_excerpt(text),
-    )  # fmt: skip
-
-
-def _suspect_at_words(
+def _word_suspect(
     example: TokenExample,
-    kind: str,
-    words: tuple[int, int],
     given: str,
     suggested: str,
-    confidence: float,
-    given_confidence: float,
+    scores: tuple[float, float],
+    kind: str,
+    words: tuple[int, int],
     worst: bool = True,
 ) -> Suspect:
     text = " ".join(example.words) if example.text is None else example.text
-    return Suspect(
-        *file_and_line(example.where), given, suggested, float(confidence), float(given_confidence),
-        float(confidence - given_confidence), text, excerpt(example.words, *words), kind, *words,
-        worst,
-    )  # fmt: skip
+    shown = excerpt(example.words, *words)
+    return _suspect(example, given, suggested, scores, text, shown, kind, *words, worst)
+
+
+def _suspect(
+    example: Example, given: str, suggested: str, scores: tuple[float, float], *others: Any
+) -> Suspect:
+    """Return a suspect from the probabilities of the suggested and of the given label."""
+    margin = scores[0] - scores[1]
+    return Suspect(*file_and_line(example.where), given, suggested, *scores, margin, *others)
 
 
 def file_and_line(where: str) -> tuple[str, int | None]:

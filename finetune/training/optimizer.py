@@ -18,20 +18,7 @@ from finetune.types import UserError
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """The steps of a run: their batches, learning rates, evaluations and checkpoints.
-
-    All follow from the configuration and the number of training examples.
-
-    Attributes:
-        num_examples: number of training examples.
-        batch_size: examples per optimizer step.
-        steps_per_epoch: optimizer steps per pass over the training examples.
-        num_steps: optimizer steps of the run.
-        warmup_steps: steps in which the learning rate rises.
-        eval_every: steps between evaluations.
-        save_every: steps between checkpoints.
-        seed: seed of the order of the examples.
-    """
+    """The steps of a run: their batches, learning rates, evaluations and checkpoints."""
 
     num_examples: int
     batch_size: int
@@ -44,7 +31,7 @@ class Schedule:
 
     @classmethod
     def from_config(cls, config: TrainConfig, num_examples: int) -> Schedule:
-        """Return the schedule for a number of training examples."""
+        """Return the schedule of a configuration for a number of training examples."""
         per_epoch = math.ceil(num_examples / config.batch_size)
         epochs = config.epochs or default_epochs(per_epoch)
         num_steps = config.steps or max(1, math.ceil(epochs * per_epoch))
@@ -52,15 +39,9 @@ class Schedule:
         warmup = math.ceil(config.warmup * num_steps) if is_fraction else int(config.warmup)
         eval_every = config.eval_every or per_epoch
         return cls(
-            num_examples,
-            config.batch_size,
-            per_epoch,
-            num_steps,
-            min(warmup, num_steps),
-            eval_every,
-            config.save_every or eval_every,
-            config.seed,
-        )
+            num_examples, config.batch_size, per_epoch, num_steps, min(warmup, num_steps),
+            eval_every, config.save_every or eval_every, config.seed,
+        )  # fmt: skip
 
     def batch(self, step: int) -> list[int]:
         """Return the indices of the training examples of a step (from 0)."""
@@ -99,12 +80,9 @@ def parameter_groups(head: Any, config: TrainConfig) -> list[dict[str, Any]]:
 
     The learning rate of depth d (0 = embeddings, L + 1 = head) is lr * layer_decay^(L + 1 - d) in
     the encoder (Clark et al., 2020, ELECTRA, appendix B). In the head it is --head-lr, or lr times
-    the head's ``head_lr_factor``. Modules in the head's ``own_learning_rates`` have a setting for
-    their learning rate and a default, and no weight decay. Biases, norms and other vectors have no
-    weight decay either.
-
-    Raises:
-        UserError: all weights are frozen.
+    the head's ``head_lr_factor``. Modules in the head's ``own_learning_rates`` have a setting and a
+    default for their learning rate. Neither they nor biases, norms and other vectors have weight
+    decay.
     """
     groups: dict[tuple[float, float], dict[str, Any]] = {}
     peak = config.lr or default_learning_rate(head.encoder.width)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.optim import Optimizer
 
 from finetune.config.tasks import TrainConfig, settings
 from finetune.evaluation.predictions import to_row
@@ -31,27 +32,20 @@ from finetune.types import Example, Prediction, UserError
 
 RUNS = Path("runs")
 """Parent of the run folders that are chosen without --out."""
-MAX_NUMBERED = 10_000
-"""Highest number that is appended to the name of a run."""
 
 
 def with_run_folder(config: TrainConfig, task: str, name: str | None = None) -> TrainConfig:
     """Return the configuration with ``out`` set to its run folder, the same on every process.
 
-    Args:
-        config: ``out`` and ``resume`` decide between a new folder and an earlier one.
-        task: name of the task, part of the default name.
-        name: name of the folder if ``config.out`` is unset.
-
-    Raises:
-        UserError: the folder holds a run and ``resume`` is off, or holds none and it is on.
+    Without ``config.out`` it is ``name``, by default one of task, model, data and seed. With
+    ``config.resume`` it must hold a run, without it must not.
     """
     return replace(config, out=str(on_main_process(lambda: _run_folder(config, task, name))))
 
 
 def run_name(config: TrainConfig, task: str) -> str:
     """Return the name that runs share if they differ in their seed alone: task, model and data."""
-    model = config.init_from or config.model
+    model = config.init_from or config.model or ""
     return "-".join(_plain_name(text) for text in (task, model, config.data))
 
 
@@ -61,7 +55,7 @@ def is_run(folder: Path) -> bool:
 
 
 def require_writable(folder: Path) -> None:
-    """Raise UserError if a folder cannot be created or written, before anything is computed."""
+    """Raise UserError if a folder cannot be created or written."""
     parent = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     if not parent.is_dir():
         raise UserError(f"--out {folder}: {parent} is a file, not a folder: choose another.")
@@ -72,16 +66,16 @@ def require_writable(folder: Path) -> None:
 def _run_folder(config: TrainConfig, task: str, name: str | None) -> Path:
     if config.out is not None:
         folder = Path(config.out)
-        if folder.exists() and not folder.is_dir():
-            raise UserError(f"--out {folder} is a file, not a folder: choose another.")
         require_writable(folder)
-        if _holds_weights(folder) and not config.resume:
+        # a new run would overwrite these
+        weights = ("best", "last", "best.old", "last.old")
+        if any((folder / each).exists() for each in weights) and not config.resume:
             raise _already_used(folder)
         if config.resume and not is_run(folder):
             raise UserError(f"--resume: there is no run in {folder} to continue.")
         return folder
     base = RUNS / (name or f"{run_name(config, task)}-seed{config.seed}")
-    folders = [base, *(base.with_name(f"{base.name}-{n}") for n in range(2, MAX_NUMBERED))]
+    folders = [base, *(base.with_name(f"{base.name}-{n}") for n in range(2, 10_000))]
     if not config.resume:
         return next(folder for folder in folders if not folder.exists())
     runs = [folder for folder in folders if is_run(folder)]
@@ -92,14 +86,8 @@ def _run_folder(config: TrainConfig, task: str, name: str | None) -> Path:
 
 def _already_used(folder: Path) -> UserError:
     return UserError(
-        f"--out {folder} holds a run already: write --resume to continue it, or choose another "
-        "folder."
+        f"--out {folder} holds a run already: add --resume to continue it, or choose another."
     )
-
-
-def _holds_weights(folder: Path) -> bool:
-    """Return whether a new run would overwrite a model in this folder."""
-    return any((folder / name).exists() for name in ("best", "last", "best.old", "last.old"))
 
 
 def _plain_name(text: str) -> str:
@@ -153,9 +141,7 @@ class RunFolder:
 
         on_main_process(write)
 
-    def save_last(
-        self, task: Task, head: Any, optimizer: torch.optim.Optimizer, state: TrainerState
-    ) -> None:
+    def save_last(self, task: Task, head: Any, optimizer: Optimizer, state: TrainerState) -> None:
         """Save the checkpoint to ``last/``; every process adds its random state."""
         random_states = self.path / "random.new"
         random_states.mkdir(parents=True, exist_ok=True)
@@ -178,7 +164,7 @@ class RunFolder:
     def write_predictions(
         self, split: str, examples: Sequence[Example], predicted: Sequence[Prediction]
     ) -> None:
-        """Write ``predictions.<split>.jsonl``: a line with prediction and gold for each example."""
+        """Write ``predictions.<split>.jsonl``: prediction and gold of each example."""
         rows = (to_row(*pair) for pair in zip(predicted, examples, strict=True))
         lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
         on_main_process(lambda: checkpoint.write_text(self._predictions(split), "".join(lines)))
@@ -199,14 +185,8 @@ class RunFolder:
         Other hardware can decide a near tie differently: one prediction may differ from 50 examples
         on, and one in a thousand from 2,000 on.
 
-        Args:
-            split: the validation split, whose predictions were written with the best model.
-            predicted: predictions of the saved model.
-            fitted: its predictions after calibration. A finished run that is resumed finds those in
-                its folder.
-
-        Raises:
-            RuntimeError: more predictions differ.
+        A finished run that is resumed finds the predictions after calibration, ``fitted``, in its
+        folder.
         """
         if not self.accelerator.is_main_process:
             return
@@ -240,12 +220,13 @@ def _differing_ids(before: list[dict[str, Any]], predicted: Sequence[Prediction]
 def _same_prediction(old: dict[str, Any], new: dict[str, Any]) -> bool:
     if isinstance(old.get("label"), float):
         return math.isclose(old["label"], new["label"], rel_tol=1e-2, abs_tol=1e-2)
-    same = all(old.get(key) == new.get(key) for key in ("id", "label", "tags"))
-    return same and _labeled_spans(old) == _labeled_spans(new)
-
-
-def _labeled_spans(record: dict[str, Any]) -> list[tuple[int, int, str]]:
-    return [(span["start"], span["end"], span["label"]) for span in record.get("spans") or ()]
+    spans = (
+        [(span["start"], span["end"], span["label"]) for span in record.get("spans") or ()]
+        for record in (old, new)
+    )
+    return next(spans) == next(spans) and all(
+        old.get(key) == new.get(key) for key in ("id", "label", "tags")
+    )
 
 
 class Diverged(UserError):
@@ -276,12 +257,8 @@ class RunLog:
         self.norms.append(norm)
         self.examples += examples
 
-    def flush(self, step: int, optimizer: torch.optim.Optimizer) -> str:
-        """Write the means since the last line, and return them as text for the progress bar.
-
-        Raises:
-            Diverged: loss or gradient norm is not finite.
-        """
+    def flush(self, step: int, optimizer: Optimizer) -> str:
+        """Write the means since the last line, and return them as text for the progress bar."""
         if not self.losses:
             return ""
         loss = float(torch.stack(self.losses).mean())
@@ -289,8 +266,7 @@ class RunLog:
         if not (math.isfinite(loss) and math.isfinite(norm)):
             raise Diverged(
                 f"the loss is not finite (between steps {self.start_step + 1} and {step}): lower "
-                "--lr, raise --warmup, or write --precision fp32. Models saved before this are "
-                "intact."
+                "--lr, raise --warmup, or use --precision fp32. Models saved before are intact."
             )
         seconds = time.monotonic() - self.start_time
         line = {

@@ -31,7 +31,7 @@ Metrics = Mapping[str, Mapping[str, float]]
 
 @dataclass
 class SeedResults:
-    """Scores of the seeds trained so far, and the reasons why a seed is degenerate, by seed."""
+    """Scores, and reasons why a seed is degenerate, by seed."""
 
     recipe_run: RecipeRun | None = None
     metrics: dict[int, Metrics] = field(default_factory=dict)
@@ -41,7 +41,7 @@ class SeedResults:
     """Hash of the data of the first seed."""
 
     def add(self, seed: int, folder: Path) -> None:
-        """Read the scores of a finished seed; UserError if its data are not those of the others."""
+        """Read the scores of a finished seed, which must have the data of the others."""
         config, metrics, environment = (
             json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
             for name in ("config", "metrics", "environment")
@@ -50,7 +50,7 @@ class SeedResults:
         if config["fingerprint"] != self.fingerprint:
             raise UserError(
                 f"{folder}: was trained on other data than the other seeds: choose another --out, "
-                "or delete the folder to train it anew."
+                "or delete the folder to train it again."
             )
         self.metrics[seed] = metrics
         self.baselines = environment["baselines"]
@@ -62,13 +62,9 @@ class SeedResults:
         if self.recipe_run is None:
             return ()
         return seed_verdicts(
-            self.recipe_run.recipe.expected,
-            summarize(self.metrics),
-            self.recipe_run.differing,
-            len(self.degenerate),
-            len({*self.metrics, *self.degenerate}),
-            self.fingerprint,
-        )
+            self.recipe_run.recipe.expected, summarize(self.metrics), self.recipe_run.differing,
+            len(self.degenerate), len({*self.metrics, *self.degenerate}), self.fingerprint,
+        )  # fmt: skip
 
     def write(self, folder: Path) -> None:
         """Write the summary to ``seeds.json``."""
@@ -96,25 +92,30 @@ def train_seeds(
 ) -> SeedResults:
     """Train ``number`` seeds, from ``config.seed`` on, and write ``seeds.json`` after each.
 
-    Args:
-        config: the configuration that the seeds share.
-        number: how many seeds to train.
-        folder: parent of the run folders ``seed-<n>``. Seeds that are finished there are kept.
-        train_one: trains the configuration of one seed and writes all files of its run folder,
-            ``environment.json`` last. If it raises Diverged, the seed counts as degenerate.
-        recipe_run: the recipe that the configuration follows, whose scores are compared.
-        on_start: called for each seed with its configuration and whether it is finished.
-
-    Raises:
-        UserError: the folder is that of a single run, or has seeds with other settings or data.
+    Seeds that are finished in ``folder`` are kept. ``train_one`` writes all files of the run folder
+    ``seed-<n>``, ``environment.json`` last; if it raises Diverged, the seed is degenerate.
+    ``on_start`` is called for each seed with its configuration and whether it is finished.
     """
     configs = [
         replace(config, seed=seed, out=str(folder / f"seed-{seed}"))
         for seed in range(config.seed, config.seed + number)
     ]
-    states: list[str] = on_main_process(lambda: _states(folder, configs))
     results = SeedResults(recipe_run)
-    for each, state in zip(configs, states, strict=True):
+
+    def states() -> list[str]:
+        require_writable(folder)
+        if is_run(folder):
+            raise UserError(f"--seeds: {folder} is the folder of a single run: use another --out.")
+        return [_state(Path(each.out or ""), each) for each in configs]
+
+    def record(config: TrainConfig, diverged: str | None) -> None:
+        if diverged is None:
+            results.add(config.seed, Path(config.out or ""))
+        else:
+            results.degenerate[config.seed] = [diverged]
+        results.write(folder)
+
+    for each, state in zip(configs, on_main_process(states), strict=True):
         on_start(each, state == "finished")
         diverged = None
         if state != "finished":
@@ -122,27 +123,12 @@ def train_seeds(
                 train_one(replace(each, resume=state == "unfinished"))
             except Diverged as error:
                 diverged = str(error)
-        on_main_process(partial(_record, results, each, folder, diverged))
+        on_main_process(partial(record, each, diverged))
     return results
 
 
-def _record(results: SeedResults, config: TrainConfig, folder: Path, diverged: str | None) -> None:
-    if diverged is None:
-        results.add(config.seed, Path(config.out or ""))
-    else:
-        results.degenerate[config.seed] = [diverged]
-    results.write(folder)
-
-
-def _states(folder: Path, configs: Sequence[TrainConfig]) -> list[str]:
-    """Return for each seed whether its run is ``finished``, ``unfinished`` or ``new``."""
-    require_writable(folder)
-    if is_run(folder):
-        raise UserError(f"--seeds: {folder} is the folder of a single run: choose another --out.")
-    return [_state(Path(config.out or ""), config) for config in configs]
-
-
 def _state(folder: Path, config: TrainConfig) -> str:
+    """Return whether the run of a seed is ``finished``, ``unfinished`` or ``new``."""
     if not is_run(folder):
         return "new"
     saved = json.loads((folder / "config.json").read_text(encoding="utf-8"))

@@ -1,13 +1,9 @@
 """Train only the rows of the embedding table whose subwords occur in the data.
 
-Small data sets use a few thousand of the 30,000 to 250,000 subwords of a vocabulary. The other rows
-have no gradient, so their moments stay 0 and AdamW only decays them: each step multiplies them by
-1 - learning rate * weight decay. This can wait until the table is saved. Gradients, their norm,
-moments and updates are then those of the rows that occur, and the saved table is the one that
-training all rows gives.
-
-The decay factors are applied one after the other, not as one product. So each product is rounded as
-in AdamW, and the steps at which a run is saved, interrupted and resumed make no difference.
+Small data sets use a small fraction of a vocabulary. The other rows have no gradient, so AdamW only
+multiplies them by 1 - learning rate * weight decay in each step. This can wait until the table is
+saved, which is then the one that training all rows gives. The factors are applied one after the
+other, not as one product: each product is rounded as in AdamW, whenever the run is saved.
 """
 
 from __future__ import annotations
@@ -18,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from finetune.models.families import family_of
 from finetune.preprocessing.encodings import Encoded
@@ -30,8 +27,7 @@ MAX_FRACTION = 0.6
 class _Lookup(torch.autograd.Function):
     """Embedding lookup whose gradient reuses the same memory in every step.
 
-    torch allocates a gradient of the size of the table in each step, and the operating system hands
-    out memory of that size page by page.
+    The operating system would hand out memory of the size of the table page by page.
     """
 
     @staticmethod
@@ -44,7 +40,11 @@ class _Lookup(torch.autograd.Function):
     def backward(context: Any, *gradients: Tensor) -> tuple[None, None, None]:
         (ids,), weight = context.saved_tensors, context.weight
         if weight.grad is None:
-            weight.grad = _zero_gradient(context.embedding, weight)
+            memory = context.embedding.__dict__
+            old = memory.get("gradient")
+            if old is None or old.shape != weight.shape or old.dtype != weight.dtype:
+                memory["gradient"] = torch.empty_like(weight)
+            weight.grad = memory["gradient"].zero_()
         weight.grad.index_add_(0, ids.flatten(), gradients[0].flatten(0, -2))
         padding = context.embedding.padding_idx
         if padding is not None:
@@ -52,18 +52,11 @@ class _Lookup(torch.autograd.Function):
         return None, None, None
 
 
-def _zero_gradient(embedding: Any, weight: Tensor) -> Tensor:
-    """Return zeros of the table's shape, in the memory of the previous gradient."""
-    gradient = embedding.__dict__.get("gradient")
-    if gradient is None or gradient.shape != weight.shape or gradient.dtype != weight.dtype:
-        embedding.__dict__["gradient"] = gradient = torch.empty_like(weight)
-    return gradient.zero_()
-
-
-def _look_up(ids: Tensor, embedding: Any) -> Tensor:
+def _look_up(ids: Tensor, embedding: WholeEmbedding | CompactEmbedding) -> Tensor:
     """Return the rows of ids of any shape [...]: [..., H]."""
     if ids.is_cpu and embedding.weight.requires_grad and torch.is_grad_enabled():
-        return _Lookup.apply(ids, embedding.weight, embedding)
+        rows: Tensor = _Lookup.apply(ids, embedding.weight, embedding)
+        return rows
     return nn.functional.embedding(ids, embedding.weight, embedding.padding_idx)
 
 
@@ -72,7 +65,8 @@ class WholeEmbedding(nn.Embedding):
 
     def __init__(self, plain: nn.Embedding) -> None:
         """Share the weight of ``plain``."""
-        super().__init__(*plain.weight.shape, plain.padding_idx, _weight=plain.weight)
+        size, width = plain.weight.shape
+        super().__init__(size, width, plain.padding_idx, _weight=plain.weight)
         self.weight = plain.weight
         self.train(plain.training)
 
@@ -82,22 +76,19 @@ class WholeEmbedding(nn.Embedding):
 
 
 class CompactEmbedding(nn.Module):
-    """Replaces an ``nn.Embedding`` of V rows and trains A of them; ids keep their meaning.
+    """Replaces an ``nn.Embedding`` of V rows and trains A of them, ``weight`` [A, H].
 
-    In ``state_dict()`` the weight is the whole table, so that the model is saved as one with a
-    plain embedding.
-
-    Attributes:
-        weight: the rows that occur, [A, H].
-        rest: the other rows, [V - A, H], as they were before ``pending``.
-        pending: factors of weight decay that are still to be applied to ``rest``.
-        index: for each id its row in ``weight``, or -1, [V].
-        absent: the ids of the rows in ``rest``, [V - A].
+    Ids keep their meaning. In ``state_dict()`` the weight is the whole table, so that the model is
+    saved as one with a plain embedding. ``pending`` has the factors of weight decay that are still
+    to be applied to ``rest``.
     """
 
     index: Tensor
-    rest: Tensor
+    """For each id its row in ``weight``, or -1, [V]."""
     absent: Tensor
+    """The ids of the rows in ``rest``, [V - A]."""
+    rest: Tensor
+    """The other rows, [V - A, H], as they were before ``pending``."""
 
     def __init__(self, plain: nn.Embedding, rows: Tensor) -> None:
         """Split the table of ``plain``; ``rows`` [A] are the ids that may be looked up."""
@@ -115,11 +106,7 @@ class CompactEmbedding(nn.Module):
         self.pending: list[float] = []
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Return the rows of ids of any shape [...]: [..., H].
-
-        Raises IndexError for an id that does not occur. On a CUDA device an assertion fails there,
-        which torch reports later.
-        """
+        """Return the rows [..., H] of ids [...]; IndexError for an id that has none."""
         return _look_up(self.index[ids], self)
 
     @property
@@ -128,20 +115,17 @@ class CompactEmbedding(nn.Module):
         return (self.index >= 0).nonzero()[:, 0]
 
     def table(self) -> Tensor:
-        """Return a copy of the whole table [V, H]."""
-        self._apply_decay()
+        """Return a copy of the whole table [V, H], after the pending weight decay."""
+        # blocks that fit into the processor's cache
+        numbers = 2**16 if self.rest.device.type == "cpu" else 2**22
+        for block in torch.split(self.rest, max(1, numbers // self.rest.shape[1])):
+            for factor in self.pending:
+                block.mul_(factor)
+        self.pending.clear()
         table = self.rest.new_empty(len(self.index), self.rest.shape[1])
         table[self.rows] = self.weight.detach()
         table[self.absent] = self.rest
         return table
-
-    def _apply_decay(self) -> None:
-        """Apply the pending factors, to blocks of rows that fit into the processor's cache."""
-        numbers = 2**16 if self.rest.device.type == "cpu" else 2**22
-        for block in self.rest.split(max(1, numbers // self.rest.shape[1])):
-            for factor in self.pending:
-                block.mul_(factor)
-        self.pending.clear()
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         destination[prefix + "weight"] = self.table()
@@ -150,25 +134,13 @@ class CompactEmbedding(nn.Module):
 class SparseEmbeddings:
     """Context in which a run trains the rows of the input embeddings that occur in its data.
 
-    Leaving the context gives the model its plain embedding back, with the trained rows.
-
-    Attributes:
-        embedding: the compact embedding; None if all rows are trained.
-        reason: why all rows are trained; empty if only some are.
-        note: a line for the user with the number of rows, if only some are trained.
+    At its end the model has its plain embedding again, with the trained rows. If all rows are
+    trained, ``embedding`` is None and ``reason`` says why; otherwise ``note`` tells the user the
+    number of rows.
     """
 
     def __init__(self, head: Any, setting: str, encoded: Iterable[Encoded]) -> None:
-        """Replace the input embeddings of a model.
-
-        Args:
-            head: the model.
-            setting: ``auto``, ``on`` or ``off``.
-            encoded: all sequences that the model reads within the context.
-
-        Raises:
-            UserError: the setting is ``on`` and the model does not allow it.
-        """
+        """Replace the embeddings; ``encoded`` has all sequences that the model reads meanwhile."""
         self.encoder, self.note = head.encoder, ""
         self.embedding: CompactEmbedding | None = None
         self.plain = self.encoder.model.get_input_embeddings()
@@ -196,10 +168,7 @@ class SparseEmbeddings:
         )
 
     def _rows(self, encoded: Iterable[Encoded]) -> Tensor:
-        """Return the ids that occur, and that of the padding: [A].
-
-        Ids that the model does not have are left to the encoder, which rejects them.
-        """
+        """Return the ids that occur, with that of the padding [A]; the encoder rejects ids >= V."""
         seen = [np.array([self.encoder.pad_id])]
         if self.plain.padding_idx is not None:
             seen.append(np.array([self.plain.padding_idx]))
@@ -212,11 +181,11 @@ class SparseEmbeddings:
         parent, _, child = name.rpartition(".")
         setattr(self.encoder.model.get_submodule(parent), child, new)
 
-    def attach(self, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    def attach(self, optimizer: Optimizer) -> Optimizer:
         """Register hooks on the optimizer and return it.
 
-        They record the weight decay of each step, and store with the optimizer's state the rows
-        that its moments are for. Loading converts moments of other rows.
+        They record the weight decay of each step, save the rows with the moments, and convert
+        moments of other rows when they are loaded.
         """
         optimizer.register_load_state_dict_pre_hook(self._before_load)
         if self.embedding is not None:
@@ -224,7 +193,7 @@ class SparseEmbeddings:
             optimizer.register_state_dict_post_hook(self._after_state_dict)
         return optimizer
 
-    def _after_step(self, optimizer: torch.optim.Optimizer, *call: Any) -> None:
+    def _after_step(self, optimizer: Optimizer, *call: Any) -> None:
         if self.embedding is None:
             return
         group = next(g for _, g, w in _numbered(optimizer) if w is self.embedding.weight)
@@ -232,44 +201,37 @@ class SparseEmbeddings:
         if factor != 1:
             self.embedding.pending.append(factor)
 
-    def _after_state_dict(
-        self, optimizer: torch.optim.Optimizer, content: dict[str, Any]
-    ) -> dict[str, Any]:
+    def _after_state_dict(self, optimizer: Optimizer, content: dict[str, Any]) -> dict[str, Any]:
         assert self.embedding is not None
-        compact = self._number(optimizer)
-        state = {
-            number: {**values, "rows": self.embedding.rows} if number == compact else values
-            for number, values in content["state"].items()
-        }
+        state = dict(content["state"])
+        if (compact := self._number(optimizer)) in state:
+            state[compact] = {**state[compact], "rows": self.embedding.rows}
         return {**content, "state": state}
 
-    def _before_load(
-        self, optimizer: torch.optim.Optimizer, content: dict[str, Any]
-    ) -> dict[str, Any]:
+    def _before_load(self, optimizer: Optimizer, content: dict[str, Any]) -> dict[str, Any]:
         compact = self._number(optimizer)
         sizes = {number: len(weight) for number, _, weight in _numbered(optimizer) if weight.ndim}
         state = {}
         for number, values in content["state"].items():
-            old_rows = values.get("rows")
-            new_rows = self.embedding.rows.cpu() if number == compact and self.embedding else None
+            values = dict(values)
+            old_rows, new_rows = values.pop("rows", None), None
+            if number == compact and self.embedding is not None:
+                new_rows = self.embedding.rows.cpu()
+            size = sizes.get(number, 0) if new_rows is None else self.size
             state[number] = {
                 name: value
                 if value.ndim == 0
-                else _convert_moments(
-                    value, old_rows, new_rows, sizes[number] if new_rows is None else self.size
-                )
+                else _convert_moments(value, old_rows, new_rows, size)
                 for name, value in values.items()
-                if name != "rows"
             }
         return {**content, "state": state}
 
-    def _number(self, optimizer: torch.optim.Optimizer) -> int | None:
+    def _number(self, optimizer: Optimizer) -> int | None:
         """Return the number of the compact weight in the optimizer's state, if there is one."""
         weight = self.embedding and self.embedding.weight
         return next((number for number, _, w in _numbered(optimizer) if w is weight), None)
 
     def __enter__(self) -> SparseEmbeddings:
-        """Return this object; the embedding is replaced from the start."""
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -284,7 +246,7 @@ class SparseEmbeddings:
 
 
 def _why_unsupported(head: Any) -> str:
-    """Return why all rows of a model are trained whatever the data are; empty if not so."""
+    """Return why all rows of a model must be trained; empty if some suffice."""
     model_type = head.encoder.model.config.model_type
     if family_of(head.encoder.model) is None:
         return f"no test shows that {model_type} models use their embeddings for lookups only"
@@ -299,7 +261,7 @@ def _why_unsupported(head: Any) -> str:
     return ""
 
 
-def _numbered(optimizer: torch.optim.Optimizer) -> list[tuple[int, dict[str, Any], Tensor]]:
+def _numbered(optimizer: Optimizer) -> list[tuple[int, dict[str, Any], Tensor]]:
     """Return each weight with its number in ``state_dict()`` and its group."""
     pairs = [(group, weight) for group in optimizer.param_groups for weight in group["params"]]
     return [(number, group, weight) for number, (group, weight) in enumerate(pairs)]
@@ -308,10 +270,7 @@ def _numbered(optimizer: torch.optim.Optimizer) -> list[tuple[int, dict[str, Any
 def _convert_moments(
     moments: Tensor, old_rows: Tensor | None, new_rows: Tensor | None, size: int
 ) -> Tensor:
-    """Convert moments of some rows of a table of ``size`` rows to moments of other rows.
-
-    ``None`` stands for all rows. The moments of rows that were not trained are 0.
-    """
+    """Convert moments of some rows to those of others (None: all ``size``); new ones are 0."""
     if old_rows is not None:
         whole = moments.new_zeros(size, *moments.shape[1:])
         moments = whole.index_copy_(0, old_rows, moments)

@@ -22,8 +22,8 @@ from finetune.types import Batch
 class Step:
     """Takes optimizer steps of one model.
 
-    Gradients of the summed loss are added up over micro-batches and processes and divided by the
-    whole count once, so that the division into micro-batches changes no result.
+    Gradients of the summed loss are added up over micro-batches and processes, and divided by the
+    whole count once.
     """
 
     def __init__(
@@ -49,14 +49,9 @@ class Step:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Update the weights, without waiting for the device.
 
-        Args:
-            batches: this process's shard of the optimizer batch with targets, divided into forward
-                passes, on the CPU or the device.
-            weight: 1, or 0 on a process without examples: it computes any sequence, without effect.
-            lr_factor: factor on the peak learning rates.
-
-        Returns:
-            The mean loss and the gradient norm before clipping, [] each, on the device.
+        ``batches`` are the micro-batches of this process. ``weight`` is 0 on a process without
+        examples, whose batch has no effect. Returns the mean loss and the gradient norm before
+        clipping, [] each, on the device.
         """
         set_learning_rates(self.optimizer, lr_factor)
         for batch in batches:
@@ -82,7 +77,7 @@ class Step:
     def _sum_over_processes(self, totals: torch.Tensor) -> tuple[list[torch.Tensor], torch.Tensor]:
         """Return gradients, and loss and count [2], summed over the processes.
 
-        The same message counts the processes that were requested to stop.
+        The same message counts the processes that received a request to stop.
         """
         groups = self.optimizer.param_groups
         weights = [w for group in groups for w in group["params"] if w.grad is not None]

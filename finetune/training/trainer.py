@@ -1,9 +1,8 @@
 """The training loop of every task.
 
-The loss is a sum and a count, gradients are summed over micro-batches and processes and divided by
-the whole count once, and the order of the data depends on seed and epoch alone. So ``max_tokens``,
-packing and the number of processes change no result, and a run that is resumed from a checkpoint
-gives the same weights as one that was not interrupted.
+Gradients of the summed loss are divided by the whole count once, and the order of the data depends
+on seed and epoch alone. So ``max_tokens``, packing and the number of processes change no result,
+and a resumed run gives the same weights as one that was not interrupted.
 """
 
 from __future__ import annotations
@@ -35,31 +34,23 @@ from finetune.training.sparse_embedding import SparseEmbeddings
 from finetune.training.step import Step
 from finetune.types import Example, Prediction, UserError
 
-LOG_POINTS = 200
-"""Approximate number of lines with the training loss that a run logs."""
-
 
 @dataclass
 class FitResult:
-    """Result of a run.
-
-    Attributes:
-        task: The task with everything that was fitted on validation.
-        folder: The run folder; the best model is in its ``best``.
-        metrics: Metrics by name, by split.
-        best_step: The step whose model scored best on validation.
-        num_steps: The planned number of steps.
-        notes: Notes on the data and the run.
-        stopped_early: Whether ``--patience`` ended the run.
-    """
+    """Result of a run: its task with all fitted values, its folder and its metrics."""
 
     task: Task
     folder: Path
+    """The run folder; the best model is in its ``best``."""
     metrics: dict[str, dict[str, float]]
+    """Metrics by split and name."""
     best_step: int
     num_steps: int
+    """The planned number of steps."""
     notes: list[str] = field(default_factory=list)
+    """Notes on the data and the run."""
     stopped_early: bool = False
+    """Whether ``--patience`` ended the run."""
 
 
 def fit(
@@ -109,7 +100,7 @@ class _Run:
         head: Any,
         restore: contextlib.ExitStack,
     ) -> None:
-        """At its end ``restore`` undoes the changes to the caller's model."""
+        """``restore`` collects how to undo the changes to the caller's model."""
         self.task = replace(task, record=task.record.unfitted())
         self.dataset, self.config, self.notes = data, config, list(data.notes)
         self.accelerator, self.reporter = accelerator, reporter
@@ -122,25 +113,20 @@ class _Run:
         self.state = TrainerState(
             settings=result_settings(config), fingerprint=data.fingerprint, num_processes=self.world
         )
+
+        def report(note: str) -> None:
+            self.notes.append(note)
+            reporter.say(note)
+
         self.data = TrainingData(
-            self.task,
-            data,
-            config,
-            self._note,
-            rank=self.rank,
-            world_size=self.world,
-            device=self.device.type,
-            main_process_first=accelerator.main_process_first,
-        )
+            self.task, data, config, report, rank=self.rank, world_size=self.world,
+            device=self.device.type, main_process_first=accelerator.main_process_first,
+        )  # fmt: skip
         self.schedule, self.validation = self.data.schedule, self.data.validation
         self._prepare(head, restore)
 
-    def _note(self, line: str) -> None:
-        self.notes.append(line)
-        self.reporter.say(line)
-
     def _prepare(self, head: Any, restore: contextlib.ExitStack) -> None:
-        """Create the model, the optimizer and the state of the run, or load the last checkpoint."""
+        """Create the model, the optimizer and the state, or load them from the last checkpoint."""
         last = self.folder.last
         resuming = self.config.resume and last.is_dir()
         set_seed(self.config.seed)
@@ -153,13 +139,12 @@ class _Run:
             self.reporter.say(f"sequences are padded, in groups of near-equal length: {reason}")
         restore.enter_context(same_modes(self.head))
         restore.enter_context(fast_dropout(self.head.encoder.model))
-        sparse = SparseEmbeddings(
-            self.head, self.config.sparse_embeddings, self.data.encoded_splits()
+        sparse = restore.enter_context(
+            SparseEmbeddings(self.head, self.config.sparse_embeddings, self.data.encoded.values())
         )
-        self.sparse_embeddings = restore.enter_context(sparse)
-        if self.sparse_embeddings.note:
-            self.reporter.say(self.sparse_embeddings.note)
-        self.optimizer = self.sparse_embeddings.attach(make_optimizer(self.head, self.config))
+        if sparse.note:
+            self.reporter.say(sparse.note)
+        self.optimizer = sparse.attach(make_optimizer(self.head, self.config))
         self.interrupt = InterruptHandler(self.accelerator)
         self.step = Step(
             self.task, self.head, self.optimizer, self.config, self.accelerator, self.precision,
@@ -182,15 +167,20 @@ class _Run:
         if not self.state.finished:
             with self.interrupt:
                 self._train()
-        result = self._finish()
+        metrics = self._score_best()
+        self._track(metrics)
         self.accelerator.wait_for_everyone()
-        return result
+        stopped_early = self.state.step < self.schedule.num_steps
+        return FitResult(
+            self.task, self.folder.path, metrics, self.state.best_step, self.schedule.num_steps,
+            self.notes, stopped_early,
+        )  # fmt: skip
 
     def _check_metric(self, name: str, split: str) -> None:
         """Reject a wrong metric before training starts.
 
-        The first example shows which metrics exist. For words all examples may be needed: metrics
-        of span types and of nested spans depend on their labels.
+        One example shows which metrics exist. For words all may be needed: metrics of span types
+        and of nested spans depend on their labels.
         """
         examples, encoded = self.data.split(split)
         metrics: dict[str, float] = {}
@@ -203,7 +193,7 @@ class _Run:
     def _train(self) -> None:
         state, schedule = self.state, self.schedule
         log = RunLog(self.folder.path / "log.jsonl", self.accelerator, state.step)
-        every = max(1, schedule.num_steps // LOG_POINTS)
+        every = max(1, schedule.num_steps // 200)
         self.reporter.start("training", schedule.num_steps, state.step)
         with self.reporter, contextlib.closing(self.data.batches(state.step)) as batches:
             for micro_batches, weight, num_examples in batches:
@@ -252,14 +242,15 @@ class _Run:
             self.folder.write_predictions(self.validation, examples, predicted)
         log.evaluation(state.step, self.validation, metrics)
         note = "best so far" if is_best else f"best {state.best_score:.4f}"
-        named = f"{self.validation} {self.task.record.metric} {score:.4f}"
-        self.reporter.say(f"step {state.step}: {named} ({note})")
+        self.reporter.say(
+            f"step {state.step}: {self.validation} {self.task.record.metric} {score:.4f} ({note})"
+        )
         if self.config.patience and state.bad_evaluations >= self.config.patience:
             state.finished = True
             self.reporter.say(f"no better score in {state.bad_evaluations} evaluations: stopping")
 
-    def _finish(self) -> FitResult:
-        """Load the best model from its folder, check its predictions, and score it."""
+    def _score_best(self) -> dict[str, dict[str, float]]:
+        """Load the best model from its folder, calibrate it, and score it on each split."""
         best = self.task.head(self.folder.best).to(self.device)
         metrics: dict[str, dict[str, float]] = {}
         for split in list(self.dataset.splits)[1:]:
@@ -271,22 +262,12 @@ class _Run:
                 metrics[split] = scores
             self.folder.write_predictions(split, examples, predicted)
         self.folder.write_metrics(metrics)
-        self._track(metrics)
-        return FitResult(
-            self.task,
-            self.folder.path,
-            metrics,
-            self.state.best_step,
-            self.schedule.num_steps,
-            self.notes,
-            self.state.step < self.schedule.num_steps,
-        )
+        return metrics
 
     def _calibrate(
         self, examples: Sequence[Example], predicted: list[Prediction]
     ) -> list[Prediction]:
-        """Check that the saved model is the one that was scored; fit what the task calibrates on
-        the validation split and save it with the model."""
+        """Check that the saved model predicts as before, and calibrate it on validation."""
         assert self.validation is not None
         calibrated = self.task.calibrate(examples, predicted)
         fitted = calibrated and calibrated.predictions
@@ -308,11 +289,8 @@ class _Run:
         )  # fmt: skip
 
     def _write_start(self) -> None:
-        facts = {
-            "fingerprint": self.dataset.fingerprint,
-            "precision_used": self.precision,
-            "revision_used": self.head.revision,
-        }
+        facts = {"fingerprint": self.dataset.fingerprint, "precision_used": self.precision}
+        facts["revision_used"] = self.head.revision
         self.folder.write_start(self.task, self.config, facts)
         if self.task.reads_words:
             self.folder.write_vocabulary(self.dataset.splits["train"])
@@ -342,7 +320,7 @@ def same_modes(model: torch.nn.Module) -> Iterator[None]:
 
 
 def selection_score(metrics: dict[str, float], name: str) -> float:
-    """Return a metric for which higher is better; UserError that lists these if it is not one."""
+    """Return a metric that can select a model: higher is better."""
     legal = [metric for metric in metrics if metric not in ("mse", "hamming_loss")]
     if name not in legal:
         raise UserError(f"--metric {name!r} cannot select a model; legal are {', '.join(legal)}.")

@@ -27,7 +27,7 @@ from finetune.training.checkpoint import (
     write_text,
 )
 from finetune.training.run_folder import RunFolder, RunLog
-from finetune.types import TextExample, TextPrediction
+from finetune.types import TextExample, TextPrediction, UserError
 
 
 def fill(folder: Path, content: str) -> None:
@@ -297,3 +297,14 @@ def test_a_saved_model_may_decide_a_near_tie_otherwise(
         return
     with pytest.raises(RuntimeError, match=rf"predicts {differing} of {number} test examples diff"):
         folder.compare_predictions("test", answers)
+
+
+def test_settings_of_a_checkpoint_may_have_their_old_names(tmp_path: Path) -> None:
+    _, optimizer = trained(1)
+    saved = TrainerState(settings={"label_pieces": "all"}, fingerprint="f")
+    save_training_state(tmp_path, optimizer, saved)
+    same = TrainerState(settings={"label_subwords": "all"}, fingerprint="f")
+    same.check_resumable(tmp_path, {"label_subwords": "first"})
+    other = TrainerState(settings={"label_subwords": "first"}, fingerprint="f")
+    with pytest.raises(UserError, match=r"label_subwords = 'all', now 'first'"):
+        other.check_resumable(tmp_path, {"label_subwords": "first"})
