@@ -9,7 +9,7 @@ from pathlib import Path
 from finetune.config.tasks import CONFIGS, settings
 from finetune.data import hold_out
 from finetune.evaluation.predictions import gold_record
-from finetune.evaluation.scoring import score_predictions
+from finetune.evaluation.runs import score_predictions
 from finetune.evaluation.subgroups import VOCABULARY_FILE, TrainingVocabulary
 from finetune.tasks import task_class
 from finetune.types import Example

@@ -25,7 +25,7 @@ class Score:
 
     def run(self) -> None:
         """Print the metrics."""
-        from finetune.evaluation.scoring import score_predictions
+        from finetune.evaluation.runs import score_predictions
 
         scores = score_predictions(Path(self.predictions), self.gold, column_map(self.columns))
         print(json.dumps(scores, indent=2))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from finetune.data import DataError
@@ -17,14 +17,10 @@ from finetune.types import Example, Span, TextExample, TokenExample
 class AlignedPredictions(NamedTuple):
     """Gold and predictions of one system, in the same order, for the examples that have gold.
 
-    Attributes:
-        kind: ``label`` (a name), ``labels`` (a tuple of names), ``number``, ``tags`` (a list for
-            each sentence) or ``spans``.
-        gold: The gold of each example.
-        predicted: The prediction for each example.
-        schemes: The tag schemes of gold and predictions; None where tags do not spell spans.
-        examples: The examples.
-        rows: The lines of the prediction file, which may hold probabilities.
+    The kind of values is ``label`` (a name), ``labels`` (a tuple of names), ``number``, ``tags`` (a
+    list for each sentence) or ``spans``. ``schemes`` are the tag schemes of gold and predictions,
+    None where tags do not spell spans. ``rows`` are the lines of the prediction file, which may
+    hold probabilities.
     """
 
     kind: str
@@ -45,14 +41,8 @@ class Gold(NamedTuple):
 def align(file: PredictionFile, gold: Gold, kind: str | None = None) -> AlignedPredictions:
     """Align predictions with gold by their order.
 
-    Args:
-        file: The predictions.
-        gold: The examples, read for predictions of this kind.
-        kind: ``spans`` to read the spans that tags spell, ``number`` where whole numbers are not
-            the names of classes; None for the kind of the file.
-
-    Raises:
-        DataError: Predictions and gold do not belong together.
+    ``kind`` is the kind that gold was read for: ``spans`` to read the spans that tags spell,
+    ``number`` where whole numbers are not the names of classes; None for the kind of the file.
     """
     kind = kind or file.kind
     if kind == "tags":
@@ -72,35 +62,33 @@ def _align_labels(file: PredictionFile, gold: Gold, numbers: bool) -> AlignedPre
     if not labeled:
         raise DataError(f"{gold.name}: no row has a label.")
     # runs leave rows without label out of training and validation splits
-    examples = labeled if len(file.rows) == len(labeled) else texts
-    _check_number(file, examples, gold.name)
-    pairs = [
-        (row, example)
-        for (_, row), example in zip(file.rows, examples, strict=True)
-        if example.label is not None
-    ]
-    predicted = [row["label"] for row, _ in pairs]
-    right = [example.label for _, example in pairs]
+    texts = labeled if len(file.rows) == len(labeled) else texts
+    _check_number(file, texts, gold.name)
+    rows = [row for (_, row), text in zip(file.rows, texts, strict=True) if text.label is not None]
+    predicted: list[Any] = [row["label"] for row in rows]
+    gold_labels: list[Any] = [example.label for example in labeled]
     kind = "label"
-    if any(isinstance(label, list | tuple) for label in (*predicted, *right)):
-        kind, sides = "labels", [[_names(label) for label in side] for side in (right, predicted)]
-    elif all(map(_is_number, predicted)) and (numbers or _is_regression(right, predicted)):
-        kind, sides = "number", [_numbers(right, gold.name), [float(x) for x in predicted]]
+    if any(isinstance(label, list | tuple) for label in (*predicted, *gold_labels)):
+        kind = "labels"
+        gold_labels, predicted = ([*map(_names, side)] for side in (gold_labels, predicted))
+    elif all(map(_is_number, predicted)) and (numbers or _is_regression(gold_labels, predicted)):
+        kind, predicted = "number", [float(label) for label in predicted]
+        try:
+            gold_labels = [float(label) for label in gold_labels]
+        except (TypeError, ValueError) as error:
+            raise DataError(
+                f"{gold.name}: its labels are not numbers ({error}), but the predictions are."
+            ) from error
     else:
-        _check_names(right, predicted, gold.name)
-        names = canonical_names(map(_name, (*right, *predicted)))  # of both sides or of neither
-        sides = [names[: len(right)], names[len(right) :]]
-    rows, examples = zip(*pairs, strict=True) if pairs else ((), ())
-    return AlignedPredictions(kind, *sides, examples=examples, rows=rows)
-
-
-def _check_names(right: Sequence[Any], predicted: Sequence[Any], gold: str) -> None:
-    decimal = any(isinstance(x, float) and not x.is_integer() for x in right)
-    if decimal and not any(_spells_number(str(label)) for label in predicted):
-        raise DataError(
-            f"{gold}: its labels are numbers, but the predictions are names such as "
-            f"{predicted[0]!r}: the files do not belong together."
-        )
+        decimal = any(isinstance(x, float) and not x.is_integer() for x in gold_labels)
+        if decimal and not any(_spells_number(str(label)) for label in predicted):
+            raise DataError(
+                f"{gold.name}: its labels are numbers, but the predictions are names such as "
+                f"{predicted[0]!r}: the files do not belong together."
+            )
+        names = canonical_names(map(_name, (*gold_labels, *predicted)))  # of both or of neither
+        gold_labels, predicted = names[: len(gold_labels)], names[len(gold_labels) :]
+    return AlignedPredictions(kind, gold_labels, predicted, examples=labeled, rows=rows)
 
 
 def predicts_numbers(file: PredictionFile) -> bool:
@@ -112,17 +100,16 @@ def _is_number(label: Any) -> bool:
     return isinstance(label, float | int) and not isinstance(label, bool)
 
 
-def _is_regression(right: Sequence[Any], predicted: Sequence[Any]) -> bool:
+def _is_regression(gold: Sequence[Any], predicted: Sequence[Any]) -> bool:
     """Return whether predicted numbers are values and not names of classes.
 
     Also true where gold has no numbers, so that such files are refused.
     """
-    if any(isinstance(x, float) for x in right) or not all(
-        float(x).is_integer() for x in predicted
-    ):
+    whole = all(float(label).is_integer() for label in predicted)
+    if not whole or any(isinstance(label, float) for label in gold):
         return True
-    spelled = [label for label in map(str, right) if _spells_number(label)]
-    if len(spelled) == len(right):
+    spelled = [label for label in map(str, gold) if _spells_number(label)]
+    if len(spelled) == len(gold):
         return any("." in label for label in spelled)  # tables have all labels as text
     return not spelled
 
@@ -142,22 +129,13 @@ def _name(label: Any) -> str:
 
 
 def _names(label: Any) -> tuple[str, ...]:
-    return tuple(map(_name, label)) if isinstance(label, list | tuple) else (_name(label),)
-
-
-def _numbers(labels: Sequence[Any], gold: str) -> list[float]:
-    try:
-        return [float(label) for label in labels]
-    except (TypeError, ValueError) as error:
-        raise DataError(
-            f"{gold}: its labels are not numbers ({error}), but the predictions are."
-        ) from error
+    return tuple(map(_name, label if isinstance(label, list | tuple) else [label]))
 
 
 def _align_tags(file: PredictionFile, gold: Gold) -> AlignedPredictions:
-    sentences = _sentences(gold)
-    has_gold = [sentence.tags is not None for sentence in sentences]
-    examples = _predicted_examples(sentences, has_gold, len(file.rows))
+    sentences = [example for example in gold.examples if isinstance(example, TokenExample)]
+    with_gold = [sentence for sentence in sentences if sentence.tags is not None]
+    examples = _predicted_examples(sentences, with_gold, len(file.rows))
     _check_number(file, examples, gold.name)
     for (where, row), example in zip(file.rows, examples, strict=True):
         if example.tags is None:
@@ -169,33 +147,28 @@ def _align_tags(file: PredictionFile, gold: Gold) -> AlignedPredictions:
             )
         if isinstance(words := row.get("words"), list) and all(isinstance(w, str) for w in words):
             _check_words(where, words, example)
-    right = [list(example.tags or ()) for example in examples]
+    gold_tags = [list(example.tags or ()) for example in examples]
     predicted = [list(row["tags"]) for _, row in file.rows]
-    scheme = detect_scheme(right)
+    scheme = detect_scheme(gold_tags)
     predicted_scheme = scheme and (_predicted_scheme(predicted, scheme) or scheme)
     if scheme not in (None, "BIO", predicted_scheme):  # as training reads gold: scores agree
-        right, scheme = [convert_tags(tags, scheme, "BIO") for tags in right], "BIO"
+        gold_tags, scheme = [convert_tags(tags, scheme, "BIO") for tags in gold_tags], "BIO"
     rows = [row for _, row in file.rows]
-    return AlignedPredictions("tags", right, predicted, (scheme, predicted_scheme), examples, rows)
-
-
-def _sentences(gold: Gold) -> list[TokenExample]:
-    return [example for example in gold.examples if isinstance(example, TokenExample)]
+    schemes = scheme, predicted_scheme
+    return AlignedPredictions("tags", gold_tags, predicted, schemes, examples, rows)
 
 
 def _predicted_examples(
-    examples: Sequence[TokenExample], has_gold: Sequence[bool], number: int
+    examples: Sequence[TokenExample], with_gold: Sequence[TokenExample], number: int
 ) -> Sequence[TokenExample]:
     """Return the examples that this number of predictions is about.
 
     A run leaves examples without words, and some systems those without gold, out of its
     predictions.
     """
-    with_words = [example for example in examples if example.words]
-    with_gold = [example for example, has in zip(examples, has_gold, strict=True) if has]
-    with_both = [example for example in with_gold if example.words]
-    fitting = (some for some in (examples, with_words, with_both, with_gold) if len(some) == number)
-    return next(fitting, examples)
+    candidates = [examples, [example for example in examples if example.words]]
+    candidates += [[example for example in with_gold if example.words], with_gold]
+    return next((some for some in candidates if len(some) == number), examples)
 
 
 def _predicted_scheme(predicted: Sequence[Sequence[str]], scheme: str | None) -> str | None:
@@ -205,23 +178,15 @@ def _predicted_scheme(predicted: Sequence[Sequence[str]], scheme: str | None) ->
     return found
 
 
-def in_scheme_of_gold(run: AlignedPredictions) -> Sequence[Sequence[str]]:
-    """Return the predicted tags, converted to the scheme of gold where theirs is another."""
-    scheme, predicted = run.schemes
-    if scheme is None or predicted in (None, scheme):
-        return run.predicted
-    return [spans_to_tags(tags_to_spans(t, predicted), len(t), scheme) for t in run.predicted]
-
-
 def _align_spans(file: PredictionFile, gold: Gold) -> AlignedPredictions:
-    sentences = _sentences(gold)
-    has_gold = [sentence.spans is not None for sentence in sentences]
-    if not any(has_gold):
+    sentences = [example for example in gold.examples if isinstance(example, TokenExample)]
+    with_gold = [sentence for sentence in sentences if sentence.spans is not None]
+    if not with_gold:
         raise DataError(
             f"{gold.name}: no spans to score against: give spans, or tags that spell spans "
             "(B-TYPE, I-TYPE, O)."
         )
-    examples = _predicted_examples(sentences, has_gold, len(file.rows))
+    examples = _predicted_examples(sentences, with_gold, len(file.rows))
     _check_number(file, examples, gold.name)
     aligned = [
         (_predicted_spans(where, row, example), example, row)
@@ -229,8 +194,8 @@ def _align_spans(file: PredictionFile, gold: Gold) -> AlignedPredictions:
         if example.spans is not None
     ]
     predicted, examples, rows = map(list, zip(*aligned, strict=True)) if aligned else ([], [], [])
-    right = [example.spans for example in examples]
-    return AlignedPredictions("spans", right, predicted, examples=examples, rows=rows)
+    gold_spans = [example.spans for example in examples]
+    return AlignedPredictions("spans", gold_spans, predicted, examples=examples, rows=rows)
 
 
 def _rows_with_spans(file: PredictionFile) -> Sequence[tuple[str, dict[str, Any]]]:
@@ -245,7 +210,7 @@ def _rows_with_spans(file: PredictionFile) -> Sequence[tuple[str, dict[str, Any]
             "with spans."
         )
     return [
-        (where, row if "spans" in row else {**row, "spans": tags_to_spans(row["tags"], scheme)})
+        (where, row if "spans" in row else row | {"spans": tags_to_spans(row["tags"], scheme)})
         for where, row in file.rows
     ]
 
@@ -282,15 +247,15 @@ def _in_characters(spans: Any) -> bool:
 def _check_words(where: str, words: Any, example: TokenExample) -> None:
     """Refuse a prediction for other words than those of the gold example."""
     if not isinstance(words, list) or len(words) != len(example.words):
-        number = f"{len(words)} words" if isinstance(words, list) else repr(words)[:60]
+        found = f"{len(words)} words" if isinstance(words, list) else f"{words!r:.60}"
         raise DataError(
-            f"{where}: {number} for the {len(example.words)} words of {example.where}: the files "
+            f"{where}: {found} for the {len(example.words)} words of {example.where}: the files "
             "do not belong together."
         )
-    for index, (word, right) in enumerate(zip(words, example.words, strict=True)):
-        if word != right:
+    for index, (word, gold) in enumerate(zip(words, example.words, strict=True)):
+        if word != gold:
             raise DataError(
-                f"{where}: word {index} is {word!r:.40}, but {right!r:.40} in {example.where}: "
+                f"{where}: word {index} is {word!r:.40}, but {gold!r:.40} in {example.where}: "
                 "the files do not belong together."
             )
 
@@ -309,90 +274,85 @@ def with_probabilities(run: AlignedPredictions) -> list[list[tuple[float, bool]]
     Predictions are labels; for sets of labels every label, with the probability that it applies;
     the tags of words; or spans. None where not all of their probabilities are known.
     """
-    found = None
-    if run.kind == "spans":
-        found = _span_correctness(run)
-    elif run.kind == "label" and (known := predicted_label_probabilities(run)):
-        sides = zip(known, run.gold, run.predicted, strict=True)
-        found = [[(probability, right == label)] for probability, right, label in sides]
+    found: list[list[tuple[float, bool]]] = []
+    if run.kind == "label" and (values := predicted_label_probabilities(run)):
+        sides = zip(values, run.gold, run.predicted, strict=True)
+        found = [[(probability, gold == label)] for probability, gold, label in sides]
     elif run.kind == "labels" and (tables := label_probabilities(run)):
-        found = [
-            [(probability, name in right) for name, probability in table.items()]
-            for right, table in zip(run.gold, tables, strict=True)
-        ]
-    elif run.kind == "tags" and (values := word_probabilities(run)):
-        rows = zip(values, run.gold, in_scheme_of_gold(run), strict=True)
-        found = [[(p, right == tag) for p, right, tag in zip(*row, strict=True)] for row in rows]
-    return found if found and any(found) else None
+        for table, gold in zip(tables, run.gold, strict=True):
+            found.append([(probability, name in gold) for name, probability in table.items()])
+    elif run.kind == "tags" and (words := word_probabilities(run)):
+        for row in zip(words, run.gold, _in_scheme_of_gold(run), strict=True):
+            found.append([(p, gold == tag) for p, gold, tag in zip(*row, strict=True)])
+    elif run.kind == "spans":
+        known = span_probabilities(run, run.gold, run.predicted)
+        for probabilities, gold, spans in zip(known, run.gold, run.predicted, strict=True):
+            if any(span not in probabilities for span in spans):
+                return None
+            found.append([(probabilities[s], s in set(gold)) for s in dict.fromkeys(spans)])
+    return found if any(found) else None
 
 
-def _span_correctness(run: AlignedPredictions) -> list[list[tuple[float, bool]]] | None:
-    found = []
-    probabilities = span_probabilities(run, run.gold, run.predicted, None)
-    for right, spans, known in zip(run.gold, run.predicted, probabilities, strict=True):
-        if any(span not in known for span in spans):
-            return None
-        found.append([(known[span], span in set(right)) for span in dict.fromkeys(spans)])
-    return found
+def _in_scheme_of_gold(run: AlignedPredictions) -> Sequence[Sequence[str]]:
+    """Return the predicted tags, converted to the scheme of gold where theirs is another."""
+    scheme, predicted = run.schemes
+    if scheme is None or predicted in (None, scheme):
+        return run.predicted
+    return [spans_to_tags(tags_to_spans(t, predicted), len(t), scheme) for t in run.predicted]
 
 
-def predicted_label_probabilities(run: AlignedPredictions) -> list[float] | None:
-    """Return the probability of each predicted label: ``score``, or its entry in ``scores``."""
-    found = []
+def predicted_label_probabilities(run: AlignedPredictions) -> list[float]:
+    """Return the probability of each predicted label: ``score``, or its entry in ``scores``.
+
+    Empty where not all are known, as in the functions below.
+    """
+    found: list[Any] = []
     for row in run.rows:
         value = row.get("score")
         if value is None and isinstance(scores := row.get("scores"), dict):
             value = scores.get(str(row.get("label")))
-        if not _is_probability(value):
-            return None
-        found.append(float(value))
-    return found or None
+        found.append(value)
+    return [float(value) for value in found] if _are_probabilities(found) else []
 
 
-def label_probabilities(run: AlignedPredictions) -> list[dict[str, float]] | None:
+def label_probabilities(run: AlignedPredictions) -> list[dict[str, float]]:
     """Return the probability of every label for each text, from ``scores``."""
     found = []
     for row in run.rows:
         scores = row.get("scores")
-        if not isinstance(scores, dict) or not all(map(_is_probability, scores.values())):
-            return None
+        if not isinstance(scores, dict) or not _are_probabilities(scores.values()):
+            return []
         found.append({name: float(value) for name, value in scores.items()})
-    return found or None
+    return found
 
 
-def word_probabilities(run: AlignedPredictions) -> list[list[float]] | None:
+def word_probabilities(run: AlignedPredictions) -> list[list[float]]:
     """Return the probability of each word's tag, from ``scores``."""
     found = []
     for row, tags in zip(run.rows, run.predicted, strict=True):
         scores = row.get("scores")
         if not isinstance(scores, list) or len(scores) != len(tags):
-            return None
-        if not all(map(_is_probability, scores)):
-            return None
+            return []
+        if not _are_probabilities(scores):
+            return []
         found.append([float(value) for value in scores])
-    return found or None
+    return found
 
 
 def span_probabilities(
-    run: AlignedPredictions,
-    gold: Sequence[Collection[Span]],
-    predicted: Sequence[Collection[Span]],
-    words: Sequence[Sequence[float]] | None,
+    run: AlignedPredictions, gold: Sequence[Collection[Span]], predicted: Sequence[Collection[Span]]
 ) -> list[dict[Span, float]]:
     """Return the known probabilities of the spans of each sentence.
 
-    With probabilities of ``words``, the probability of a span is the mean over its words, also for
-    a gold span that was missed: that of the tags predicted there.
+    The probability of a span that tags spell is the mean over its words, also for a gold span that
+    was missed: that of the tags predicted there.
     """
-    if words is None:
-        return [_row_probabilities(row) for row in run.rows] or [{} for _ in gold]
-    return [
-        {span: sum(known[span.start : span.end]) / (span.end - span.start) for span in both}
-        for known, both in (
-            (values, {*right, *spans})
-            for values, right, spans in zip(words, gold, predicted, strict=True)
-        )
-    ]
+    if run.kind == "tags" and (words := word_probabilities(run)):
+        return [
+            {s: sum(known[s.start : s.end]) / (s.end - s.start) for s in {*gold_spans, *spans}}
+            for known, gold_spans, spans in zip(words, gold, predicted, strict=True)
+        ]
+    return [_row_probabilities(row) for row in run.rows] or [{} for _ in gold]
 
 
 def _row_probabilities(row: Mapping[str, Any]) -> dict[Span, float]:
@@ -401,12 +361,12 @@ def _row_probabilities(row: Mapping[str, Any]) -> dict[Span, float]:
     found = {}
     spans = row.get("spans")
     for span in spans if isinstance(spans, list | tuple) else ():
-        if isinstance(span, dict) and _is_probability(score := span.get("score")):
-            start, end, label = (span.get(name) for name in ("start", "end", "label"))
+        if isinstance(span, dict) and _are_probabilities([span.get("score")]):
+            start, end = span.get("start"), span.get("end")
             if isinstance(start, int) and isinstance(end, int):
-                found[Span(start, end, str(label))] = float(score)
+                found[Span(start, end, str(span.get("label")))] = float(span["score"])
     return found
 
 
-def _is_probability(value: Any) -> bool:
-    return isinstance(value, float | int) and not isinstance(value, bool) and 0 <= value <= 1 + 1e-6
+def _are_probabilities(values: Iterable[Any]) -> bool:
+    return all(_is_number(value) and 0 <= value <= 1 + 1e-6 for value in values)

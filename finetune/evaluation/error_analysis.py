@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import chain
 from typing import Any
 
 from finetune.data.tag_schemes import tags_to_spans
@@ -32,8 +33,7 @@ from finetune.evaluation.errors import (
 )
 from finetune.evaluation.metrics import class_scores, score, scores_by_criterion
 from finetune.evaluation.pairs import pair
-from finetune.evaluation.runs import align_runs, find_system
-from finetune.evaluation.scoring import score_aligned
+from finetune.evaluation.runs import align_runs, find_system, score_aligned
 from finetune.evaluation.span_matching import match_sentences
 from finetune.evaluation.subgroups import (
     SEEN_WORDS,
@@ -72,20 +72,12 @@ TITLES = {
 
 @dataclass
 class Analysis:
-    """The analysis of one system's predictions.
+    """The analysis of one system's predictions, of the kinds of ``AlignedPredictions``.
 
-    Attributes:
-        predictions: The prediction file.
-        gold: The file that the gold is from.
-        kind: The kind of the predictions (``AlignedPredictions``).
-        num_examples: The number of examples with gold.
-        scores: The overall scores by name.
-        tables: Scores of classes and subgroups, by the names of ``TITLES``.
-        confidences: The probability of each prediction, and whether it is correct; empty where
-            probabilities are not known.
-        errors: All errors.
-        contradictions: Confident predictions whose gold label may be wrong.
-        not_credible: Why ``contradictions`` were not searched for; empty if they were.
+    ``tables`` has the scores of classes and subgroups by the names of ``TITLES``. ``confidences``
+    are the probability of each prediction and whether it is correct; empty where probabilities are
+    not known. ``contradictions`` are confident predictions whose gold label may be wrong;
+    ``not_credible`` is the reason why they were not searched for, or empty.
     """
 
     predictions: str
@@ -113,19 +105,7 @@ def analyze(
     train: str | None = None,
     columns: Mapping[str, str] | None = None,
 ) -> Analysis:
-    """Analyze a prediction file, or that of a run folder.
-
-    Args:
-        predictions: The file or the run folder.
-        gold: A file with gold; None for the gold that the prediction file holds.
-        split: The split whose predictions are read from a run folder.
-        train: A file with the training data, to tell seen from unseen words. A run folder has
-            their vocabulary.
-        columns: Names of the columns of ``gold`` and ``train`` by role.
-
-    Raises:
-        UserError: The files do not belong together.
-    """
+    """Analyze a prediction file, or that of a run folder (``align_runs`` names the arguments)."""
     system = find_system(predictions, split)
     if len(system.files) != 1:
         raise UserError(
@@ -152,7 +132,7 @@ def analyze_predictions(
     elif run.kind == "labels":
         table = class_scores("labels", run.gold, run.predicted)
         found.tables["label"] = _score_table(table, "label")
-        probabilities = label_probabilities(run) or ()
+        probabilities = label_probabilities(run)
         found.errors = label_set_errors(examples, run.gold, run.predicted, probabilities)
     elif run.kind == "number":
         found.errors = number_errors(examples, run.gold, run.predicted)
@@ -171,7 +151,7 @@ def _analyze_labels(found: Analysis, run: AlignedPredictions, examples: Any) -> 
     right = [a == b for a, b in zip(gold, predicted, strict=True)]
     lengths = count_subgroups(text_lengths(examples), right, buckets(TEXT_LENGTHS))
     found.tables["text length"] = _subgroup_table(lengths, "text length", "texts")
-    known = predicted_label_probabilities(run) or ()
+    known = predicted_label_probabilities(run)
     found.errors = label_errors(examples, gold, predicted, known)
     if probabilities := label_probabilities(run):
         error = error_of_bins(found.bins) if found.bins else 1.0
@@ -184,32 +164,31 @@ def _analyze_words(
     found: Analysis, run: AlignedPredictions, examples: Any, vocabulary: TrainingVocabulary | None
 ) -> None:
     """Analyze tags that do not spell spans, such as parts of speech."""
-    flat = [[tag for tags in side for tag in tags] for side in (run.gold, run.predicted)]
-    found.tables["tag"] = _score_table(class_scores("label", *flat), "tag")
-    found.tables |= confusion_tables(Counter(zip(*flat, strict=True)))
+    gold, predicted = ([*chain.from_iterable(side)] for side in (run.gold, run.predicted))
+    found.tables["tag"] = _score_table(class_scores("label", gold, predicted), "tag")
+    found.tables |= confusion_tables(Counter(zip(gold, predicted, strict=True)))
     words = [example.words for example in examples]
-    subgroups = word_subgroups(words, run.gold, run.predicted, vocabulary and vocabulary.word_tags)
+    word_tags = None if vocabulary is None else vocabulary.word_tags
+    subgroups = word_subgroups(words, run.gold, run.predicted, word_tags)
     for name, groups in subgroups.items():
         found.tables[name] = _subgroup_table(groups, name, "words")
     if "in training" in subgroups:
         unseen = [group for group in subgroups["in training"] if group.name == SEEN_WORDS[2]]
         found.scores["unseen_words"] = float(sum(group.number for group in unseen))
         found.scores["unseen_word_accuracy"] = sum(group.accuracy for group in unseen)
-    found.errors = word_errors(examples, run.gold, run.predicted, word_probabilities(run) or ())
+    found.errors = word_errors(examples, run.gold, run.predicted, word_probabilities(run))
 
 
 def _analyze_spans(
     found: Analysis, run: AlignedPredictions, examples: Any, vocabulary: TrainingVocabulary | None
 ) -> None:
     """Analyze spans, or the spans that tags spell, read as conlleval does."""
-    gold, predicted, known = run.gold, run.predicted, None
+    gold, predicted = run.gold, run.predicted
     if run.kind == "tags":
         scheme, predicted_scheme = map(str, run.schemes)
         gold = [tags_to_spans(tags, scheme) for tags in gold]
         predicted = [tags_to_spans(tags, predicted_scheme) for tags in predicted]
-        known = word_probabilities(run)
     matches = match_sentences(gold, predicted)
-    by_type = class_scores("spans", gold, predicted)
     found.scores["span_f1_macro"] = score("span_f1_macro", pair("spans", gold, predicted))
     types = Counter(
         tuple(NOTHING if span is None else span.label for span in match)
@@ -217,17 +196,17 @@ def _analyze_spans(
         for match in sentence
     )
     found.tables["counted"] = _score_table(scores_by_criterion(matches), "counted")
-    found.tables["type"] = _score_table(by_type, "type")
+    found.tables["type"] = _score_table(class_scores("spans", gold, predicted), "type")
     found.tables |= confusion_tables(types)
     words = [example.words for example in examples]
-    seen = vocabulary and vocabulary.entity_types
+    seen = None if vocabulary is None else vocabulary.entity_types
     for name, groups in span_subgroups(words, gold, predicted, seen).items():
         found.tables[name] = [
             {name: group.name, "precision": group.precision, "recall": group.recall,
              "f1": group.f1, **{key: n for key, n in asdict(group).items() if key != "name"}}
             for group in groups
         ]  # fmt: skip
-    probabilities = span_probabilities(run, gold, predicted, known)
+    probabilities = span_probabilities(run, gold, predicted)
     found.errors = span_errors(examples, gold, predicted, probabilities)
 
 
@@ -245,7 +224,7 @@ def _subgroup_table(groups: Sequence[Any], name: str, unit: str) -> Table:
 def confusion_tables(pairs: Counter[Any]) -> dict[str, Table]:
     """Tabulate the confusion matrix of (gold, predicted) pairs, and the most frequent errors."""
     found = {name for pair in pairs for name in pair}
-    names = sorted(found - {NOTHING}) + [NOTHING] * (NOTHING in found)
+    names = sorted(found, key=lambda name: (name == NOTHING, name))
     matrix = [
         {"gold": gold, "predicted": {predicted: pairs[gold, predicted] for predicted in names}}
         for gold in names

@@ -24,16 +24,10 @@ MOST_CHARACTERS = 200
 class ErrorCase:
     """One wrong prediction, or one missed gold label or span.
 
-    Attributes:
-        category: The category of the error.
-        id: The id of the example.
-        where: The ``file:line`` of the example.
-        gold: A JSON value: a label, a number, or a span with its ``start``, ``end``, ``label`` and
-            ``text``; None if nothing in gold corresponds to the prediction.
-        predicted: The same for the prediction; None if nothing was predicted.
-        confidence: The probability of the prediction, None where it is not known.
-        text: The text of the example.
-        excerpt: The part of the text to show, with the span in brackets.
+    Gold and prediction are JSON values: a label, a number, or a span with its ``start``, ``end``,
+    ``label`` and ``text``; None if one side has nothing that corresponds to the other. The
+    confidence is the probability of the prediction, None where it is not known. The excerpt is the
+    part of the text to show, with the span in brackets.
     """
 
     category: str
@@ -58,12 +52,8 @@ def span_errors(
 ) -> list[ErrorCase]:
     """List every gold or predicted span that is wrong, in one error each, in the order of the data.
 
-    Args:
-        examples: The sentences.
-        gold: The gold spans of each sentence.
-        predicted: The predicted spans of each sentence.
-        probabilities: The known probabilities of the spans of each sentence. For a missed gold
-            span it is the probability of predicting nothing there.
+    ``probabilities`` has the known ones of the spans of each sentence. For a missed gold span it is
+    the probability of predicting nothing there.
     """
     found = []
     probabilities = probabilities or [{}] * len(examples)
@@ -71,11 +61,13 @@ def span_errors(
     for example, known, sentence in zip(examples, probabilities, matches, strict=True):
         text = _sentence_text(example)
         for match in sentence:
-            if match.kind != "correct":
-                span = match.predicted or match.gold
-                assert span is not None
-                sides = (_span_record(example.words, side) for side in match)
-                found.append(_word_error(match.kind, example, text, span, *sides, known.get(span)))
+            span = match.predicted or match.gold
+            if match.kind != "correct" and span is not None:
+                found.append(ErrorCase(
+                    match.kind, example.id, example.where, _span_record(example, match.gold),
+                    _span_record(example, match.predicted), known.get(span), text,
+                    excerpt(example.words, span.start, span.end),
+                ))  # fmt: skip
     return found
 
 
@@ -83,20 +75,21 @@ def word_errors(
     examples: Sequence[TokenExample],
     gold: Sequence[Sequence[str]],
     predicted: Sequence[Sequence[str]],
-    probabilities: Sequence[Sequence[float] | None] = (),
+    probabilities: Sequence[Sequence[float]] = (),
 ) -> list[ErrorCase]:
     """List every word with a wrong tag; the category names the gold and the predicted tag."""
     found = []
-    probabilities = probabilities or [None] * len(examples)
-    for example, known, *sides in zip(examples, probabilities, gold, predicted, strict=True):
+    for number, (example, *sides) in enumerate(zip(examples, gold, predicted, strict=True)):
         text = _sentence_text(example)
-        for index, tags in enumerate(zip(*sides, strict=True)):
-            if tags[0] != tags[1]:
-                spans = [Span(index, index + 1, tag) for tag in tags]
-                records = (_span_record(example.words, span) for span in spans)
-                confidence = None if known is None else known[index]
-                category = _confusion(*tags)
-                found.append(_word_error(category, example, text, spans[0], *records, confidence))
+        for index, (tag, predicted_tag) in enumerate(zip(*sides, strict=True)):
+            if tag != predicted_tag:
+                found.append(ErrorCase(
+                    _confusion(tag, predicted_tag), example.id, example.where,
+                    _span_record(example, Span(index, index + 1, tag)),
+                    _span_record(example, Span(index, index + 1, predicted_tag)),
+                    probabilities[number][index] if probabilities else None, text,
+                    excerpt(example.words, index, index + 1),
+                ))  # fmt: skip
     return found
 
 
@@ -124,13 +117,8 @@ def contradictions(
     """List the texts whose gold label may be wrong, the most confident prediction first.
 
     The prediction contradicts the gold label with more confidence than is usual for its class
-    (``probable_label_errors``).
-
-    Args:
-        examples: The texts.
-        gold: The gold label of each text.
-        probabilities: The probability of every label for each text. Nothing is found if texts have
-            different labels in it, or if it lacks a gold label.
+    (``probable_label_errors``). Nothing is found if texts have probabilities of different labels,
+    or if those of a gold label are missing.
     """
     names = sorted(probabilities[0]) if probabilities else []
     if any({*each} != {*names} for each in probabilities) or not {*gold} <= {*names}:
@@ -149,21 +137,18 @@ def label_set_errors(
     predicted: Sequence[Collection[str]],
     probabilities: Sequence[Mapping[str, float]] = (),
 ) -> list[ErrorCase]:
-    """List every label of a text that was missed or is a false positive.
-
-    ``probabilities`` has the probability of each label for each text.
-    """
+    """List every label of a text that was missed or is a false positive."""
     found = []
     probabilities = probabilities or [{}] * len(examples)
     rows = zip(examples, gold, predicted, probabilities, strict=True)
-    for example, right, labels, known in rows:
-        for name in sorted({*right} ^ {*labels}):
-            missed, probability = name in right, known.get(name)
-            category = "miss" if missed else "false positive"
-            sides = (name, None) if missed else (None, name)
-            if missed and probability is not None:
-                probability = 1 - probability
-            found.append(_text_error(category, example, *sides, probability))
+    for example, gold_names, predicted_names, known in rows:
+        for name in sorted({*gold_names} ^ {*predicted_names}):
+            probability = known.get(name)
+            if name not in gold_names:
+                found.append(_text_error("false positive", example, None, name, probability))
+            else:
+                missed = None if probability is None else 1 - probability
+                found.append(_text_error("miss", example, name, None, missed))
     return found
 
 
@@ -171,10 +156,10 @@ def number_errors(
     examples: Sequence[TextExample], gold: Sequence[float], predicted: Sequence[float]
 ) -> list[ErrorCase]:
     """List all texts, those with the largest errors first."""
-    rows = sorted(
-        zip(examples, gold, predicted, strict=True), key=lambda row: -abs(row[1] - row[2])
-    )
-    return [_text_error("error", *row, None) for row in rows]
+    errors = [
+        _text_error("error", *row, None) for row in zip(examples, gold, predicted, strict=True)
+    ]
+    return sorted(errors, key=lambda error: -abs(error.gold - error.predicted))
 
 
 def count_categories(errors: Iterable[ErrorCase]) -> dict[str, int]:
@@ -185,7 +170,7 @@ def count_categories(errors: Iterable[ErrorCase]) -> dict[str, int]:
 def most_confident(errors: Iterable[ErrorCase], number: int) -> list[ErrorCase]:
     """Return the errors with the highest confidence; none where it is not known."""
     known = [error for error in errors if error.confidence is not None]
-    return sorted(known, key=lambda error: -(error.confidence or 0.0))[:number]
+    return sorted(known, key=_doubt)[:number]
 
 
 def first_by_category(errors: Sequence[ErrorCase], number: int) -> dict[str, list[ErrorCase]]:
@@ -193,38 +178,24 @@ def first_by_category(errors: Sequence[ErrorCase], number: int) -> dict[str, lis
     by_category: dict[str, list[ErrorCase]] = {name: [] for name in count_categories(errors)}
     for error in errors:
         by_category[error.category].append(error)
-    return {
-        name: sorted(some, key=lambda error: -(error.confidence or 0.0))[:number]
-        for name, some in by_category.items()
-    }
+    return {name: sorted(some, key=_doubt)[:number] for name, some in by_category.items()}
+
+
+def _doubt(error: ErrorCase) -> float:
+    return -(error.confidence or 0.0)
 
 
 def _confusion(gold: str, predicted: str) -> str:
     return f"{gold} taken for {predicted}"
 
 
-def _span_record(words: Sequence[str], span: Span | None) -> dict[str, Any] | None:
-    return None if span is None else {**span._asdict(), "text": surface(words, span)}
+def _span_record(example: TokenExample, span: Span | None) -> dict[str, Any] | None:
+    return None if span is None else {**span._asdict(), "text": surface(example.words, span)}
 
 
 def _sentence_text(example: TokenExample) -> str:
     """Return the text of a sentence, one string for all errors in it."""
     return " ".join(example.words) if example.text is None else example.text
-
-
-def _word_error(
-    category: str,
-    example: TokenExample,
-    text: str,
-    span: Span,
-    gold: Any,
-    predicted: Any,
-    confidence: float | None,
-) -> ErrorCase:
-    return ErrorCase(
-        category, example.id, example.where, gold, predicted, confidence, text,
-        excerpt(example.words, span.start, span.end),
-    )  # fmt: skip
 
 
 def _text_error(

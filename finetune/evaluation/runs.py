@@ -1,4 +1,4 @@
-"""Find and align the predictions that a name stands for: a file, a run folder, or several of these.
+"""Find, align and score the predictions of a file, a run folder, or several of these.
 
 A run's prediction files hold their gold. Files of other systems are aligned with a gold file.
 """
@@ -11,6 +11,8 @@ from pathlib import Path
 
 from finetune.data import DataError
 from finetune.evaluation.alignment import AlignedPredictions, Gold, align, predicts_numbers
+from finetune.evaluation.metrics import scores, span_scores, tagging_scores
+from finetune.evaluation.pairs import pair
 from finetune.evaluation.predictions import PredictionFile, read_gold_file, read_predictions
 from finetune.evaluation.subgroups import TrainingVocabulary
 from finetune.types import Example, TextExample, UserError, abbreviated
@@ -30,12 +32,9 @@ class System:
 
 @dataclass(frozen=True)
 class AlignedRuns:
-    """The predictions of several runs for the same examples.
+    """The predictions of several runs for the same examples, all of the same kind.
 
-    Attributes:
-        runs: The aligned predictions of each file; all have the same kind.
-        gold: The name of the file that the gold is from.
-        vocabulary: The vocabulary of the training data, where it is known.
+    ``gold`` is the name of the file with gold. The vocabulary of the training data may be unknown.
     """
 
     runs: Sequence[AlignedPredictions]
@@ -44,15 +43,12 @@ class AlignedRuns:
 
 
 def find_system(name: str, split: str) -> System:
-    """Return the prediction files that a name stands for.
+    """Return the prediction files of a system.
 
     Args:
         name: A prediction file, the folder of a run, a folder of run folders (several seeds), or
             a list of these with commas.
         split: The split whose predictions are read from run folders.
-
-    Raises:
-        UserError: There are no such predictions, or some are named twice.
     """
     parts = [name] if Path(name).exists() else [part.strip() for part in name.split(",")]
     files = tuple(file for part in parts if part for file in _files_of(Path(part), split))
@@ -107,8 +103,7 @@ def align_runs(
     kinds = [file.kind for file in files]
     if {*kinds} == {"tags", "spans"}:
         kinds = ["spans"] * len(files)
-    for file, kind in zip(files, kinds, strict=True):
-        _check_kind(file, kind, files[0], kinds[0])
+    _check_kinds(files, kinds)
     vocabulary = None
     if gold is not None:
         golds = {kind: Gold(gold, read_gold_file(gold, columns, kind)) for kind in {*kinds}}
@@ -125,8 +120,7 @@ def align_runs(
     if {run.kind for run in runs} == {"label", "number"} and all(map(predicts_numbers, files)):
         # some files have whole numbers only
         runs = [align(file, golds["label"], "number") for file in files]
-    for file, run in zip(files, runs, strict=True):
-        _check_kind(file, run.kind, files[0], runs[0].kind)
+    _check_kinds(files, [run.kind for run in runs])
     if gold is None and source.format == "conll":
         _check_gold_column(runs[0], source)
     return AlignedRuns(runs, golds[kinds[0]].name, vocabulary)
@@ -147,34 +141,31 @@ def _check_ids(first: PredictionFile, other: PredictionFile) -> None:
             )
 
 
-def _check_kind(file: PredictionFile, kind: str, first: PredictionFile, expected: str) -> None:
-    if kind != expected:
-        raise DataError(
-            f"{file} predicts {_KINDS[kind]}, but {first} {_KINDS[expected]}: only predictions of "
-            "one kind can be compared."
-        )
+def _check_kinds(files: Sequence[PredictionFile], kinds: Sequence[str]) -> None:
+    for file, kind in zip(files, kinds, strict=True):
+        if kind != kinds[0]:
+            raise DataError(
+                f"{file} predicts {_KINDS[kind]}, but {files[0]} {_KINDS[kinds[0]]}: only "
+                "predictions of one kind can be compared."
+            )
 
 
 def _file_with_gold(files: Sequence[PredictionFile]) -> PredictionFile:
     """Return the first file that holds its gold; refuse runs that were scored on other gold."""
-    for file in files:
-        if not file.has_gold and (file.path.parent / "config.json").is_file():
-            raise UserError(
-                f"{file}: this run was made by an earlier version of finetune, whose prediction "
-                "files hold no gold: name the gold with --gold FILE."
-            )
     with_gold = [file for file in files if file.has_gold]
     if not with_gold:
         raise UserError(
-            "there is no gold to compare with: predictions alone do not tell right from wrong; "
-            "write --gold FILE."
+            "the prediction files hold no gold: name a file that does with --gold FILE."
         )
     first = next((file for file in with_gold if file.format == "conll"), with_gold[0])
     for other in with_gold:
         same_kind = other.kind == first.kind
-        if other.format == first.format == "jsonl" and not _same_gold(
-            first.gold(first.kind), other.gold(other.kind), same_kind
-        ):
+        contents = [
+            [_content(example, same_kind) for example in file.gold(file.kind)]
+            for file in (first, other)
+            if first.format == other.format == "jsonl"
+        ]
+        if contents and contents[0] != contents[1]:
             raise UserError(
                 f"{other} has other examples, or other gold, than {first}: only predictions for "
                 "the same examples can be compared."
@@ -182,15 +173,11 @@ def _file_with_gold(files: Sequence[PredictionFile]) -> PredictionFile:
     return first
 
 
-def _same_gold(one: Sequence[Example], other: Sequence[Example], same_kind: bool) -> bool:
-    """Return whether examples are the same, and their gold if it is of the same kind."""
-
-    def content(example: Example) -> tuple[object, ...]:
-        if isinstance(example, TextExample):
-            return example.text, example.pair, example.label
-        return (example.words, example.tags, example.spans) if same_kind else example.words
-
-    return list(map(content, one)) == list(map(content, other))
+def _content(example: Example, same_kind: bool) -> tuple[object, ...]:
+    """Return the content of an example, with its gold if that can be compared."""
+    if isinstance(example, TextExample):
+        return example.text, example.pair, example.label
+    return (example.words, example.tags, example.spans) if same_kind else example.words
 
 
 def _check_gold_column(run: AlignedPredictions, file: PredictionFile) -> None:
@@ -203,3 +190,32 @@ def _check_gold_column(run: AlignedPredictions, file: PredictionFile) -> None:
             f"{file}: the last column but one ({abbreviated(sorted(gold), 4)}) holds no gold for "
             f"the last ({abbreviated(sorted(predicted), 4)}): name the gold with --gold FILE."
         )
+
+
+def score_predictions(
+    predictions: Path, gold: str, columns: Mapping[str, str] | None = None
+) -> dict[str, float]:
+    """Return the metrics of a prediction file by name, without a model.
+
+    Predictions are JSON Lines with ``label`` (a name, a list of names, or a number), ``tags``, or
+    ``spans`` (in words; in characters where the line has a ``text`` and no words), or words in
+    columns of which the last is predicted. Where a line has tags and spans, its tags are scored.
+
+    Args:
+        predictions: The prediction file.
+        gold: A file with gold, in the same order.
+        columns: Names of the columns of the gold file by role, where they cannot be guessed.
+
+    Raises:
+        UserError: The files do not belong together.
+    """
+    return score_aligned(align_runs([predictions], gold, columns=columns).runs[0])
+
+
+def score_aligned(run: AlignedPredictions) -> dict[str, float]:
+    """Return the metrics of aligned predictions by name."""
+    if run.kind == "tags":
+        return tagging_scores(run.gold, run.predicted, *run.schemes)
+    if run.kind == "spans":
+        return span_scores(run.gold, run.predicted)
+    return scores(pair(run.kind, run.gold, run.predicted))

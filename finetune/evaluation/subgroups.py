@@ -7,16 +7,18 @@ sum to those of the whole data set.
 from __future__ import annotations
 
 import json
+from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from finetune.data.tag_schemes import detect_scheme, tags_to_spans
-from finetune.evaluation.metrics import ratio, subgroup_f1
+from finetune.evaluation.metrics import subgroup_f1
 from finetune.types import Example, Span, TextExample, TokenExample
 
 Spans = Sequence[Collection[Span]]
@@ -28,14 +30,12 @@ SpanGrouping = Callable[[int, Collection[Span]], Mapping[Span, str]]
 Vocabulary = Mapping[str, Collection[str]]
 """The types of each surface form, or the tags of each word, in training data."""
 
+# The first value of each subgroup: lengths are in words, the first word of a sentence is at 1.
 SPAN_LENGTHS = (1, 2, 3, 4, 5)
-"""First value of each subgroup of span lengths, in words."""
 SENTENCE_LENGTHS = (1, 11, 21, 41, 81, 161)
-"""First value of each subgroup of sentence lengths, in words."""
 TEXT_LENGTHS = (1, 11, 26, 51, 101, 201)
-"""First value of each subgroup of text lengths, in words between spaces."""
 POSITIONS = (1, 2, 11, 51, 101, 201)
-"""First value of each subgroup of positions in a sentence, whose first word is at 1."""
+DEPTHS = ("outermost", "within 1", "within 2", "within 3+")
 SEEN_ENTITIES = ("seen", "seen as another type", "unseen")
 SEEN_WORDS = ("seen with one tag", "seen with several tags", "unseen")
 VOCABULARY_FILE = "training_vocabulary.json"
@@ -44,11 +44,10 @@ VOCABULARY_FILE = "training_vocabulary.json"
 
 @dataclass(frozen=True)
 class TrainingVocabulary:
-    """The entities or the words of training data, to score seen and unseen ones apart.
+    """The types of each entity's surface form in training data, or the tags of each word.
 
-    Attributes:
-        entity_types: The types that each surface form has in the training data.
-        word_tags: The tags that each word has, where tags do not spell entities.
+    With it, seen and unseen entities or words are scored apart. A word has tags where tags do not
+    spell entities.
     """
 
     entity_types: Vocabulary
@@ -62,10 +61,11 @@ class TrainingVocabulary:
         entity_types: defaultdict[str, set[str]] = defaultdict(set)
         word_tags: defaultdict[str, set[str]] = defaultdict(set)
         for sentence in sentences:
-            spans, tags = sentence.spans, sentence.tags or ()
-            if spans is None:
-                spans = tags_to_spans(tags, scheme) if scheme else ()
-            for span in spans:
+            spans: Collection[Span] | None = sentence.spans
+            tags = sentence.tags or ()
+            if spans is None and scheme is not None:
+                spans = tags_to_spans(tags, scheme)
+            for span in spans or ():
                 entity_types[surface(sentence.words, span)].add(span.label)
             if tags and scheme is None:
                 for word, tag in zip(sentence.words, tags, strict=True):
@@ -84,8 +84,8 @@ class TrainingVocabulary:
     def to_json(self) -> str:
         """Return the content of the file that ``load`` reads."""
         content = {
-            "entity_types": {form: sorted(types) for form, types in self.entity_types.items()},
-            "word_tags": {word: sorted(tags) for word, tags in self.word_tags.items()},
+            name: {form: sorted(kinds) for form, kinds in table.items()}
+            for name, table in vars(self).items()
         }
         return json.dumps(content, ensure_ascii=False) + "\n"
 
@@ -94,15 +94,9 @@ class TrainingVocabulary:
 class SpanSubgroup:
     """The counts and scores of the spans of one subgroup.
 
-    ``found`` and ``right`` differ only where the subgroup of a span depends on the spans around it
-    (depth), which can differ between gold and predictions.
-
-    Attributes:
-        name: The name of the subgroup.
-        gold: The number of gold spans.
-        found: The number of gold spans that were predicted.
-        predicted: The number of predicted spans.
-        right: The number of predicted spans that are in gold.
+    ``found`` counts the gold spans that were predicted, ``right`` the predicted spans that are in
+    gold. They differ only where the subgroup of a span depends on the spans around it (depth),
+    which can differ between gold and predictions.
     """
 
     name: str
@@ -114,12 +108,12 @@ class SpanSubgroup:
     @property
     def precision(self) -> float:
         """The fraction of the predicted spans that are right."""
-        return float(ratio(self.right, self.predicted))
+        return self.right / max(1, self.predicted)
 
     @property
     def recall(self) -> float:
         """The fraction of the gold spans that were found."""
-        return float(ratio(self.found, self.gold))
+        return self.found / max(1, self.gold)
 
     @property
     def f1(self) -> float:
@@ -138,7 +132,7 @@ class Subgroup:
     @property
     def accuracy(self) -> float:
         """The fraction that was predicted right."""
-        return float(ratio(self.right, self.number))
+        return self.right / max(1, self.number)
 
 
 def span_subgroups(
@@ -150,7 +144,7 @@ def span_subgroups(
         counts: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0, 0, 0])
         for index, sides in enumerate(zip(gold, predicted, strict=True)):
             for group, more in span_counts(index, *sides, grouping).items():
-                counts[group] = [sum(both) for both in zip(counts[group], more, strict=True)]
+                counts[group] = [a + b for a, b in zip(counts[group], more, strict=True)]
         found[name] = [SpanSubgroup(group, *counts[group]) for group in order if group in counts]
     if len(found["depth"]) < 2:
         del found["depth"]
@@ -185,31 +179,27 @@ def span_groupings(
     def by(name: Callable[[int, Span], str]) -> SpanGrouping:
         return lambda index, spans: {span: name(index, span) for span in spans}
 
+    def by_bucket(value: Callable[[int, Span], int], starts: Sequence[int]) -> Any:
+        return by(lambda index, span: bucket(value(index, span), starts)), buckets(starts)
+
     groupings: dict[str, tuple[SpanGrouping, Sequence[str]]] = {
-        "length": (by(lambda _, s: bucket(s.end - s.start, SPAN_LENGTHS)), buckets(SPAN_LENGTHS)),
-        "depth": (_by_depth, ("outermost", "within 1", "within 2", "within 3+")),
-        "sentence length": (
-            by(lambda index, _: bucket(len(words[index]), SENTENCE_LENGTHS)),
-            buckets(SENTENCE_LENGTHS),
-        ),
-        "first word": (by(lambda _, s: bucket(s.start + 1, POSITIONS)), buckets(POSITIONS)),
+        "length": by_bucket(lambda _, span: span.end - span.start, SPAN_LENGTHS),
+        "depth": (_by_depth, DEPTHS),
+        "sentence length": by_bucket(lambda index, _: len(words[index]), SENTENCE_LENGTHS),
+        "first word": by_bucket(lambda _, span: span.start + 1, POSITIONS),
     }
     if entity_types is not None:
-        known = entity_types
 
         def occurrence(index: int, span: Span) -> str:
-            types = known.get(surface(words[index], span), ())
+            types = entity_types.get(surface(words[index], span), ())
             return SEEN_ENTITIES[0 if span.label in types else 1 if types else 2]
 
         groupings["in training"] = (by(occurrence), SEEN_ENTITIES)
     return groupings
 
 
-def _by_depth(index: int, spans: Collection[Span]) -> dict[Span, str]:
-    return {
-        span: "outermost" if depth == 0 else f"within {min(depth, 3)}{'+' * (depth > 2)}"
-        for span, depth in depths(spans).items()
-    }
+def _by_depth(_: int, spans: Collection[Span]) -> dict[Span, str]:
+    return {span: DEPTHS[min(depth, 3)] for span, depth in depths(spans).items()}
 
 
 def depths(spans: Iterable[Span]) -> dict[Span, int]:
@@ -217,10 +207,9 @@ def depths(spans: Iterable[Span]) -> dict[Span, int]:
 
     Spans with the same start and end count once.
     """
-    spans = sorted(set(spans), key=lambda span: (span.start, -span.end))
     found: dict[Span, int] = {}
     open_spans: list[Span] = []
-    for span in spans:
+    for span in sorted(set(spans), key=lambda span: (span.start, -span.end)):
         open_spans = [outer for outer in open_spans if outer.end > span.start]
         around = [
             found[outer] for outer in open_spans if outer.end >= span.end and outer[:2] != span[:2]
@@ -293,10 +282,7 @@ def count_subgroups(
 ) -> list[Subgroup]:
     """Count right predictions in each subgroup that occurs, in the given order.
 
-    Args:
-        names: The subgroup of each word or text.
-        right: Whether its prediction is right.
-        order: All subgroups in order.
+    ``names`` has the subgroup of each word or text, ``right`` whether its prediction is right.
     """
     number, correct = Counter[str](), Counter[str]()
     for name, is_right in zip(names, right, strict=True):
@@ -311,17 +297,11 @@ def bucket(value: int, starts: Sequence[int]) -> str:
     >>> bucket(7, (1, 2, 11))
     '2-10'
     """
-    return next(
-        name
-        for start, name in zip(reversed(starts), reversed(buckets(starts)), strict=True)
-        if value >= start or start == starts[0]
-    )
+    return buckets(starts)[max(0, bisect_right(starts, value) - 1)]
 
 
 def buckets(starts: Sequence[int]) -> list[str]:
     """Return the names of the subgroups of ``bucket`` in order: ``1``, ``2-10``, ``11+``."""
-    closed = [
-        str(start) if start + 1 == after else f"{start}-{after - 1}"
-        for start, after in pairwise(starts)
-    ]
+    ranges = [(start, after - 1) for start, after in pairwise(starts)]
+    closed = [str(first) if first == last else f"{first}-{last}" for first, last in ranges]
     return [*closed, f"{starts[-1]}+"]

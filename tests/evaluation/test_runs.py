@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from finetune.evaluation.scoring import score_predictions
+from finetune.evaluation.runs import score_predictions
 from tests.small_data import write_jsonl
 
 
