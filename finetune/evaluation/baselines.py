@@ -18,10 +18,7 @@ CHANCE_LEVELS = {"pearson": 0.05, "spearman": 0.05, "matthews": 0.05}
 
 
 class Baseline(NamedTuple):
-    """The score of always predicting the most frequent training label.
-
-    ``share`` is the score: the fraction of gold labels that are this one.
-    """
+    """The score of always predicting the most frequent training label: its fraction of gold."""
 
     label: str
     metric: str
@@ -36,10 +33,7 @@ def majority_baselines(
 ) -> dict[str, Baseline]:
     """Return the accuracy of always predicting the most frequent label of training, by split.
 
-    Args:
-        splits: The examples of each split, ``train`` among them.
-        metrics: The metrics of the splits that were scored. Splits without an accuracy (spans,
-            several labels, numbers) have no such baseline.
+    Splits without an accuracy (spans, several labels, numbers) have no such baseline.
     """
     counts = Counter(name for example in splits["train"] for name in _gold_names(example))
     if not counts:
@@ -70,13 +64,8 @@ def degenerate(
     """Yield the reasons why a run is degenerate; none for a run that learned something.
 
     A run is degenerate if a score is not finite, if every prediction is the same, or if its score
-    is not above that of the majority class (of no correlation, of no correct span).
-
-    Args:
-        folder: The run folder, with its predictions.
-        metrics: The metrics of the run by split.
-        baselines: The majority-class baselines by split.
-        metric: The metric that the run was configured with.
+    is not above that of the majority class (of no correlation, of no correct span). ``metric`` is
+    the one that the run was configured with.
     """
     for split, values in metrics.items():
         if bad := [name for name, value in values.items() if not math.isfinite(value)]:

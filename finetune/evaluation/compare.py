@@ -18,16 +18,10 @@ from finetune.types import Example, TextExample, TokenExample, UserError
 
 @dataclass(frozen=True)
 class SystemComparison:
-    """The comparison of two systems.
+    """The comparison of two systems, A and B.
 
-    Attributes:
-        first: System A.
-        second: System B.
-        gold: The name of the file with the gold.
-        metric: The metric that was compared.
-        unit: The plural of the resampling unit: texts, sentences or documents.
-        seed: The seed of the resampling.
-        result: Scores, intervals and p-values.
+    ``gold`` is the name of the file with gold. ``unit`` is the plural of the resampling unit:
+    texts, sentences or documents. ``result`` has scores, intervals and p-values.
     """
 
     first: System
@@ -52,24 +46,10 @@ def compare_systems(
     seed: int = 0,
     train: str | None = None,
 ) -> SystemComparison:
-    """Compare two systems, each given by the predictions of one or several runs.
+    """Compare two systems, each given by the predictions of one or several runs (``find_system``).
 
-    Args:
-        first: System A: a prediction file, a run folder, a folder of run folders, or a list of
-            these with commas.
-        second: System B.
-        gold: A file with gold; None for the gold that the prediction files hold.
-        columns: Names of the columns of ``gold`` and ``train`` by role.
-        metric: The metric to compare; None for the one that selects models in training.
-        split: The split whose predictions are read from run folders.
-        unit: The resampling unit, ``example`` or ``document``.
-        resamples: The number of resamples.
-        seed: The seed of the resampling.
-        train: A file with the training data, for scores on seen and unseen words. Run folders
-            have their vocabulary.
-
-    Raises:
-        UserError: The files do not belong together, or the metric does not fit them.
+    Gold, columns and training data are those of ``align_runs``. The metric is by default the one
+    that selects models in training. ``unit`` is the resampling unit: ``example`` or ``document``.
     """
     if resamples < 1:
         raise UserError(f"--resamples must be 1 or more, not {resamples}.")
@@ -77,7 +57,7 @@ def compare_systems(
     aligned = align_runs([*systems[0].files, *systems[1].files], gold, columns=columns, train=train)
     examples = aligned.runs[0].examples
     metric = metric or default_metric(aligned.runs[0])
-    counts = count_metric(metric, aligned.runs, aligned.vocabulary)
+    counts: list[Any] = count_metric(metric, aligned.runs, aligned.vocabulary)
     units = "texts" if isinstance(examples[0], TextExample) else "sentences"
     if unit == "document":
         units, documents = "documents", _document_indices(examples, aligned.gold)
@@ -114,20 +94,20 @@ def verdict(comparison: SystemComparison) -> str:
             f"The difference is not significant at {ALPHA}: these runs differ, but runs with other "
             "seeds may not."
         )
-    return f"The tests disagree at {ALPHA}: the difference is not shown to be significant."
+    return f"The two tests disagree at {ALPHA}, so the difference may not be significant."
 
 
 def seed_note(comparison: SystemComparison) -> str:
     """Return what the verdict implies for runs with other seeds."""
     result = comparison.result
     if result.deviation is None:
-        return "With one run each, this says nothing about other seeds."
+        return "With one run of each system, the result may not hold for other seeds."
     degrees = sum(len(values) - 1 for values in result.runs)
-    few = " So few runs say little about seeds: give three or more." if degrees <= 2 else ""
+    few = " Give three or more runs of each system for a reliable estimate." if degrees <= 2 else ""
     return (
-        f"Runs of a system vary by {result.deviation:.4f} (standard deviation) beyond what their "
-        "different predictions explain; the bootstrap includes that variance, the randomization "
-        f"test is about these runs alone.{few}"
+        f"The standard deviation over the runs of a system is {result.deviation:.4f} beyond the "
+        "effect of their different predictions. The bootstrap includes this variance, the "
+        f"randomization test does not.{few}"
     )
 
 

@@ -9,42 +9,16 @@ from itertools import chain
 from typing import Any
 
 from finetune.data.tag_schemes import tags_to_spans
-from finetune.evaluation.alignment import (
-    AlignedPredictions,
-    label_probabilities,
-    predicted_label_probabilities,
-    span_probabilities,
-    with_probabilities,
-    word_probabilities,
-)
+from finetune.evaluation import alignment, errors, subgroups
+from finetune.evaluation.alignment import AlignedPredictions
 from finetune.evaluation.calibration import Bin, error_of_bins, reliability
 from finetune.evaluation.confident_learning import credibility_warning
-from finetune.evaluation.errors import (
-    ErrorCase,
-    contradictions,
-    count_categories,
-    first_by_category,
-    label_errors,
-    label_set_errors,
-    most_confident,
-    number_errors,
-    span_errors,
-    word_errors,
-)
+from finetune.evaluation.errors import ErrorCase
 from finetune.evaluation.metrics import class_scores, score, scores_by_criterion
 from finetune.evaluation.pairs import pair
 from finetune.evaluation.runs import align_runs, find_system, score_aligned
 from finetune.evaluation.span_matching import match_sentences
-from finetune.evaluation.subgroups import (
-    SEEN_WORDS,
-    TEXT_LENGTHS,
-    TrainingVocabulary,
-    buckets,
-    count_subgroups,
-    span_subgroups,
-    text_lengths,
-    word_subgroups,
-)
+from finetune.evaluation.subgroups import TrainingVocabulary
 from finetune.types import UserError
 
 Table = list[dict[str, Any]]
@@ -124,7 +98,7 @@ def analyze_predictions(
 ) -> Analysis:
     """Analyze aligned predictions; ``vocabulary`` is that of the system's training data."""
     found = Analysis(predictions, gold, run.kind, len(run.gold), score_aligned(run))
-    pairs = [pair for each in with_probabilities(run) or () for pair in each]
+    pairs = [pair for each in alignment.with_probabilities(run) or () for pair in each]
     found.confidences = [probability for probability, _ in pairs], [right for _, right in pairs]
     examples: Any = run.examples
     if run.kind == "label":
@@ -132,10 +106,10 @@ def analyze_predictions(
     elif run.kind == "labels":
         table = class_scores("labels", run.gold, run.predicted)
         found.tables["label"] = _score_table(table, "label")
-        probabilities = label_probabilities(run)
-        found.errors = label_set_errors(examples, run.gold, run.predicted, probabilities)
+        probabilities = alignment.label_probabilities(run)
+        found.errors = errors.label_set_errors(examples, run.gold, run.predicted, probabilities)
     elif run.kind == "number":
-        found.errors = number_errors(examples, run.gold, run.predicted)
+        found.errors = errors.number_errors(examples, run.gold, run.predicted)
     elif run.kind == "tags" and run.schemes[0] is None:
         _analyze_words(found, run, examples, vocabulary)
     else:
@@ -149,15 +123,17 @@ def _analyze_labels(found: Analysis, run: AlignedPredictions, examples: Any) -> 
     found.tables["label"] = _score_table(class_scores("label", gold, predicted), "label")
     found.tables |= confusion_tables(Counter(zip(gold, predicted, strict=True)))
     right = [a == b for a, b in zip(gold, predicted, strict=True)]
-    lengths = count_subgroups(text_lengths(examples), right, buckets(TEXT_LENGTHS))
+    lengths = subgroups.count_subgroups(
+        subgroups.text_lengths(examples), right, subgroups.buckets(subgroups.TEXT_LENGTHS)
+    )
     found.tables["text length"] = _subgroup_table(lengths, "text length", "texts")
-    known = predicted_label_probabilities(run)
-    found.errors = label_errors(examples, gold, predicted, known)
-    if probabilities := label_probabilities(run):
+    known = alignment.predicted_label_probabilities(run)
+    found.errors = errors.label_errors(examples, gold, predicted, known)
+    if probabilities := alignment.label_probabilities(run):
         error = error_of_bins(found.bins) if found.bins else 1.0
         found.not_credible = credibility_warning(found.scores["accuracy"], error)
         if not found.not_credible:
-            found.contradictions = contradictions(examples, gold, probabilities)
+            found.contradictions = errors.contradictions(examples, gold, probabilities)
 
 
 def _analyze_words(
@@ -169,14 +145,16 @@ def _analyze_words(
     found.tables |= confusion_tables(Counter(zip(gold, predicted, strict=True)))
     words = [example.words for example in examples]
     word_tags = None if vocabulary is None else vocabulary.word_tags
-    subgroups = word_subgroups(words, run.gold, run.predicted, word_tags)
-    for name, groups in subgroups.items():
+    tables = subgroups.word_subgroups(words, run.gold, run.predicted, word_tags)
+    for name, groups in tables.items():
         found.tables[name] = _subgroup_table(groups, name, "words")
-    if "in training" in subgroups:
-        unseen = [group for group in subgroups["in training"] if group.name == SEEN_WORDS[2]]
+    if "in training" in tables:
+        unseen = [group for group in tables["in training"] if group.name == subgroups.SEEN_WORDS[2]]
         found.scores["unseen_words"] = float(sum(group.number for group in unseen))
         found.scores["unseen_word_accuracy"] = sum(group.accuracy for group in unseen)
-    found.errors = word_errors(examples, run.gold, run.predicted, word_probabilities(run))
+    found.errors = errors.word_errors(
+        examples, run.gold, run.predicted, alignment.word_probabilities(run)
+    )
 
 
 def _analyze_spans(
@@ -200,14 +178,14 @@ def _analyze_spans(
     found.tables |= confusion_tables(types)
     words = [example.words for example in examples]
     seen = None if vocabulary is None else vocabulary.entity_types
-    for name, groups in span_subgroups(words, gold, predicted, seen).items():
+    for name, groups in subgroups.span_subgroups(words, gold, predicted, seen).items():
         found.tables[name] = [
             {name: group.name, "precision": group.precision, "recall": group.recall,
              "f1": group.f1, **{key: n for key, n in asdict(group).items() if key != "name"}}
             for group in groups
         ]  # fmt: skip
-    probabilities = span_probabilities(run, gold, predicted)
-    found.errors = span_errors(examples, gold, predicted, probabilities)
+    probabilities = alignment.span_probabilities(run, gold, predicted)
+    found.errors = errors.span_errors(examples, gold, predicted, probabilities)
 
 
 def _score_table(scores: Mapping[str, Mapping[str, float]], name: str) -> Table:
@@ -250,13 +228,15 @@ def analysis_record(found: Analysis, num_examples: int) -> dict[str, Any]:
             "expected_calibration_error": error_of_bins(found.bins) if found.bins else None,
             "bins": [each._asdict() for each in found.bins],
         },
-        "mistakes": count_categories(found.errors),
+        "mistakes": errors.count_categories(found.errors),
         "num_contradictions": len(found.contradictions),
         "contradictions": [each.record() for each in found.contradictions[:num_examples]],
         "contradictions_left_out": found.not_credible or None,
-        "most_confident": [each.record() for each in most_confident(found.errors, num_examples)],
+        "most_confident": [
+            each.record() for each in errors.most_confident(found.errors, num_examples)
+        ],
         "examples": {
             name: [each.record() for each in some]
-            for name, some in first_by_category(found.errors, num_examples).items()
+            for name, some in errors.first_by_category(found.errors, num_examples).items()
         },
     }

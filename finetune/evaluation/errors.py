@@ -170,7 +170,7 @@ def count_categories(errors: Iterable[ErrorCase]) -> dict[str, int]:
 def most_confident(errors: Iterable[ErrorCase], number: int) -> list[ErrorCase]:
     """Return the errors with the highest confidence; none where it is not known."""
     known = [error for error in errors if error.confidence is not None]
-    return sorted(known, key=_doubt)[:number]
+    return sorted(known, key=_negative_confidence)[:number]
 
 
 def first_by_category(errors: Sequence[ErrorCase], number: int) -> dict[str, list[ErrorCase]]:
@@ -178,10 +178,12 @@ def first_by_category(errors: Sequence[ErrorCase], number: int) -> dict[str, lis
     by_category: dict[str, list[ErrorCase]] = {name: [] for name in count_categories(errors)}
     for error in errors:
         by_category[error.category].append(error)
-    return {name: sorted(some, key=_doubt)[:number] for name, some in by_category.items()}
+    return {
+        name: sorted(some, key=_negative_confidence)[:number] for name, some in by_category.items()
+    }
 
 
-def _doubt(error: ErrorCase) -> float:
+def _negative_confidence(error: ErrorCase) -> float:
     return -(error.confidence or 0.0)
 
 

@@ -27,13 +27,9 @@ _KINDS = ("tags", "spans", "label")
 
 @dataclass(frozen=True)
 class PredictionFile:
-    """The lines of a prediction file.
+    """The lines of a prediction file: one JSON object for each example with its ``file:line``.
 
-    Attributes:
-        path: The file.
-        rows: One JSON object for each example, in order, with its ``file:line``.
-        format: ``jsonl``, ``conll`` or ``conllu``.
-        has_gold: Whether the file holds the gold of its examples.
+    The format is ``jsonl``, ``conll`` or ``conllu``.
     """
 
     path: Path
@@ -46,11 +42,7 @@ class PredictionFile:
 
     @property
     def kind(self) -> str:
-        """``tags``, ``spans`` or ``label``; ``tags`` where a line has tags and spans.
-
-        Raises:
-            DataError: Lines have different kinds of predictions.
-        """
+        """``tags``, ``spans`` or ``label``; ``tags`` where a line has tags and spans."""
         kinds = {next((kind for kind in _KINDS if kind in row), "") for _, row in self.rows}
         if len(kinds) == 1 and (kind := kinds.pop()):
             return kind
@@ -67,11 +59,7 @@ class PredictionFile:
 
 
 def read_predictions(path: Path) -> PredictionFile:
-    """Read a prediction file.
-
-    Raises:
-        DataError: A line is not a prediction, or there is none.
-    """
+    """Read a prediction file, whose format is found from its name or its first line."""
     opened = open_data(path)
     format = "jsonl"
     if opened.format in ("conll", "conllu"):
@@ -93,11 +81,8 @@ def read_gold_file(
 ) -> Sequence[Example]:
     """Read the examples of a file with the gold that predictions of a kind are aligned with.
 
-    Args:
-        path: A file with gold; for spans also a folder of standoff annotation.
-        columns: Names of columns by role, where they cannot be guessed.
-        kind: ``label``, ``tags`` (read in the scheme of the file) or ``spans``.
-        format: The format of the file, if its name does not show it.
+    Tags are read in the scheme of the file. For spans the file may be a folder of standoff
+    annotation.
     """
     if kind == "label":
         return without_missing_labels(list(read_text_file(path, columns=columns)))

@@ -18,14 +18,10 @@ from finetune.types import UserError
 
 
 class ScoreVerdict(NamedTuple):
-    """An expected score against the score of a run, or of several seeds.
+    """An expected score against the score of a run, or of several seeds; None: not measured.
 
-    Attributes:
-        expected: The score that the recipe expects.
-        value: The score of the run; None if it was not measured.
-        verdict: reproduced, below, above, not measured, not reproduced (and why), or not
-            comparable (and which settings differ).
-        statistic: What ``value`` is, for messages.
+    The verdict is reproduced, below, above, not measured, not reproduced (and why), or not
+    comparable (and which settings differ). ``statistic`` names the value in messages.
     """
 
     expected: Expected
@@ -60,11 +56,7 @@ class ScoreVerdict(NamedTuple):
 
 
 def compare_score(expected: Expected, value: float) -> str:
-    """Return ``reproduced``, ``below`` or ``above`` for the score of a run.
-
-    Raises:
-        UserError: A number is not finite.
-    """
+    """Return ``reproduced``, ``below`` or ``above`` for the score of a run."""
     if not all(map(math.isfinite, (value, expected.value, expected.tolerance))):
         raise UserError(f"{value} against {expected.claimed}: only finite numbers compare.")
     if value < expected.value - expected.tolerance:
@@ -80,14 +72,10 @@ def run_verdicts(
     *,
     degenerate: bool = False,
 ) -> list[ScoreVerdict]:
-    """Compare every expected score with the metrics of a run.
+    """Compare every expected score with the metrics of a run, by split.
 
-    Args:
-        expected: The scores that the recipe expects.
-        metrics: The metrics of the run by split.
-        differing: The settings in which the run differs from the recipe.
-        fingerprint: The fingerprint of the run's data.
-        degenerate: Whether the run is degenerate and so reproduces nothing.
+    ``differing`` are the settings in which the run differs from the recipe. ``fingerprint`` is that
+    of its data. A degenerate run reproduces nothing.
     """
     verdicts = [
         _verdict(e, metrics.get(e.split, {}).get(e.metric), differing, fingerprint)
@@ -108,8 +96,7 @@ def seed_verdicts(
 ) -> list[ScoreVerdict]:
     """Compare every expected score with its statistic over seeds, degenerate ones included.
 
-    ``summary`` is that of `seeds.json`, by split and metric. The other arguments are those of
-    ``run_verdicts``.
+    ``summary`` is that of `seeds.json`, by split and metric.
     """
     found = []
     for entry in expected:
@@ -176,15 +163,11 @@ def _verdict(
 
 
 class FinishedRun(NamedTuple):
-    """The folder of a finished run, or of several seeds.
+    """A finished run, or several seeds: ``config`` of the first, ``metrics`` with their summary.
 
-    Attributes:
-        folder: The folder.
-        config: The settings of the run, or of the first seed.
-        metrics: The metrics of the run; for several seeds their summary.
-        seeds: The content of seeds.json; empty for a single run.
-        recipe: The name and path of the recipe; None for earlier runs and those without one.
-        degenerate: The reasons why a single run is degenerate.
+    ``seeds`` is the content of seeds.json; empty for a single run. ``recipe`` is the name and path
+    of the recipe; None for earlier runs and those without one. ``degenerate`` are the reasons why a
+    single run is.
     """
 
     folder: Path
@@ -213,11 +196,14 @@ def _read(folder: Path) -> FinishedRun:
     metrics = seeds.get("metrics") if seeds else _read_object(folder / "metrics.json")
     environment = _read_object(folder / "environment.json")
     recipe = seeds.get("recipe") or environment.get("recipe") or {}
-    if not {"name", "path"} <= recipe.keys():
-        recipe = None
-    config = _read_object(first / "config.json")
-    degenerate = environment.get("degenerate", ())
-    return FinishedRun(folder, config, metrics or {}, seeds, recipe, degenerate)
+    return FinishedRun(
+        folder,
+        _read_object(first / "config.json"),
+        metrics or {},
+        seeds,
+        recipe if {"name", "path"} <= recipe.keys() else None,
+        environment.get("degenerate", ()),
+    )
 
 
 def _read_object(path: Path) -> dict[str, Any]:
@@ -229,11 +215,7 @@ def _read_object(path: Path) -> dict[str, Any]:
 
 
 def recipe_lines(path: Path, runs: Sequence[FinishedRun]) -> Iterator[str]:
-    """Yield the description of a recipe, its expected scores, and the scores of its runs.
-
-    Raises:
-        UserError: The file is not a recipe.
-    """
+    """Yield the description of a recipe, its expected scores, and the scores of its runs."""
     recipe = load_recipe(path)
     yield f"{recipe.task}: {recipe.description}"
     for entry in recipe.expected:

@@ -45,10 +45,8 @@ class AlignedRuns:
 def find_system(name: str, split: str) -> System:
     """Return the prediction files of a system.
 
-    Args:
-        name: A prediction file, the folder of a run, a folder of run folders (several seeds), or
-            a list of these with commas.
-        split: The split whose predictions are read from run folders.
+    ``name`` is a prediction file, the folder of a run (where predictions of ``split`` are read), a
+    folder of run folders (several seeds), or a list of these with commas.
     """
     parts = [name] if Path(name).exists() else [part.strip() for part in name.split(",")]
     files = tuple(file for part in parts if part for file in _files_of(Path(part), split))
@@ -85,17 +83,11 @@ def align_runs(
     columns: Mapping[str, str] | None = None,
     train: str | None = None,
 ) -> AlignedRuns:
-    """Read prediction files and align them with the same gold.
+    """Read prediction files for the same examples and align them with the same gold.
 
-    Args:
-        paths: Prediction files for the same examples in the same order.
-        gold: A file with gold; None for the gold that one of the files holds.
-        columns: Names of columns by role, for ``gold`` and ``train``.
-        train: A file with the training data, to tell seen from unseen words. A run folder has
-            their vocabulary, which is used where ``gold`` is None.
-
-    Raises:
-        UserError: There is no gold, or the files do not belong together.
+    ``gold`` is a file; None for the gold that one of the prediction files holds. ``train`` is a
+    file with the training data, to tell seen from unseen words. A run folder has their vocabulary,
+    which is used where ``gold`` is None. ``columns`` names columns of these files by role.
     """
     files = [read_predictions(path) for path in paths]
     for other in files[1:]:
@@ -155,7 +147,8 @@ def _file_with_gold(files: Sequence[PredictionFile]) -> PredictionFile:
     with_gold = [file for file in files if file.has_gold]
     if not with_gold:
         raise UserError(
-            "the prediction files hold no gold: name a file that does with --gold FILE."
+            f"{abbreviated(list(map(str, files)), 2)}: no gold in it to compare with: name a file "
+            "with --gold FILE."
         )
     first = next((file for file in with_gold if file.format == "conll"), with_gold[0])
     for other in with_gold:
@@ -200,14 +193,7 @@ def score_predictions(
     Predictions are JSON Lines with ``label`` (a name, a list of names, or a number), ``tags``, or
     ``spans`` (in words; in characters where the line has a ``text`` and no words), or words in
     columns of which the last is predicted. Where a line has tags and spans, its tags are scored.
-
-    Args:
-        predictions: The prediction file.
-        gold: A file with gold, in the same order.
-        columns: Names of the columns of the gold file by role, where they cannot be guessed.
-
-    Raises:
-        UserError: The files do not belong together.
+    ``columns`` names columns of the gold file by role, where they cannot be guessed.
     """
     return score_aligned(align_runs([predictions], gold, columns=columns).runs[0])
 

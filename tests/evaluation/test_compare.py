@@ -89,8 +89,8 @@ def test_the_table(place: Path):
     assert lines[4].startswith("A - B  +0.")
     assert lines[5] == "p      0.0050 (paired bootstrap), 0.0050 (approximate randomization)"
     assert lines[6] == (
-        "The difference is significant at 0.05: A is better. With one run each, this says nothing "
-        "about other seeds."
+        "The difference is significant at 0.05: A is better. With one run of each system, the "
+        "result may not hold for other seeds."
     )
     assert len(lines) == 7
 
@@ -344,10 +344,10 @@ def test_runs(runs: Path):
     assert {**found, "gold": ""} == {**listed, "gold": ""} | {
         name: {**listed[name], "files": found[name]["files"]} for name in ("a", "b")}  # fmt: skip
     said = run("compare", "runs/good", "runs/bad", *FEW).out
-    assert "3  runs/good" in said and "Runs of a system vary by 0.0" in said
+    assert "3  runs/good" in said and "over the runs of a system is 0.0" in said
     assert "three or more" not in said
     few = run("compare", "good.jsonl", "runs/bad", *FEW).out
-    assert few.endswith("So few runs say little about seeds: give three or more.\n")
+    assert few.endswith("Give three or more runs of each system for a reliable estimate.\n")
     one = compared("runs/good/seed-1", "bad.jsonl")
     assert one["deviation_between_runs"] is None
 
@@ -420,7 +420,7 @@ def test_a_real_run_needs_its_folder_only(task: str, make: Callable[[Path], Path
     path = out / "predictions.test.jsonl"
     rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
     write_jsonl(path, [{name: row[name] for name in row if name != "gold"} for row in rows])
-    refused(run("compare", out, out), "made by an earlier version of finetune", "--gold FILE")
+    refused(run("compare", out, out), "no gold in it", "--gold FILE")
 
 
 # --- errors ----------------------------------------------------------------------------------
@@ -470,7 +470,7 @@ GOLD = ("--gold", "gold.jsonl")
 
 
 @pytest.mark.parametrize("arguments, said", [
-    (("good.jsonl", "bad.jsonl"), ("there is no gold", "--gold FILE")),
+    (("good.jsonl", "bad.jsonl"), ("no gold in it", "--gold FILE")),
     (("good.conll", "bad.conll", "--columns", "tags=1"), ("add --gold FILE",)),
     (("good.jsonl", "bad.jsonl", "--gold", "no.jsonl"), ("no.jsonl does not exist",)),
     (("good.jsonl", "no.jsonl", *GOLD), ("no.jsonl does not exist",)),

@@ -253,7 +253,7 @@ def test_missing_files_are_reported(tmp_path: Path):
     data.write_jsonl(path, [{name: row[name] for name in row if name != "gold"} for row in rows])
     page = reported(folder)
     assert "the predictions on test cannot be analyzed" in page.text
-    assert "made by an earlier version" in page.text
+    assert "no gold in it" in page.text
     (folder / "predictions.test.jsonl").unlink()
     page = reported(folder)
     assert "has not reached its first evaluation" in page.text and "No score" in page.text
@@ -298,7 +298,7 @@ def test_several_runs_are_tested_as_compare_does(tmp_path: Path, monkeypatch: py
     assert f"{found['difference']['value']:+.4f}" in page.text
     assert f"{found['p_bootstrap']:.4f} {found['p_randomization']:.4f}" in page.text
     assert found["verdict"] in page.text
-    caveat = "With one run each, this says nothing about other seeds."
+    caveat = "With one run of each system, the result may not hold for other seeds."
     assert page.text.count(caveat) == 1 and caveat in run("compare", first, second).out
     errors = page.named("li", **{"class": "error"})
     assert {error["data-run"] for error in errors} == {"a", "b2"}
