@@ -36,10 +36,7 @@ class Annotation(NamedTuple):
         return all(start < end <= len(text) for start, end in self.fragments)
 
     def matches(self, text: str) -> bool:
-        """Compare the characters with the line's own text, without white space.
-
-        Brat writes line ends as blanks. A line without text matches.
-        """
+        """Compare the characters with the line's own text, if any, without white space."""
         covered = "".join(text[start:end] for start, end in self.fragments)
         same = not self.text or "".join(covered.split()) == "".join(self.text.split())
         return same and self.is_inside(text)
@@ -60,14 +57,11 @@ def read_brat(file: DataFile, options: ReadOptions) -> Sentences:
     """Read the documents of a folder by name, or the document of an .ann file."""
     for role, name in options.columns.items():
         raise DataError(
-            f"{file.name}: --columns {role}={name}: standoff annotation has no columns: leave it "
-            "out."
+            f"{file.name}: --columns {role}={name}: standoff annotation has no columns."
         )
     path = Path(file.name)
-    if path.is_dir():
-        stems = [path / name for name in document_names(path)]
-    else:
-        stems = [path.with_suffix("")]
+    names = document_names(path) if path.is_dir() else []
+    stems = [path / name for name in names] if path.is_dir() else [path.with_suffix("")]
     return Sentences(file.name, (_document(stem) for stem in stems))
 
 
@@ -75,10 +69,7 @@ def _document(stem: Path) -> TokenRecord:
     """Return the words of a document and its spans; ``spans`` is None without an .ann file."""
     text_path, ann_path = (stem.parent / f"{stem.name}{suffix}" for suffix in (".txt", ".ann"))
     if not text_path.is_file():
-        raise DataError(
-            f"{ann_path}: the file {text_path.name} is missing in its folder: put the annotated "
-            "text there, or remove the .ann file."
-        )
+        raise DataError(f"{ann_path}: the file {text_path.name} is missing in its folder.")
     annotated = ann_path.is_file()
     annotations, num_skipped = _annotations(ann_path) if annotated else ([], 0)
     text = _matching_text(read_characters(text_path), annotations, text_path)
@@ -115,8 +106,7 @@ def _annotations(path: Path) -> tuple[list[Annotation], int]:
         elif line.strip():
             raise DataError(
                 f"{where}: {line!r:.60} is not a line of standoff annotation: lines begin with T "
-                f"(for text) or one of {' '.join(_SKIPPED_PREFIXES)}. Write a text of several "
-                "lines on one line, with blanks."
+                f"(for text) or one of {' '.join(_SKIPPED_PREFIXES)}."
             )
     return annotations, num_skipped
 
@@ -126,8 +116,7 @@ def _annotation(line: str, where: str) -> Annotation:
     if match is None:
         raise DataError(
             f"{where}: {line!r:.60} is not a text-bound annotation: write "
-            "T1<TAB>LABEL START END<TAB>TEXT, with the fragments of a discontinuous one as "
-            "START END;START END."
+            "T1<TAB>LABEL START END<TAB>TEXT (START END;START END if it is discontinuous)."
         )
     name, label, ranges, text = match.groups()
     pairs = [pair.split() for pair in ranges.split(";")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean, median
 from typing import Any, Literal
@@ -24,25 +24,23 @@ from finetune.types import Example, Span, TextExample, TokenExample
 
 SubwordCounter = Callable[[Sequence[Any]], Sequence[Any]]
 """Maps texts to the number of subwords of each, or lists of words to a list of numbers for each."""
+Level = Literal["error", "warning", "info"]
+LocatedSpans = Sequence[tuple[str, Sequence[Span]]]
+"""The ``file:line`` and the spans of each example that has gold."""
 
 _MAX_LOCATIONS = 5
 _MAX_LABELS = 20
-_CHUNK = 1000
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One fact or problem of the data.
+    """One fact or problem of the data; ``lines`` are a table to print below the message.
 
-    Attributes:
-        level: An ``error`` stops training or makes its score meaningless, a ``warning`` probably
-            costs quality, an ``info`` is a statistic.
-        check: Name of the check.
-        locations: The first few ``file:line``.
-        lines: A table to print below the message.
+    An ``error`` stops training or makes its score meaningless, a ``warning`` probably costs
+    quality, an ``info`` is a statistic.
     """
 
-    level: Literal["error", "warning", "info"]
+    level: Level
     check: str
     message: str
     locations: tuple[str, ...] = ()
@@ -54,26 +52,17 @@ def check_data(
 ) -> list[Finding]:
     """Check a data set for problems, also through a tokenizer if ``count_subwords`` is given.
 
-    Args:
-        dataset: The data set, as read by ``read_text`` or ``read_tokens``.
-        count_subwords: Maps texts to the number of subwords of each; for words it maps sentences
-            (lists of words) to the numbers of subwords of their words.
-        max_length: The longest sequence of the model in tokens.
-
     >>> print(render(check_data(read_text("examples/data/sentiment"))))
     """
     findings = [*_overview(dataset), *_documents(dataset), *_labels(dataset)]
     findings += [*_unseen_labels(dataset), *_spans(dataset)]
-    tags = [row.tags for rows in dataset.splits.values() for row in _tagged(rows)]
+    tags = [row.tags or () for rows in dataset.splits.values() for row in _token_examples(rows)]
     scheme = detect_scheme(tags)
     for split, rows in dataset.splits.items():
         findings += _content(split, rows)
-        if count_subwords is None:
-            findings += _long_texts(split, rows, max_length)
-        findings += _transitions(split, rows, scheme)
+        findings += _transitions(split, _token_examples(rows), scheme)
         findings += _duplicates(split, rows)
-        if count_subwords is not None:
-            findings += _subwords(split, rows, count_subwords, max_length)
+        findings += _lengths(split, rows, count_subwords, max_length)
     return [*findings, *_leaks(dataset)]
 
 
@@ -91,14 +80,16 @@ def render(findings: Iterable[Finding]) -> str:
     return "\n".join(lines)
 
 
-def _located(
-    level: Literal["error", "warning", "info"], check: str, message: str, locations: Sequence[str]
-) -> list[Finding]:
+def _located(level: Level, check: str, message: str, locations: Sequence[str]) -> list[Finding]:
     """Return a finding with its first locations, or nothing if there are no locations."""
     rest = len(locations) - _MAX_LOCATIONS
     more = (f"… and {rest:,} more",) if rest > 0 else ()
     first = (*locations[:_MAX_LOCATIONS], *more)
     return [Finding(level, check, message, first)] if locations else []
+
+
+def _token_examples(rows: Sequence[Example]) -> list[TokenExample]:
+    return [row for row in rows if isinstance(row, TokenExample)]
 
 
 def _gold_labels(example: Example) -> list[str] | None:
@@ -155,7 +146,7 @@ def _labels(dataset: Dataset) -> Iterator[Finding]:
             message = "train: no example has a label (--columns label=NAME?)"
             yield from _located("error", "labels", message, without)
         else:
-            level = "info" if split.startswith("test") else "warning"
+            level: Level = "info" if split.startswith("test") else "warning"
             message = f"{split}: {len(without):,} of {len(rows):,} examples have no label"
             yield from _located(level, "labels", message, without)
         numbers = [row.label for row in rows
@@ -254,10 +245,6 @@ def _consecutive_documents(rows: Sequence[TokenExample]) -> list[list[TokenExamp
     return [list(document) for name, document in groups if name is not None]
 
 
-def _token_examples(rows: Sequence[Example]) -> list[TokenExample]:
-    return [row for row in rows if isinstance(row, TokenExample)]
-
-
 # --- texts, tags and subwords ------------------------------------------------------------------
 
 
@@ -270,32 +257,18 @@ def _content(split: str, rows: Sequence[Example]) -> Iterator[Finding]:
     yield from _located("warning", "characters", message, damaged)
 
 
-def _long_texts(split: str, rows: Sequence[Example], max_length: int) -> Iterator[Finding]:
-    """Report texts that are too long by their number of words alone."""
-    too_long = [row.where for row in rows if _num_words(row) > max_length]
-    words = isinstance(rows[0], TokenExample)
-    effect = "will be read in windows" if words else "so surely more tokens"
-    message = f"{split}: {len(too_long):,} examples have more than {max_length} words, {effect}"
-    yield from _located("info" if words else "warning", "lengths", message, too_long)
-
-
-def _tagged(rows: Iterable[Example]) -> list[TokenExample]:
-    return [row for row in rows if isinstance(row, TokenExample) and row.tags is not None]
-
-
-def _transitions(split: str, rows: Sequence[Example], scheme: str | None) -> Iterator[Finding]:
+def _transitions(split: str, rows: Sequence[TokenExample], scheme: str | None) -> Iterator[Finding]:
     """Report tags that may not follow the tag before them."""
-    tagged = _tagged(rows)
-    if scheme is None or not tagged:
+    if scheme is None or not any(row.tags for row in rows):
         return
     locations = []
-    for row in tagged:
+    for row in rows:
         tags = row.tags or ()
         for i in illegal_transitions(tags, scheme):
             if i < len(tags):
                 before = tags[i - 1] if i else "the start"
-                locations.append(f"{row.where}, word {i} ({row.words[i]!r}: {tags[i]} after "
-                                 f"{before})")  # fmt: skip
+                word = f"word {i} ({row.words[i]!r}: {tags[i]} after {before})"
+                locations.append(f"{row.where}, {word}")
     message = f"{split}: tag scheme {scheme}"
     if not locations:
         yield Finding("info", "scheme", f"{message}, all transitions legal")
@@ -304,10 +277,18 @@ def _transitions(split: str, rows: Sequence[Example], scheme: str | None) -> Ite
     yield from _located("warning", "scheme", message, locations)
 
 
-def _subwords(
-    split: str, rows: Sequence[Example], count_subwords: SubwordCounter, max_length: int
+def _lengths(
+    split: str, rows: Sequence[Example], count_subwords: SubwordCounter | None, max_length: int
 ) -> Iterator[Finding]:
-    """Report words without subwords, lengths, and examples that exceed the model."""
+    """Report examples that exceed the model; without a tokenizer, by their words alone."""
+    words = isinstance(rows[0], TokenExample)
+    level: Level = "info" if words else "warning"
+    if count_subwords is None:
+        over = [row.where for row in rows if _num_words(row) > max_length]
+        effect = "will be read in windows" if words else "so surely more tokens"
+        message = f"{split}: {len(over):,} examples have more than {max_length} words, {effect}"
+        yield from _located(level, "lengths", message, over)
+        return
     totals: list[int] = []
     vanished: list[str] = []
     for row, counts in zip(rows, _subword_counts(rows, count_subwords), strict=True):
@@ -320,21 +301,19 @@ def _subwords(
     yield Finding("info", "subwords", message, (f"{rows[longest].where} (the longest)",))
     message = f"{split}: {len(vanished):,} words have no subwords (they get a placeholder)"
     yield from _located("warning", "subwords", message, vanished)
-    num_special = 3 if len(texts_of(rows[0])) == 2 else 2
-    over = [row.where for row, total in zip(rows, totals, strict=True)
-            if total + num_special > max_length]  # fmt: skip
-    words = isinstance(rows[0], TokenExample)
+    limit = max_length - (3 if len(texts_of(rows[0])) == 2 else 2)  # without special tokens
+    over = [row.where for row, total in zip(rows, totals, strict=True) if total > limit]
     effect = "will be read in windows" if words else "will be cut, unless read in windows"
     message = f"{split}: {len(over):,} examples exceed {max_length} tokens: they {effect}"
-    yield from _located("info" if words else "warning", "lengths", message, over)
+    yield from _located(level, "lengths", message, over)
 
 
 def _subword_counts(
     rows: Sequence[Example], count_subwords: SubwordCounter
 ) -> Iterator[Sequence[int]]:
     """Yield the numbers of subwords of each word of a sentence, or of each text of an example."""
-    for start in range(0, len(rows), _CHUNK):
-        chunk = rows[start : start + _CHUNK]
+    for start in range(0, len(rows), 1000):
+        chunk = rows[start : start + 1000]
         if isinstance(rows[0], TokenExample):
             yield from count_subwords([list(row.words) for row in _token_examples(chunk)])
             continue
@@ -356,17 +335,15 @@ def _duplicates(split: str, rows: Sequence[Example]) -> Iterator[Finding]:
     percent = 100 * extra / len(rows)
     message = f"{split}: {extra:,} examples ({percent:.1f}%) repeat another of the split"
     yield from _located("info", "duplicates", message, [g[1].where for g in repeated])
-    conflicts = [pair for group in repeated if (pair := _conflict(group)) is not None]
+    conflicts = [f"{a.where} and {b.where}" for group in repeated for a, b in _conflicts(group)[:1]]
     message = f"{split}: {len(conflicts):,} repeated texts have different labels"
-    locations = [f"{a.where} and {b.where}" for a, b in conflicts]
-    yield from _located("warning", "duplicates", message, locations)
+    yield from _located("warning", "duplicates", message, conflicts)
 
 
-def _conflict(group: Sequence[Example]) -> tuple[Example, Example] | None:
-    """Return the first two examples of the group whose gold differs."""
+def _conflicts(group: Sequence[Example]) -> list[tuple[Example, Example]]:
+    """Return the first labeled example of the group with each whose gold differs from its own."""
     labeled = [row for row in group if _gold_labels(row) is not None]
-    different = (row for row in labeled if _gold(row) != _gold(labeled[0]))
-    return next(((labeled[0], row) for row in different), None)
+    return [(labeled[0], row) for row in labeled if _gold(row) != _gold(labeled[0])]
 
 
 def _gold(example: Example) -> Any:
@@ -387,14 +364,11 @@ def _leaks(dataset: Dataset) -> Iterator[Finding]:
         for earlier, locations in found.items():
             percent = 100 * len(locations) / len(rows)
             message = f"{split}: {len(locations):,} examples ({percent:.1f}%) are also in {earlier}"
-            level = "warning" if earlier == "train" else "info"
+            level: Level = "warning" if earlier == "train" else "info"
             yield from _located(level, "leak", message, locations)
 
 
 # --- spans -------------------------------------------------------------------------------------
-
-LocatedSpans = Sequence[tuple[str, Sequence[Span]]]
-"""The ``file:line`` and the spans of each example that has gold."""
 
 
 def _spans(dataset: Dataset) -> Iterator[Finding]:
@@ -415,16 +389,16 @@ def _widths(rows: LocatedSpans) -> list[int]:
     return [span.end - span.start for _, spans in rows for span in spans]
 
 
-def _span_widths(rows: dict[str, LocatedSpans]) -> Iterator[Finding]:
+def _span_widths(rows: Mapping[str, LocatedSpans]) -> Iterator[Finding]:
     train = _widths(rows.get("train", ()))
     if not train:
         return
     limit, widest = proposed_width(train), max(train)
-    covered = sum(width <= limit for width in train) / len(train)
-    message = f"train: spans are up to {_words(widest)} wide; --max-width {limit} covers "
-    message += "all of them" if limit == widest else f"{_percent(covered)} of them"
-    table = [f"{limit:>9}  {_percent(fraction):>7}  {wider:>9,}"
-             for limit, fraction, wider in width_recall(train)]  # fmt: skip
+    recall = width_recall(train)
+    covered = "all" if limit == widest else _percent(sum(w <= limit for w in train) / len(train))
+    message = f"train: spans are up to {_words(widest)} wide; --max-width {limit} covers {covered} "
+    message += "of them"
+    table = [f"{limit:>9}  {_percent(part):>7}  {wider:>9,}" for limit, part, wider in recall]
     lines = ("max width   covers      wider", *table) if widest > 1 else ()
     yield Finding("info", "widths", message, lines=lines)
     for split, examples in rows.items():
@@ -480,7 +454,7 @@ def _crossing(split: str, rows: LocatedSpans) -> Iterator[Finding]:
     yield from _located(level, "nesting", message, locations)
 
 
-def _level(split: str, unreachable: int, total: int) -> Literal["warning", "info"]:
+def _level(split: str, unreachable: int, total: int) -> Level:
     """Return a warning if train loses more spans than a proposed width may."""
     many = unreachable * 1000 > total * (1000 - COVERED_PER_MILLE)
     return "warning" if split == "train" and many else "info"

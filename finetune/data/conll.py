@@ -37,29 +37,21 @@ _NEW_DOCUMENT = re.compile(r"# *newdoc\b(?: *(?:id)? *= *)?(.*)")
 
 
 class Layout(NamedTuple):
-    """The columns of a file.
-
-    Attributes:
-        word: Index of the column of words.
-        tags: Indices of the tag columns: several for nested annotation, none for words alone.
-        tabs: True if tabs separate columns, False for blanks.
-        indexed: True if column 0 numbers the words; then every line with # is a comment.
-    """
+    """The columns of a file."""
 
     num_columns: int
-    word: int
-    tags: tuple[int, ...]
-    tabs: bool = False
-    indexed: bool = False
+    word: int  # index of the column of words
+    tags: tuple[int, ...]  # of the tag columns: several for nested annotation
+    tabs: bool = False  # tabs separate columns, not blanks
+    indexed: bool = False  # column 0 numbers the words; then every line with # is a comment
     conllu: bool = False
 
 
 def read_conll(file: DataFile, options: ReadOptions) -> Sentences:
-    """Read the sentences of a file.
+    """Read the sentences of a file; with ``options.words_only`` a line needs only its word.
 
     The user may name the columns of the roles words and tags by number (from 0; -1 is the last) or
-    by their usual names; tags also as several numbers, ``1,2``, for nested annotation. With
-    ``options.words_only`` a line needs no more than its word.
+    by their usual names; tags also as several numbers, ``1,2``, for nested annotation.
     """
     layout = find_layout(file, options.columns)
     return Sentences(file.name, _sentences(file, layout, options.words_only))
@@ -89,21 +81,16 @@ def find_layout(file: DataFile, columns: Mapping[str, str]) -> Layout:
     rows = [row for row in rows if not _begins_document(row)]
     if not rows:
         return Layout(1, 0, (), tabs)
-    width, rows = _without_empty_last_columns(rows)
+    whole = width = len(rows[0])
+    while width > 1 and not any(cell for row in rows for cell in row[width - 1 :]):
+        width -= 1  # last columns that are always empty
+    rows = [row[:width] if len(row) == whole else row for row in rows]
     numbered = re.fullmatch(r"\d+([-.]\d+)?", rows[0][0]) is not None
     if file.format == "conllu" or (width == 10 and tabs and numbered):
         layout = Layout(10, 1, (3,), tabs=True, indexed=True, conllu=True)
     else:
         layout = _guessed_layout(rows, width, tabs)
     return _with_named_columns(file, layout, columns)
-
-
-def _without_empty_last_columns(rows: Sequence[list[str]]) -> tuple[int, list[list[str]]]:
-    """Return the number of columns, and the rows, without last columns that are always empty."""
-    whole = width = len(rows[0])
-    while width > 1 and not any(cell for row in rows for cell in row[width - 1 :]):
-        width -= 1
-    return width, [row[:width] if len(row) == whole else row for row in rows]
 
 
 def _guessed_layout(rows: Sequence[Sequence[str]], width: int, tabs: bool) -> Layout:
@@ -120,8 +107,8 @@ def _guessed_layout(rows: Sequence[Sequence[str]], width: int, tabs: bool) -> La
 def _with_named_columns(file: DataFile, layout: Layout, columns: Mapping[str, str]) -> Layout:
     if "document" in columns:
         raise DataError(
-            f"{file.name}: --columns document={columns['document']}: CoNLL files mark documents "
-            "by -DOCSTART- or # newdoc lines: leave it out."
+            f"{file.name}: --columns document={columns['document']}: leave it out: CoNLL files "
+            "mark documents by -DOCSTART- or # newdoc lines."
         )
     names = CONLLU_COLUMNS if layout.conllu else COLUMN_NAMES.get(layout.num_columns, ())
     if layout.indexed and not layout.conllu:
@@ -177,7 +164,10 @@ def _sentences(file: DataFile, layout: Layout, words_only: bool) -> Iterator[Tok
         comment = _is_comment(line.text, cells, layout, first=not rows)
         boundary = not comment and _begins_document(cells)
         if rows and (boundary or not line.text.strip()):
-            yield _sentence(rows, layout, file.where(begin), document)
+            words = tuple(row[layout.word] for row in rows)
+            width = min(len(row) for row in rows)
+            layers = tuple(tuple(row[i] for row in rows) for i in layout.tags if i < width)
+            yield TokenRecord(words, file.where(begin), layers, document=document)
             rows = []
         if boundary:
             document = str(next(count))
@@ -201,24 +191,13 @@ def _row(
         separator = "tabs" if layout.tabs else "blanks"
         raise DataError(
             f"{file.where(line.number)}: {len(cells)} columns where {layout.num_columns} are "
-            f"expected (separated by {separator}, as in the first line): every word needs the "
-            "same columns, and a blank line ends a sentence."
+            f"expected (separated by {separator}, as in the first line); blank lines end sentences."
         )
     if layout.conllu and not cells[0].isdecimal():
         return None
     if not words_only and any(cells[column] == "" for column in layout.tags):
         raise DataError(
             f"{file.where(line.number)}: the word {cells[layout.word]!r:.60} has no tag in column "
-            f"{layout.tags[-1]}: write one for every word, or name another column, for instance "
-            "--columns tags=1."
+            f"{layout.tags[-1]}: write one for every word, or name another: --columns tags=1."
         )
     return cells
-
-
-def _sentence(
-    rows: Sequence[Sequence[str]], layout: Layout, where: str, document: str | None
-) -> TokenRecord:
-    words = tuple(row[layout.word] for row in rows)
-    width = min(len(row) for row in rows)
-    layers = tuple(tuple(row[i] for row in rows) for i in layout.tags if i < width)
-    return TokenRecord(words, where, layers, document=document)

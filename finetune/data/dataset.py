@@ -28,7 +28,6 @@ class Dataset:
     """A data set in memory.
 
     Attributes:
-        name: Name for messages and run folders.
         splits: Examples by split (``train``, ``validation``, ``test``, …). The ``id`` of an example
             is its index.
         fingerprint: SHA-256 of the content of the examples: the same on every machine, in whatever
@@ -98,9 +97,6 @@ def hold_out(dataset: Dataset) -> Dataset:
     - else every tenth example;
     - but every tenth example of each label if a label of twenty examples or more would otherwise
       have none (labels in a regular order: yes, no, yes, no).
-
-    Raises:
-        DataError: If there are fewer than two training examples to hold some out of.
     """
     if any(name.split("_")[0] == "validation" for name in dataset.splits):
         return dataset
@@ -108,8 +104,7 @@ def hold_out(dataset: Dataset) -> Dataset:
     if len(train) < 2:
         raise DataError(
             f"{dataset.name} has no validation split and only {len(train)} training example(s) to "
-            "hold some out of: add a file validation.jsonl, or write "
-            "--data train=FILE,validation=FILE."
+            "hold some out of: add a file validation.jsonl."
         )
     held, rule = _held_out_indices(train)
     splits: dict[str, list[Example]] = {
@@ -117,12 +112,9 @@ def hold_out(dataset: Dataset) -> Dataset:
         "validation": renumbered([e for i, e in enumerate(train) if i in held]),
         **{name: rows for name, rows in dataset.splits.items() if name != "train"},
     }
-    note = (
-        f"no validation split: held out {rule} of train ({len(held):,} of {len(train):,} examples)"
-    )
-    return dataclasses.replace(
-        dataset, splits=splits, notes=[*dataset.notes, note], fingerprint=fingerprint(splits)
-    )
+    counted = f"{len(held):,} of {len(train):,} examples"
+    note = f"no validation split: held out {rule} of train ({counted})"
+    return Dataset(dataset.name, splits, notes=[*dataset.notes, note], format=dataset.format)
 
 
 def _held_out_indices(train: Sequence[Example]) -> tuple[set[int], str]:

@@ -28,15 +28,11 @@ class Line(NamedTuple):
 
 
 class ReadOptions(NamedTuple):
-    """Options that every reader of a format gets.
+    """Options that every reader of a format gets."""
 
-    ``columns`` are the columns that the user names, by role. ``header_names`` are the lower-case
-    column names that tell a header from data. With ``words_only`` no gold is needed (prediction).
-    """
-
-    columns: Mapping[str, str] = {}
-    header_names: frozenset[str] = frozenset()
-    words_only: bool = False
+    columns: Mapping[str, str] = {}  # those that the user names, by role
+    header_names: frozenset[str] = frozenset()  # in lower case; they tell a header from data
+    words_only: bool = False  # no gold is needed (prediction)
 
 
 class DataFile:
@@ -48,9 +44,7 @@ class DataFile:
     def __init__(
         self, name: str, format: str, lines: Iterable[Line] = (), live: bool = False
     ) -> None:
-        self.name = name
-        self.format = format
-        self.live = live
+        self.name, self.format, self.live = name, format, live
         self._lines = iter(lines)
 
     def peek(self, count: int) -> list[Line]:
@@ -91,12 +85,8 @@ def read_lines(name: str, source: Path | IO[Any]) -> Iterator[Line]:
 
 def read_characters(path: Path) -> str:
     """Return all characters of a file, its byte order mark and its line ends unchanged."""
-    parts, offset = [], 0
     with path.open("rb") as stream:
-        for number, raw in enumerate(stream, 1):
-            parts.append(_utf8(str(path), number, offset, raw))
-            offset += len(raw)
-    return "".join(parts)
+        return "".join(_utf8_lines(str(path), stream))
 
 
 def name_without_gz(path: Path) -> str:
@@ -113,11 +103,10 @@ def _unzipped(stream: IO[bytes]) -> Iterable[bytes]:
 
 
 def _decoded(name: str, stream: Iterable[bytes]) -> Iterator[Line]:
-    number = offset = 0
+    number = 0
     try:
-        for number, raw in enumerate(stream, 1):
-            text = _utf8(name, number, offset, raw).rstrip("\r\n")
-            offset += len(raw)
+        for number, text in enumerate(_utf8_lines(name, stream), 1):
+            text = text.rstrip("\r\n")
             yield Line(number, text.removeprefix("\ufeff") if number == 1 else text)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise DataError(
@@ -126,13 +115,16 @@ def _decoded(name: str, stream: Iterable[bytes]) -> Iterator[Line]:
         ) from error
 
 
-def _utf8(name: str, number: int, offset: int, raw: bytes) -> str:
-    try:
-        return raw.decode("utf-8")
-    except UnicodeDecodeError as error:
-        encoding = "utf-16" if raw[:2] in (b"\xff\xfe", b"\xfe\xff") else "latin1"
-        raise DataError(
-            f"{name}:{number}: byte 0x{raw[error.start]:02x} at position {error.start + 1} of the "
-            f"line (byte {offset + error.start} of the file) is not UTF-8: convert the file, for "
-            f"instance `iconv -f {encoding} -t utf-8 {Path(name).name} > converted.txt`."
-        ) from error
+def _utf8_lines(name: str, stream: Iterable[bytes]) -> Iterator[str]:
+    offset = 0
+    for number, raw in enumerate(stream, 1):
+        try:
+            yield raw.decode("utf-8")
+        except UnicodeDecodeError as error:
+            encoding = "utf-16" if raw[:2] in (b"\xff\xfe", b"\xfe\xff") else "latin1"
+            raise DataError(
+                f"{name}:{number}: byte 0x{raw[error.start]:02x} at position {error.start + 1} of "
+                f"the line (byte {offset + error.start} of the file) is not UTF-8: convert the "
+                f"file: iconv -f {encoding} -t utf-8 {Path(name).name} > converted.txt"
+            ) from error
+        offset += len(raw)

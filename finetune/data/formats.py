@@ -44,10 +44,7 @@ SUFFIXES = {suffix: name for name, format in FORMATS.items() for suffix in forma
 
 
 def format_of(path: Path) -> str | None:
-    """Return the format of a path by its suffix, None for an unknown suffix.
-
-    A folder can only hold documents with standoff annotation.
-    """
+    """Return the format of a path by its suffix, None for an unknown one; a folder is standoff."""
     return "standoff" if path.is_dir() else SUFFIXES.get(Path(name_without_gz(path)).suffix.lower())
 
 
@@ -57,16 +54,10 @@ def read_file(file: DataFile, options: ReadOptions | None = None) -> Table | Sen
 
 
 def open_data(source: str | Path | IO[Any], format: str | None = None) -> DataFile:
-    """Open a data file and find its format.
+    """Open a data file and find its format: by its suffix, else by its first line.
 
-    Args:
-        source: A path, a file object, or ``-`` for standard input. A folder of documents with
-            standoff annotation and an .ann file are opened without lines.
-        format: A key of ``FORMATS``. None: by the suffix, else by the first line. Standard input
-            and file objects hold JSON Lines or plain lines.
-
-    Raises:
-        DataError: If the file does not exist or ``format`` is unknown.
+    ``source`` is a path, a file object, or ``-`` for standard input. The latter two hold JSON Lines
+    or plain lines. A folder of documents with standoff annotation is opened without lines.
     """
     if format is not None and format not in FORMATS:
         raise DataError(f"format {format!r} is unknown: choose {', '.join(FORMATS)}.")
@@ -76,7 +67,9 @@ def open_data(source: str | Path | IO[Any], format: str | None = None) -> DataFi
         return _detected("<stdin>", sys.stdin.buffer, format or "lines")
     path = Path(source)
     format = format or format_of(path)
-    if format == "standoff" and _is_standoff(path):
+    # the .ann file of a text without annotation may be missing
+    documents = path.is_dir() and document_names(path)
+    if format == "standoff" and (documents or path.with_suffix(".txt").is_file()):
         return DataFile(str(path), format)
     if not path.is_file():
         problem = "is a folder, not a file" if path.is_dir() else "does not exist"
@@ -86,17 +79,8 @@ def open_data(source: str | Path | IO[Any], format: str | None = None) -> DataFi
     return _detected(str(path), path, format or "unknown")
 
 
-def _is_standoff(path: Path) -> bool:
-    """Return whether a path is a folder of documents or the .ann file of a document.
-
-    The .ann file of a document without annotation may be missing.
-    """
-    if path.is_dir():
-        return bool(document_names(path))
-    return path.is_file() or path.with_suffix(".txt").is_file()
-
-
 def _detected(name: str, source: Path | IO[Any], format: str) -> DataFile:
+    """Open lines; the first one decides on the format ``lines`` (of a stream) or ``unknown``."""
     file = DataFile(name, format, read_lines(name, source), live=not isinstance(source, Path))
     if format in ("lines", "unknown"):
         first = file.first_line().lstrip()

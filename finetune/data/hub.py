@@ -60,10 +60,8 @@ ALIASES: dict[str, HubDataset] = {
 """Short names of well-known data sets; ``name:config`` selects another configuration."""
 
 MANUAL_DOWNLOADS = {
-    "genia": "GENIA's nested entities are on no hub data set that can be read: get the corpus from "
-    "http://www.geniaproject.org (term annotation, version 3.02) and split it as the work to "
-    "compare with did; words in columns with several tag columns, or JSON Lines with tokens and "
-    "spans, are read"
+    "genia": "GENIA is not on the hub: get the corpus from http://www.geniaproject.org (term "
+    "annotation, version 3.02) and convert it to columns of tags, or to JSON Lines with spans"
 }
 """Well-known data sets that are not on the hub, and how to get them."""
 
@@ -126,9 +124,7 @@ def _tables(loaded: Mapping[str, Any], name: str) -> dict[str, Table]:
     for split, rows in loaded.items():
         names = {**class_names(rows.features.to_dict()), **CLASS_NAMES.get(name, {})}
         title = f"{name}[{split}]"
-        tables[str(split)] = Table(
-            title, list(rows.column_names), _records(rows, title), names=names
-        )
+        tables[str(split)] = Table(title, rows.column_names, _records(rows, title), names=names)
     return tables
 
 
@@ -150,22 +146,18 @@ def _hub_message(chosen: HubDataset, error: Exception) -> str:
     kinds = {kind.__name__ for kind in type(error).__mro__}
     text = str(error)
     if "Config name is missing" in text or "BuilderConfig" in text:
-        return (
-            f"{name}: choose a configuration of the data set, --data {chosen.id}:CONFIG "
-            f"({' '.join(text.split())[:400]})"
-        )
+        reason = " ".join(text.split())[:400]
+        return f"{name}: choose a configuration, --data {chosen.id}:CONFIG ({reason})"
     if kinds & {"ConnectionError", "OfflineModeIsEnabled", "ConnectTimeout", "ConnectError",
                 "LocalEntryNotFoundError", "TimeoutException", "TransportError"}:  # fmt: skip
         return (
             f"{name}: the hub cannot be reached. Without it: finetune nli --model minilm --data "
-            "examples/data/nli (examples/data has data for the other tasks), or your own "
-            "--data FOLDER with train, validation and test files; or download the set once on a "
-            "machine with network, then set HF_HUB_OFFLINE=1 to read it from the cache."
+            "examples/data/nli, or your own --data FOLDER; or download the set on a machine with "
+            "network, then set HF_HUB_OFFLINE=1 to read it from the cache."
         )
     return (
-        f"{name}: the hub has no such data set that can be read ({_first_line(error)}). Check "
-        "the id, sign in with `hf auth login` if access is limited, or give local files with "
-        "--data FOLDER."
+        f"{name}: the hub has no such data set that can be read ({_first_line(error)}). Check the "
+        "id, sign in with `hf auth login`, or give local files with --data FOLDER."
     )
 
 
@@ -173,9 +165,8 @@ def _hub_message(chosen: HubDataset, error: Exception) -> str:
 def cache_without_network(*modules: Any) -> Iterator[None]:
     """Read from the cache at once where the name of the hub does not resolve.
 
-    Otherwise the hub's client retries for many seconds before it uses its cache. ``modules`` are
-    libraries with a switch ``HF_HUB_OFFLINE`` besides that of the hub's client. If a proxy is set,
-    names are not looked up: the proxy resolves them.
+    Otherwise the hub's client retries for many seconds first. ``modules`` are libraries with a
+    switch ``HF_HUB_OFFLINE`` besides that of the client. A proxy, if set, resolves names itself.
     """
     from huggingface_hub import constants
 

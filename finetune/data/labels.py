@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from finetune.data.dataset import DataError
@@ -68,28 +68,28 @@ def _label_name(value: Any, names: Sequence[str] | None, where: str) -> str:
 def convert_labels(
     columns: Mapping[str, Sequence[tuple[RawLabel, str]]], typed: bool
 ) -> tuple[dict[str, list[Label]], str | None]:
-    """Convert the labels of all splits to one kind: names, tuples of names, or numbers.
+    """Convert the labels of all splits to one kind, with a note if a choice was made.
 
-    Labels are numbers if every label is one and at least one has a decimal point. Other integers
-    become names.
-
-    Args:
-        columns: The raw labels of each split with their ``file:line``.
-        typed: Whether values have types (JSON) or are all text (CSV).
-
-    Returns:
-        The labels by split, and a note if a choice was made.
+    ``columns`` are the labels of each split with their ``file:line``; ``typed`` is False if all are
+    text (CSV). Labels are numbers if every label is one and at least one has a decimal point. Other
+    integers become names.
     """
-    columns = {
-        split: [(None, where) for _, where in rows] if _only_missing(rows) else rows
+    columns = {  # a split in which all labels are -1 or missing has none (the test sets of GLUE)
+        split: rows if any(not (label is None or _is_minus_one(label)) for label, _ in rows)
+        else [(None, where) for _, where in rows]
         for split, rows in columns.items()
-    }
+    }  # fmt: skip
     flat = [pair for rows in columns.values() for pair in rows if pair[0] is not None]
     labels = [label for label, _ in flat]
     if any(isinstance(label, tuple) for label in labels):
         return {split: [_as_tuple(*row) for row in rows] for split, rows in columns.items()}, None
     if _are_numbers(labels, typed):
-        _check_numbers(flat)
+        for label, where in flat:
+            if isinstance(label, str) and not _is_number(label):
+                raise DataError(
+                    f"{where}: label {label!r} is a name where other rows have numbers with a "
+                    "decimal point: write all labels as names (texts) or all as numbers."
+                )
         note = "labels have decimal points: read as numbers"
         return {split: _to_numbers(rows) for split, rows in columns.items()}, note
     is_class = _minus_one_is_class(labels)
@@ -116,16 +116,8 @@ def without_missing_labels(examples: Sequence[TextExample]) -> list[TextExample]
     ]
 
 
-def _only_missing(rows: Sequence[tuple[RawLabel, str]]) -> bool:
-    """Return whether every label of a split is -1 or missing (the test sets of GLUE)."""
-    return all(label is None or _is_minus_one(label) for label, _ in rows)
-
-
 def _minus_one_is_class(labels: Sequence[RawLabel]) -> bool:
-    """Return whether -1 is a class of a column without missing labels.
-
-    It is if all labels are whole numbers, and -1 is frequent or not the only negative one.
-    """
+    """Return whether labels are whole numbers with -1 frequent or not the only negative one."""
     if not all(_is_integer(label) for label in labels):
         return False
     count = sum(map(_is_minus_one, labels))
@@ -162,15 +154,6 @@ def _is_number(label: RawLabel) -> bool:
         return math.isfinite(float(label))  # type: ignore[arg-type]
     except (TypeError, ValueError):
         return False
-
-
-def _check_numbers(rows: Iterable[tuple[RawLabel, str]]) -> None:
-    for label, where in rows:
-        if isinstance(label, str) and not _is_number(label):
-            raise DataError(
-                f"{where}: label {label!r} is a name where other rows have numbers with a decimal "
-                "point: write all labels as names (texts) or all as numbers."
-            )
 
 
 def _to_numbers(rows: Sequence[tuple[RawLabel, str]]) -> list[Label]:

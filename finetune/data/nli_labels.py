@@ -8,16 +8,10 @@ NLI_LABELS = ("entailment", "neutral", "contradiction")
 """The three classes in the order of our models."""
 
 ALIASES = {
-    **dict.fromkeys(("entailment", "entailed", "entails", "entail", "e"), "entailment"),
-    **dict.fromkeys(("neutral", "neutrality", "unknown", "n"), "neutral"),
-    **dict.fromkeys(
-        ("contradiction", "contradictory", "contradicts", "contradict", "contradicted", "c"),
-        "contradiction",
-    ),
-    **dict.fromkeys(
-        ("not_entailment", "not entailment", "non-entailment", "non_entailment", "not-entailment"),
-        "not_entailment",
-    ),
+    **dict.fromkeys(("entailment", "entails", "entailed", "e"), "entailment"),
+    **dict.fromkeys(("neutral", "n"), "neutral"),
+    **dict.fromkeys(("contradiction", "contradicts", "contradictory", "c"), "contradiction"),
+    **dict.fromkeys(("not_entailment", "not-entailment", "not entailment"), "not_entailment"),
 }
 """Other spellings of the NLI labels, in lower case."""
 

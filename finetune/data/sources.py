@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from finetune.data.brat import document_names
 from finetune.data.dataset import DataError
@@ -27,7 +27,7 @@ from finetune.data.hub import (
 )
 from finetune.data.tables import Table
 from finetune.data.token_records import Sentences, TokenRecord
-from finetune.types import abbreviated, did_you_mean
+from finetune.types import did_you_mean, abbreviated
 
 SPLITS = {
     "train": "train", "training": "train",
@@ -45,23 +45,23 @@ SAVED_FILES = ("dataset_dict.json", "state.json")
 
 @dataclass(frozen=True)
 class Source:
-    """The location of a data set: exactly one of ``files``, ``saved`` and ``hub`` is set.
-
-    A folder or an .ann file in ``files`` holds documents with standoff annotation.
-    """
+    """The location of a data set: exactly one of ``files``, ``saved`` and ``hub`` is set."""
 
     name: str
-    files: dict[str, tuple[Path, ...]] = field(default_factory=dict)
+    files: dict[str, tuple[Path, ...]] = field(default_factory=dict)  # folders: of documents
     saved: Path | None = None
     hub: HubDataset | None = None
 
 
+Opened = TypeVar("Opened", bound=Table | Sentences)
+
+
 @dataclass
-class OpenSource:
+class OpenSource(Generic[Opened]):
     """The opened tables or sentences of the chosen splits, in order, before they are read."""
 
     name: str
-    splits: dict[str, Table | Sentences]
+    splits: dict[str, Opened]
     format: str
     notes: list[str] = field(default_factory=list)
 
@@ -70,10 +70,7 @@ def resolve(spec: str) -> Source:
     """Return the source for a ``--data`` value; raises DataError with the nearest legal name."""
     spec = str(spec)
     if not spec.strip():
-        raise DataError(
-            "--data is empty: give a folder with train/validation/test files, one file, "
-            "train=FILE,test=FILE, or a hub data set such as mnli."
-        )
+        raise DataError("--data is empty: give a folder, a file, or a hub data set such as mnli.")
     path = Path(spec).expanduser()
     if path.is_dir():
         return _folder(path)
@@ -81,35 +78,43 @@ def resolve(spec: str) -> Source:
         return Source(name_without_gz(path).split(".")[0] or path.name, {"train": (path,)})
     if "=" in spec:
         return _named_files(spec)
-    if _looks_like_path(spec, path):
+    if (
+        spec.startswith(("/", ".", "~", "\\"))
+        or spec.endswith("/")
+        or spec.count("/") > 1
+        or path.suffix.lower() in {*SUFFIXES, ".gz"}
+        or ("/" in spec and path.parent.is_dir())
+    ):
         raise DataError(f"--data {spec}: no such file or folder.{_nearest(path)}")
     return _hub(spec)
 
 
 def open_splits(
-    source: Source, wanted: Sequence[str] | None, open_file: Callable[[DataFile], Table | Sentences]
-) -> OpenSource:
+    source: Source, wanted: Sequence[str] | None, open_file: Callable[[DataFile], Opened]
+) -> OpenSource[Opened | Table]:
     """Open the ``wanted`` splits of a source (None: all); ``open_file`` opens one file."""
     if source.files:
         chosen = _select_splits(list(source.files), wanted, source.name)
-        opened = {split: _open_shards(source.files[split], open_file) for split in chosen}
+        opened: dict[str, Opened | Table] = {
+            split: _open_shards(source.files[split], open_file) for split in chosen
+        }
         formats = {format_of(source.files[split][0]) or "plain" for split in chosen}
         return OpenSource(source.name, opened, "+".join(sorted(formats)))
-    found = saved_tables(source.saved) if source.saved else hub_tables(source.hub)
-    named = {canonical_split(split) or split: table for split, table in found.items()}
+    if source.hub is not None:
+        found, format = hub_tables(source.hub), "hub"
+    else:
+        found, format = saved_tables(source.saved or Path()), "save_to_disk"
+    named: dict[str, Opened | Table] = {canonical_split(s) or s: t for s, t in found.items()}
     legal = list(named)
     if wanted is None:
         legal = [split for split in named if canonical_split(split)] or legal
     chosen = _select_splits(legal, wanted, source.name)
     left = [split for split in named if split not in chosen]
     notes = [f"splits not read: {', '.join(left)}"] if left and wanted is None else []
-    tables: dict[str, Table | Sentences] = {split: named[split] for split in chosen}
-    return OpenSource(source.name, tables, "save_to_disk" if source.saved else "hub", notes)
+    return OpenSource(source.name, {split: named[split] for split in chosen}, format, notes)
 
 
-def _open_shards(
-    paths: Sequence[Path], open_file: Callable[[DataFile], Table | Sentences]
-) -> Table | Sentences:
+def _open_shards(paths: Sequence[Path], open_file: Callable[[DataFile], Opened]) -> Opened:
     """Open the file, or all shards, of a split as one."""
     shards = [open_file(open_data(path)) for path in paths]
     if len(shards) > 1:
@@ -141,18 +146,15 @@ def canonical_split(name: str) -> str | None:
 
 def _select_splits(found: Sequence[str], wanted: Sequence[str] | None, name: str) -> list[str]:
     """Return the splits to read in order; raises DataError if a wanted one is missing."""
-    ranked = sorted(
-        found, key=lambda s: (SPLIT_ORDER.index(s) if s in SPLIT_ORDER else len(SPLIT_ORDER), s)
-    )
+    order = [*SPLIT_ORDER, *sorted(found)]
+    ranked = sorted(found, key=order.index)
     if wanted is None:
         return ranked
     chosen = [canonical_split(split) or split for split in wanted]
-    missing = [split for split in chosen if split not in found]
-    if missing:
-        raise DataError(
-            f"{name} has no split {missing[0]!r}, only {abbreviated(ranked)}."
-            f"{did_you_mean(missing[0], found)}"
-        )
+    for split in chosen:
+        if split not in found:
+            hint = did_you_mean(split, found)
+            raise DataError(f"{name} has no split {split!r}, only {abbreviated(ranked)}.{hint}")
     return [split for split in ranked if split in chosen]
 
 
@@ -169,9 +171,8 @@ def _folder(folder: Path) -> Source:
     if not files:
         entries = abbreviated(sorted(path.name for path in folder.iterdir()), 6) or "none"
         raise DataError(
-            f"{folder} holds no split files (its entries: {entries}): name "
-            "them train.jsonl, validation.jsonl and test.jsonl, or write "
-            "--data train=FILE,validation=FILE."
+            f"{folder} holds no split files (its entries: {entries}): name them train.jsonl, "
+            "validation.jsonl and test.jsonl, or write --data train=FILE,validation=FILE."
         )
     chosen = {split: _file_or_shards(folder, split, paths) for split, paths in files.items()}
     return Source(folder.resolve().name, chosen)
@@ -236,34 +237,21 @@ def _named_files(spec: str) -> Source:
         split = canonical_split(key)
         if split is None or not value:
             problem = f"{key!r} is not a split" if value else "no file is named"
-            hint = did_you_mean(key, ("train", "validation", "test")) if value else ""
-            raise DataError(
-                f"--data {item.strip()}: {problem}: write train=FILE,validation=FILE,test=FILE."
-                f"{hint}"
-            )
+            hint = did_you_mean(key, ("train", "validation", "test")) if split is None else ""
+            legal = "train=FILE,validation=FILE,test=FILE"
+            raise DataError(f"--data {item.strip()}: {problem}: write {legal}.{hint}")
         if split in files:
             raise DataError(
                 f"--data names the {split} split twice, {files[split][0]} and {value}: remove one."
             )
         path = Path(value).expanduser()
         if not path.is_file() and not (path.is_dir() and document_names(path)):
-            problem = "no such file"
-            if path.is_dir():
-                problem = "is a folder, not a file, and holds no NAME.txt with NAME.ann"
+            problem = "is a folder, not a file, and holds no NAME.txt with NAME.ann"
+            problem = problem if path.is_dir() else "no such file"
             raise DataError(f"--data {split}={value}: {problem}.{_nearest(path)}")
         files[split] = (path,)
     first = next(iter(files.values()))[0]
     return Source(first.resolve().parent.name, files)
-
-
-def _looks_like_path(spec: str, path: Path) -> bool:
-    return (
-        spec.startswith(("/", ".", "~", "\\"))
-        or spec.endswith("/")
-        or spec.count("/") > 1
-        or path.suffix.lower() in {*SUFFIXES, ".gz"}
-        or ("/" in spec and path.parent.is_dir())
-    )
 
 
 def _nearest(path: Path) -> str:

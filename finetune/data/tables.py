@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from finetune.data.dataset import DataError
 from finetune.data.files import DataFile, ReadOptions
-from finetune.types import abbreviated, did_you_mean
+from finetune.types import did_you_mean, abbreviated
 
 
 class Record(NamedTuple):
@@ -25,21 +25,14 @@ class Record(NamedTuple):
 
 @dataclass
 class Table:
-    """The rows of one split.
-
-    Attributes:
-        header: The column names; empty until a row is read where only rows have keys (JSON).
-        typed: True if values have types (JSON, Parquet), False if all are text (CSV, TSV).
-        names: Class names of the columns that hold class numbers.
-        headless: The first row of a file without column names (columns are ``0``, ``1``, …).
-    """
+    """The rows of one split; ``header`` is empty until a row is read where only rows have keys."""
 
     name: str
     header: list[str]
     records: Iterator[Record]
-    typed: bool = True
-    names: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    headless: list[str] | None = None
+    typed: bool = True  # False if all values are text (CSV, TSV)
+    names: Mapping[str, Sequence[str]] = field(default_factory=dict)  # class names of columns
+    headless: list[str] | None = None  # first row of a file without column names: 0, 1, …
 
     def first(self) -> Record | None:
         """Return the first row without consuming it; sets ``header`` from it if it is empty."""
@@ -110,6 +103,9 @@ def _columns_found(table: Table) -> str:
 # --- JSON --------------------------------------------------------------------------------------
 
 
+_JSON_ROW = 'one object per line, such as {"text": "Fine film", "label": "positive"}'
+
+
 def read_json_lines(file: DataFile, options: ReadOptions) -> Table:
     """Read one JSON object per line."""
     lines = ((line.text, file.where(line.number)) for line in file if line.text.strip())
@@ -118,22 +114,17 @@ def read_json_lines(file: DataFile, options: ReadOptions) -> Table:
 
 def read_json(file: DataFile, options: ReadOptions) -> Table:
     """Read one list of objects, or JSON Lines in a file with the suffix ``.json``."""
-    return Table(file.name, [], _json_rows(file))
-
-
-def _json_rows(file: DataFile) -> Iterator[Record]:
     first = file.first_line().strip()
     if first.startswith("{") and first != "{":
-        yield from read_json_lines(file, ReadOptions()).records
-        return
-    rows = _parse("\n".join(line.text for line in file), file.name)
-    if not isinstance(rows, list):
+        return read_json_lines(file, options)
+    items = _parse("\n".join(line.text for line in file), file.name)
+    if not isinstance(items, list):
         raise DataError(
-            f"{file.name}: holds one JSON {_json_type(rows)}, not a list of objects: write "
+            f"{file.name}: holds one JSON {_json_type(items)}, not a list of objects: write "
             '[{"text": …, "label": …}, …], or one object per line in a .jsonl file.'
         )
-    for number, row in enumerate(rows, 1):
-        yield _row(row, f"{file.name}:item {number}")
+    rows = (_row(item, f"{file.name}:item {i}") for i, item in enumerate(items, 1))
+    return Table(file.name, [], rows)
 
 
 def _parse(text: str, where: str) -> Any:
@@ -144,14 +135,10 @@ def _parse(text: str, where: str) -> Any:
         return value
     except json.JSONDecodeError as error:
         position = f"{error.msg.removesuffix(' at')} at line {error.lineno} column {error.colno}"
-        raise DataError(
-            f"{where}: not valid JSON ({position}): JSON Lines has one "
-            'object per line, for instance {"text": "Fine film", "label": "positive"}.'
-        ) from error
+        raise DataError(f"{where}: not valid JSON ({position}): write {_JSON_ROW}.") from error
     except UnicodeEncodeError as error:
         raise DataError(
-            f"{where}: holds half of a surrogate pair (such as \\ud83d), which is not a character: "
-            "write the whole character."
+            f"{where}: \\ud… is half of a surrogate pair: write both halves."
         ) from error
 
 
@@ -161,8 +148,7 @@ def _row(value: Any, where: str) -> Record:
         value = {"text": value[0], **value[1]}
     if not isinstance(value, dict):
         raise DataError(
-            f"{where}: a row must be a JSON object, not a {_json_type(value)}: write for instance "
-            '{"text": "Fine film", "label": "positive"}.'
+            f"{where}: a row must be a JSON object, not a {_json_type(value)}: write {_JSON_ROW}."
         )
     return Record(value, where)
 
@@ -187,32 +173,28 @@ def read_delimited(file: DataFile, options: ReadOptions) -> Table:
     The first row is a header if the user names a column by name, or if it has a known name and no
     number. Columns without a header are called ``0``, ``1``, …
     """
-    delimiter = _delimiter(file)
-    if delimiter == "\t":
-        rows = ((line.number, line.text.split("\t")) for line in file if line.text.strip(" "))
-    else:
-        rows = _csv_rows(file, delimiter)
+    rows = _delimited_rows(file)
     first = next(rows, None)
     if first is None:
         return Table(file.name, [], iter(()), typed=False)
-    cells = [cell.strip() for cell in first[1]]
-    if _is_header(cells, options):
-        return Table(file.name, cells, _records(file, cells, rows), typed=False)
-    rows = itertools.chain([first], rows)
-    if (header := _glue_header(first[1])) is not None:
-        return Table(file.name, header, _records(file, header, rows), typed=False)
-    header = [str(index) for index in range(len(cells))]
-    return Table(file.name, header, _records(file, header, rows), typed=False, headless=cells)
+    header = cells = [cell.strip() for cell in first[1]]
+    headless = None
+    if not _is_header(cells, options):
+        rows = itertools.chain([first], rows)
+        header = _glue_header(first[1])
+        if not header:
+            header, headless = [str(index) for index in range(len(cells))], cells
+    return Table(file.name, header, _records(file, header, rows), typed=False, headless=headless)
 
 
-def _glue_header(row: Sequence[str]) -> list[str] | None:
+def _glue_header(row: Sequence[str]) -> list[str]:
     """Return the column names of GLUE's files without a header: CoLA, and STS-B's train and dev."""
     if len(row) == 4 and row[1] in ("0", "1") and not row[2].strip("*?"):
         return ["source", "label", "star", "sentence"]
     if len(row) == 10 and row[0].isdecimal() and row[1].startswith("main-"):
         return ["index", "genre", "filename", "year", "old_index", "source1", "source2",
                 "sentence1", "sentence2", "score"]  # fmt: skip
-    return None
+    return []
 
 
 def _is_header(cells: Sequence[str], options: ReadOptions) -> bool:
@@ -222,19 +204,19 @@ def _is_header(cells: Sequence[str], options: ReadOptions) -> bool:
     return named and not any(re.fullmatch(r"[-+]?\d+(\.\d+)?", cell) for cell in cells)
 
 
-def _delimiter(file: DataFile) -> str:
-    """Return tab for TSV; for CSV a comma, unless the first line has tabs or semicolons instead."""
-    if file.format != "csv":
-        return "\t"
+def _delimited_rows(file: DataFile) -> Iterator[tuple[int, list[str]]]:
+    """Yield rows with the number of the line where each begins.
+
+    A CSV file may separate by tabs or semicolons, if its first line has them instead of commas.
+    """
     first = file.first_line()
     tabs, commas, semicolons = (first.count(mark) for mark in "\t,;")
-    if tabs > commas:
-        return "\t"
-    return ";" if semicolons and not commas else ","
-
-
-def _csv_rows(file: DataFile, delimiter: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield rows with the number of the line where each begins."""
+    if file.format != "csv" or tabs > commas:
+        for line in file:
+            if line.text.strip(" "):
+                yield line.number, line.text.split("\t")
+        return
+    delimiter = ";" if semicolons and not commas else ","
     csv.field_size_limit(sys.maxsize)  # the default refuses fields over 131,072 characters
     reader = csv.reader((line.text + "\n" for line in file), delimiter=delimiter, strict=True)
     begin = 1
@@ -245,8 +227,8 @@ def _csv_rows(file: DataFile, delimiter: str) -> Iterator[tuple[int, list[str]]]
             begin = reader.line_num + 1
     except csv.Error as error:
         raise DataError(
-            f"{file.where(begin)}: the quotes of this row do not match ({error}): inside a quoted "
-            'field write a quote as two (""), or save the data as .tsv, where quotes are ordinary.'
+            f"{file.where(begin)}: the quotes of this row do not match ({error}): write a quote in "
+            'a quoted field as two (""), or save as .tsv, where quotes are ordinary characters.'
         ) from error
 
 
@@ -255,19 +237,14 @@ def _records(
 ) -> Iterator[Record]:
     for number, row in rows:
         if len(row) != len(header):
+            advice = "separate fields by exactly one tab; TSV has no quoting, CSV has"
+            if file.format == "csv":
+                advice = 'put fields that hold the separator in double quotes ("…")'
             raise DataError(
                 f"{file.where(number)}: {len(row)} fields where {len(header)} are expected "
-                f"({abbreviated(header)}): {_advice_on_fields(file, row)}"
+                f"({abbreviated(header)}): {advice}."
             )
         yield Record(dict(zip(header, row, strict=True)), file.where(number))
-
-
-def _advice_on_fields(file: DataFile, row: Sequence[str]) -> str:
-    if file.format == "csv":
-        return 'put fields that hold the separator in double quotes ("…").'
-    quoted = any(cell.startswith('"') for cell in row)
-    more = " TSV has no quoting: save as .csv if fields hold tabs or line breaks." if quoted else ""
-    return f"separate fields by exactly one tab and leave empty ones empty.{more}"
 
 
 # --- Parquet -----------------------------------------------------------------------------------
@@ -275,19 +252,13 @@ def _advice_on_fields(file: DataFile, row: Sequence[str]) -> str:
 
 def read_parquet(file: DataFile, options: ReadOptions) -> Table:
     """Read a Parquet file; class names come from the metadata that `datasets` writes."""
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError as error:
-        raise DataError(
-            f"{file.name}: reading Parquet needs pyarrow: pip install pyarrow"
-        ) from error
+    import pyarrow
+    import pyarrow.parquet
+
     try:
         opened = pyarrow.parquet.ParquetFile(file.name)
     except (pyarrow.ArrowException, OSError) as error:
-        raise DataError(
-            f"{file.name}: not a readable Parquet file ({error}): write it again."
-        ) from error
+        raise DataError(f"{file.name}: not a readable Parquet file ({error}).") from error
     schema = opened.schema_arrow
     described = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
     features = described.get("info", {}).get("features", {})

@@ -25,7 +25,7 @@ SCHEMES = {"IO": "I", "IOB1": "BI", "BIO": "BI", "BIOES": "BIES", "BILOU": "BILU
 SPAN_TAG = re.compile(r"O|[BIESLUM]-\S+")
 """A tag of some span scheme."""
 
-_ROLES = {**dict(zip("BIES", "BIES", strict=True)), "M": "I", "L": "E", "U": "S"}
+_ROLES = {"B": "B", "I": "I", "E": "E", "S": "S", "M": "I", "L": "E", "U": "S"}
 _OUTSIDE = ("O", "")
 _DISTINCT_SCHEMES = ("BIO", "BIOES", "BILOU", "BMES")  # IO and IOB1 have the prefixes of BIO
 
@@ -37,7 +37,7 @@ def _role(tag: str, scheme: str) -> tuple[str, str]:
     prefix, _, span_type = tag.partition("-")
     if tag == "O":
         return _OUTSIDE
-    if prefix not in [*letters] or not span_type:
+    if len(prefix) != 1 or prefix not in letters or not span_type:
         legal = ", ".join(f"{letter}-TYPE" for letter in letters)
         raise UserError(f"tag {tag!r} is not in the scheme {scheme}: legal are O, {legal}")
     return _ROLES[prefix], span_type
@@ -68,10 +68,9 @@ def _legal(before: tuple[str, str], tag: tuple[str, str], scheme: str) -> bool:
 def detect_scheme(tag_sequences: Iterable[Sequence[str]]) -> str | None:
     """Return the tag scheme of a data set, None if its tags encode no spans (POS, no tags).
 
-    The prefixes decide. B and I are BIO or IOB1, whichever has fewer illegal transitions; I alone
-    is IO, which then gives the same spans as IOB1. If several schemes fit, the more common one is
-    returned: BIO if all tags are O, BIOES (not BMES) if no span has an inside. I and E without B
-    (IOE) are reported as BIOES, whose tolerant reading finds the right spans.
+    The prefixes decide. B and I are BIO or IOB1, whichever has fewer illegal transitions. I alone
+    is IO, which then gives the same spans as IOB1. If several schemes fit, the first of IO, BIO,
+    BIOES, BILOU and BMES is returned: for IOE, BIOES, whose tolerant reading finds its spans.
     """
     sequences = list(tag_sequences)
     tags = {tag for sequence in sequences for tag in sequence}
@@ -133,7 +132,12 @@ def spans_to_tags(spans: Iterable[Span], num_words: int, scheme: str) -> list[st
     _letters(scheme)
     tags, before = ["O"] * num_words, Span(0, 0, "")
     for span in sorted(spans):
-        _check_span(span, before, num_words)
+        if not 0 <= span.start < span.end <= num_words or not span.label:
+            why = f"is empty, out of range (the text has {num_words} words) or has no label"
+            raise UserError(f"{tuple(span)} {why}")
+        if span.start < before.end:
+            pair = f"{tuple(before)} and {tuple(span)}"
+            raise UserError(f"{pair} overlap: tags cannot represent overlapping or nested spans")
         touching = before.end == span.start and before.label == span.label
         letters = _prefixes(span.end - span.start, scheme, touching)
         tags[span.start : span.end] = [f"{letter}-{span.label}" for letter in letters]
@@ -141,23 +145,11 @@ def spans_to_tags(spans: Iterable[Span], num_words: int, scheme: str) -> list[st
     return tags
 
 
-def _check_span(span: Span, before: Span, num_words: int) -> None:
-    if span.start >= span.end:
-        raise UserError(f"{tuple(span)} is empty: a span covers the words start .. end-1")
-    if span.start < 0 or span.end > num_words:
-        raise UserError(f"{tuple(span)} is out of range: the text has {num_words} words")
-    if not span.label:
-        raise UserError(f"{tuple(span)} has no label")
-    if span.start < before.end:
-        why = "a word has only one tag, so overlapping or nested spans cannot be written as tags"
-        raise UserError(f"{tuple(before)} and {tuple(span)} overlap: {why}")
-
-
 def _prefixes(length: int, scheme: str, touching: bool) -> str:
     if scheme in ("IO", "IOB1", "BIO"):
         begins = scheme == "BIO" or (scheme == "IOB1" and touching)
         return ("B" if begins else "I") + "I" * (length - 1)
-    begin, inside, end, single = SCHEMES[scheme]
+    begin, inside, end, single = list(SCHEMES[scheme])
     return single if length == 1 else begin + inside * (length - 2) + end
 
 
@@ -174,10 +166,9 @@ def tag_names(types: Iterable[str], scheme: str) -> list[str]:
 def legal_transitions(
     tags: Sequence[str], scheme: str | None
 ) -> tuple[list[bool], list[bool], list[list[bool]]]:
-    """Return which tags may begin a sequence, may end it, and which tag may follow which.
+    """Return the tags that may begin [C] and end [C] a sequence, and follow each other [C][C].
 
-    For decoding over C tag names: lists [C], [C] and [C][C], where entry ``[i][j]`` allows tag j
-    after tag i. Scheme None allows everything.
+    Entry ``[i][j]`` allows tag j after tag i. Scheme None allows everything.
     """
     if scheme is None:
         return [True] * len(tags), [True] * len(tags), [[True] * len(tags) for _ in tags]
@@ -190,9 +181,8 @@ def legal_transitions(
 def continuation_tag(tag: str, scheme: str | None) -> str:
     """Return the label of a word's second and later subwords, if those are labeled at all.
 
-    It is the inside tag of the type (I; in BMES, M): the first subword has the word's own tag, and
-    repeating B, S, E, U or L would begin or end the span again. It is among ``tag_names`` even if
-    no word has it. ``O``, and any tag under scheme None, is unchanged.
+    It is the inside tag of the type, because repeating B, S, E, U or L would begin or end the span
+    again. ``O``, and any tag under scheme None, is unchanged.
     """
     span_type = "" if scheme is None else _role(tag, scheme)[1]
     return f"{'M' if scheme == 'BMES' else 'I'}-{span_type}" if span_type else tag
@@ -204,33 +194,31 @@ Splits = Mapping[str, list[TokenRecord]]
 
 
 def to_bio(splits: Splits) -> tuple[dict[str, list[TokenRecord]], list[str]]:
-    """Convert the tags of all splits to BIO and add the spans that they encode.
+    """Convert the tags of all splits to BIO and add the spans that they encode, with notes.
 
     One scheme is detected for the whole data set. Spans get tags too, unless some spans of the data
-    set overlap.
-
-    Returns:
-        The records by split, and notes on what was found and converted.
-
-    Raises:
-        DataError: If most but not all tags are of a span scheme.
+    set overlap. Raises DataError if most but not all tags are of a span scheme.
     """
     records = list(chain.from_iterable(splits.values()))
+    counts = Counter(tag for record in records for layer in record.layers for tag in layer)
     notes = []
-    if _lack_prefixes(records):
+    if _lack_prefixes(counts):
         notes.append("tags have no B- or I- before the type: read as spans of equal tags, as BIO")
         splits = {split: list(map(_with_prefixes, rows)) for split, rows in splits.items()}
         records = list(chain.from_iterable(splits.values()))
-    layers = [layer for record in records for layer in record.layers]
-    scheme = detect_scheme(layers)
-    if layers and all(tag.isdecimal() for layer in layers for tag in layer):
+    if counts and all(tag.isdecimal() for tag in counts):
         return dict(splits), ["tags are numbers without names: replace them by names"]
+    scheme = detect_scheme(layer for record in records for layer in record.layers)
     if scheme is None:
-        _check_plain_tags(records)
+        _check_plain_tags(records, counts)
     else:
         if scheme != "BIO":
             notes += [] if notes else [f"tag scheme {scheme} found, converted to BIO"]
-            notes += _repair_notes(scheme, records)
+            illegal = [record.where for record in records for layer in record.layers
+                       for _ in illegal_transitions(layer, scheme)]  # fmt: skip
+            if illegal:
+                counted = f"{len(illegal):,} illegal tags"
+                notes.append(f"{counted} were read as the start of a span, first in {illegal[0]}")
         splits = {s: [_with_spans(row, scheme) for row in rows] for s, rows in splits.items()}
     nested = any(overlapping(row.spans or ()) for rows in splits.values() for row in rows)
     if nested:
@@ -247,13 +235,12 @@ def with_tags(record: TokenRecord, nested: bool) -> TokenRecord:
     return record._replace(layers=(tuple(spans_to_tags(record.spans, len(record.words), "BIO")),))
 
 
-def _check_plain_tags(records: Sequence[TokenRecord]) -> None:
+def _check_plain_tags(records: Sequence[TokenRecord], counts: Counter[str]) -> None:
     """Raise DataError where tags without a scheme are probably span tags with errors.
 
     Left alone, one header or misprint among span tags would make plain tags of all of them.
     """
-    counts = Counter(tag for record in records for layer in record.layers for tag in layer)
-    plain = {tag: count for tag, count in counts.items() if not SPAN_TAG.fullmatch(tag)}
+    plain = Counter({tag: n for tag, n in counts.items() if not SPAN_TAG.fullmatch(tag)})
     if counts and not plain:
         found = ", ".join(sorted({f"{tag[0]}-" for tag in counts if tag != "O"}))
         legal = (", ".join(f"{p}-" for p in SCHEMES[name]) for name in _DISTINCT_SCHEMES)
@@ -261,42 +248,30 @@ def _check_plain_tags(records: Sequence[TokenRecord]) -> None:
             f"{records[0].where}: the prefixes of the tags ({found}) fit no one scheme: legal are "
             f"{'; '.join(legal)}."
         )
-    num_plain = sum(plain.values())
-    num_inside = counts.total() - num_plain - counts["O"]
-    if plain and num_plain * 2 <= num_inside:
-        _raise_stray_tag(records, plain, num_inside)
+    num_inside = counts.total() - plain.total() - counts["O"]
+    mostly_spans = plain and plain.total() * 2 <= num_inside
     for record in records:
-        if len(record.layers) > 1:
+        if len(record.layers) > 1 and not mostly_spans:
             raise DataError(
                 f"{record.where}: several columns of tags, but they are not span tags (B-TYPE, "
                 "I-TYPE, O): name the one column to read, for instance --columns tags=1."
             )
+        for layer in record.layers if mostly_spans else ():
+            for word, tag in zip(record.words, layer, strict=True):
+                if tag in plain:
+                    others = ", ".join(repr(t) for t, _ in plain.most_common(6) if t != tag)
+                    raise DataError(
+                        f"{record.where}: the word {word!r:.60} has the tag {tag!r:.60}, but "
+                        f"{num_inside:,} tags are span tags (B-TYPE, I-TYPE, …) and the rest O: "
+                        f"correct it, or remove a header{f' (also: {others})' if others else ''}."
+                    )
 
 
-def _raise_stray_tag(
-    records: Sequence[TokenRecord], plain: Mapping[str, int], num_inside: int
-) -> None:
-    where, word, tag = next(
-        (record.where, word, tag)
-        for record in records
-        for layer in record.layers
-        for word, tag in zip(record.words, layer, strict=True)
-        if tag in plain
-    )
-    others = ", ".join(repr(name) for name, _ in Counter(plain).most_common(6) if name != tag)
-    raise DataError(
-        f"{where}: the word {word!r:.60} has the tag {tag!r:.60}, but {num_inside:,} tags are "
-        "span tags (B-TYPE, I-TYPE, …) and the rest O: correct it, or remove the line if it is a "
-        f"header or a comment{f' (also: {others})' if others else ''}."
-    )
-
-
-def _lack_prefixes(records: Sequence[TokenRecord]) -> bool:
+def _lack_prefixes(counts: Counter[str]) -> bool:
     """Return whether tags are O and types without a prefix (Few-NERD).
 
     O must be on at least half of the words: some part-of-speech sets have a tag ``O`` too.
     """
-    counts = Counter(tag for record in records for layer in record.layers for tag in layer)
     no_prefix = all("-" not in tag[:2] for tag in counts)
     return no_prefix and len(counts) > 1 and counts["O"] * 2 >= counts.total()
 
@@ -304,20 +279,6 @@ def _lack_prefixes(records: Sequence[TokenRecord]) -> bool:
 def _with_prefixes(record: TokenRecord) -> TokenRecord:
     layers = (tuple(t if t == "O" else f"I-{t}" for t in layer) for layer in record.layers)
     return record._replace(layers=tuple(layers))
-
-
-def _repair_notes(scheme: str, records: Sequence[TokenRecord]) -> list[str]:
-    illegal = [
-        record.where
-        for record in records
-        for layer in record.layers
-        for _ in illegal_transitions(layer, scheme)
-    ]
-    if not illegal:
-        return []
-    return [
-        f"{len(illegal):,} illegal tags were read as the start of a span, first in {illegal[0]}"
-    ]
 
 
 def _with_spans(record: TokenRecord, scheme: str) -> TokenRecord:

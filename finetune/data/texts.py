@@ -22,10 +22,13 @@ PAIR_COLUMNS = (
     ("#1 string", "#2 string"),
 )  # fmt: skip
 """Usual columns of pairs: ours, NLI, GLUE and STS, QQP, QNLI, SICK, MRPC."""
-TEXT_COLUMNS = ("text", "sentence", "content")
-LABEL_COLUMNS = ("label", "labels", "gold_label", "entailment_judgment", "is_duplicate", "quality",
-                 "coarse_label", "score", "relatedness_score")  # fmt: skip
-"""Usual columns of labels: of most sets, SNLI and MNLI, SICK, QQP, MRPC, TREC, STS-B."""
+TEXT_COLUMNS = ("text", "sentence", "review", "content")
+LABEL_COLUMNS = (
+    "label", "labels", "gold_label", "entailment_judgment", "is_duplicate", "quality",
+    "coarse_label", "class", "category", "sentiment", "score", "similarity_score",
+    "relatedness_score", "stars", "rating",
+)  # fmt: skip
+"""Usual columns of labels: of most sets, SNLI and MNLI, SICK, QQP, MRPC, TREC, STS-B, reviews."""
 NUMBER_COLUMNS = ("index", "idx", "id")
 """Usual columns that number the rows."""
 HEADER_NAMES = frozenset(
@@ -34,7 +37,7 @@ HEADER_NAMES = frozenset(
 
 
 class TextColumns(NamedTuple):
-    """The columns of text, second text and label; ``other_labels`` could hold the label too."""
+    """The columns by role; ``other_labels`` could hold the label too."""
 
     text: str
     pair: str | None
@@ -70,16 +73,15 @@ def read_text(
     columns = check_columns(columns, ROLES)
     source = open_splits(resolve(spec), splits, lambda file: _table(file, columns))
     notes = list(source.notes)
-    rows: dict[str, list[tuple[str, str | None, str]]] = {}
+    texts: dict[str, list[tuple[str, str | None]]] = {}
     raw: dict[str, list[tuple[RawLabel, str]]] = {}
     for split, table in source.splits.items():
         records = table.all()
         if not records:
             raise DataError(f"{table.name}: the {split} split is empty: add rows or leave it out.")
         chosen = guess_columns(table, columns, pair)
-        names = table.names.get(chosen.label or "")
-        rows[split] = [(*_texts(record, chosen), record.where) for record in records]
-        raw[split] = [(_label(record, chosen, names), record.where) for record in records]
+        texts[split] = [_texts(record, chosen) for record in records]
+        raw[split] = [(_label(record, chosen, table), record.where) for record in records]
         notes += [note for note in _column_notes(table, chosen, columns) if note not in notes]
     typed = all(table.typed for table in source.splits.values())
     labels, note = convert_labels(raw, typed)
@@ -90,12 +92,10 @@ def read_text(
             notes.append(f"{split}: {counted} have no label (empty, '-', NaN or -1)")
     examples: dict[str, list[Example]] = {
         split: [
-            TextExample(index, text, second, label, where)
-            for index, ((text, second, where), label) in enumerate(
-                zip(rows[split], labels[split], strict=True)
-            )
+            TextExample(index, *texts[split][index], label, raw[split][index][1])
+            for index, label in enumerate(values)
         ]
-        for split in rows
+        for split, values in labels.items()
     }
     return Dataset(source.name, examples, notes=notes, format=source.format)
 
@@ -108,19 +108,11 @@ def read_text_file(
     format: str | None = None,
     labels: bool = True,
 ) -> Iterator[TextExample]:
-    """Stream the texts of one file for prediction, in order, without keeping them.
+    """Stream the texts of one file for prediction; ``id`` is the row number from 0.
 
-    Args:
-        source: A path, ``-`` for standard input, or a file object. The latter two hold JSON Lines
-            or, by their first line, one text per line. In a plain text file each line is a row,
-            blank lines too.
-        columns: As in ``read_text``.
-        pair: As in ``read_text``.
-        format: Format of the file, None: by its name or first line.
-        labels: False ignores labels, so that any column may have their name.
-
-    Yields:
-        Examples whose ``id`` is the row number from 0.
+    ``source`` is a path, ``-`` for standard input, or a file object. The latter two hold JSON Lines
+    or, by their first line, one text per line. In a plain text file each line is a row, blank lines
+    too. ``labels`` False ignores labels, so that any column may have their name.
     """
     columns = check_columns(columns, ROLES)
     table = _table(open_data(source, format), columns, streaming=True)
@@ -138,12 +130,6 @@ def read_numbered_texts(
     """Stream the texts of one file, or of one ``split`` of a data set, with their row numbers.
 
     The row number is that of the column index, idx or id, else it counts from 0.
-
-    Args:
-        source: A file as in ``read_text_file``, or with ``split`` a data set as in ``read_text``.
-        split: The split to read.
-        columns: As in ``read_text``.
-        pair: As in ``read_text``.
     """
     columns = check_columns(columns, ROLES)
     if split is None:
@@ -166,12 +152,10 @@ def _stream(
         columns = {"text": "0", **columns}
     chosen = guess_columns(table, columns, pair)
     chosen = chosen if labels else chosen._replace(label=None)
-    names = table.names.get(chosen.label or "")
     for index, record in enumerate(table.records):
-        text, second = _texts(record, chosen)
-        label = _label(record, chosen, names)
+        label = _label(record, chosen, table)
         label = str(label) if isinstance(label, int) else label
-        yield TextExample(index, text, second, label, record.where), record
+        yield TextExample(index, *_texts(record, chosen), label, record.where), record
 
 
 def guess_columns(table: Table, columns: Mapping[str, str], pair: bool | None) -> TextColumns:
@@ -210,12 +194,9 @@ def _table(file: DataFile, columns: Mapping[str, str], streaming: bool = False) 
         file.format = "tsv" if tsv else "csv" if csv else "txt"
     table = read_file(file, ReadOptions(columns, HEADER_NAMES))
     if isinstance(table, Sentences):
-        kind = f"a file of the format {file.format}"
-        if Path(file.name).is_dir():
-            kind = "a folder of standoff annotation"
         raise DataError(
-            f"{file.name} is {kind}, with words and spans instead of texts with a label: use "
-            "finetune tag or finetune ner, or give JSON Lines, CSV or TSV."
+            f"{file.name} has the format {file.format}, words and spans instead of texts with a "
+            "label: use finetune tag or finetune ner, or give JSON Lines, CSV or TSV."
         )
     return table
 
@@ -231,22 +212,20 @@ def _text(record: Record, column: str) -> str:
         return value
     if isinstance(value, int | float) and value == value:
         return str(value)
+    problem = f"holds {type(value).__name__}, not a text"
     if value is None or value != value:
-        problem = "is empty" if column in record.values else "is missing"
-        raise DataError(
-            f"{record.where}: column {column!r} {problem} in this row (columns here: "
-            f"{', '.join(record.values)}): write a text, or remove the row."
-        )
+        problem = "is empty" if column in record.values else "is missing in this row"
     raise DataError(
-        f"{record.where}: column {column!r} holds {type(value).__name__}, not a text: join words "
-        "by spaces, or read the file with a tagging task."
+        f"{record.where}: column {column!r} {problem} (columns here: {', '.join(record.values)}): "
+        "write a text, or remove the row."
     )
 
 
-def _label(record: Record, columns: TextColumns, names: Sequence[str] | None) -> RawLabel:
+def _label(record: Record, columns: TextColumns, table: Table) -> RawLabel:
     if columns.label is None:
         return None
-    return raw_label(record.values.get(columns.label), names, record.where)
+    value = record.values.get(columns.label)
+    return raw_label(value, table.names.get(columns.label), record.where)
 
 
 def _column_notes(table: Table, chosen: TextColumns, columns: Mapping[str, str]) -> Iterator[str]:

@@ -25,36 +25,24 @@ HEADER_NAMES = frozenset({*WORD_COLUMNS, "text"})
 SKIPPED_ANSWERS = ("reject", "ignore")
 """Values of Prodigy's column ``answer`` with which an annotator excludes a row."""
 
-_SPAN_EXAMPLE = '{"start": 0, "end": 2, "label": "PER"} or [0, 2, "PER"], end exclusive'
-_LABEL_KEYS = ("label", "type", "labels")
-_WORD_KEYS = (("start", "end"),)
 _CHARACTER_KEYS = (("start_char", "end_char"), ("start", "end"), ("start_offset", "end_offset"))
 
 
 class TokenRecord(NamedTuple):
-    """The words of one row, sentence or document with the gold that the file has.
-
-    Attributes:
-        layers: Tag sequences: none, one, or several for nested annotation.
-        num_expanded: Number of character spans that were expanded to whole words.
-        discontinuous: Location of each discontinuous span.
-        num_skipped_lines: Number of standoff lines that annotate no text.
-        skipped: Prodigy's answer if an annotator rejected or ignored the row.
-        unannotated: True for a document without an .ann file.
-    """
+    """The words of one row, sentence or document with the gold that the file has."""
 
     words: tuple[str, ...]
     where: str
-    layers: tuple[tuple[str, ...], ...] = ()
+    layers: tuple[tuple[str, ...], ...] = ()  # tags: one sequence, or several if they are nested
     spans: tuple[Span, ...] | None = None
     document: str | None = None
     text: str | None = None
     offsets: tuple[tuple[int, int], ...] | None = None
-    num_expanded: int = 0
-    discontinuous: tuple[str, ...] = ()
-    num_skipped_lines: int = 0
-    skipped: str = ""
-    unannotated: bool = False
+    num_expanded: int = 0  # character spans that were expanded to whole words
+    discontinuous: tuple[str, ...] = ()  # location of each discontinuous span
+    num_skipped_lines: int = 0  # standoff lines that annotate no text
+    skipped: str = ""  # Prodigy's answer if an annotator rejected or ignored the row
+    unannotated: bool = False  # a document without an .ann file
 
     @property
     def has_gold(self) -> bool:
@@ -72,7 +60,7 @@ class Sentences:
 
 @dataclass(frozen=True)
 class TokenColumns:
-    """The columns of a table that hold words or text, tags, spans and documents."""
+    """The columns of a table by role; either ``words`` or ``text`` is set."""
 
     words: str | None
     text: str | None
@@ -106,7 +94,10 @@ def _first_known(by_name: Mapping[str, str], usual: Sequence[str]) -> str | None
 
 
 def _first_fitting(
-    by_name: Mapping[str, str], usual: Sequence[str], rows: Sequence[Record], types: tuple
+    by_name: Mapping[str, str],
+    usual: Sequence[str],
+    rows: Sequence[Record],
+    types: tuple[type, ...],
 ) -> str | None:
     """Return the first usual column whose values are lists of a type (or empty in all rows)."""
     for name in (by_name[name] for name in usual if name in by_name):
@@ -120,32 +111,26 @@ def _first_fitting(
 def table_records(
     table: Table, columns: Mapping[str, str], streaming: bool = False, need_gold: bool = False
 ) -> Iterator[TokenRecord]:
-    """Yield the records of a table in order.
+    """Yield the records of a table; when ``streaming``, the first row decides on the columns.
 
-    Args:
-        columns: Columns that the user names, by role.
-        streaming: Keep no rows; choose the columns by the first row.
-        need_gold: Raise DataError if no column holds tags or spans.
+    With ``need_gold``, raises DataError if no column holds tags or spans.
     """
-    if streaming:
-        first = table.first()
-        rows, records = ([first] if first else []), table.records
-    else:
-        rows = table.all()
-        records = iter(rows)
+    rows = [first for first in (table.first(),) if first] if streaming else table.all()
     if not rows:
         return
     chosen = guess_columns(table, columns, rows)
     if need_gold and chosen.tags is None and chosen.spans is None:
         raise missing_column(table, "tags", "tags or spans", "tags")
-    for record in records:
+    for record in table.records if streaming else rows:
         yield _token_record(record, chosen, table.names)
 
 
 def _token_record(
     row: Record, columns: TokenColumns, names: Mapping[str, Sequence[str]]
 ) -> TokenRecord:
-    record = _from_words(row, columns.words) if columns.words else _from_text(row, columns.text)
+    record = (
+        _from_words(row, columns.words) if columns.words else _from_text(row, columns.text or "")
+    )
     if columns.document and row.values.get(columns.document) not in (None, ""):  # an empty cell
         record = record._replace(document=str(row.values[columns.document]))
     answer = row.values.get("answer")
@@ -205,7 +190,7 @@ def _token_offsets(token: Mapping[str, Any], text: str, where: str) -> tuple[int
     return start, end
 
 
-def _from_text(row: Record, column: str | None) -> TokenRecord:
+def _from_text(row: Record, column: str) -> TokenRecord:
     text = row.values.get(column)
     if column == "passages" and isinstance(text, list):
         text = _join_passages(text, row.where)
@@ -223,9 +208,10 @@ def _join_passages(passages: Sequence[Any], where: str) -> str:
     text = ""
     for passage in passages:
         fields = passage if isinstance(passage, Mapping) else {}
-        parts, offsets = fields.get("text"), fields.get("offsets")
-        legal = isinstance(parts, list) and isinstance(offsets, list)
-        if not legal or len(parts) != len(offsets) or not all(map(_is_pair, offsets)):
+        parts: Any = fields.get("text")
+        offsets: Any = fields.get("offsets")
+        lists = isinstance(parts, list) and isinstance(offsets, list)
+        if not lists or len(parts) != len(offsets) or not all(map(_is_pair, offsets)):
             raise DataError(
                 f"{where}: {passage!r:.80} is not a passage: write "
                 '{"text": ["The film"], "offsets": [[0, 8]]}.'
@@ -279,37 +265,31 @@ def read_spans(
     A span is ``[start, end, label]`` or an object with a label (``label``, ``type`` or ``labels``;
     a list gives several spans) and a position: ``start`` and ``end``; ``start_char``/``end_char``;
     ``start_offset``/``end_offset``; or ``offsets``, a list of pairs, read from the first start to
-    the last end.
-
-    Args:
-        where: ``file:line`` for messages.
-        num_words: Number of words of the row.
-        text: If given, positions count its characters, else words.
-        offsets: The characters ``(start, end)`` of each word in ``text``.
-
-    Raises:
-        DataError: For anything else, and for a span whose own ``text`` differs from its characters.
+    the last end. Positions count words, or the characters of ``text`` if that is given, with
+    ``offsets`` [W] as the characters ``(start, end)`` of each word. Raises DataError for anything
+    else, and for a span whose own ``text`` differs from its characters.
     """
     if not isinstance(value, list | tuple):
         raise DataError(
             f"{where}: {value!r:.60} must be a list of spans: write "
             '[{"start": 0, "end": 2, "label": "PER"}, …].'
         )
-    spans, num_discontinuous = [], 0
-    size, unit, keys = num_words, "words", _WORD_KEYS
-    if text is not None:
-        size, unit, keys = len(text), "characters", _CHARACTER_KEYS
+    spans: list[Span] = []
+    num_expanded = num_discontinuous = 0
+    size, unit = (num_words, "words") if text is None else (len(text), "characters")
     for item in value:
-        fragments = _fragments(item, where, keys)
-        labels = _span_labels(item, where)
+        fragments, labels = _parse_span(item, where, in_words=text is None)
         for start, end in fragments:
-            _check_range(start, end, labels[0], where, size, unit)
-        if text is not None and len(fragments) == 1:
-            _check_covered_text(item, text, *fragments[0], where)
+            if not 0 <= start < end <= size:
+                raise DataError(
+                    f"{where}: span {start} to {end} ({labels[0]}) is empty or outside the {size} "
+                    f"{unit} of the row: 0 <= start < end <= {size}, end exclusive."
+                )
+        if text is not None and len(fragments) == 1 and isinstance(item, Mapping):
+            _check_covered_text(item.get("text"), text, *fragments[0], where)
         start, end, discontinuous = enclosing_range(fragments, text)
         num_discontinuous += discontinuous
         spans += [Span(start, end, label) for label in labels]
-    num_expanded = 0
     if text is not None:
         spans, num_expanded = char_spans_to_words(offsets or (), spans, [where] * len(spans))
     return ParsedSpans(tuple(dict.fromkeys(sorted(spans))), num_expanded, num_discontinuous)
@@ -328,62 +308,42 @@ def enclosing_range(fragments: Offsets, text: str | None = None) -> tuple[int, i
     return ordered[0][0], max(end for _, end in ordered), gaps
 
 
-def _fragments(item: Any, where: str, keys: Sequence[tuple[str, str]]) -> Offsets:
-    """Return the (start, end) of each fragment of a span; ``keys`` are those of whole spans."""
-    pairs: Sequence[Any] = []
-    if isinstance(item, Mapping) and isinstance(item.get("offsets"), list):
-        pairs = [item["offsets"]] if _is_pair(item["offsets"]) else item["offsets"]
+def _parse_span(item: Any, where: str, in_words: bool) -> tuple[list[tuple[int, int]], list[str]]:
+    """Return the (start, end) of each fragment of a span, and its labels."""
+    pairs: Any = []
+    label: Any = None
+    if isinstance(item, list | tuple) and len(item) == 3:
+        pairs, label = [item[:2]], item[2]
     elif isinstance(item, Mapping):
-        found = (pair for pair in keys if item.get(pair[0]) is not None)
-        start, end = next(found, ("start", "end"))
-        for key in (start, end):
-            if not _is_integer(item.get(key)):
-                raise DataError(f"{where}: {key!r} must be a whole number in {dict(item)!r:.80}.")
-        pairs = [(item[start], item[end])]
-    elif isinstance(item, list | tuple) and len(item) == 3:
-        pairs = [item[:2]]
-    if not pairs or not all(map(_is_pair, pairs)):
-        raise DataError(f"{where}: {item!r:.80} is not a span: write {_SPAN_EXAMPLE}.")
-    return [(start, end) for start, end in pairs]
-
-
-def _span_labels(item: Any, where: str) -> list[str]:
-    label = item[2] if isinstance(item, list | tuple) else None
-    if isinstance(item, Mapping):
-        label = next((item[key] for key in _LABEL_KEYS if item.get(key) is not None), None)
-    labels = label if isinstance(label, list) else [label]
-    if not labels or not all(isinstance(name, str) and name for name in labels):
-        raise DataError(f"{where}: {item!r:.80} is not a span: write {_SPAN_EXAMPLE}.")
-    return labels
-
-
-def _check_range(start: int, end: int, label: str, where: str, size: int, unit: str) -> None:
-    if not 0 <= start < end <= size:
-        raise DataError(
-            f"{where}: span {start} to {end} ({label}) is empty or outside the {size} {unit} of "
-            f"the row: 0 <= start < end <= {size}, end exclusive."
+        label = next(
+            (v for k in ("label", "type", "labels") if (v := item.get(k)) is not None), None
         )
+        keys = [("start", "end")] if in_words else _CHARACTER_KEYS
+        found = [(item[start], item.get(end)) for start, end in keys if item.get(start) is not None]
+        pairs = item["offsets"] if isinstance(item.get("offsets"), list) else found[:1]
+        pairs = [pairs] if _is_pair(pairs) else pairs
+    labels = label if isinstance(label, list) else [label]
+    legal = isinstance(pairs, list) and pairs and all(map(_is_pair, pairs))
+    if not legal or not labels or not all(isinstance(name, str) and name for name in labels):
+        raise DataError(
+            f"{where}: {item!r:.80} is not a span: write "
+            '{"start": 0, "end": 2, "label": "PER"} or [0, 2, "PER"], end exclusive.'
+        )
+    return [(start, end) for start, end in pairs], labels
 
 
-def _check_covered_text(item: Any, text: str, start: int, end: int, where: str) -> None:
-    """Compare a span's own ``text`` with its characters, without white space and case."""
-    expected = item.get("text") if isinstance(item, Mapping) else None
+def _check_covered_text(expected: Any, text: str, start: int, end: int, where: str) -> None:
+    """Compare a span's own text with its characters, without white space and case."""
     if not isinstance(expected, str) or not expected.strip():
         return
-    if _without_spaces(expected).casefold() != _without_spaces(text[start:end]).casefold():
+    covered = text[start:end]
+    if "".join(expected.split()).casefold() != "".join(covered.split()).casefold():
         raise DataError(
             f"{where}: a span has the text {expected!r:.60}, but characters {start} to {end} are "
-            f"{text[start:end]!r:.60}: count characters, not bytes, from 0 and end exclusive."
+            f"{covered!r:.60}: count characters, not bytes, from 0 and end exclusive."
         )
-
-
-def _without_spaces(text: str) -> str:
-    return "".join(text.split())
-
-
-def _is_integer(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _is_pair(value: Any) -> bool:
-    return isinstance(value, list | tuple) and len(value) == 2 and all(map(_is_integer, value))
+    two = isinstance(value, list | tuple) and len(value) == 2
+    return two and all(type(position) is int for position in value)

@@ -72,21 +72,12 @@ def read_token_file(
     columns: Mapping[str, str] | None = None,
     format: str | None = None,
 ) -> Iterator[TokenExample]:
-    """Stream the words of one file in order, for prediction, without keeping them.
+    """Stream the words of one file for prediction; ``id`` is the row number from 0.
 
     Raw text is split into words with their characters: the lines of a .txt file (a blank line is an
     example without words), the ``text`` of JSON, CSV and TSV, or each .txt file of a folder. In
     column files only the column of the words is needed. Gold is kept if there is any, with tags in
-    the scheme of the file.
-
-    Args:
-        source: A path, ``-`` for standard input, or a file object. The latter two hold JSON Lines
-            or, by their first line, raw text.
-        columns: As in ``read_tokens``.
-        format: Format of the file, None: by its name or first line.
-
-    Yields:
-        Examples whose ``id`` is the row number from 0.
+    the scheme of the file. ``source`` is a path, ``-`` for standard input, or a file object.
     """
     columns = check_columns(columns, ROLES)
     opened = _open(open_data(source, format), columns, words_only=True)
@@ -109,10 +100,7 @@ def read_gold(
 
 
 def data_kind(spec: str) -> Literal["text", "tokens"]:
-    """Return the kind of a data set: words with tags or spans, or texts.
-
-    The format and the first row decide.
-    """
+    """Return the kind of a data set, by its format and first row."""
     source = resolve(spec)
     if source.files:
         file = open_data(next(iter(source.files.values()))[0])
@@ -184,15 +172,10 @@ def _usable_records(
     without_gold = [record for record in kept if not record.has_gold]
     without_file = [record for record in without_gold if record.unannotated]
     if split == "train" and len(without_gold) == len(kept):
+        problem = "there are words but no tags: write word<TAB>tag, or a list of tags in JSON Lines"
         if without_file:
-            raise DataError(
-                f"{name}: no text is annotated: training needs a NAME.ann for each NAME.txt (an "
-                "empty one if there is nothing to annotate)."
-            )
-        raise DataError(
-            f"{name}: there are words but no tags: training needs a tag for each word "
-            "(word<TAB>tag in columns, or a list of tags in JSON Lines)."
-        )
+            problem = "no text is annotated: training needs a NAME.ann for each NAME.txt"
+        raise DataError(f"{name}: {problem}.")
     notes = []
     if answers:
         counted = ", ".join(f"{answer} {count:,}" for answer, count in answers.most_common())
@@ -200,10 +183,9 @@ def _usable_records(
     if empty := len(found) - len(kept) - answers.total():
         notes.append(f"{split}: {empty:,} rows without words skipped")
     if without_file:
-        notes.append(
-            f"{split}: {len(without_file):,} of {len(kept):,} documents have no .ann file and so "
-            f"no gold, first {without_file[0].where}"
-        )
+        counted = f"{len(without_file):,} of {len(kept):,} documents"
+        where = without_file[0].where
+        notes.append(f"{split}: {counted} have no .ann file and so no gold, first {where}")
     if without_tags := len(without_gold) - len(without_file):
         notes.append(f"{split}: {without_tags:,} of {len(kept):,} rows have no tags")
     return kept, notes

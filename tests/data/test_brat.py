@@ -255,9 +255,9 @@ def test_columns_and_text_tasks_are_refused(write, tmp_path):
     data = write("a", "Ann ran", "T1\tPER 0 3\tAnn\n")
     with pytest.raises(DataError, match="--columns tags=1: standoff annotation has no columns"):
         read_tokens(data, columns={"tags": "1"})
-    with pytest.raises(DataError, match="a folder of standoff annotation, with words and spans"):
+    with pytest.raises(DataError, match="has the format standoff, words and spans"):
         read_text(data)
-    with pytest.raises(DataError, match=r"a.ann is a file of the format standoff"):
+    with pytest.raises(DataError, match=r"a.ann has the format standoff"):
         list(read_text_file(tmp_path / "a.ann"))
 
 

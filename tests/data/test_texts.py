@@ -135,6 +135,12 @@ def test_any_text_survives_json_lines(tmp_path_factory, rows):
         ("Sentence Label", 0, None, 1),
         ("text coarse_label fine_label", 0, None, 1),
         ("pair_ID sentence_A sentence_B entailment_judgment", 1, 2, 3),
+        ("review sentiment", 0, None, 1),
+        ("content category", 0, None, 1),
+        ("review stars", 0, None, 1),
+        ("class text", 1, None, 0),
+        ("text rating", 0, None, 1),
+        ("sentence1 sentence2 similarity_score", 0, 1, 2),
     ],
 )
 def test_guessing_columns(read, header, text, pair, label):
@@ -336,7 +342,7 @@ def test_bad_labels(error, labels, words):
         ("a.jsonl", "", ["a.jsonl", "the train split is empty"]),
         ("a.tsv", "text\tlabel\n", ["the train split is empty"]),
         ("a.csv", "", ["the train split is empty"]),
-        ("a.conll", "Ann B-PER\n", ["a.conll", "a file of the format conll", "finetune tag"]),
+        ("a.conll", "Ann B-PER\n", ["a.conll", "has the format conll", "finetune tag"]),
         (
             "a.tsv",
             b"text\tlabel\nabc\tp\ncaf\xe9\tq\n",
@@ -393,7 +399,7 @@ def test_streaming_files(tmp_path):
         stream("a.log", "x", format="xml")
     with pytest.raises(DataError, match="does not exist"):
         list(read_text_file(tmp_path / "none.txt"))
-    with pytest.raises(DataError, match="is a folder"):
+    with pytest.raises(DataError, match="has the format standoff"):
         list(read_text_file(tmp_path))
 
 

@@ -375,7 +375,7 @@ def test_json_and_columns_may_be_mixed(tmp_path):
     ("name", "content", "words"),
     [
         ("a.conll", "a X O\nb O\n", ["a.conll:2: 2 columns where 3 are expected", "by blanks"]),
-        ("a.tsv", "a\tO\nb O\n", ["a.tsv:2: 1 columns where 2", "by tabs", "blank line"]),
+        ("a.tsv", "a\tO\nb O\n", ["a.tsv:2: 1 columns where 2", "by tabs", "blank lines"]),
         ("a.conll", "a\nb\n", ["a.conll: there are words but no tags", "word<TAB>tag"]),
         ("a.conll", "\n\n", ["a.conll: the train split is empty"]),
         ("a.conll", "-DOCSTART- O\n", ["the train split is empty"]),
@@ -409,7 +409,7 @@ def test_json_and_columns_may_be_mixed(tmp_path):
         (
             "a.jsonl",
             jsonl({"tokens": ["a"], "spans": [{"start": "0", "end": 1, "label": "X"}]}),
-            ["a.jsonl:1: 'start' must be a whole number"],
+            ["a.jsonl:1", "is not a span: write"],
         ),
         ("a.jsonl", jsonl({"tokens": "a b", "tags": []}), ["a.jsonl:1", "must be a list of words"]),
         ("a.jsonl", jsonl({"tokens": [None], "tags": ["O"]}), ["None in 'tokens' is not a word"]),
