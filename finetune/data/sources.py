@@ -27,7 +27,7 @@ from finetune.data.hub import (
 )
 from finetune.data.tables import Table
 from finetune.data.token_records import Sentences, TokenRecord
-from finetune.types import did_you_mean, abbreviated
+from finetune.types import abbreviated, did_you_mean
 
 SPLITS = {
     "train": "train", "training": "train",

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from finetune.data.dataset import DataError
 from finetune.data.files import DataFile, ReadOptions
-from finetune.types import did_you_mean, abbreviated
+from finetune.types import abbreviated, did_you_mean
 
 
 class Record(NamedTuple):
