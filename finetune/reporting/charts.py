@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from finetune.evaluation.calibration import Bin
@@ -32,20 +32,22 @@ class Shape(NamedTuple):
 
 @dataclass(frozen=True)
 class Chart:
-    """A chart with its caption; ``label`` describes it for screen readers."""
+    """A chart with its caption; ``label`` describes it for screen readers.
+
+    ``legend`` has the name and the CSS class of each series, where there are several.
+    """
 
     caption: str
     label: str
     shapes: Sequence[Shape]
     legend: Sequence[tuple[str, str]] = ()
-    """Name and CSS class of each series, where there are several."""
     height: int = HEIGHT
-    width: int = field(default=WIDTH, init=False)
+    width: int = WIDTH
 
 
 @dataclass(frozen=True)
 class Scale:
-    """The ranges of both axes, and the coordinates of values on them."""
+    """The ranges of both axes."""
 
     left: float
     right: float
@@ -125,9 +127,9 @@ def scatter_chart(caption: str, label: str, points: Points) -> Chart:
     scale = Scale(low, high, low, high)
     shapes = _axes(scale, "gold")
     shapes.append(_line("diagonal", scale.x(low), scale.y(low), scale.x(high), scale.y(high)))
-    for x, y in points:
-        tooltip = f"gold {x:.3g}, predicted {y:.3g}"
-        shapes.append(_dot(scale.x(x), scale.y(y), "point", tooltip))
+    shapes += [
+        _dot(scale.x(x), scale.y(y), "point", f"gold {x:.3g}, predicted {y:.3g}") for x, y in points
+    ]
     return Chart(caption, label, shapes)
 
 
@@ -136,10 +138,7 @@ def interval_chart(
 ) -> Chart:
     """Draw scores with their intervals, one row each.
 
-    Args:
-        caption: Caption of the chart.
-        label: Description of the chart for screen readers.
-        rows: Name, score, lower and upper end of the interval, and the scores of single runs.
+    ``rows`` are name, score, lower and upper end of the interval, and the scores of single runs.
     """
     values = [v for _, score, low, high, runs in rows for v in (score, low, high, *runs)]
     left, right = _padded(min(values), max(values), from_zero=False)
@@ -206,8 +205,7 @@ def _axes(scale: Scale, x_name: str, x_ticks: bool = True) -> list[Shape]:
 
 def _series(number: int) -> str:
     """Return the CSS class of a series."""
-    repeated = " again" if number >= NUM_COLORS else ""
-    return f"series{number % NUM_COLORS + 1}{repeated}"
+    return f"series{number % NUM_COLORS + 1}{' again' if number >= NUM_COLORS else ''}"
 
 
 def _shape(element: str, kind: str, text: str = "", **attributes: Any) -> Shape:

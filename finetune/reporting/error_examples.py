@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from finetune.data.tag_schemes import tags_to_spans
 from finetune.evaluation.alignment import AlignedPredictions
 from finetune.evaluation.errors import AROUND, ErrorCase, most_confident
 from finetune.reporting.highlight import Part, clip, highlight
-from finetune.reporting.rendering import format_value
 from finetune.reporting.runs import Evaluated
 from finetune.types import Span, TextExample, TokenExample
 
@@ -19,16 +18,15 @@ MOST_EXAMPLES = 300
 """Examples with errors that a report holds, of all its runs together."""
 MOST_CONFIDENT = 20
 """Errors that count as the most confident ones."""
-MOST_LETTERS = 1200
+MOST_CHARACTERS = 1200
 """Characters shown of a text."""
 MOST_WORDS = 120
 """Words shown of a sentence."""
-CONFIDENT_VIEW, LABEL_ERROR_VIEW = "most confident errors", "possible label errors"
 
 
 @dataclass(frozen=True)
 class ErrorExample:
-    """One example with its errors."""
+    """One example with its errors; ``views`` are the special lists that it belongs to."""
 
     run: str
     where: str
@@ -37,35 +35,28 @@ class ErrorExample:
     labels: Sequence[str]
     """Labels of gold and prediction that differ."""
     views: Sequence[str]
-    """Special lists that the example belongs to."""
+    errors: Sequence[ErrorCase]
+    label_error: ErrorCase | None
+    """The confident prediction that contradicts gold."""
     texts: Sequence[str] = ()
-    """Its text, or both texts of a pair."""
-    label_rows: Sequence[tuple[str, Sequence[tuple[str, str]]]] = ()
-    """Of a text: "gold" and "predicted", each with its labels and their styles."""
+    """Its text, or both texts of a pair. Empty for a sentence."""
+    gold: Sequence[Any] = ()
+    """Gold labels, or the gold number, of a text."""
+    predicted: Sequence[Any] = ()
     probabilities: Sequence[tuple[str, float]] = ()
     """The most probable labels of a text."""
     confidence: float | None = None
     """Probability of the predicted label of a text."""
     deviation: float | None = None
     """Distance of a predicted number from gold."""
-    label_error: ErrorCase | None = None
-    """The confident prediction that contradicts gold."""
     sentences: Sequence[tuple[str, Sequence[Part]]] = ()
     """Of a sentence: "gold" and "predicted", each with its spans highlighted."""
-    errors: Sequence[ErrorCase] = field(default=())
-    """Of a sentence: its errors one by one."""
 
 
 def error_examples(name: str, evaluated: Evaluated, most: int) -> tuple[list[ErrorExample], int]:
-    """Return the examples with errors, the most confident errors first.
+    """Return at most ``most`` examples with errors, and the number of all of them.
 
-    Args:
-        name: Name of the run in the report.
-        evaluated: Predictions of the run with their analysis.
-        most: Most examples to return.
-
-    Returns:
-        The examples, and the number of all examples with errors.
+    The most confident errors come first. ``name`` is that of the run in the report.
     """
     analysis, run = evaluated.analysis, evaluated.predictions
     by_id: defaultdict[int, list[ErrorCase]] = defaultdict(list)
@@ -74,32 +65,37 @@ def error_examples(name: str, evaluated: Evaluated, most: int) -> tuple[list[Err
     label_errors = {error.id: error for error in analysis.contradictions}
     for id, error in label_errors.items():
         by_id.setdefault(id, [error])
-    confident = {each.id for each in most_confident(analysis.errors, MOST_CONFIDENT)}
+    views = {
+        "most confident errors": {e.id for e in most_confident(analysis.errors, MOST_CONFIDENT)},
+        "possible label errors": {*label_errors},
+    }
     order = sorted(by_id, key=lambda id: -max(each.confidence or 0.0 for each in by_id[id]))
     indices = {example.id: index for index, example in enumerate(run.examples)}
     spans = _both_spans(run)
-    made = []
+    found = []
     for id in order[:most]:
         index, errors = indices[id], by_id[id]
         example = run.examples[index]
-        views = ((CONFIDENT_VIEW, confident), (LABEL_ERROR_VIEW, label_errors))
-        labels = (_label(side) for each in errors for side in (each.gold, each.predicted))
+        sides = [side for each in errors for side in (each.gold, each.predicted)]
+        labels = [side["label"] if isinstance(side, Mapping) else side for side in sides]
         if isinstance(example, TextExample):
-            content = _text_content(run, index, example, errors, label_errors.get(id))
+            content = _text_content(run, index, example, errors)
         else:
-            sides = spans and [side[index] for side in spans]
-            content = _sentence_content(example, sides, errors)
-        made.append(
+            both = spans and (spans[0][index], spans[1][index])
+            content = _sentence_content(example, both, errors)
+        found.append(
             ErrorExample(
                 run=name,
                 where=example.where or f"example {id}",
                 kinds=list(dict.fromkeys(e.category for e in errors if run.kind != "number")),
-                labels=list(dict.fromkeys(filter(None, labels))),
-                views=[view for view, ids in views if id in ids],
+                labels=list(dict.fromkeys(x for x in labels if x and isinstance(x, str))),
+                views=[view for view, ids in views.items() if id in ids],
+                errors=errors,
+                label_error=label_errors.get(id),
                 **content,
             )
         )
-    return made, len(by_id)
+    return found, len(by_id)
 
 
 def value_counts(values: Iterable[Sequence[str]]) -> list[tuple[str, int]]:
@@ -119,76 +115,45 @@ def _both_spans(run: AlignedPredictions) -> tuple[Sequence[Any], Sequence[Any]] 
     return None
 
 
-def _label(side: Any) -> str:
-    if isinstance(side, Mapping):
-        return str(side["label"])
-    return side if isinstance(side, str) else ""
-
-
 def _text_content(
-    run: AlignedPredictions,
-    index: int,
-    example: TextExample,
-    errors: Sequence[ErrorCase],
-    label_error: ErrorCase | None,
+    run: AlignedPredictions, index: int, example: TextExample, errors: Sequence[ErrorCase]
 ) -> dict[str, Any]:
     gold, predicted = run.gold[index], run.predicted[index]
-    if run.kind == "labels":
-        rows = [
-            ("gold", [(name, "right" if name in predicted else "missed") for name in gold]),
-            ("predicted", [(name, "right" if name in gold else "wrong") for name in predicted]),
-        ]
-    else:
-        styles = ("right", "right") if gold == predicted else ("missed", "wrong")
-        rows = [("gold", [(format_value(gold), styles[0])]),
-                ("predicted", [(format_value(predicted), styles[1])])]  # fmt: skip
-    single = run.kind == "label" and gold != predicted
+    scores = run.rows[index].get("scores")
+    known = scores.items() if isinstance(scores, Mapping) else ()
     return {
-        "texts": [
-            clip(text, MOST_LETTERS) for text in (example.text, example.pair) if text is not None
-        ],
-        "label_rows": rows,
-        "probabilities": _most_probable(run.rows[index].get("scores")),
-        "confidence": errors[0].confidence if single else None,
+        "texts": [clip(text, MOST_CHARACTERS) for text in (example.text, example.pair)
+                  if text is not None],
+        "gold": gold if run.kind == "labels" else [gold],
+        "predicted": predicted if run.kind == "labels" else [predicted],
+        "probabilities": sorted(known, key=lambda item: -item[1])[:4],
+        "confidence": errors[0].confidence if run.kind == "label" and gold != predicted else None,
         "deviation": abs(gold - predicted) if run.kind == "number" else None,
-        "label_error": label_error,
-    }
-
-
-def _most_probable(scores: Any, most: int = 4) -> list[tuple[str, float]]:
-    if not isinstance(scores, Mapping):
-        return []
-    known = [(name, value) for name, value in scores.items() if isinstance(value, int | float)]
-    return sorted(known, key=lambda item: -item[1])[:most]
-
-
-def _sentence_content(
-    example: TokenExample, sides: Sequence[Sequence[Span]] | None, errors: Sequence[ErrorCase]
-) -> dict[str, Any]:
-    """Highlight all spans of gold and prediction, or of plain tags those of the wrong words."""
-    if sides is None:
-        sides = [
-            [Span(each["start"], each["end"], each["label"]) for each in side]
-            for side in ([e.gold for e in errors], [e.predicted for e in errors])
-        ]
-    gold, predicted = sides
-    correct = {*gold} & {*predicted}
-    first, last = _words_to_show(len(example.words), errors)
-    return {
-        "sentences": [
-            (side, highlight(example, {span: "right" if span in correct else wrong
-                                       for span in spans}, first, last))
-            for side, spans, wrong in (("gold", gold, "missed"), ("predicted", predicted, "wrong"))
-        ],
-        "errors": errors,
     }  # fmt: skip
 
 
-def _words_to_show(number: int, errors: Sequence[ErrorCase]) -> tuple[int, int]:
-    """Return the range of words to show: all, or those around the errors of a long sentence."""
-    if number <= MOST_WORDS:
-        return 0, number
-    spans = [side for each in errors for side in (each.gold, each.predicted) if side]
-    first = max(0, min(span["start"] for span in spans) - AROUND)
-    last = min(number, max(span["end"] for span in spans) + AROUND)
-    return first, min(last, first + MOST_WORDS)
+def _sentence_content(
+    example: TokenExample,
+    both: tuple[Sequence[Span], Sequence[Span]] | None,
+    errors: Sequence[ErrorCase],
+) -> dict[str, Any]:
+    """Highlight all spans of gold and prediction, or of plain tags those of the wrong words.
+
+    Of a long sentence, only the words around the errors are shown.
+    """
+    wrong = [[Span(side["start"], side["end"], side["label"]) for side in sides if side]
+             for sides in ([e.gold for e in errors], [e.predicted for e in errors])]  # fmt: skip
+    gold, predicted = both or wrong
+    correct = {*gold} & {*predicted}
+    first, last = 0, len(example.words)
+    if last > MOST_WORDS:
+        first = max(0, min(span.start for side in wrong for span in side) - AROUND)
+        last = min(last, max(span.end for side in wrong for span in side) + AROUND)
+        last = min(last, first + MOST_WORDS)
+    return {
+        "sentences": [
+            (side, highlight(example, {span: "right" if span in correct else style
+                                       for span in spans}, first, last))
+            for side, spans, style in (("gold", gold, "missed"), ("predicted", predicted, "wrong"))
+        ]
+    }  # fmt: skip

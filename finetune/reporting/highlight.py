@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -13,22 +14,22 @@ MAX_WORD_LENGTH = 100
 
 
 class Fragment(NamedTuple):
-    """A part of a span that crosses no other fragment."""
+    """A part of a span that crosses no other fragment; ``last`` is True for its last part."""
 
     start: int
     end: int
     span: Span
     last: bool
-    """The fragment ends its span."""
 
 
 class Part(NamedTuple):
-    """Plain text, or the start or the end of a highlight."""
+    """A "text", or the "start" or the "end" of a highlight.
+
+    ``text`` is the text, the style of the highlight that starts, or the label of the one that ends.
+    """
 
     kind: str
-    """"text", "start" or "end"."""
     text: str
-    """The text, the style of the highlight that starts, or the label of the one that ends."""
 
 
 def fragments(spans: Sequence[Span]) -> list[Fragment]:
@@ -59,19 +60,14 @@ def fragments(spans: Sequence[Span]) -> list[Fragment]:
 def highlight(
     example: TokenExample, styles: Mapping[Span, str], first: int, last: int
 ) -> list[Part]:
-    """Return words ``first`` to ``last`` (exclusive) with spans highlighted.
+    """Return words ``first`` to ``last`` (exclusive) of a sentence with spans highlighted.
 
-    Args:
-        example: Sentence with its words.
-        styles: Style of each highlighted span: "right", "missed" or "wrong".
-        first: First word shown.
-        last: End of the words shown.
+    The style of a span is "right", "missed" or "wrong".
     """
-    clipped = [Span(max(s.start, first), min(s.end, last), s.label) for s in styles]
-    style_of = dict(zip(clipped, styles.values(), strict=True))
-    starting: dict[int, list[Fragment]] = {}
+    clipped = {Span(max(s.start, first), min(s.end, last), s.label): styles[s] for s in styles}
+    starting = defaultdict(list)
     for fragment in fragments([span for span in clipped if span.start < span.end]):
-        starting.setdefault(fragment.start, []).append(fragment)
+        starting[fragment.start].append(fragment)
     parts = [Part("text", "… ")] if first else []
     open_: list[Fragment] = []
     for index in range(first, last + 1):
@@ -82,25 +78,17 @@ def highlight(
         if index == last:
             break
         if index > first:
-            parts.append(Part("text", clip(_text_before(example, index))))
-        for fragment in starting.get(index, ()):
-            parts.append(Part("start", style_of[fragment.span]))
+            space = " "
+            if example.text is not None and example.offsets is not None:
+                space = example.text[example.offsets[index - 1][1] : example.offsets[index][0]]
+            parts.append(Part("text", clip(space)))
+        for fragment in starting[index]:
+            parts.append(Part("start", clipped[fragment.span]))
             open_.append(fragment)
         parts.append(Part("text", clip(example.words[index])))
     return [*parts, Part("text", " …")] if last < len(example.words) else parts
 
 
 def clip(text: str, length: int = MAX_WORD_LENGTH) -> str:
-    """Shorten a text to ``length`` characters and an ellipsis.
-
-    >>> clip("a" * 101) == "a" * 100 + "…"
-    True
-    """
+    """Shorten a text to ``length`` characters and an ellipsis."""
     return text if len(text) <= length else f"{text[:length]}…"
-
-
-def _text_before(example: TokenExample, index: int) -> str:
-    """Return the text between a word and the one before it."""
-    if example.text is None or example.offsets is None:
-        return " "
-    return example.text[example.offsets[index - 1][1] : example.offsets[index][0]]

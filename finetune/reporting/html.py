@@ -1,4 +1,4 @@
-"""The HTML report: one file that needs no network, made from what run folders hold.
+"""The HTML report: one file that needs no network, made from the content of run folders.
 
 This module collects the values that the page shows; ``templates/page.html`` sets their markup.
 """
@@ -10,6 +10,7 @@ import hashlib
 import math
 import re
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
@@ -20,12 +21,14 @@ from typing import Any, NamedTuple
 from finetune.config.tasks import CONFIGS, settings
 from finetune.evaluation.calibration import error_of_bins
 from finetune.evaluation.compare import SystemComparison, compare_systems, seed_note, verdict
-from finetune.evaluation.error_analysis import TITLES
+from finetune.evaluation.error_analysis import TITLES, Analysis
 from finetune.evaluation.errors import count_categories
+from finetune.evaluation.reproduction import summarize
 from finetune.evaluation.significance import ALPHA
 from finetune.evaluation.subgroups import SENTENCE_LENGTHS, bucket, buckets, num_words
 from finetune.reporting.charts import (
     Chart,
+    Points,
     bar_chart,
     interval_chart,
     line_chart,
@@ -41,8 +44,6 @@ from finetune.types import UserError
 REPORT_FILE = "report.html"
 MOST_RUNS = 12
 """Most runs that one report shows."""
-MOST_LABELS = 20
-"""Labels of the largest confusion matrix that is shown."""
 MOST_CONFUSED = 15
 """Pairs of confused labels that are listed."""
 MOST_POINTS = 1500
@@ -50,13 +51,13 @@ MOST_POINTS = 1500
 _BARS = frozenset({"precision", "recall", "f1", "accuracy"})
 """Columns of fractions, which are also drawn as bars."""
 _CLASS_TABLES = ("type", "label", "tag", "counted")
-_CONFUSION_TABLES = ("confusion", "confused")
 
 NamedRuns = Sequence[tuple[str, Run]]
+NamedEvaluations = Sequence[tuple[str, Evaluated]]
 
 
 class WrittenReport(NamedTuple):
-    """A report that was written: its path and a line for everything that its runs lack."""
+    """The path of a report, and a line for everything that its runs lack."""
 
     path: Path
     warnings: list[str]
@@ -81,33 +82,24 @@ def write_report(
 ) -> WrittenReport:
     """Write one report on the runs in ``folders``, and the model card of a run that has none.
 
-    Args:
-        folders: Run folders, or folders of several seeds.
-        out: File to write; None is `report.html` in the only folder, or in the working directory.
-        split: Split whose predictions are shown; None is the test split, or another with gold.
-        most_examples: Most examples with errors that the report holds.
-
-    Raises:
-        UserError: A folder holds no run or is named twice, there are too many runs, or ``out``
-            cannot be written.
+    Each folder is that of a run or of several seeds. ``out`` defaults to `report.html` in the only
+    folder or else in the working directory, ``split`` to a test split or else another with gold.
     """
     if most_examples < 0:
         raise UserError(f"--examples must be 0 or more, not {most_examples}.")
     if repeated := [path for path in folders if folders.count(path) > 1]:
         raise UserError(f"{repeated[0]}: named twice: name each run once.")
-    systems = _with_distinct_names([gather(path, split) for path in folders])
+    systems = [gather(path, split) for path in folders]
+    names = Counter(system.name for system in systems)
+    systems = [replace(s, name=str(s.folder)) if names[s.name] > 1 else s for s in systems]
     if (number := sum(len(system.runs) for system in systems)) > MOST_RUNS:
         raise UserError(f"{number} runs are too many for one report: name {MOST_RUNS} at most.")
     out = out or (folders[0] / REPORT_FILE if len(folders) == 1 else Path(REPORT_FILE))
     _write_page(systems, out, most_examples)
-    if len(systems) == 1 and not (systems[0].folder / "best" / "README.md").exists():
+    if len(systems) == 1 and not (folders[0] / "best" / "README.md").exists():
         _write_card(systems[0])  # an existing card may have been edited
-    warnings = [
-        f"{each.folder}: {line}"
-        for system in systems
-        for each in (system, *system.runs)
-        for line in each.warnings
-    ]
+    warnings = [f"{s.folder}: {line}" for s in systems for line in s.warnings]
+    warnings += [f"{r.folder}: {line}" for s in systems for r in s.runs for line in r.warnings]
     return WrittenReport(out, warnings)
 
 
@@ -130,18 +122,8 @@ def _write_page(systems: Sequence[System], out: Path, most_examples: int) -> Non
 
 def _write_card(system: System) -> None:
     """Write the card of a finished run's model; a folder of seeds has one card in each run."""
-    run = system.runs[0]
-    if run.folder == system.folder and run.metrics and (run.folder / "best").is_dir():
+    if (system.folder / "best").is_dir() and system.runs[0].metrics:
         write_card(system)
-
-
-def _with_distinct_names(systems: Sequence[System]) -> list[System]:
-    """Name systems by their whole path where their folders have the same name."""
-    names = [system.name for system in systems]
-    return [
-        replace(system, name=str(system.folder)) if names.count(system.name) > 1 else system
-        for system in systems
-    ]
 
 
 def page(systems: Sequence[System], most_examples: int = MOST_EXAMPLES) -> str:
@@ -155,13 +137,9 @@ def page(systems: Sequence[System], most_examples: int = MOST_EXAMPLES) -> str:
         script=script,
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         style=(templates / "style.css").read_text(encoding="utf-8"),
-        names=[system.name for system in systems],
-        tasks=list(dict.fromkeys(run.task for _, run in runs)),
-        kind="comparison" if len(systems) > 1 else "seeds" if len(runs) > 1 else "run",
-        sources=_sources(systems),
-        fingerprints=_distinct(run.config.get("fingerprint") for _, run in runs),
+        systems=systems,
+        runs=runs,
         level=1 - ALPHA,
-        results=[_result(system) for system in systems],
         intervals=_intervals(systems),
         comparison=_comparison(systems),
         errors=_errors(evaluated, most_examples),
@@ -180,64 +158,15 @@ def _run_name(system: System, run: Run, systems: Sequence[System]) -> str:
     return run.folder.name if len(systems) == 1 else f"{system.name}/{run.folder.name}"
 
 
-def _distinct(values: Iterable[Any]) -> list[str]:
-    return list(dict.fromkeys(str(value) for value in values if value))
-
-
-def _sources(systems: Sequence[System]) -> list[tuple[str, str]]:
-    """Return the distinct pairs of model and data."""
-    configs = [system.runs[0].config for system in systems]
-    return list(dict.fromkeys(
-        (str(config.get("init_from") or config.get("model", "?")), str(config.get("data", "?")))
-        for config in configs
-    ))  # fmt: skip
-
-
-def _result(system: System) -> dict[str, Any]:
-    """Collect the main score of a system with what it is compared with, and its warnings."""
-    found, first = system.headline, system.runs[0]
-    kinds = [run.evaluated.predictions.kind for run in system.runs if run.evaluated]
-    baselines = system.seeds.get("baselines") or first.environment.get("baselines") or {}
-    verdicts = system.seeds.get("verdicts")
-    recipe = first.environment.get("recipe")
-    if verdicts is None and isinstance(recipe, Mapping):
-        verdicts = recipe.get("verdicts")
-    return {
-        "name": system.name,
-        "headline": found,
-        "unit": "sentences" if kinds and kinds[0] in ("tags", "spans") else "texts",
-        "deviation": statistics.stdev(found.runs) if found and len(found.runs) > 1 else None,
-        "baseline": baselines.get(found.split) if found else None,
-        "verdicts": [
-            {"statistic": "mean", "source": None, "measured": each.get("mean", each.get("value"))}
-            | each
-            for each in verdicts or ()
-        ],
-        "warnings": _warnings(system),
-    }
-
-
-def _warnings(system: System) -> list[str]:
-    """Return what the folder lacks, and which of its runs are degenerate."""
-    lines = list(system.warnings)
-    for run in system.runs:
-        prefix = f"{run.folder.name}: " if len(system.runs) > 1 else ""
-        lines += [f"{prefix}{line}" for line in run.warnings]
-        if not system.seeds and (reasons := run.environment.get("degenerate")):
-            lines.append(f"{run.folder.name} is degenerate: {'; '.join(reasons)}")
-    for each in system.seeds.get("degenerate", ()):
-        lines.append(f"seed {each.get('seed')} is degenerate: {'; '.join(each.get('reasons', ()))}")
-    return lines
-
-
 def _intervals(systems: Sequence[System]) -> Chart | str | None:
     """Draw the scores with their intervals; return a sentence where they cannot be compared."""
     found = [(system.name, system.headline) for system in systems if system.headline]
-    if len(found) < 2 and not any(len(each.runs) > 1 for _, each in found):
+    if len(found) < 2 and not any(len(each.scores) > 1 for _, each in found):
         return None
     if len({(each.metric, each.split) for _, each in found}) > 1:
         return "The runs were scored by different metrics or splits; see the tables."
-    rows = [(name, *each.estimate, each.runs if len(each.runs) > 1 else ()) for name, each in found]
+    rows = [(name, *each.estimate, each.scores if len(each.scores) > 1 else ())
+            for name, each in found]  # fmt: skip
     caption = f"{found[0][1].metric} on {found[0][1].split} with {1 - ALPHA:.0%} intervals"
     label = "; ".join(f"{name} {value:.4f}, {low:.4f} to {high:.4f}"
                       for name, value, low, high, _ in rows)  # fmt: skip
@@ -246,23 +175,26 @@ def _intervals(systems: Sequence[System]) -> Chart | str | None:
 
 def _comparison(systems: Sequence[System]) -> dict[str, Any]:
     """Run the paired tests of ``finetune compare`` on every two systems."""
-    found, refused = [], []
+    rows, refused, notes = [], [], {}
     for first, second in combinations(systems, 2):
+        names = f"{first.name} and {second.name}"
         try:
-            found.append((first.name, second.name, _compare(first, second)))
+            report = _compare(first, second)
         except (UserError, OSError) as error:
-            refused.append(f"{first.name} and {second.name} cannot be compared: {error}")
+            refused.append(f"{names} cannot be compared: {error}")
+            continue
+        value, low, high = report.result.difference
+        rows.append([first.name, second.name, f"{value:+.4f}", f"{low:+.4f} to {high:+.4f}",
+                     report.result.p_bootstrap, report.result.p_randomization,
+                     verdict(report)])  # fmt: skip
+        notes[names] = seed_note(report)
     columns = ["A", "B", "A - B", f"{1 - ALPHA:.0%} interval", "p (bootstrap)",
                "p (randomization)", "verdict"]  # fmt: skip
-    rows = [[first, second, *_comparison_cells(report)] for first, second, report in found]
-    notes = [seed_note(report) for _, _, report in found]
-    if len(set(notes)) == 1:
-        notes = notes[:1]
-    else:
-        notes = [f"{first} and {second}: {note}"
-                 for (first, second, _), note in zip(found, notes, strict=True)]  # fmt: skip
-    caption = "Differences, by the paired tests of finetune compare"
-    return {"refused": refused, "table": Table(caption, columns, rows), "notes": notes}
+    table = Table("Differences, by the paired tests of finetune compare", columns, rows)
+    distinct = list(dict.fromkeys(notes.values()))
+    if len(distinct) > 1:
+        distinct = [f"{names}: {note}" for names, note in notes.items()]
+    return {"refused": refused, "table": table, "notes": distinct}
 
 
 def _compare(first: System, second: System) -> SystemComparison:
@@ -278,14 +210,7 @@ def _compare(first: System, second: System) -> SystemComparison:
     return compare_systems(*files, gold=None, metric=one.metric, split=one.split)
 
 
-def _comparison_cells(report: SystemComparison) -> list[Any]:
-    found = report.result
-    value, low, high = found.difference
-    return [f"{value:+.4f}", f"{low:+.4f} to {high:+.4f}", found.p_bootstrap,
-            found.p_randomization, verdict(report)]  # fmt: skip
-
-
-def _errors(evaluated: Sequence[tuple[str, Evaluated]], most: int) -> dict[str, Any]:
+def _errors(evaluated: NamedEvaluations, most: int) -> dict[str, Any]:
     """Collect the examples with errors of all runs, and the values that they are filtered by."""
     per_run = max(1, most // max(1, len(evaluated)))
     found = [error_examples(name, each, per_run) for name, each in evaluated]
@@ -309,6 +234,7 @@ def _errors(evaluated: Sequence[tuple[str, Evaluated]], most: int) -> dict[str, 
 def _score_tables(systems: Sequence[System], runs: NamedRuns) -> list[Table]:
     """Tabulate every overall score of every split, with the mean of the runs of one system."""
     tables = []
+    summary = summarize({name: run.metrics for name, run in runs if run.metrics})
     for split in dict.fromkeys(split for _, run in runs for split in run.metrics):
         scores = [run.metrics.get(split, {}) for _, run in runs]
         names = dict.fromkeys(name for each in scores for name in each if ":" not in name)
@@ -316,41 +242,34 @@ def _score_tables(systems: Sequence[System], runs: NamedRuns) -> list[Table]:
         columns = ["score", *(name for name, _ in runs)] if len(runs) > 1 else ["score", "value"]
         if len(runs) > 1 and len(systems) == 1:
             columns += ["mean", "deviation"]
-            rows = [row + _mean_and_deviation(row[1:]) for row in rows]
+            for row in rows:
+                found = summary.get(split, {}).get(row[0], {})
+                row += [found.get("mean"), found.get("standard_deviation")]
         tables.append(Table(f"Scores on {split}", columns, rows))
     return tables
 
 
-def _mean_and_deviation(values: Sequence[float | None]) -> list[float | None]:
-    known = [value for value in values if value is not None]
-    if not known:
-        return [None, None]
-    return [statistics.fmean(known), statistics.stdev(known) if len(known) > 1 else None]
-
-
 def _curves(runs: NamedRuns, metric: str | None) -> list[Chart]:
     """Draw loss, validation scores, learning rate and speed over the steps of training."""
-
-    def curve(caption: str, key: str) -> Chart | None:
-        return _curve(caption, [(name, _points(run.training, key)) for name, run in runs])
-
+    captions = {
+        "loss": "Training loss",
+        "lr": "Learning rate",
+        "gradient_norm": "Gradient norm",
+        "examples_per_second": "Training speed, examples per second",
+    }
     charts = [
-        curve("Training loss", "loss"),
-        _evaluation_curve(runs, metric),
-        curve("Learning rate", "lr"),
-        curve("Gradient norm", "gradient_norm"),
-        curve("Training speed, examples per second", "examples_per_second"),
+        _curve(caption, [(name, _points(run.training, key)) for name, run in runs])
+        for key, caption in captions.items()
     ]
+    charts.insert(1, _evaluation_curve(runs, metric))
     return [chart for chart in charts if chart]
 
 
-def _points(lines: Sequence[Mapping[str, Any]], key: str) -> list[tuple[float, float]]:
+def _points(lines: Sequence[Mapping[str, Any]], key: str) -> Points:
     return [(line["step"], line[key]) for line in lines if math.isfinite(line.get(key, math.nan))]
 
 
-def _curve(
-    caption: str, series: Sequence[tuple[str, Sequence[tuple[float, float]]]]
-) -> Chart | None:
+def _curve(caption: str, series: Sequence[tuple[str, Points]]) -> Chart | None:
     series = [(name, points) for name, points in series if points]
     if max((len(points) for _, points in series), default=0) < 2:
         return None
@@ -367,68 +286,65 @@ def _evaluation_curve(runs: NamedRuns, metric: str | None) -> Chart | None:
     left_out = re.compile("step|mse|inner_|.*:")  # counts, scores of single types, other scales
     metrics = [name for name, value in first.items()
                if isinstance(value, int | float) and not left_out.match(name)]  # fmt: skip
-    split = first["split"]
     if len(runs) > 1:
         metric = metric if metric in metrics else next(iter(metrics), "")
         series = [(name, _points(run.evaluations, metric)) for name, run in runs]
-        return _curve(f"{metric} on {split}", series)
+        return _curve(f"{metric} on {first['split']}", series)
     lines = runs[0][1].evaluations
-    return _curve(f"Scores on {split}", [(name, _points(lines, name)) for name in metrics[:6]])
+    return _curve(f"Scores on {first['split']}", [(n, _points(lines, n)) for n in metrics[:6]])
 
 
-def _class_tables(evaluated: Sequence[tuple[str, Evaluated]]) -> list[Table]:
+def _class_tables(evaluated: NamedEvaluations) -> list[Table]:
     """Tabulate scores by class: all scores of one run, or F1 of several runs."""
     if len(evaluated) == 1:
-        return _analysis_tables(evaluated[0][1], _CLASS_TABLES)
+        return _analysis_tables(evaluated[0][1].analysis, _CLASS_TABLES)
     tables = []
     for key in _CLASS_TABLES[:3]:
         by_class = [{row[key]: row for row in each.analysis.tables.get(key, ())}
                     for _, each in evaluated]  # fmt: skip
-        names = dict.fromkeys(name for rows in by_class for name in rows)
-        if names:
-            rows = [[name, *(rows.get(name, {}).get("f1") for rows in by_class),
-                     max(rows.get(name, {}).get("support", 0) for rows in by_class)]
-                    for name in names]  # fmt: skip
+        rows = [
+            [name, *(rows.get(name, {}).get("f1") for rows in by_class),
+             max(rows.get(name, {}).get("support", 0) for rows in by_class)]
+            for name in dict.fromkeys(name for rows in by_class for name in rows)
+        ]  # fmt: skip
+        if rows:
             columns = [key, *(name for name, _ in evaluated), "support"]
-            caption = f"F1 {TITLES[key].lower()}"
-            tables.append(Table(caption, columns, rows, range(1, len(evaluated) + 1)))
+            bars = range(1, len(evaluated) + 1)
+            tables.append(Table(f"F1 {TITLES[key].lower()}", columns, rows, bars))
     return tables
 
 
-def _analysis_tables(evaluated: Evaluated, names: Iterable[str]) -> list[Table]:
+def _analysis_tables(analysis: Analysis, names: Iterable[str]) -> list[Table]:
     """Return the tables of an analysis that have rows."""
-    tables = evaluated.analysis.tables
-    return [_record_table(TITLES.get(name, name), tables[name]) for name in names
-            if tables.get(name)]  # fmt: skip
-
-
-def _record_table(caption: str, rows: Sequence[Mapping[str, Any]]) -> Table:
-    columns = list(rows[0])
-    bars = [index for index, name in enumerate(columns) if name in _BARS]
-    return Table(caption, columns, [list(row.values()) for row in rows], bars)
+    tables = []
+    for name in names:
+        if rows := analysis.tables.get(name):
+            columns = list(rows[0])
+            bars = [index for index, column in enumerate(columns) if column in _BARS]
+            cells = [list(row.values()) for row in rows]
+            tables.append(Table(TITLES.get(name, name), columns, cells, bars))
+    return tables
 
 
 def _evaluation(name: str, evaluated: Evaluated) -> dict[str, Any]:
     """Collect confusion, calibration and subgroups of one run."""
     analysis = evaluated.analysis
     matrix = analysis.tables.get("confusion", [])
-    pairs = analysis.tables.get("confused", [])[:MOST_CONFUSED]
-    tables = [_record_table(TITLES["confused"], pairs)] if pairs else []
-    counts = count_categories(analysis.errors)
-    if counts and not matrix and analysis.kind != "number":
-        rows = list(counts.items())
-        tables.append(Table("Errors by kind", ["kind", "number"], rows))
-    subgroups = [key for key in analysis.tables if key not in (*_CLASS_TABLES, *_CONFUSION_TABLES)]
+    tables = [replace(table, rows=table.rows[:MOST_CONFUSED])
+              for table in _analysis_tables(analysis, ["confused"])]  # fmt: skip
+    if analysis.errors and not matrix and analysis.kind != "number":
+        counts = list(count_categories(analysis.errors).items())
+        tables.append(Table("Errors by kind", ["kind", "number"], counts))
+    other = [key for key in analysis.tables if key not in (*_CLASS_TABLES, "confusion", "confused")]
     return {
         "name": name,
         "kind": analysis.kind,
         "scatter": _scatter(evaluated) if analysis.kind == "number" else None,
-        "matrix": matrix if len(matrix) <= MOST_LABELS else [],
-        "num_labels": len(matrix),
+        "matrix": matrix,
         "confusion_tables": tables,
-        "calibration": _calibration(evaluated),
+        "calibration": _calibration(analysis),
         "lengths": _lengths(evaluated),
-        "subgroup_tables": _analysis_tables(evaluated, subgroups),
+        "subgroup_tables": _analysis_tables(analysis, other),
     }
 
 
@@ -442,12 +358,12 @@ def _scatter(evaluated: Evaluated) -> Chart:
     return scatter_chart(caption, f"{caption}; the line is where both are equal", points)
 
 
-def _calibration(evaluated: Evaluated) -> dict[str, Any] | None:
-    bins = evaluated.analysis.bins
+def _calibration(analysis: Analysis) -> dict[str, Any] | None:
+    bins = analysis.bins
     if not bins:
         return None
     units = {"label": "labels", "labels": "labels that may apply", "tags": "words"}
-    caption = f"Accuracy by confidence ({units.get(evaluated.analysis.kind, 'predicted spans')})"
+    caption = f"Accuracy by confidence ({units.get(analysis.kind, 'predicted spans')})"
     rows = [[f"{each.low:.2f} to {each.high:.2f}", *each[2:]] for each in bins if each.number]
     columns = ["confidence", "predictions", "mean confidence", "accuracy"]
     error = error_of_bins(bins)
@@ -462,26 +378,27 @@ def _calibration(evaluated: Evaluated) -> dict[str, Any] | None:
 def _lengths(evaluated: Evaluated) -> Chart:
     """Draw the number of examples by length in words."""
     sizes = [num_words(example) for example in evaluated.predictions.examples]
-    counts = dict.fromkeys(buckets(SENTENCE_LENGTHS), 0)
-    for size in sizes:
-        counts[bucket(size, SENTENCE_LENGTHS)] += 1
+    counts = Counter(bucket(size, SENTENCE_LENGTHS) for size in sizes)
+    bars = [(name, counts[name]) for name in buckets(SENTENCE_LENGTHS)]
     caption = (
         f"Examples of the split {evaluated.split} by length in words: mean "
         f"{statistics.fmean(sizes):.1f}, median {statistics.median(sizes):g}, longest "
         f"{max(sizes):,}"
     )
-    listed = ", ".join(f"{name}: {number:,}" for name, number in counts.items())
-    return bar_chart(caption, f"{caption}; {listed}", list(counts.items()), "words")
+    listed = ", ".join(f"{name}: {number:,}" for name, number in bars)
+    return bar_chart(caption, f"{caption}; {listed}", bars, "words")
 
 
 def _environment(name: str, run: Run) -> dict[str, Any]:
     """Collect the command, the settings and the environment of a run."""
     about = run.environment
     defaults = settings(CONFIGS[run.task]()) if run.task in CONFIGS else {}
-    changed, default = [], []
-    for key, value in run.config.items():
-        rows = default if value == defaults.get(key) else changed
-        rows.append([key, "unset" if value is None else str(value)])
+    rows = [
+        ((key, "unset" if value is None else str(value)), value == defaults.get(key))
+        for key, value in run.config.items()
+    ]
+    changed = [row for row, is_default in rows if not is_default]
+    default = [row for row, is_default in rows if is_default]
     facts = {key: about[key] for key in ("device", "precision", "python", "platform", "cores")
              if key in about} | about.get("versions", {})  # fmt: skip
     return {

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
 import shlex
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,16 +21,16 @@ PATHS = ("data", "out", "init_from", "model")
 def require_login(id: str) -> None:
     """Check before training that the user may push to a repository of the hub.
 
-    Raises:
-        UserError: The id is malformed, the hub cannot be reached, the user is not signed in, has a
-            read-only token, or is not a member of the organization.
+    Raise UserError if the id is malformed, the hub cannot be reached, or the user is not signed in,
+    has a read-only token, or is not a member of the organization.
     """
     from huggingface_hub import HfApi
-    from huggingface_hub.utils import validate_repo_id
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]  # re-exported
 
     try:
         validate_repo_id(id)
-    except ValueError as error:
+    except HFValidationError as error:
         raise UserError(f"--push-to-hub {id!r}: not an id such as OWNER/NAME ({error}).") from error
     try:
         account = HfApi().whoami()
@@ -57,27 +55,26 @@ def require_login(id: str) -> None:
 
 
 def push(folder: Path, id: str, *, private: bool = False) -> str:
-    """Upload the best model of a run.
+    """Upload the best model of a run to a repository of the hub, and return its address.
 
-    Args:
-        folder: Run folder, or folder of a saved model.
-        id: Repository on the hub, such as OWNER/NAME.
-        private: Make a new repository private.
-
-    Returns:
-        The address of the repository.
-
-    Raises:
-        UserError: The hub refuses the upload; the message has the command to try again.
+    ``folder`` is that of a run or of a saved model. Write the card of a model that has none. Raise
+    UserError if the hub refuses the upload; the message has the command to try again.
     """
     from huggingface_hub import HfApi
 
     source = model_folder(folder)
-    _require_card(source)
+    if not (source / "README.md").is_file():
+        if not (source.parent / "config.json").is_file():
+            raise UserError(
+                f"{source}: it has no model card (README.md), and is not in a run folder from "
+                "which one could be written."
+            )
+        write_card(gather(source.parent, None))
     try:
         api = HfApi()
         repository = api.create_repo(id, private=private or None, exist_ok=True).repo_id
-        with _staged(source, repository) as staged:
+        with tempfile.TemporaryDirectory() as staged:
+            _stage(source, repository, Path(staged))
             api.upload_folder(
                 repo_id=repository, folder_path=staged, commit_message="Upload with finetune"
             )
@@ -92,41 +89,24 @@ def push(folder: Path, id: str, *, private: bool = False) -> str:
 
 def _hub_errors() -> tuple[type[Exception], ...]:
     """Return the errors of a hub that cannot be reached or refuses a request."""
-    from huggingface_hub.errors import HFValidationError, HTTPError
+    from huggingface_hub.errors import (  # type: ignore[attr-defined]  # re-exported
+        HFValidationError,
+        HTTPError,
+    )
 
     return OSError, HTTPError, HFValidationError, RuntimeError  # RuntimeError is of hf_xet
 
 
-def _require_card(source: Path) -> None:
-    """Write the card of a model that has none."""
-    if (source / "README.md").is_file():
-        return
-    if not (source.parent / "config.json").is_file():
-        raise UserError(
-            f"{source}: it has no model card (README.md), and is not in a run folder from which "
-            "one could be written."
-        )
-    write_card(gather(source.parent, None))
-
-
-@contextlib.contextmanager
-def _staged(source: Path, id: str) -> Iterator[Path]:
-    """Yield a temporary folder with what is uploaded.
-
-    It has links to the files of the model, the card with the id of the repository, and the task
-    file without local paths.
-    """
-    with tempfile.TemporaryDirectory() as name:
-        staged = Path(name)
-        for path in source.iterdir():
-            if path.is_file() and path.name not in ("README.md", TASK_FILE):
-                (staged / path.name).symlink_to(path.resolve())
-        text = (source / "README.md").read_text(encoding="utf-8")
-        (staged / "README.md").write_text(for_hub(text, id), encoding="utf-8")
-        content = _without_paths(json.loads((source / TASK_FILE).read_text(encoding="utf-8")))
-        text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
-        (staged / TASK_FILE).write_text(text, encoding="utf-8")
-        yield staged
+def _stage(source: Path, id: str, staged: Path) -> None:
+    """Fill a folder with links to the model's files, its card and its task file without paths."""
+    for path in source.iterdir():
+        if path.is_file() and path.name not in ("README.md", TASK_FILE):
+            (staged / path.name).symlink_to(path.resolve())
+    text = (source / "README.md").read_text(encoding="utf-8")
+    (staged / "README.md").write_text(for_hub(text, id), encoding="utf-8")
+    content = _without_paths(json.loads((source / TASK_FILE).read_text(encoding="utf-8")))
+    text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+    (staged / TASK_FILE).write_text(text, encoding="utf-8")
 
 
 def _without_paths(content: dict[str, Any]) -> dict[str, Any]:
@@ -140,9 +120,8 @@ def _without_paths(content: dict[str, Any]) -> dict[str, Any]:
 
 def _is_public(value: str) -> bool:
     """Return whether a setting is an id of the hub and not a local file or folder."""
-    return bool(re.fullmatch(r"[\w.\-]+(/[\w.\-]+)?(:[\w.\-]+)?", value)) and not (
-        Path(value).exists() or value.startswith(".")
-    )
+    is_id = re.fullmatch(r"[\w.\-]+(/[\w.\-]+)?(:[\w.\-]+)?", value)
+    return bool(is_id) and not value.startswith(".") and not Path(value).exists()
 
 
 def _first_line(error: Exception) -> str:

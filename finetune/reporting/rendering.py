@@ -6,15 +6,12 @@ import functools
 import json
 import math
 import re
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from finetune.reporting.highlight import clip
 
 if TYPE_CHECKING:
     from jinja2 import Environment
-
-_UNPRINTABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 
 
 def render(template: str, **values: Any) -> str:
@@ -24,7 +21,8 @@ def render(template: str, **values: Any) -> str:
 
 def printable(text: str) -> str:
     """Replace control characters and lone surrogates, which no HTML page may hold, by U+FFFD."""
-    return _UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", text)
+    unprintable = r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]"
+    return re.sub(unprintable, "\N{REPLACEMENT CHARACTER}", text)
 
 
 @functools.cache
@@ -46,9 +44,9 @@ def environment() -> Environment:
     )
     made.filters |= {
         "value": format_value,
-        "score_rows": score_rows,
+        "score": format_score,
         "json": functools.partial(json.dumps, ensure_ascii=False),
-        "fraction": clamped,
+        "fraction": bar_length,
         "code": markdown_code,
         "clip": clip,
     }
@@ -77,20 +75,8 @@ def format_score(value: float, name: str) -> str:
     return f"{value:,.0f}" if name.startswith("inner_") else format_value(float(value))
 
 
-def score_rows(metrics: Mapping[str, Mapping[str, float]]) -> list[tuple[str, list[str]]]:
-    """Return the name of each metric with its formatted values, one for each split."""
-    names = dict.fromkeys(name for values in metrics.values() for name in values)
-    return [
-        (
-            name,
-            [format_score(each[name], name) if name in each else "" for each in metrics.values()],
-        )
-        for name in names
-    ]
-
-
-def clamped(value: float) -> str:
-    """Format the length of a bar, from 0 to 1."""
+def bar_length(value: float) -> str:
+    """Format a fraction as the length of a bar, from 0 to 1."""
     return f"{min(max(float(value), 0.0), 1.0):.4f}"
 
 

@@ -26,17 +26,8 @@ def write_run_readme(
 ) -> None:
     """Write the run folder's README.md.
 
-    Args:
-        folder: Run folder.
-        task: Name of the task.
-        config: Settings of the run.
-        labels: Labels of the task.
-        pairs: The model reads pairs of texts.
-        metrics: Scores by name, by split.
-        baselines: A sentence on the baseline by split.
-        notes: Notes on the data.
-        best_step: Step of the best model on validation.
-        num_steps: Steps of training.
+    ``metrics`` has scores by split and name, ``baselines`` a sentence for each split, and ``notes``
+    the notes on the data. ``pairs`` is True for a model that reads pairs of texts.
     """
     values = settings(config)
     text = render(

@@ -7,24 +7,25 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from finetune.config.tasks import RESULT_FREE
 from finetune.evaluation.alignment import AlignedPredictions
 from finetune.evaluation.error_analysis import Analysis, analyze_predictions
+from finetune.evaluation.reproduction import standard_deviation
 from finetune.evaluation.resampling import count_metric, default_metric
-from finetune.evaluation.runs import align_runs, find_system
+from finetune.evaluation.runs import align_runs
 from finetune.evaluation.significance import Estimate, estimate, observed_scores
 from finetune.types import UserError
 
 TOLERANCE = 1e-4
 """Largest difference of scores that count as equal."""
 MOST_DRAWN = 20_000_000
-"""Most resampling units times resamples of an interval, which bounds its time to seconds. The
-scores of large test sets vary less, so they need fewer resamples."""
+"""Most examples times resamples of an interval, which bounds its time to seconds. The scores of
+large test sets vary less, so they need fewer resamples."""
 MOST_RESAMPLES, FEWEST_RESAMPLES = 1000, 100
 MOST_SEEDS = 10
 """Most runs of one system that are read."""
@@ -45,15 +46,7 @@ class Evaluated:
 class Run:
     """The content of a run folder.
 
-    Attributes:
-        folder: The run folder.
-        config: Settings, from config.json.
-        environment: Command, versions and machine, from environment.json.
-        metrics: Scores by split and name; empty for an unfinished run.
-        training: Log lines of training steps.
-        evaluations: Log lines of evaluations.
-        evaluated: Analyzed predictions of one split; None where there are none.
-        warnings: A line for everything that is missing or damaged.
+    ``config``, ``environment`` and ``metrics`` are JSON files; an unfinished run has no metrics.
     """
 
     folder: Path
@@ -61,36 +54,36 @@ class Run:
     environment: dict[str, Any]
     metrics: dict[str, dict[str, float]]
     training: list[dict[str, Any]]
+    """Log lines of training steps."""
     evaluations: list[dict[str, Any]]
+    """Log lines of evaluations."""
     evaluated: Evaluated | None
     warnings: list[str]
+    """A line for everything that is missing or damaged."""
 
     @property
     def task(self) -> str:
-        """Return the name of the task."""
+        """The name of the task."""
         return str(self.config.get("task", "?"))
 
 
 @dataclass(frozen=True)
 class Headline:
-    """The main score of a system with its interval.
-
-    Attributes:
-        metric: Name of the metric that selects models.
-        split: Split that was scored.
-        estimate: Mean over the runs, with its confidence interval.
-        runs: Score of each run.
-        folders: Folders of these runs.
-        num_units: Examples that were resampled.
-        num_resamples: Resamples of the interval.
-    """
+    """The main score of a system: the mean over its runs by the metric that selects models."""
 
     metric: str
     split: str
     estimate: Estimate
-    runs: tuple[float, ...]
+    scores: tuple[float, ...]
+    """Score of each run."""
+    deviation: float | None
+    """Standard deviation over the runs."""
     folders: tuple[Path, ...]
+    """Folders of these runs."""
     num_units: int
+    """Number of examples that were resampled."""
+    unit: str
+    """"texts" or "sentences"."""
     num_resamples: int
 
 
@@ -102,37 +95,70 @@ class System:
     folder: Path
     runs: list[Run]
     headline: Headline | None
-    seeds: dict[str, Any] = field(default_factory=dict)
-    warnings: list[str] = field(default_factory=list)
+    seeds: dict[str, Any]
+    warnings: list[str]
+
+    @property
+    def source(self) -> tuple[str, str]:
+        """The model and the data."""
+        config = self.runs[0].config
+        model = config.get("init_from") or config.get("model", "?")
+        return str(model), str(config.get("data", "?"))
+
+    @property
+    def baseline(self) -> Mapping[str, Any] | None:
+        """The majority-class baseline of the split of the headline."""
+        found = self.seeds.get("baselines") or self.runs[0].environment.get("baselines") or {}
+        return found.get(self.headline.split) if self.headline else None
+
+    @property
+    def verdicts(self) -> Sequence[Mapping[str, Any]]:
+        """The verdicts on the scores that the recipe expects."""
+        recipe = self.runs[0].environment.get("recipe") or {}
+        return self.seeds.get("verdicts") or recipe.get("verdicts") or ()
+
+    @property
+    def problems(self) -> list[str]:
+        """The warnings of the folder and of its runs, and the runs that are degenerate."""
+        lines = list(self.warnings)
+        for run in self.runs:
+            prefix = f"{run.folder.name}: " if len(self.runs) > 1 else ""
+            lines += [f"{prefix}{line}" for line in run.warnings]
+            if not self.seeds and (reasons := run.environment.get("degenerate")):
+                lines.append(f"{run.folder.name} is degenerate: {'; '.join(reasons)}")
+        for each in self.seeds.get("degenerate", ()):
+            lines.append(f"seed {each['seed']} is degenerate: {'; '.join(each['reasons'])}")
+        return lines
 
 
 def gather(folder: Path, split: str | None) -> System:
     """Read a run folder, or a folder of several seeds.
 
-    Args:
-        folder: The folder.
-        split: Split whose predictions are analyzed; None is a test split, or another with gold.
-
-    Raises:
-        UserError: The folder holds no run.
+    Analyze the predictions on ``split``; None is a test split, or another with gold.
     """
-    seeds_folders = sorted(filter(_is_run, folder.glob("*")), key=lambda p: (len(p.name), str(p)))
-    is_run = _is_run(folder)
-    if not (is_run or seeds_folders):
+    paths = sorted(filter(_is_run, folder.glob("*")), key=lambda p: (len(p.name), str(p)))
+    warnings: list[str] = []
+    seeds = {}
+    if _is_run(folder):
+        runs = [gather_run(folder, split)]
+    elif paths:
+        runs = [gather_run(path, split) for path in paths[:MOST_SEEDS]]
+        seeds = _read_object(folder / "seeds.json", warnings)
+        names = dict.fromkeys(name for run in runs for name in run.config)
+        if differing := [
+            name
+            for name in names
+            if name not in _MAY_DIFFER
+            and any(run.config.get(name) != runs[0].config.get(name) for run in runs)
+        ]:
+            warnings.append(f"the runs differ in more than their seed: {', '.join(differing)}")
+        if len(paths) > MOST_SEEDS:
+            warnings.append(f"only the first {MOST_SEEDS} of {len(paths)} runs are read")
+    else:
         problem = "has no config.json of a run" if folder.is_dir() else "does not exist"
         raise UserError(
             f"{folder}: the folder {problem}. Give the folder of --out, or one of several seeds."
         )
-    warnings: list[str] = []
-    if is_run:
-        runs, seeds = [gather_run(folder, split)], {}
-    else:
-        runs = [gather_run(path, split) for path in seeds_folders[:MOST_SEEDS]]
-        seeds = _read_object(folder / "seeds.json", warnings)
-        if differing := _differing_settings(runs):
-            warnings.append(f"the runs differ in more than their seed: {', '.join(differing)}")
-        if len(seeds_folders) > MOST_SEEDS:
-            warnings.append(f"only the first {MOST_SEEDS} of {len(seeds_folders)} runs are read")
     return System(folder.resolve().name, folder, runs, headline(runs, warnings), seeds, warnings)
 
 
@@ -144,16 +170,6 @@ def _is_run(folder: Path) -> bool:
     except (OSError, ValueError):
         return path.is_file()
     return isinstance(content, dict) and "task" in content
-
-
-def _differing_settings(runs: Sequence[Run]) -> list[str]:
-    """Return the settings that differ between runs, apart from those that may."""
-    names = dict.fromkeys(name for run in runs for name in run.config)
-    first = runs[0].config
-    return [
-        name for name in names
-        if name not in _MAY_DIFFER and any(r.config.get(name) != first.get(name) for r in runs)
-    ]  # fmt: skip
 
 
 def gather_run(folder: Path, split: str | None = None) -> Run:
@@ -177,42 +193,37 @@ def gather_run(folder: Path, split: str | None = None) -> Run:
 
 def headline(runs: Sequence[Run], warnings: list[str]) -> Headline | None:
     """Return the score that selects models, over the finished runs with the same split."""
-    found, split = _runs_to_score(runs, warnings)
-    predictions = [run.evaluated.predictions for run in found if run.evaluated]
-    if not predictions:
+    known = [(run, run.evaluated) for run in runs if run.evaluated]
+    known = [pair for pair in known if pair[0].metrics] or known
+    if not known:
         return None
+    split = Counter(each.split for _, each in known).most_common(1)[0][0]
+    known = [pair for pair in known if pair[1].split == split]
+    if len(known) < len(runs):
+        warnings.append(
+            f"the score is that of {len(known)} of {len(runs)} runs: the others are not finished, "
+            f"or have no predictions on {split} that can be analyzed"
+        )
+    predictions = [each.predictions for _, each in known]
     if len({(each.kind, len(each.gold)) for each in predictions}) > 1:
         warnings.append("the runs predicted different examples: there is no score over all of them")
         return None
-    metric, counts = _counts(found[0].config.get("metric"), predictions, warnings)
+    metric, counts = _counts(known[0][0].config.get("metric"), predictions, warnings)
     units = counts[0].num_units
     resamples = max(FEWEST_RESAMPLES, min(MOST_RESAMPLES, MOST_DRAWN // (units * len(counts))))
     interval = estimate(counts, num_resamples=resamples)
-    values = tuple(observed_scores(counts).tolist())
-    for run, value in zip(found, values, strict=True):
-        known = run.metrics.get(split, {}).get(metric)
-        if known is not None and abs(known - value) > TOLERANCE:
+    scores = tuple(observed_scores(counts).tolist())
+    for (run, _), value in zip(known, scores, strict=True):
+        saved = run.metrics.get(split, {}).get(metric)
+        if saved is not None and abs(saved - value) > TOLERANCE:
             warnings.append(
                 f"{metric} of {run.folder.name} on {split} is {value:.4f} over the labels of that "
-                f"split, but {known:.4f} in metrics.json"
+                f"split, but {saved:.4f} in metrics.json"
             )
-    folders = tuple(run.folder for run in found)
-    return Headline(metric, split, interval, values, folders, units, resamples)
-
-
-def _runs_to_score(runs: Sequence[Run], warnings: list[str]) -> tuple[list[Run], str]:
-    """Return the runs of the main score and their split: the finished runs, if there are any."""
-    known = [run for run in runs if run.evaluated]
-    known = [run for run in known if run.metrics] or known
-    splits = Counter(run.evaluated.split for run in known if run.evaluated)
-    split = max(splits, key=lambda name: splits[name], default="")
-    found = [run for run in known if run.evaluated and run.evaluated.split == split]
-    if found and len(found) < len(runs):
-        warnings.append(
-            f"the score is that of {len(found)} of {len(runs)} runs: the others are not finished, "
-            f"or have no predictions on {split} that can be analyzed"
-        )
-    return found, split
+    unit = "sentences" if predictions[0].kind in ("tags", "spans") else "texts"
+    folders = tuple(run.folder for run, _ in known)
+    deviation = standard_deviation(scores)
+    return Headline(metric, split, interval, scores, deviation, folders, units, unit, resamples)
 
 
 def _counts(
@@ -241,14 +252,11 @@ def _evaluate(folder: Path, wanted: str | None, warnings: list[str]) -> Evaluate
     order = sorted(names, key=lambda name: (not name.startswith("test"), len(name), name))
     for name in order if wanted is None else [wanted]:
         try:
-            system = find_system(str(folder), name)
-            aligned = align_runs(system.files)
-            predictions = aligned.runs[0]
-            if not predictions.gold:
+            aligned = align_runs([folder / f"predictions.{name}.jsonl"])
+            if not aligned.runs[0].gold:
                 raise UserError("no example has gold")
-            path = str(system.files[0])
-            analysis = analyze_predictions(predictions, aligned.vocabulary, path, aligned.gold)
-            return Evaluated(name, predictions, analysis)
+            analysis = analyze_predictions(aligned.runs[0], aligned.vocabulary)
+            return Evaluated(name, aligned.runs[0], analysis)
         except (UserError, OSError) as error:
             warnings.append(f"the predictions on {name} cannot be analyzed: {error}")
     return None
@@ -260,11 +268,11 @@ def _read_object(path: Path, warnings: list[str], consequence: str = "") -> dict
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError:
         warnings.append(f"no {path.name}{consequence}")
-        return {}
     except ValueError as error:
         warnings.append(f"{path.name} is damaged ({error})")
-        return {}
-    return content if isinstance(content, dict) else {}
+    else:
+        return content if isinstance(content, dict) else {}
+    return {}
 
 
 def _read_log(path: Path, warnings: list[str]) -> list[dict[str, Any]]:
@@ -277,10 +285,7 @@ def _read_log(path: Path, warnings: list[str]) -> list[dict[str, Any]]:
     found = []
     for line in lines:
         try:
-            content = json.loads(line)
+            found.append(json.loads(line))
         except ValueError:
             warnings.append(f"{path.name} has an incomplete line")
-            continue
-        if isinstance(content, dict) and "step" in content:
-            found.append(content)
-    return found
+    return [content for content in found if "step" in content]
