@@ -3,7 +3,7 @@
 Expected calibration error: Naeini, Cooper & Hauskrecht 2015 (``metrics.calibration_error``); its
 use and temperature scaling: Guo, Pleiss, Sun & Weinberger 2017, "On Calibration of Modern Neural
 Networks". Dividing all logits by one number changes no argmax and makes probabilities more or less
-extreme. Probabilities are enough for it: their logarithms are the logits up to a constant.
+extreme. Logarithms of probabilities are the logits up to a constant, which is enough for it.
 
 Shapes: N examples or words, W words, C classes.
 """
@@ -22,11 +22,10 @@ from finetune.types import IGNORED, LabelSet, TokenPrediction, UserError
 LOWEST, HIGHEST = 0.05, 20.0
 """Bounds of the temperature: where every prediction on validation is correct, no temperature is
 low enough."""
-_TINY = 1e-15  # probabilities of 0 and 1 have no finite log odds
 
 
 class Bin(NamedTuple):
-    """The predictions with a confidence above ``low`` and at most ``high`` (0 is in the first bin).
+    """Predictions with a confidence above ``low`` and at most ``high`` (0 is in the first bin).
 
     ``confidence`` and ``accuracy`` are means over the bin, 0.0 where it is empty.
     """
@@ -41,16 +40,7 @@ class Bin(NamedTuple):
 def reliability(
     confidences: Sequence[float], correct: Sequence[bool], num_bins: int = NUM_BINS
 ) -> list[Bin]:
-    """Return the reliability diagram: bins of equal width from 0 to 1.
-
-    Args:
-        confidences: The probability of each prediction.
-        correct: Whether each prediction is correct.
-        num_bins: The number of bins.
-
-    Raises:
-        UserError: The lengths differ, or a confidence is not a probability.
-    """
+    """Return the reliability diagram of predictions: bins of equal width from 0 to 1."""
     number, confidence, accuracy = _bin_counts(confidences, correct, num_bins)
     whole = np.maximum(number, 1)
     rows = zip(number, confidence / whole, accuracy / whole, strict=True)
@@ -81,15 +71,9 @@ def error_of_bins(bins: Sequence[Bin]) -> float:
 def calibration_scores(
     correct: Sequence[bool], after: Sequence[float], before: Sequence[float] | None
 ) -> dict[str, float]:
-    """Return the calibration errors of predictions with and without the temperature.
+    """Return the calibration errors of predictions with (``after``) and without the temperature.
 
-    Args:
-        correct: Whether each prediction is correct.
-        after: The probability of each prediction as it is given out.
-        before: The probability of each prediction without the temperature, where it is known.
-
-    Returns:
-        ``ece``, and with ``before`` also ``ece_uncalibrated``.
+    ``ece``, and where probabilities ``before`` scaling are known also ``ece_uncalibrated``.
     """
     found = {"ece": float(calibration_error(_bin_counts(after, correct)))}
     if before is not None:
@@ -113,14 +97,10 @@ def word_calibration_scores(
 
 
 def fit_temperature(logs: np.ndarray, gold: np.ndarray) -> float:
-    """Return the temperature under which the gold classes are most likely.
+    """Return the temperature under which the gold classes [N] are most likely, 1 without any.
 
-    The negative log-likelihood is convex in 1 / temperature, so it has one minimum between
-    ``LOWEST`` and ``HIGHEST``.
-
-    Args:
-        logs: Log-probabilities [N, C], which are logits up to a constant for each row.
-        gold: Gold classes [N]; without any the temperature is 1.
+    The negative log-likelihood of ``logs`` [N, C] is convex in 1 / temperature, so it has one
+    minimum between ``LOWEST`` and ``HIGHEST``.
     """
     from scipy.optimize import minimize_scalar  # imported late: it costs half a second
 
@@ -153,11 +133,8 @@ def fit_on_probabilities(
 
     Gold is classes [N]; for ``independent`` probabilities (multi-label) it is yes or no [N, C].
     """
-    if independent:
-        return fit_and_describe(
-            two_classes(probabilities).reshape(-1, 2), gold.astype(int).reshape(-1)
-        )
-    return fit_and_describe(log_probabilities(probabilities), gold)
+    logs = log_probabilities(probabilities, independent)
+    return fit_and_describe(logs.reshape(-1, logs.shape[-1]), gold.astype(int).reshape(-1))
 
 
 def fit_on_words(
@@ -165,12 +142,12 @@ def fit_on_words(
 ) -> tuple[float, str]:
     """Return a temperature and a note about it for log-probabilities [W, C] of each sentence.
 
-    Unknown tags and sentences without gold are left out.
+    Leaves out unknown tags and sentences without gold.
     """
-    pairs = [pair for pair in zip(targets, logs, strict=True) if pair[0] is not None]
+    pairs = [(tags, rows) for tags, rows in zip(targets, logs, strict=True) if tags is not None]
     if not pairs:
         return 1.0, "temperature 1: no words of validation have tags"
-    gold = np.array([tag for tags, _ in pairs for tag in tags or ()], dtype=int)
+    gold = np.array([tag for tags, _ in pairs for tag in tags], dtype=int)
     known = gold != IGNORED
     return fit_and_describe(np.concatenate([rows for _, rows in pairs])[known], gold[known])
 
@@ -180,31 +157,33 @@ def scale(probabilities: np.ndarray, temperature: float, independent: bool) -> n
 
     They sum to 1 over the classes, or belong to ``independent`` decisions (multi-label).
     """
-    if independent:
-        return np.exp(tempered(two_classes(probabilities), temperature))[..., 1]
-    return np.exp(tempered(log_probabilities(probabilities), temperature))
+    scaled: np.ndarray = np.exp(
+        tempered(log_probabilities(probabilities, independent), temperature)
+    )
+    return scaled[..., 1] if independent else scaled
 
 
 def probabilities_of(ids: Sequence[int], logs: np.ndarray, temperature: float = 1.0) -> np.ndarray:
     """Return the probabilities [W] of tags [W] from log-probabilities [W, C] and a temperature."""
     if temperature != 1.0:
         logs = tempered(logs, temperature)
-    return np.exp(logs[np.arange(len(ids)), ids])
+    probabilities: np.ndarray = np.exp(logs[np.arange(len(ids)), ids])
+    return probabilities
 
 
 def tempered(logs: np.ndarray, temperature: float) -> np.ndarray:
     """Return log-probabilities [N, C] with their logits divided by a temperature."""
     scaled = logs / temperature
-    scaled = scaled - scaled.max(-1, keepdims=True)
-    return scaled - np.log(np.exp(scaled).sum(-1, keepdims=True))
+    scaled -= scaled.max(-1, keepdims=True)
+    scaled -= np.log(np.exp(scaled).sum(-1, keepdims=True))
+    return scaled
 
 
-def log_probabilities(probabilities: np.ndarray) -> np.ndarray:
-    """Return logarithms of probabilities; 0 becomes a very small probability."""
-    return np.log(np.maximum(probabilities, np.finfo(float).tiny))
-
-
-def two_classes(probabilities: np.ndarray) -> np.ndarray:
-    """Return log-probabilities [N, 2] of no and yes, from probabilities of yes [N]."""
-    probabilities = np.clip(probabilities, _TINY, 1 - _TINY)
-    return np.stack([np.log1p(-probabilities), np.log(probabilities)], axis=-1)
+def log_probabilities(probabilities: np.ndarray, independent: bool) -> np.ndarray:
+    """Return finite logarithms of probabilities [..., C], or [..., 2] of no and of yes for each
+    ``independent`` probability [...]."""
+    if independent:
+        probabilities = np.clip(probabilities, 1e-15, 1 - 1e-15)
+        return np.stack([np.log1p(-probabilities), np.log(probabilities)], axis=-1)
+    logs: np.ndarray = np.log(np.maximum(probabilities, np.finfo(float).tiny))
+    return logs

@@ -1,10 +1,8 @@
-"""Confident learning: labels that are probably wrong, from the probabilities of a model.
+"""Confident learning: find labels that are probably wrong by the probabilities of a model.
 
 Northcutt, Jiang & Chuang 2021, "Confident Learning: Estimating Uncertainty in Dataset Labels". The
-model must not have been trained on the labels, and must be good: a poor or overconfident model
-contradicts correct labels too.
-
-Shapes: N examples, C classes.
+model must not have been trained on the labels [N], of C classes, and must be good: a poor or
+overconfident model contradicts correct labels too.
 """
 
 from __future__ import annotations
@@ -19,11 +17,9 @@ calibration error at most the second: otherwise many of its most confident predi
 
 
 def credibility_warning(accuracy: float, error: float) -> str:
-    """Return why a model must not question gold labels; empty if it may.
+    """Return why a model with this accuracy and calibration error must not question gold labels.
 
-    Args:
-        accuracy: The accuracy of the model.
-        error: The expected calibration error of the model.
+    Empty if it may.
     """
     if accuracy >= CREDIBLE_ACCURACY or error <= CREDIBLE_ERROR:
         return ""
@@ -37,15 +33,9 @@ def credibility_warning(accuracy: float, error: float) -> str:
 def probable_label_errors(probabilities: np.ndarray, given: np.ndarray) -> list[tuple[int, int]]:
     """Return examples whose label is probably wrong, each with the class that the model predicts.
 
-    A model is confident of a class where its probability reaches the mean of the examples labeled
-    so. A label is suspect if the most likely of the ``confident_classes`` is more likely than it.
-
-    Args:
-        probabilities: Probabilities [N, C] by a model that was not trained on these examples.
-        given: The labels [N] of the examples.
-
-    Returns:
-        Pairs of example and class, ordered by the margin of the class over the label.
+    Takes probabilities [N, C] and given labels [N]. A label is suspect if the most likely of the
+    ``confident_classes`` is more likely than it. The order is that of the margin of the class over
+    the label.
     """
     better = confident_classes(probabilities, given)
     suspects = np.flatnonzero((better >= 0) & (better != given))
@@ -55,41 +45,34 @@ def probable_label_errors(probabilities: np.ndarray, given: np.ndarray) -> list[
 
 
 def confident_classes(probabilities: np.ndarray, given: np.ndarray) -> np.ndarray:
-    """Return the most likely class [N] that the model is confident of, -1 where there is none.
+    """Return the most likely class [N] of which the model is confident, -1 where there is none.
 
-    Arguments are those of ``probable_label_errors``. Unlike in the paper, a class that is not more
-    likely than the label does not count: where models do not know a rare class its threshold is
-    next to 0, and every example below the threshold of its own class would get the rare class.
+    A model is confident of a class where its probability reaches the mean probability of the class
+    in the examples labeled so. Unlike in the paper, a class that is not more likely than the label
+    does not count: models that cannot predict a rare class give it a threshold near 0, and every
+    example below the threshold of its own class would get the rare class.
     """
     if len(probabilities) != len(given):
         raise UserError(f"probabilities of {len(probabilities)} examples with {len(given)} labels")
     if len(given) == 0:
         return np.zeros(0, dtype=int)
     rows = np.arange(len(given))
-    confident = probabilities >= thresholds(probabilities, given) - 1e-12  # [N, C]
+    number = np.bincount(given, minlength=probabilities.shape[1])
+    sums = np.bincount(given, probabilities[rows, given], minlength=probabilities.shape[1])
+    # a model is never confident of a class without examples
+    thresholds = np.where(number > 0, sums / np.maximum(number, 1), np.inf)
+    confident = probabilities >= thresholds - 1e-12  # [N, C]
     known = np.where(confident, probabilities, -1.0)
     best = known.argmax(1)
     is_better = known[rows, best] > probabilities[rows, given]
     return np.where(is_better, best, np.where(confident[rows, given], given, -1))
 
 
-def thresholds(probabilities: np.ndarray, given: np.ndarray) -> np.ndarray:
-    """Return the mean probability [C] of each class in the examples labeled so.
-
-    It is infinite for a class without examples, of which the model is never confident.
-    """
-    rows = np.arange(len(given))
-    number = np.bincount(given, minlength=probabilities.shape[1])
-    sums = np.bincount(given, probabilities[rows, given], minlength=probabilities.shape[1])
-    return np.where(number > 0, sums / np.maximum(number, 1), np.inf)
-
-
 def confident_joint(probabilities: np.ndarray, given: np.ndarray) -> np.ndarray:
     """Return the estimated joint distribution [C, C] of given (row) and true (column) labels.
 
-    Counts of ``confident_classes``; each row is scaled to the number of examples labeled so, and
-    all to a sum of 1 (equation 3 of the paper). A row without confident examples is taken as
-    correct.
+    Counts ``confident_classes``, scales each row to the number of examples labeled so, and all to
+    a sum of 1 (equation 3 of the paper). A row without confident examples counts as correct.
     """
     better = confident_classes(probabilities, given)
     num_classes = probabilities.shape[1]
@@ -99,5 +82,5 @@ def confident_joint(probabilities: np.ndarray, given: np.ndarray) -> np.ndarray:
     number = np.bincount(given, minlength=num_classes)
     empty = counts.sum(1) == 0
     counts[empty, empty] = 1.0
-    joint = counts / counts.sum(1, keepdims=True) * number[:, None]
+    joint: np.ndarray = counts / counts.sum(1, keepdims=True) * number[:, None]
     return joint / max(1, len(given))

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -45,7 +46,9 @@ def compute_metrics(
     """
     names = list(labels)
     if scheme == "auto":
-        scheme = _scheme_of(names)
+        scheme = detect_scheme([[name] for name in names])
+        if scheme == "IOB1":  # an I- without tags around it looks like IOB1
+            scheme = "BIO"
     elif scheme is not None:
         tagging_scores([names], [names], scheme)  # raises for tags that are not in it
 
@@ -58,12 +61,6 @@ def compute_metrics(
     return compute
 
 
-def _scheme_of(names: Sequence[str]) -> str | None:
-    scheme = detect_scheme([[name] for name in names])
-    # an I- without tags around it looks like IOB1
-    return "BIO" if scheme == "IOB1" else scheme
-
-
 def _scores(
     predicted: np.ndarray, gold: np.ndarray, names: Sequence[str], scheme: str | None
 ) -> dict[str, float]:
@@ -71,15 +68,25 @@ def _scores(
     if classes and gold.ndim == 2 and predicted.shape[:2] == gold.shape:
         if predicted.ndim == 3:
             predicted = _checked(predicted, names).argmax(-1)
-        return tagging_scores(*_tags(gold, predicted, names), scheme)
+        tags = [
+            [
+                [names[index] for index in row[counts].tolist()]
+                for row, counts in zip(side, gold != IGNORED, strict=True)
+            ]
+            for side in (gold, predicted)
+        ]
+        return tagging_scores(tags[0], tags[1], scheme)
     if classes and gold.ndim == 1 and predicted.shape[:1] == gold.shape:
         if predicted.ndim == 2:
             predicted = _checked(predicted, names).argmax(-1)
-        sides = [[names[index] for index in side.tolist()] for side in (gold, predicted)]
-        return classification_scores(*sides, names)
+        labels = [[names[index] for index in side.tolist()] for side in (gold, predicted)]
+        return classification_scores(labels[0], labels[1], names)
     if not classes and gold.ndim == 2 and predicted.shape == gold.shape:
-        sides = [_sets(side, names) for side in (gold > 0.5, _checked(predicted, names) >= 0)]
-        return multilabel_scores(*sides, names)
+        sets = [
+            [tuple(compress(names, row)) for row in side.tolist()]
+            for side in (gold > 0.5, _checked(predicted, names) >= 0)
+        ]
+        return multilabel_scores(sets[0], sets[1], names)
     if not classes and gold.ndim == 1 and predicted.size == gold.size:
         return regression_scores(gold.tolist(), predicted.reshape(-1).tolist())
     raise UserError(
@@ -96,21 +103,3 @@ def _checked(logits: np.ndarray, names: Sequence[str]) -> np.ndarray:
             f"{len(names)} labels: give them all, in the order of the model's id2label."
         )
     return logits
-
-
-def _tags(gold: np.ndarray, predicted: np.ndarray, names: Sequence[str]) -> list[list[list[str]]]:
-    """Return gold and predicted tags of each sentence, at the positions that count."""
-    return [
-        [
-            [names[index] for index in row[kept].tolist()]
-            for row, kept in zip(side, gold != IGNORED, strict=True)
-        ]
-        for side in (gold, predicted)
-    ]
-
-
-def _sets(applies: np.ndarray, names: Sequence[str]) -> list[tuple[str, ...]]:
-    return [
-        tuple(name for name, applied in zip(names, row, strict=True) if applied)
-        for row in applies.tolist()
-    ]

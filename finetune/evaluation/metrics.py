@@ -1,13 +1,8 @@
 """Metrics, each written once: counts of each example, and the value of their sum.
 
-A metric is a pair of functions (``Metric``): ``counts`` gives an array for each example, ``value``
-turns the sum of these arrays into a score. Training, ``finetune score`` and ``finetune analyze``
-sum over all examples; confidence intervals and significance tests (``resampling``) take weighted
-sums, so a value also takes a batch of sums. To add a metric, add a pair to ``METRICS``.
-
-A score with nothing to divide by is 0.0. F1 is the harmonic mean of precision and recall,
-``2 tp / (2 tp + fp + fn)`` (van Rijsbergen 1979; Jurafsky & Martin, *Speech and Language
-Processing*, section "Evaluation: precision, recall, F-measure").
+Training, ``finetune score`` and ``finetune analyze`` sum over all examples; confidence intervals
+and significance tests (``resampling``) take weighted sums, so values also take batches of sums. To
+add a metric, add a ``Metric`` to ``METRICS``. A score with nothing to divide by is 0.0.
 
 Shapes: N examples, C names (labels, tags or span types).
 """
@@ -16,12 +11,15 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from finetune.data.spans import inner_spans
 from finetune.data.tag_schemes import convert_tags
@@ -40,26 +38,19 @@ from finetune.types import Span, UserError
 NUM_BINS = 15
 """Bins of equal width of the expected calibration error, as in Guo et al. 2017."""
 
-_CELLS = 1 << 20
-"""Numbers in the counts of as many examples as are counted at a time."""
-
 
 # --- Counts of each example -----------------------------------------------------------------------
 
 
-def item_counts(pairs: Pairs, strict: bool = False) -> np.ndarray:
-    """Return the numbers of correct, predicted and gold labels, words or spans [N, 3]."""
-    sides = [[len(items) for items in side] for side in items_of(pairs, strict)]
-    return np.array(sides, dtype=np.int64).T
+def item_counts(pairs: Pairs, strict: bool = False, name: str | None = None) -> np.ndarray:
+    """Return the numbers of correct, predicted and gold labels, words or spans [N, 3].
 
-
-def name_counts(pairs: Pairs, name: str, strict: bool = False) -> np.ndarray:
-    """Return the ``item_counts`` of one label, tag or span type [N, 3]."""
-    sides = [
-        [sum(name_of(item) == name for item in items) for items in side]
-        for side in items_of(pairs, strict)
-    ]
-    return np.array(sides, dtype=np.int64).T
+    With ``name``, only those of one label, tag or span type.
+    """
+    sides: Sequence[Any] = items_of(pairs, strict)
+    if name is not None:
+        sides = [[[i for i in items if name_of(i) == name] for items in side] for side in sides]
+    return np.array([list(map(len, side)) for side in sides], dtype=np.int64).T
 
 
 def class_counts(pairs: Pairs) -> np.ndarray:
@@ -76,29 +67,49 @@ def class_counts(pairs: Pairs) -> np.ndarray:
         for item in items
     ]
     shape = len(pairs), len(column), 3
-    counts = np.bincount(np.array(cells, dtype=np.int64), minlength=math.prod(shape)).reshape(shape)
+    counts = np.bincount(np.array(cells, dtype=np.int64), minlength=math.prod(shape))
+    return _with_model_labels(counts.reshape(shape), pairs)
+
+
+def class_totals(pairs: Pairs) -> np.ndarray:
+    """Return the sum of ``class_counts`` [C, 3 or 4], without an array of all examples."""
+    correct, predicted, gold = (
+        Counter(map(name_of, chain.from_iterable(side))) for side in items_of(pairs)
+    )
+    rows = [(correct[name], predicted[name], gold[name]) for name in pairs.names]
+    return _with_model_labels(np.array(rows, dtype=np.int64).reshape(-1, 3), pairs)
+
+
+def _with_model_labels(counts: np.ndarray, pairs: Pairs) -> np.ndarray:
     if pairs.kind != "labels":
         return counts
-    of_model = np.isin(pairs.names, pairs.labels).astype(np.int64)
-    return np.concatenate([counts, np.broadcast_to(of_model[:, None], (*shape[:2], 1))], axis=-1)
+    of_model = np.isin(pairs.names, pairs.labels).astype(np.int64)[:, None]
+    return np.concatenate([counts, np.broadcast_to(of_model, (*counts.shape[:-1], 1))], axis=-1)
 
 
 def positive_counts(pairs: Pairs) -> np.ndarray:
     """Return the ``item_counts`` of the positive class of two labels [N, 3]."""
-    return name_counts(pairs, positive_label(pairs.labels or pairs.names))
+    return item_counts(pairs, name=positive_label(pairs.labels or pairs.names))
 
 
 def label_set_counts(pairs: Pairs) -> np.ndarray:
-    """Return of each label set whether it is exactly right, and 1 [N, 2]."""
+    """Return for each label set whether it is exactly right, and 1 [N, 2]."""
     equal = [set(g) == set(p) for g, p in zip(pairs.gold, pairs.predicted, strict=True)]
     return np.column_stack([np.array(equal, dtype=np.int64), np.ones(len(equal), dtype=np.int64)])
 
 
 def hamming_counts(pairs: Pairs) -> np.ndarray:
-    """Return the wrong decisions of each example, 1, and which labels count [N, 2 + C]."""
+    """Return the wrong decisions of each example, 1, and the labels that occur [N, 2 + C]."""
     counts = class_counts(pairs)
     wrong = (counts[..., 1] + counts[..., 2] - 2 * counts[..., 0]).sum(axis=-1)
     return np.column_stack([wrong, np.ones_like(wrong), counts[..., 1:].sum(axis=-1)])
+
+
+def hamming_totals(pairs: Pairs) -> np.ndarray:
+    """Return the sum of ``hamming_counts`` [2 + C]."""
+    counts = class_totals(pairs)
+    wrong = (counts[:, 1] + counts[:, 2] - 2 * counts[:, 0]).sum()
+    return np.array([wrong, len(pairs), *counts[:, 1:].sum(axis=-1)])
 
 
 def tag_counts(pairs: Pairs) -> np.ndarray:
@@ -119,15 +130,14 @@ def subgroup_counts(pairs: Pairs, inner: bool) -> np.ndarray:
     for gold, predicted in sets_of(pairs):
         groups = [inner_spans(s) if inner else s - inner_spans(s) for s in (gold, predicted)]
         found, correct = groups[0] & predicted, groups[1] & gold
-        rows.append((len(groups[0]), len(found), len(groups[1]), len(correct)))
+        rows.append([len(spans) for spans in (groups[0], found, groups[1], correct)])
     return np.array(rows, dtype=np.int64).reshape(-1, 4)
 
 
 def matching_counts(pairs: Pairs, criterion: str) -> np.ndarray:
     """Return credit, predicted and gold spans of each sentence [N, 3] (``span_matching``)."""
-    rows = [
-        credit_counts(count_kinds([match_spans(*sides)]), criterion) for sides in sets_of(pairs)
-    ]
+    kinds = (count_kinds([match_spans(*sides)]) for sides in sets_of(pairs))
+    rows = [credit_counts(each, criterion) for each in kinds]
     return np.array(rows, dtype=np.float64).reshape(-1, 3)
 
 
@@ -163,15 +173,16 @@ def rank_moments(pairs: Pairs) -> np.ndarray:
     return moments(Pairs("number", gold, predicted, all_predicted=predicted))
 
 
-def weighted_ranks(values: Sequence[float], weights: np.ndarray) -> np.ndarray:
+def weighted_ranks(values: npt.ArrayLike, weights: np.ndarray) -> np.ndarray:
     """Return mean ranks, from 1, where value n occurs ``weights[r, n]`` times: [R, N]."""
-    if len(values) == 0:
+    if weights.shape[1] == 0:
         return np.zeros_like(weights)
     _, group = np.unique(values, return_inverse=True)
     order = np.argsort(group, kind="stable")
     starts = np.searchsorted(group[order], np.arange(group.max() + 1))
     each = np.add.reduceat(weights[:, order], starts, axis=1)
-    return (np.cumsum(each, axis=1) - (each - 1) / 2)[:, group]
+    ranks: np.ndarray = (np.cumsum(each, axis=1) - (each - 1) / 2)[:, group]
+    return ranks
 
 
 def confidence_counts(pairs: Pairs) -> np.ndarray:
@@ -185,7 +196,7 @@ def bin_counts(
 ) -> np.ndarray:
     """Return number, summed confidence and correct predictions of each bin of confidence [3, bins].
 
-    A bin holds its upper end, the first one also 0.
+    A bin includes its upper end, the first one also 0.
     """
     index = np.ceil(confidences * num_bins - 1e-9).astype(int) - 1
     index = np.clip(index, 0, num_bins - 1)
@@ -198,19 +209,20 @@ def bin_counts(
 # --- Values of sums -------------------------------------------------------------------------------
 
 
-def ratio(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
+def ratio(part: npt.ArrayLike, whole: npt.ArrayLike) -> np.ndarray:
     """Return quotients, 0 where there is nothing to divide by."""
-    return np.divide(part, whole, out=np.zeros(np.shape(whole)), where=np.asarray(whole) != 0)
+    whole = np.asarray(whole)
+    found: np.ndarray = np.divide(part, whole, out=np.zeros(whole.shape), where=whole != 0)
+    return found
 
 
 def mean(sums: np.ndarray) -> np.ndarray:
-    """Return the first count over the second [..., 2] -> [...]."""
+    """Return the first count over the second [..., K] -> [...]."""
     return ratio(sums[..., 0], sums[..., 1])
 
 
-def precision(sums: np.ndarray) -> np.ndarray:
-    """Return correct over predicted, from correct, predicted and gold [..., 3] -> [...]."""
-    return ratio(sums[..., 0], sums[..., 1])
+precision = mean
+"""Correct over predicted, from correct, predicted and gold [..., 3] -> [...]."""
 
 
 def recall(sums: np.ndarray) -> np.ndarray:
@@ -219,7 +231,11 @@ def recall(sums: np.ndarray) -> np.ndarray:
 
 
 def f1(sums: np.ndarray) -> np.ndarray:
-    """Return the harmonic mean of precision and recall [..., 3] -> [...]."""
+    """Return ``2 tp / (2 tp + fp + fn)``, the harmonic mean of precision and recall.
+
+    [..., 3] -> [...]. van Rijsbergen 1979; Jurafsky & Martin, *Speech and Language Processing*,
+    section "Evaluation: precision, recall, F-measure".
+    """
     return ratio(2 * sums[..., 0], sums[..., 1] + sums[..., 2])
 
 
@@ -260,26 +276,23 @@ def hamming_loss(sums: np.ndarray) -> np.ndarray:
 def subgroup_f1(sums: np.ndarray) -> np.ndarray:
     """Return the F1 of a subgroup of spans [..., 4] -> [...].
 
-    From its gold spans and those of them that are found, its predicted spans and those of them
-    that are correct. The subgroup of a span may depend on the spans around it (depth), which gold
-    and predictions have differently, so found and correct can differ.
+    The sums are its gold spans, those of them that are found, its predicted spans, and those of
+    them that are correct. The subgroup of a span may depend on the spans around it (depth), so
+    found and correct can differ.
     """
     recall, precision = ratio(sums[..., 1], sums[..., 0]), ratio(sums[..., 3], sums[..., 2])
     return ratio(2 * precision * recall, precision + recall)
 
 
 def correlation(sums: np.ndarray) -> np.ndarray:
-    """Return the Pearson correlation from summed ``moments`` [..., 6] -> [...].
-
-    It is 0 where one side is constant.
-    """
+    """Return the Pearson correlation from ``moments`` [..., 6] -> [...], 0 for a constant side."""
     xy, x, y, xx, yy, n = np.moveaxis(sums, -1, 0)
     deviations = []
     for total, squares in ((x, xx), (y, yy)):
         spread = squares - ratio(total * total, n)
-        rounding = 1e-13 * squares  # what is left of a constant side
+        rounding = 1e-13 * squares  # a constant side leaves no more than this
         deviations.append(np.sqrt(np.where(spread > rounding, spread, 0.0)))
-    return np.clip(ratio(xy - ratio(x * y, n), deviations[0] * deviations[1]), -1.0, 1.0)
+    return ratio(xy - ratio(x * y, n), deviations[0] * deviations[1]).clip(-1.0, 1.0)
 
 
 def calibration_error(sums: np.ndarray) -> np.ndarray:
@@ -295,8 +308,9 @@ def calibration_error(sums: np.ndarray) -> np.ndarray:
 
 
 def _exact_sum(values: np.ndarray) -> np.ndarray:
-    """Return sums over the last axis, rounded once: they do not depend on the order."""
-    return np.apply_along_axis(math.fsum, -1, values)
+    """Return sums over the last axis, rounded once, so that they do not depend on the order."""
+    exact: np.ndarray = np.apply_along_axis(math.fsum, -1, values)
+    return exact
 
 
 # --- The metrics ----------------------------------------------------------------------------------
@@ -337,6 +351,11 @@ _CLASSES = {
     "macro_f1": Metric(class_counts, macro_f1),
     "weighted_f1": Metric(class_counts, weighted_f1),
 }
+_ONE_LABEL = {
+    "accuracy": Metric(item_counts, recall),
+    **_CLASSES,
+    "matthews": Metric(class_counts, matthews),
+}
 _ECE = Metric(confidence_counts, calibration_error, lambda pairs: bool(pairs.confidences),
               reported=False, lower_is_better=True)  # fmt: skip
 _SPANS = {
@@ -348,9 +367,7 @@ _SPANS = {
 
 METRICS: dict[str, dict[str, Metric]] = {
     "label": {
-        "accuracy": Metric(item_counts, recall),
-        **_CLASSES,
-        "matthews": Metric(class_counts, matthews),
+        **_ONE_LABEL,
         "f1": Metric(positive_counts, f1, _has_two_labels),
         "micro_f1": Metric(item_counts, f1, reported=False),
         "ece": _ECE,
@@ -367,12 +384,7 @@ METRICS: dict[str, dict[str, Metric]] = {
         "spearman": Metric(rank_moments, correlation),
         "mse": Metric(squared_errors, mean, lower_is_better=True),
     },
-    "plain tags": {
-        "accuracy": Metric(item_counts, recall),
-        **_CLASSES,
-        "matthews": Metric(class_counts, matthews),
-        "ece": _ECE,
-    },
+    "plain tags": {**_ONE_LABEL, "ece": _ECE},
     "tags": {
         **{f"span_{rate}_conll": Metric(item_counts, value) for rate, value in _RATES.items()},
         "span_f1_strict": Metric(_strict_counts, f1),
@@ -406,7 +418,7 @@ def metrics_of_names(pairs: Pairs) -> dict[str, Metric]:
     forms = {"tags": {"span_{}_conll": False, "span_{}_strict": True},
              "spans": {"span_{}_strict": False}}.get(pairs.kind, {"{}": False})  # fmt: skip
     return {
-        f"{form.format(rate)}:{name}": Metric(partial(name_counts, name=name, strict=strict), value)
+        f"{form.format(rate)}:{name}": Metric(partial(item_counts, name=name, strict=strict), value)
         for form, strict in forms.items()
         for rate, value in _RATES.items()
         for name in pairs.names
@@ -415,23 +427,15 @@ def metrics_of_names(pairs: Pairs) -> dict[str, Metric]:
 
 # --- Scores ---------------------------------------------------------------------------------------
 
+_TOTALS = {class_counts: class_totals, hamming_counts: hamming_totals}
+"""Functions that sum the counts of many names in little memory."""
+
 
 def total(counts: Callable[[Pairs], np.ndarray], pairs: Pairs) -> np.ndarray:
     """Return the sum of the counts of all examples; sums of floats are rounded once."""
-    size = max(1, _CELLS // len(pairs.names)) if pairs.names else max(1, len(pairs))
-    chunks = (
-        replace(
-            pairs,
-            gold=pairs.gold[start : start + size],
-            predicted=pairs.predicted[start : start + size],
-            confidences=pairs.confidences and pairs.confidences[start : start + size],
-        )
-        for start in range(0, max(1, len(pairs)), size)
-    )
-    return sum(_sum_of_rows(counts(chunk)) for chunk in chunks)  # type: ignore[return-value]
-
-
-def _sum_of_rows(rows: np.ndarray) -> np.ndarray:
+    if counts in _TOTALS:
+        return _TOTALS[counts](pairs)
+    rows = counts(pairs)
     return rows.sum(axis=0) if rows.dtype.kind == "i" else _exact_sum(np.moveaxis(rows, 0, -1))
 
 
@@ -456,11 +460,10 @@ def scores(pairs: Pairs) -> dict[str, float]:
 def classification_scores(
     gold: Sequence[str], predicted: Sequence[str], labels: Collection[str]
 ) -> dict[str, float]:
-    """Return the scores of single-label classification.
+    """Return ``accuracy``, ``macro_f1``, ``weighted_f1`` and ``matthews`` of single labels.
 
-    ``accuracy``; ``macro_f1``, the mean F1 of the labels that occur in gold or predictions;
-    ``weighted_f1``, weighted by the gold count (both as in scikit-learn); ``matthews``; and with
-    two ``labels`` also ``f1``, that of the positive class (``positive_label``).
+    Averages are those of scikit-learn, over the labels that occur in gold or predictions. With two
+    ``labels`` also ``f1``, that of the positive class (``positive_label``).
 
     >>> classification_scores(["a", "b"], ["a", "a"], ["a", "b"])["accuracy"]
     0.5
@@ -518,7 +521,7 @@ def class_scores(
     """Return ``precision``, ``recall``, ``f1`` and ``support`` (gold count) of each name.
 
     Names are the labels, plain tags or span types that occur, in alphabetical order. The arguments
-    are those of ``Pairs``.
+    are those of ``pair``.
     """
     pairs = pair(kind, gold, predicted, schemes=schemes)
     return {
@@ -528,10 +531,10 @@ def class_scores(
 
 
 def scores_by_criterion(matches: Iterable[Iterable[Match]]) -> dict[str, dict[str, float]]:
-    """Return the scores of matched spans under each of the ``CRITERIA``, with their counts.
+    """Return the scores of matched spans under each of the ``CRITERIA``, with counts of pairs.
 
     Precision is (correct + partial / 2) over the predicted spans, recall the same over the gold
-    spans. ``correct``, ``incorrect``, ``partial``, ``missed`` and ``spurious`` count pairs.
+    spans.
     """
     kinds = count_kinds(matches)
     paired = sum(kinds[kind] for kind in KINDS[:4])
@@ -609,12 +612,7 @@ def positive_label(labels: Collection[str]) -> str:
         raise UserError(f"a positive class is one of two labels, not of {len(names)}.")
     numeric = all(re.fullmatch(r"[-+]?\d+", name) for name in names)
     first, last = sorted(names, key=lambda name: (int(name) if numeric else 0, name))
-    return first if _is_negated(first, last) else last
-
-
-def _is_negated(name: str, other: str) -> bool:
-    """Return whether the other label is the negation of this one."""
-    name, other = name.strip().casefold(), other.strip().casefold()
-    if (name, other) in OPPOSITES:
-        return True
-    return bool(name) and bool(re.fullmatch(rf"(not|non|un|no)[-_ ]*{re.escape(name)}", other))
+    name, other = first.strip().casefold(), last.strip().casefold()
+    negation = rf"(not|non|un|no)[-_ ]*{re.escape(name)}"
+    is_negated = (name, other) in OPPOSITES or (bool(name) and re.fullmatch(negation, other))
+    return first if is_negated else last

@@ -1,7 +1,4 @@
-"""Gold and predictions in pairs, one for each example: what metrics count.
-
-Pairs come from memory (training, the Trainer of transformers) or from ``AlignedPredictions``.
-"""
+"""Gold and predictions in pairs, one for each example: the input of metrics."""
 
 from __future__ import annotations
 
@@ -19,18 +16,13 @@ from finetune.types import Span, UserError
 class Pairs:
     """Gold and the predictions of one run, one pair for each example.
 
-    Attributes:
-        kind: A key of ``METRICS``: "label" (a name), "labels" (a collection of names), "number",
-            "tags" (a tag for each word, which spell spans), "plain tags" (which do not), or
-            "spans" (a collection of ``Span``).
-        gold: N gold values of that kind.
-        predicted: N predicted values.
-        names: All labels, plain tags or span types, in alphabetical order, of all compared runs:
-            the columns of ``class_counts``.
-        labels: The labels of the model, where they are known.
-        schemes: The schemes of gold and predicted tags.
-        all_predicted: The predicted numbers of all compared runs.
-        confidences: For each example the probability of each prediction and whether it is correct.
+    ``kind`` is a key of ``metrics.METRICS``: "label" (a name), "labels" (a collection of names),
+    "number", "tags" (a tag for each word, which spell spans), "plain tags" (which do not), or
+    "spans" (a collection of ``Span``). ``names`` are all labels, plain tags or span types of all
+    compared runs, in alphabetical order. ``labels`` are the labels of the model, where they are
+    known. ``schemes`` are those of gold and predicted tags. ``all_predicted`` are the predicted
+    numbers of all compared runs. ``confidences`` hold for each example the probability of each
+    prediction and whether it is correct.
     """
 
     kind: str
@@ -61,12 +53,13 @@ def pair(
     """
     _check_lengths(kind, gold, predicted)
     if kind == "number":
-        gold, predicted = (np.array(side, dtype=np.float64) for side in (gold, predicted))
-        for name, side in (("gold", gold), ("predicted", predicted)):
+        numbers = [np.array(side, dtype=np.float64) for side in (gold, predicted)]
+        for name, side in zip(("gold", "predicted"), numbers, strict=True):
             for index in np.flatnonzero(~np.isfinite(side)):
                 raise UserError(
                     f"{name} value {index} is {side[index]}: only finite numbers have a score"
                 )
+        gold, predicted = (side.tolist() for side in numbers)
         return Pairs(kind, gold, predicted, all_predicted=predicted)
     if kind == "label":
         names = {*gold, *predicted}
@@ -102,17 +95,19 @@ Items = Sequence[Collection[str | Span]]
 
 def items_of(pairs: Pairs, strict: bool = False) -> tuple[Items, Items, Items]:
     """Return the correct, the predicted and the gold labels, tags or spans of each example."""
-    if pairs.kind not in ("label", "plain tags"):
-        sets = sets_of(pairs, strict)
-        return [g & p for g, p in sets], [p for _, p in sets], [g for g, _ in sets]
     gold, predicted = pairs.gold, pairs.predicted
     if pairs.kind == "label":
-        gold, predicted = [[label] for label in gold], [[label] for label in predicted]
-    correct = [
-        [g for g, p in zip(*tags, strict=True) if g == p]
-        for tags in zip(gold, predicted, strict=True)
-    ]
-    return correct, predicted, gold
+        correct = [(g,) if g == p else () for g, p in zip(gold, predicted, strict=True)]
+        return correct, list(zip(predicted)), list(zip(gold))
+    if pairs.kind == "plain tags":
+        sentences = zip(gold, predicted, strict=True)
+        return (
+            [[g for g, p in zip(*tags, strict=True) if g == p] for tags in sentences],
+            predicted,
+            gold,
+        )
+    sets = sets_of(pairs, strict)
+    return [g & p for g, p in sets], [p for _, p in sets], [g for g, _ in sets]
 
 
 def name_of(item: str | Span) -> str:
@@ -125,11 +120,9 @@ def sets_of(pairs: Pairs, strict: bool = False) -> list[tuple[set[Any], set[Any]
 
     Tags are read tolerantly, as the script conlleval does, or strictly (``data.tag_schemes``).
     """
+    sentences = zip(pairs.gold, pairs.predicted, strict=True)
     if pairs.kind in ("spans", "labels"):
-        return [(set(g), set(p)) for g, p in zip(pairs.gold, pairs.predicted, strict=True)]
+        return [(set(g), set(p)) for g, p in sentences]
     read = strict_spans if strict else tags_to_spans
     source, target = map(str, pairs.schemes)
-    return [
-        (set(read(g, source)), set(read(p, target)))
-        for g, p in zip(pairs.gold, pairs.predicted, strict=True)
-    ]
+    return [(set(read(g, source)), set(read(p, target))) for g, p in sentences]

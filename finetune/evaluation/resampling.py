@@ -18,7 +18,6 @@ from finetune.evaluation.alignment import AlignedPredictions, with_probabilities
 from finetune.evaluation.metrics import (
     DEFAULT_METRICS,
     METRICS,
-    Metric,
     correlation,
     mean,
     metrics_of_names,
@@ -103,8 +102,8 @@ class Ranks:
         unit = None
         if self.unit is not None and other.unit is not None:
             unit = np.concatenate([self.unit, other.unit + self.num_units])
-        sides = (self.gold, other.gold), (self.predicted, other.predicted)
-        return Ranks(*map(np.concatenate, sides), unit)
+        gold = np.concatenate([self.gold, other.gold])
+        return Ranks(gold, np.concatenate([self.predicted, other.predicted]), unit)
 
     def by_unit(self, unit: np.ndarray) -> Ranks:
         """Return larger units: example i belongs to ``unit[i]``."""
@@ -118,7 +117,7 @@ def default_metric(run: AlignedPredictions) -> str:
 
 def count_metric(
     metric: str, runs: Sequence[AlignedPredictions], train: TrainingVocabulary | None = None
-) -> list[Sums] | list[Ranks]:
+) -> list[Sums | Ranks]:
     """Return the counts of a metric for each run; the runs predict the same examples.
 
     Args:
@@ -132,17 +131,19 @@ def count_metric(
         UserError: The predictions do not have this metric; the message names those they have.
     """
     pairs = comparable(runs)
-    known = metrics_of(pairs)
+    table = METRICS[pairs[0].kind]
+    known = {name: each for name, each in table.items() if all(map(each.applies, pairs))}
+    known |= metrics_of_names(pairs[0])
     if metric in known:
-        if known[metric].counts is rank_moments:
-            return [Ranks(np.asarray(p.gold), np.asarray(p.predicted)) for p in pairs]
         found = known[metric]
+        if found.counts is rank_moments:
+            return [Ranks(np.asarray(p.gold), np.asarray(p.predicted)) for p in pairs]
         return [Sums(found.counts(p).astype(np.float64), found.value) for p in pairs]
     subgroups = subgroup_counters(runs, train)
     if metric in subgroups:
         counts = [subgroups[metric](p) for p in pairs]
         if any(each.rows.any() for each in counts):  # the subgroup occurs
-            return counts
+            return [*counts]
     legal = [*known, *subgroups]
     usual = default_metric(runs[0])
     near = did_you_mean(metric, [usual] if usual.startswith(metric) else legal)
@@ -166,13 +167,6 @@ def comparable(runs: Sequence[AlignedPredictions]) -> list[Pairs]:
     ]  # fmt: skip
 
 
-def metrics_of(pairs: Sequence[Pairs]) -> dict[str, Metric]:
-    """Return the metrics that all runs have, by name."""
-    table = METRICS[pairs[0].kind]
-    found = {name: each for name, each in table.items() if all(map(each.applies, pairs))}
-    return found | metrics_of_names(pairs[0])
-
-
 def subgroup_counters(
     runs: Sequence[AlignedPredictions], train: TrainingVocabulary | None = None
 ) -> dict[str, Callable[[Pairs], Sums]]:
@@ -189,12 +183,14 @@ def subgroup_counters(
         lengths = [[name] for name in text_lengths(examples)]
         return _named("accuracy", {"text length": (lengths, buckets(TEXT_LENGTHS))}, _accuracy)
     if kind == "plain tags" and words:
-        found = _named("accuracy", word_groupings(words, train and train.word_tags), _accuracy)
+        found = _named(
+            "accuracy", word_groupings(words, train.word_tags if train else None), _accuracy
+        )
         if train is not None:
             found["unseen_word_accuracy"] = found[f"accuracy_in_training:{SEEN_WORDS[2]}"]
         return found
     if kind in ("tags", "spans") and words:
-        groupings = span_groupings(words, train and train.entity_types)
+        groupings = span_groupings(words, train.entity_types if train else None)
         sides = (spans for each in pairs for both in sets_of(each) for spans in both)
         if not any(map(inner_spans, sides)):
             del groupings["depth"]

@@ -1,8 +1,8 @@
-"""Spans of tags as the library seqeval finds them, counted.
+"""Counts of the spans that the library seqeval finds in tags.
 
-The reported span scores of tags rest on these counts. On large data seqeval's own score functions
-take seconds, as they read every word. A word that gold and predictions both tag O ends every span,
-so here seqeval reads each distinct stretch between such words once.
+The reported span scores of tags rest on these counts. seqeval's own score functions read every word
+and are slow on large data. A word that gold and predictions both tag O ends every span, so here
+seqeval reads each distinct stretch between such words once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from finetune.data.tag_schemes import spans_to_tags, strict_spans
 Tags = tuple[str, ...]
 
 _PREFIXES = {"L": "E", "U": "S", "M": "I"}
-"""The prefixes of BILOU and BMES as those of BIOES: seqeval's default mode knows no others."""
+"""The prefixes of BILOU and BMES as those of BIOES, the only ones of seqeval's default mode."""
 
 
 def seqeval_counts(
@@ -27,13 +27,8 @@ def seqeval_counts(
 ) -> np.ndarray:
     """Return the correct, predicted and gold spans by seqeval's default and strict modes [2, 3].
 
-    seqeval's strict mode has no IO, and it reads some illegal IOB1 tags as spans: strictly read
-    spans of these two schemes are converted to BIO for it.
-
-    Args:
-        gold: The gold tags of each sentence.
-        predicted: The predicted tags of each sentence.
-        schemes: The schemes of gold and of predictions.
+    ``schemes`` are those of gold and of predictions. seqeval's strict mode has no IO, and it reads
+    some illegal IOB1 tags as spans: strictly read spans of these schemes are converted to BIO.
     """
     from seqeval.metrics.sequence_labeling import get_entities  # loads scikit-learn
     from seqeval.scheme import IOB2, IOBES, Entities
@@ -46,7 +41,12 @@ def seqeval_counts(
         return tolerant, set(Entities([list(map(_seqeval_tag, tags))], written).entities[0])
 
     counts = np.zeros((2, 3), dtype=np.int64)
-    for stretch, number in _stretches(gold, predicted).items():
+    stretches: Counter[tuple[Tags, ...]] = Counter()
+    for sentence in zip(gold, predicted, strict=True):
+        for outside, words in groupby(zip(*sentence, strict=True), ("O", "O").__eq__):
+            if not outside:
+                stretches[tuple(zip(*words, strict=True))] += 1
+    for stretch, number in stretches.items():
         modes = zip(*map(entities, stretch, schemes), strict=True)
         counts += [[number * len(each) for each in (g & p, p, g)] for g, p in modes]
     return counts
@@ -56,15 +56,3 @@ def _seqeval_tag(tag: str) -> str:
     """Return a tag for seqeval; its strict mode strips hyphens of types, so types become hex."""
     prefix, hyphen, span_type = tag.partition("-")
     return f"{_PREFIXES.get(prefix, prefix)}{hyphen}{span_type.encode().hex()}"
-
-
-def _stretches(
-    gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]
-) -> Counter[tuple[Tags, ...]]:
-    """Return how often each stretch of gold and predicted tags occurs."""
-    found: Counter[tuple[Tags, ...]] = Counter()
-    for sentence in zip(gold, predicted, strict=True):
-        for outside, words in groupby(zip(*sentence, strict=True), ("O", "O").__eq__):
-            if not outside:
-                found[tuple(zip(*words, strict=True))] += 1
-    return found

@@ -25,16 +25,15 @@ import numpy as np
 from finetune.types import UserError
 
 ALPHA = 0.05
-"""Significance level of the tests; intervals hold 1 - ALPHA of the resamples."""
-
-_CELLS = 1 << 20
-"""Most weights computed at a time: 8 MB stay in the cache of the processor."""
+"""Significance level of the tests; intervals contain 1 - ALPHA of the resamples."""
 
 
 class Counts(Protocol):
     """The counts of a run on each of U units, from which any resample of them can be scored."""
 
-    num_units: int
+    @property
+    def num_units(self) -> int:
+        """Return the number of units."""
 
     def values(self, weights: np.ndarray) -> np.ndarray:
         """Return the scores where unit u occurs ``weights[r, u]`` times: [R, U] -> [R]."""
@@ -54,17 +53,9 @@ class Estimate(NamedTuple):
 class Comparison(NamedTuple):
     """The difference between two systems.
 
-    Attributes:
-        first: The score of the first system, the mean over its runs.
-        second: The score of the second system.
-        difference: The first score minus the second.
-        p_bootstrap: The p-value of the paired bootstrap.
-        p_randomization: The p-value of the approximate randomization test.
-        runs: The scores of each system's runs.
-        deviation: The standard deviation across runs of one system, without the part that comes
-            from their different predictions on these units; None where each system has one run.
-        num_units: The number of resampling units.
-        num_resamples: The number of resamples of each test.
+    The score of a system is the mean over its ``runs``. ``deviation`` is the standard deviation
+    across runs of one system, without the part that comes from their different predictions on
+    these units; None where each system has one run.
     """
 
     first: Estimate
@@ -103,36 +94,21 @@ def compare(
     of all runs of a system on a unit are swapped together. The test does not cover other seeds.
     Runs pair up in order; those of the shorter list are used several times.
 
-    Args:
-        first: The counts of each run of the first system.
-        second: The counts of each run of the second system.
-        num_resamples: The number of resamples of each test.
-        seed: The seed of the resamples.
-
     Raises:
         UserError: The numbers of units differ, or there is nothing to compare.
     """
-    systems = [list(first), list(second)]
+    systems = [first, second]
     sizes = {run.num_units for runs in systems for run in runs}
     if len(sizes) != 1 or not all(systems) or 0 in sizes or num_resamples < 1:
         raise UserError(
             f"cannot compare {len(first)} and {len(second)} runs on {sorted(sizes)} units with "
             f"{num_resamples} resamples: at least one of each, and the same units for all runs."
         )
-    num_units = sizes.pop()
-    observed = [observed_scores(runs) for runs in systems]
-    for_units, for_runs, for_swaps = map(
-        np.random.default_rng, np.random.SeedSequence(seed).spawn(3)
-    )
-    resampled = _bootstrapped(systems, num_resamples, for_units)
-    variance, degrees = _variance_across_runs(observed, resampled)
-    sizes_of_systems = [len(runs) for runs in systems]
-    shifts = _draw_shifts(sizes_of_systems, variance, degrees, num_resamples, for_runs)
-    means = [values.mean(axis=0) + shift for values, shift in zip(resampled, shifts, strict=True)]
+    seeds = np.random.SeedSequence(seed).spawn(3)
+    observed, means, deviation = _bootstrap(systems, num_resamples, *seeds[:2])
     scores = [float(values.mean()) for values in observed]
-    difference = scores[0] - scores[1]
-    differences = means[0] - means[1]
-    swapped = _randomized(systems, num_resamples, for_swaps)
+    difference, differences = scores[0] - scores[1], means[0] - means[1]
+    swapped = _randomized(systems, num_resamples, np.random.default_rng(seeds[2]))
     return Comparison(
         _estimate(scores[0], means[0]),
         _estimate(scores[1], means[1]),
@@ -140,8 +116,8 @@ def compare(
         _p_value(difference, differences - difference),
         _p_value(difference, swapped),
         (tuple(observed[0].tolist()), tuple(observed[1].tolist())),
-        math.sqrt(variance) if degrees else None,
-        num_units,
+        deviation,
+        sizes.pop(),
         num_resamples,
     )
 
@@ -157,12 +133,9 @@ def estimate(runs: Sequence[Counts], *, num_resamples: int = 10_000, seed: int =
     sizes = {run.num_units for run in runs}
     if len(sizes) != 1 or 0 in sizes or num_resamples < 1:
         raise UserError(f"no interval from {len(runs)} runs on {sorted(sizes)} units")
-    observed = observed_scores(runs)
-    for_units, for_runs = map(np.random.default_rng, np.random.SeedSequence(seed).spawn(2))
-    (resampled,) = _bootstrapped([runs], num_resamples, for_units)
-    variance, degrees = _variance_across_runs([observed], [resampled])
-    (shift,) = _draw_shifts([len(runs)], variance, degrees, num_resamples, for_runs)
-    return _estimate(float(observed.mean()), resampled.mean(axis=0) + shift)
+    seeds = np.random.SeedSequence(seed).spawn(2)
+    (observed,), (means,), _ = _bootstrap([runs], num_resamples, *seeds)
+    return _estimate(float(observed.mean()), means)
 
 
 def observed_scores(runs: Sequence[Counts]) -> np.ndarray:
@@ -170,7 +143,29 @@ def observed_scores(runs: Sequence[Counts]) -> np.ndarray:
     return np.concatenate([run.values(np.ones((1, run.num_units))) for run in runs])
 
 
-def _bootstrapped(
+def _bootstrap(
+    systems: Sequence[Sequence[Counts]],
+    num_resamples: int,
+    seed_of_units: np.random.SeedSequence,
+    seed_of_runs: np.random.SeedSequence,
+) -> tuple[list[np.ndarray], list[np.ndarray], float | None]:
+    """Return by system the observed score of each run and the mean score on each resample [R].
+
+    The third value is the standard deviation across runs.
+    """
+    observed = [observed_scores(runs) for runs in systems]
+    resampled = _scores_of_resamples(systems, num_resamples, np.random.default_rng(seed_of_units))
+    variance, degrees = _variance_across_runs(observed, resampled)
+    means = [values.mean(axis=0) for values in resampled]
+    if variance:  # the change of each system's mean score if it is trained again
+        random = np.random.default_rng(seed_of_runs)
+        scale = np.sqrt(variance * degrees / random.chisquare(degrees, num_resamples))
+        for each, runs in zip(means, systems, strict=True):
+            each += scale * random.standard_normal(num_resamples) / math.sqrt(len(runs))
+    return observed, means, math.sqrt(variance) if degrees else None
+
+
+def _scores_of_resamples(
     systems: Sequence[Sequence[Counts]], num_resamples: int, random: np.random.Generator
 ) -> list[np.ndarray]:
     """Return the score of each run on each resample, by system [runs, R]."""
@@ -201,13 +196,14 @@ def _randomized(
     def draw(number: int) -> np.ndarray:
         swapped = random.integers(0, 2, size=(number, num_units)).astype(np.float64)
         left, right = np.hstack([1 - swapped, swapped]), np.hstack([swapped, 1 - swapped])
-        return sum(pair.values(left) - pair.values(right) for pair in pairs) / len(pairs)
+        differences = [pair.values(left) - pair.values(right) for pair in pairs]
+        return np.asarray(sum(differences) / len(pairs))
 
     return np.concatenate(list(_in_chunks(draw, num_resamples, num_units)))
 
 
 def _in_chunks(draw: Callable[[int], Any], num_resamples: int, num_units: int) -> Iterator[Any]:
-    size = max(1, _CELLS // num_units)
+    size = max(1, (1 << 20) // num_units)  # 8 MB of weights stay in the cache of the processor
     for start in range(0, num_resamples, size):
         yield draw(min(size, num_resamples - start))
 
@@ -231,20 +227,6 @@ def _variance_across_runs(
     variance = float(2 * between - np.mean(resampled_between))
     rounding = 1e-24 * max(float(np.square(values).max()) for values in observed)
     return (variance if variance > rounding else 0.0), degrees
-
-
-def _draw_shifts(
-    num_runs: Sequence[int],
-    variance: float,
-    degrees: int,
-    num_resamples: int,
-    random: np.random.Generator,
-) -> list[np.ndarray]:
-    """Draw the change of each system's mean score if it is trained again, by system [R]."""
-    if not variance:
-        return [np.zeros(num_resamples) for _ in num_runs]
-    scale = np.sqrt(variance * degrees / random.chisquare(degrees, num_resamples))
-    return [scale * random.standard_normal(num_resamples) / math.sqrt(k) for k in num_runs]
 
 
 def _estimate(value: float, resampled: np.ndarray) -> Estimate:

@@ -41,21 +41,22 @@ class Match(NamedTuple):
             return "false positive"
         if self.predicted is None:
             return "miss"
-        return _kind(self.gold, self.predicted)
+        same_type = self.gold.label == self.predicted.label
+        if self.gold[:2] == self.predicted[:2]:
+            return "correct" if same_type else "type"
+        return "boundary" if same_type else "boundary and type"
 
 
-def match_spans(gold: Iterable[Span], predicted: Iterable[Span]) -> list[Match]:
-    """Return pairs that hold every gold and every predicted span of a sentence once, in order.
+def match_spans(gold: Collection[Span], predicted: Collection[Span]) -> list[Match]:
+    """Return pairs that contain every gold and every predicted span of a sentence once, in order.
 
     Equal spans are paired first, then spans with equal boundaries, then spans of one type that
     share words, then others that share words; among these the pair that shares most words, then
     the pair with fewest other words. Each span has at most one partner: where several predicted
     spans cover one gold span, nervaluate counts that gold span several times and this does not.
     """
-    free_gold, free_predicted = set(gold), set(predicted)
-    equal = free_gold & free_predicted
-    free_gold -= equal
-    free_predicted -= equal
+    equal = set(gold) & set(predicted)
+    free_gold, free_predicted = set(gold) - equal, set(predicted) - equal
     matches = [Match(span, span) for span in equal]
     for pair in sorted(_overlapping(free_gold, free_predicted), key=_closest_first):
         if pair[0] in free_gold and pair[1] in free_predicted:
@@ -73,7 +74,7 @@ def _overlapping(gold: Iterable[Span], predicted: Iterable[Span]) -> Iterator[tu
     starts = [span.start for span in gold]
     widest = max((span.end - span.start for span in gold), default=0)
     for span in predicted:
-        # earlier gold spans end before this one starts: long documents hold thousands of spans
+        # earlier gold spans end before this one starts: long documents have thousands of spans
         for gold_span in gold[bisect_right(starts, span.start - widest) :]:
             if gold_span.start >= span.end:
                 break
@@ -85,14 +86,7 @@ def _closest_first(pair: tuple[Span, Span]) -> tuple[int, int, int, Span, Span]:
     gold, predicted = pair
     shared = min(gold.end, predicted.end) - max(gold.start, predicted.start)
     others = max(gold.end, predicted.end) - min(gold.start, predicted.start) - shared
-    return KINDS.index(_kind(gold, predicted)), -shared, others, gold, predicted
-
-
-def _kind(gold: Span, predicted: Span) -> str:
-    same_type = gold.label == predicted.label
-    if gold[:2] == predicted[:2]:
-        return "correct" if same_type else "type"
-    return "boundary" if same_type else "boundary and type"
+    return KINDS.index(Match(gold, predicted).kind), -shared, others, gold, predicted
 
 
 def match_sentences(

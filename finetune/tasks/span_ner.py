@@ -22,7 +22,7 @@ from torch.nn import functional
 from finetune.config.tasks import NerConfig
 from finetune.data import Dataset
 from finetune.data.spans import overlapping, proposed_width
-from finetune.evaluation.metrics import span_scores
+from finetune.evaluation.metrics import DEFAULT_METRICS, span_scores
 from finetune.models.heads.span_ner import SpanNer
 from finetune.preprocessing.context import in_documents
 from finetune.preprocessing.encodings import Encoded, Ragged
@@ -63,7 +63,7 @@ class SpanRecord(TaskRecord):
     @property
     def metric(self) -> str:
         """Name of the metric that selects the best model."""
-        return self.config.metric or "span_f1_strict"
+        return self.config.metric or DEFAULT_METRICS["spans"]
 
     @property
     def calibrates(self) -> bool:

@@ -22,7 +22,12 @@ from finetune.config.tasks import ClassifyConfig, TextConfig
 from finetune.data import Dataset, read_text
 from finetune.data.nli_labels import ALIASES, NLI_LABELS, canonical_name
 from finetune.evaluation.calibration import calibration_scores, fit_on_probabilities, scale
-from finetune.evaluation.metrics import classification_scores, multilabel_scores, regression_scores
+from finetune.evaluation.metrics import (
+    DEFAULT_METRICS,
+    classification_scores,
+    multilabel_scores,
+    regression_scores,
+)
 from finetune.models.heads.sequence_classification import SequenceClassifier
 from finetune.preprocessing.encodings import Ragged
 from finetune.preprocessing.texts import class_weights, encode_texts, in_one_form, problem_of
@@ -37,8 +42,7 @@ from finetune.types import (
     UserError,
 )
 
-METRICS = {"single": "accuracy", "multi": "micro_f1", "regression": "pearson"}
-"""The metric that selects the best model of each kind of problem."""
+_PREDICTION_KINDS = {"single": "label", "multi": "labels", "regression": "number"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +63,7 @@ class TextRecord(TaskRecord):
     @property
     def metric(self) -> str:
         """Name of the metric that selects the best model."""
-        return self.config.metric or METRICS[self.problem]
+        return self.config.metric or DEFAULT_METRICS[_PREDICTION_KINDS[self.problem]]
 
     @property
     def calibrates(self) -> bool:

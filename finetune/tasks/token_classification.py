@@ -30,7 +30,7 @@ from finetune.data.tag_schemes import (
     tags_to_spans,
 )
 from finetune.evaluation.calibration import fit_on_words, probabilities_of, word_calibration_scores
-from finetune.evaluation.metrics import tagging_scores
+from finetune.evaluation.metrics import DEFAULT_METRICS, tagging_scores
 from finetune.models.heads.crf import CrfScores
 from finetune.models.heads.crf_tagger import CrfTagger
 from finetune.models.heads.token_classification import TokenTagger
@@ -72,7 +72,7 @@ class TagRecord(TaskRecord):
     @property
     def metric(self) -> str:
         """Name of the metric that selects the best model."""
-        return self.config.metric or ("span_f1_conll" if self.scheme else "accuracy")
+        return self.config.metric or DEFAULT_METRICS["tags" if self.scheme else "plain tags"]
 
     @property
     def calibrates(self) -> bool:

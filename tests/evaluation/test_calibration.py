@@ -20,7 +20,6 @@ from finetune.evaluation.calibration import (
     log_probabilities,
     reliability,
     tempered,
-    two_classes,
 )
 
 
@@ -73,8 +72,8 @@ def test_the_temperature_of_sampled_labels_is_found(true: float):
     """Labels drawn from softmax(logits / true)."""
     rng = np.random.default_rng(1)
     logs = log_softmax(rng.normal(0, 2, (20_000, 4)), axis=-1)
-    chances = np.exp(tempered(logs, true))
-    gold = (chances.cumsum(1) > rng.random((len(logs), 1))).argmax(1)
+    probabilities = np.exp(tempered(logs, true))
+    gold = (probabilities.cumsum(1) > rng.random((len(logs), 1))).argmax(1)
     found = fit_temperature(logs, gold)
     assert found == pytest.approx(true, rel=0.05)
     losses = [
@@ -103,7 +102,7 @@ def test_bounds():
 
 
 def test_certain_probabilities_stay_finite():
-    assert np.isfinite(log_probabilities(np.array([0.0, 1.0]))).all()
-    logs = two_classes(np.array([0.0, 0.3, 1.0]))
+    assert np.isfinite(log_probabilities(np.array([0.0, 1.0]), independent=False)).all()
+    logs = log_probabilities(np.array([0.0, 0.3, 1.0]), independent=True)
     assert np.isfinite(logs).all()
     assert np.exp(logs[1]) == pytest.approx([0.7, 0.3])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import datasets
@@ -37,20 +37,16 @@ Examples:
     1.0
 """
 
-_SPAN = {
-    "start": datasets.Value("int64"),
-    "end": datasets.Value("int64"),
-    "label": datasets.Value("string"),
-}
 
-
-class SpanF1(evaluate.Metric):
+class SpanF1(evaluate.Metric):  # type: ignore[misc]  # evaluate has no types
     """Span F1 of tags or of nested spans."""
 
     def _info(self) -> evaluate.MetricInfo:
         if self.config_name not in ("default", "tags", "spans"):
             raise ValueError(f"configuration {self.config_name!r}: legal are tags and spans.")
-        items = datasets.List(_SPAN if self.config_name == "spans" else datasets.Value("string"))
+        text, number = datasets.Value("string"), datasets.Value("int64")
+        span = {"start": number, "end": number, "label": text}
+        items = datasets.List(span if self.config_name == "spans" else text)
         return evaluate.MetricInfo(
             description=_DESCRIPTION,
             citation="",
@@ -63,21 +59,16 @@ class SpanF1(evaluate.Metric):
         self, predictions: Sequence[Any], references: Sequence[Any], scheme: str | None = None
     ) -> dict[str, float]:
         if self.config_name == "spans":
-            return span_scores(_spans(references), _spans(predictions))
-        scheme = scheme or _scheme_of(references, predictions)
+            sides = [
+                [[Span(s["start"], s["end"], s["label"]) for s in spans] for spans in side]
+                for side in (references, predictions)
+            ]
+            return span_scores(*sides)
+        if scheme is None:
+            outside = all(tag == "O" for tags in references for tag in tags)
+            scheme = detect_scheme(predictions if outside else references)
+        if scheme is None:
+            raise ValueError("the tags do not spell entities: expected B-TYPE, I-TYPE and O.")
         scores = tagging_scores(references, predictions, scheme)
         by_type = class_scores("tags", references, predictions, (scheme, scheme))
         return scores | {f"span_f1_conll:{name}": each["f1"] for name, each in by_type.items()}
-
-
-def _scheme_of(references: Sequence[Sequence[str]], predictions: Sequence[Sequence[str]]) -> str:
-    """Return the scheme of the references, or of the predictions if references have no entities."""
-    outside = all(tag == "O" for tags in references for tag in tags)
-    scheme = detect_scheme(predictions if outside else references)
-    if scheme is None:
-        raise ValueError("the tags do not spell entities: expected B-TYPE, I-TYPE and O.")
-    return scheme
-
-
-def _spans(sentences: Sequence[Sequence[Mapping[str, Any]]]) -> list[list[Span]]:
-    return [[Span(s["start"], s["end"], s["label"]) for s in spans] for spans in sentences]
