@@ -30,8 +30,6 @@ SHORT = 96
 """Length in tokens up to which a CPU uses ``attend_on_cpu`` without dropout: forward and backward
 then take less time than torch's own attention."""
 
-Path = Callable[..., Tensor]
-
 _USES: dict[int, tuple[int, str | None]] = {}
 """By the id of a configuration: the number of blocks that use it now, and its original setting."""
 _LOCK = threading.Lock()
@@ -59,40 +57,23 @@ def packed_attention(config: PreTrainedConfig) -> Iterator[None]:
 
 
 def attend(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    dropout: float = 0.0,
-    scaling: float | None = None,
-    sliding_window: int | None = None,
-    layout: PackedLayout | None = None,
-    **_: Any,
-) -> tuple[Tensor, None]:
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None,
+    dropout: float = 0.0, scaling: float | None = None, sliding_window: int | None = None,
+    layout: PackedLayout | None = None, **_: Any,
+) -> tuple[Tensor, None]:  # fmt: skip
     """Compute attention inside each sequence of a packed row; transformers calls this per layer.
 
-    Args:
-        module: The attention module, which must not be causal.
-        query: [1, A, T, D] for A heads of D values.
-        key: [1, K, T, D], where A is a multiple of K (grouped-query attention).
-        value: Like ``key``.
-        attention_mask: Must be None.
-        dropout: Probability that an attention weight is dropped.
-        scaling: Factor on the scores; None is 1 / sqrt(D).
-        sliding_window: Tokens attend to others less than this many positions away (the local
-            layers of ModernBERT); None attends to the whole sequence.
-        layout: The boundaries of the sequences.
-
-    Returns:
-        The output [1, T, A, D], and None for the weights.
-
-    Raises:
-        UserError: If the call would attend across sequences, or does not match its layout.
+    Queries [1, A, T, D] for A heads of D values, keys and values [1, K, T, D], where A is a
+    multiple of K (grouped-query attention: Ainslie et al., 2023), give [1, T, A, D], and None for
+    the weights. ``scaling`` None is 1 / sqrt(D). Tokens attend to others less than
+    ``sliding_window`` positions away (the local layers of ModernBERT). ``UserError`` if the call
+    would attend across sequences, or does not match its layout.
     """
     if layout is None:
         raise UserError(f"{type(module).__name__} got a packed row without its layout")
-    query, key, value = _uniform(query, key, value)
+    query, key = query.to(value.dtype), key.to(value.dtype)  # rotations use float32 under autocast
+    if (times := query.shape[1] // key.shape[1]) > 1:
+        key, value = (tensor.repeat_interleave(times, dim=1) for tensor in (key, value))
     num_tokens = sum(layout.lengths)
     if query.shape[0] != 1 or query.shape[2] != num_tokens or key.shape != query.shape:
         raise UserError(
@@ -103,31 +84,13 @@ def attend(
         raise UserError("a packed row takes no attention mask: its layout has the boundaries")
     if getattr(module, "is_causal", False):
         raise UserError(f"{type(module).__name__} attends causally; packing is for encoders")
-    compute = _choose(query, key, value, layout, dropout)
+    compute: Callable[..., Tensor] = _grouped
+    if _flash_supports(query):
+        compute = _flash
+    elif query.device.type == "cpu" and (dropout > 0 or layout.max_seqlen <= SHORT):
+        compute = attend_on_cpu
     rows = [tensor[0].transpose(0, 1) for tensor in (query, key, value)]  # 3 of [T, A, D]
     return compute(*rows, layout, dropout, scaling, sliding_window)[None], None
-
-
-def _uniform(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return all three as [1, A, T, D] of one type.
-
-    Rotations turn queries and keys into float32 under autocast; a head of keys and values may serve
-    several heads of queries (Ainslie et al., 2023).
-    """
-    query, key, times = query.to(value.dtype), key.to(value.dtype), query.shape[1] // key.shape[1]
-    if times > 1:
-        key, value = (tensor.repeat_interleave(times, dim=1) for tensor in (key, value))
-    return query, key, value
-
-
-def _choose(
-    query: Tensor, key: Tensor, value: Tensor, layout: PackedLayout, dropout: float
-) -> Path:
-    if _flash_supports(query, key, value):
-        return _flash
-    if query.device.type == "cpu" and (dropout > 0 or layout.max_seqlen <= SHORT):
-        return attend_on_cpu
-    return _grouped
 
 
 def _grouped(
@@ -136,7 +99,7 @@ def _grouped(
 ) -> Tensor:  # fmt: skip
     """Call torch's own attention once per group: [T, A, D] three times -> [T, A, D]."""
     order = layout.row_order(query.shape[1])
-    columns = [order.to_groups(tensor).split(order.sizes) for tensor in (query, key, value)]
+    columns = [torch.split(order.to_groups(t), order.sizes) for t in (query, key, value)]
     outputs = []
     for group, *rows in zip(layout.groups, *columns, strict=True):
         shape = (group.size, query.shape[1], group.longest)
@@ -149,15 +112,13 @@ def _grouped(
     return order.to_tokens(torch.cat(outputs)).view(query.shape)
 
 
-def _flash_supports(*tensors: Tensor) -> bool:
-    """Return whether PyTorch's FlashAttention supports the device, types and head size."""
-    query, head_size = tensors[0], tensors[0].shape[-1]
+def _flash_supports(query: Tensor) -> bool:
+    """Return whether PyTorch's FlashAttention supports the device, type and head size."""
     return (
         query.is_cuda
         and query.dtype in (torch.float16, torch.bfloat16)
-        and all(tensor.dtype == query.dtype for tensor in tensors)
-        and head_size % 8 == 0
-        and head_size <= 256
+        and query.shape[-1] % 8 == 0
+        and query.shape[-1] <= 256
         and torch.cuda.get_device_capability(query.device) >= (8, 0)
     )
 
@@ -172,10 +133,11 @@ def _flash(
     """
     window = -1 if sliding_window is None else sliding_window - 1  # the kernel's is inclusive
     cu_seqlens, longest = layout.cu_seqlens, layout.max_seqlen
-    return torch.ops.aten._flash_attention_forward(
+    output: Tensor = torch.ops.aten._flash_attention_forward(
         query, key, value, cu_seqlens, cu_seqlens, longest, longest, dropout, False, False,
         scale=scaling, window_size_left=window, window_size_right=window,
     )[0]  # fmt: skip
+    return output
 
 
 # No mask function is registered under this name: modeling code then builds no mask of T x T.

@@ -8,6 +8,7 @@ softmax is slow for short rows.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -19,15 +20,11 @@ from finetune.models.packing import PackedLayout, RowOrder
 
 
 class _GroupBias(NamedTuple):
-    """A group of ``size`` sequences of L tokens and the bias on its scores.
-
-    ``bias`` is broadcastable to [size, A, L, L]: 0, or -inf where a query must not attend to a key.
-    None allows all pairs.
-    """
+    """A group of ``size`` sequences of L tokens and the bias on its scores."""
 
     size: int
     longest: int
-    bias: Tensor | None
+    bias: Tensor | None  # as [size, A, L, L]: -inf where a query must not attend to a key, else 0
 
 
 class _Plan(NamedTuple):
@@ -38,7 +35,7 @@ class _Plan(NamedTuple):
 
     def split(self, *tensors: Tensor) -> Iterator[tuple[_GroupBias, list[Tensor]]]:
         """Yield each group with its rows of tensors [G * A, D], as matrices [size * A, L, D]."""
-        columns = (tensor.split(self.order.sizes) for tensor in tensors)
+        columns = (torch.split(tensor, self.order.sizes) for tensor in tensors)
         for group, *rows in zip(self.groups, *columns, strict=True):
             yield group, [tensor.view(-1, group.longest, tensor.shape[1]) for tensor in rows]
 
@@ -49,11 +46,10 @@ def attend_on_cpu(
 ) -> Tensor:  # fmt: skip
     """Compute attention inside each sequence: [T, A, D] three times -> [T, A, D]."""
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    num_heads = query.shape[1]
-    plan = layout.cached(
-        ("cpu", num_heads, sliding_window), lambda: _plan(layout, num_heads, sliding_window)
-    )
-    return _Attention.apply(query, key, value, plan, dropout, scale)
+    settings = (query.shape[1], sliding_window)
+    plan = layout.cached(("cpu", *settings), partial(_plan, layout, *settings))
+    output: Tensor = _Attention.apply(query, key, value, plan, dropout, scale)  # type: ignore[no-untyped-call]
+    return output
 
 
 def _plan(layout: PackedLayout, num_heads: int, sliding_window: int | None) -> _Plan:

@@ -14,10 +14,10 @@ are those of the Hugging Face model, which keeps its weights, names and dropout.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers.modeling_outputs import BaseModelOutput
 
 from finetune.models.dropout import dropout
@@ -28,15 +28,9 @@ MAX_WASTE_ON_DEVICE = 1.0
 """Padding in attention on a GPU, as a fraction of the tokens: calls cost more than rows there."""
 
 
-class RelativePositions(NamedTuple):
-    """The relative positions within sequences of up to L tokens.
-
-    ``embeddings`` [R, H] are those in use; ``rows`` [2L-1] is the row of each distance -(L-1) ..
-    L-1, None if each distance has its own row, in this order.
-    """
-
-    embeddings: Tensor
-    rows: Tensor | None
+RelativePositions = tuple[Tensor, Tensor | None]
+"""Embeddings of relative positions [R, H], and the row of each distance -(L-1) .. L-1 (None: one
+each, in order)."""
 
 
 def unsupported_reason(model: Any) -> str:
@@ -90,7 +84,7 @@ def _relative_positions(encoder: Any, longest: int, is_v2: bool) -> RelativePosi
     first, last = int(rows[0]), int(rows[-1])
     unique = bool((rows.diff() == 1).all())
     shared = None if unique else to_device(rows - first, embeddings.device)
-    return RelativePositions(embeddings[first : last + 1], shared)
+    return embeddings[first : last + 1], shared
 
 
 def rows_of_distances(longest: int, span: int, buckets: int, max_distance: int) -> Tensor:
@@ -112,93 +106,78 @@ def _attend(
     is_v2: bool,
 ) -> Tensor:  # fmt: skip
     """Compute a layer's attention, up to its output projection: [T, H] -> [T, H]."""
-    query, key, value = (_project_v2 if is_v2 else _project_v1)(module, hidden)
-    scale = _scale(module)
+    query, key, value = _project(module, hidden, is_v2)
+    # sqrt(D times the number of score terms), in float32 as the model computes it
+    product = module.attention_head_size * (1 + len(module.pos_att_type))
+    scale = float(torch.tensor(product, dtype=torch.float32).sqrt())
     to_keys, to_queries = _position_projections(module, positions, is_v2)
     query = query / scale
     to_queries = None if to_queries is None else to_queries / scale
     p = module.dropout.p if module.training else 0.0
     num_heads = query.shape[1]
     order = layout.row_order(num_heads, heads_first=True)
-    columns = [order.to_groups(tensor).split(order.sizes) for tensor in (query, key, value)]
+    columns = [torch.split(order.to_groups(t), order.sizes) for t in (query, key, value)]
     outputs = []
     for group, *rows in zip(layout.groups, *columns, strict=True):
-        dense = [tensor.unflatten(0, (num_heads, -1)) for tensor in rows]  # [A, size * L, D]
+        dense = [torch.unflatten(row, 0, (num_heads, -1)) for row in rows]  # [A, size * L, D]
         outputs.append(_attend_group(dense, to_keys, to_queries, group, p))
     return order.to_tokens(torch.cat(outputs)).view(len(hidden), -1)
 
 
-def _project_v1(module: Any, hidden: Tensor) -> tuple[Tensor, ...]:
-    """Return Q, K and V of [T, H] by one projection, which has no bias: 3 of [T, A, D]."""
+def _project(module: Any, hidden: Tensor, is_v2: bool) -> tuple[Tensor, ...]:
+    """Return Q, K and V of [T, H], 3 of [T, A, D]; v1 has one projection without a bias."""
     heads = module.num_attention_heads
+    if is_v2:
+        projections = (module.query_proj, module.key_proj, module.value_proj)
+        return tuple(project(hidden).unflatten(-1, (heads, -1)) for project in projections)
     query, key, value = module.in_proj(hidden).unflatten(-1, (heads, -1)).chunk(3, dim=-1)
     return query + module.q_bias.view(heads, -1), key, value + module.v_bias.view(heads, -1)
-
-
-def _project_v2(module: Any, hidden: Tensor) -> tuple[Tensor, ...]:
-    """Return Q, K and V of [T, H]: 3 of [T, A, D]."""
-    projections = (module.query_proj, module.key_proj, module.value_proj)
-    return tuple(p(hidden).unflatten(-1, (module.num_attention_heads, -1)) for p in projections)
-
-
-def _scale(module: Any) -> float:
-    """Return sqrt(D times the number of score terms), in float32 as the model computes it."""
-    product = module.attention_head_size * (1 + len(module.pos_att_type))
-    return float(torch.tensor(product, dtype=torch.float32).sqrt())
 
 
 def _position_projections(
     module: Any, positions: RelativePositions | None, is_v2: bool
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Return PK for distances L-1 .. -(L-1) and PQ for -(L-1) .. L-1, [A, D, 2L-1] each.
-
-    One that the model does not use is None.
-    """
+    """Return PK for distances L-1 .. -(L-1) and PQ for -(L-1) .. L-1, [A, D, 2L-1] or None each."""
     if positions is None:
         return None, None
-    embeddings = module.pos_dropout(positions.embeddings)  # [R, H]
+    embeddings, rows = module.pos_dropout(positions[0]), positions[1]
+    layers = {"c2p": "pos_proj", "p2c": "pos_q_proj"}
+    if is_v2:
+        prefix = "" if module.share_att_key else "pos_"
+        layers = {"c2p": f"{prefix}key_proj", "p2c": f"{prefix}query_proj"}
 
     def project(kind: str) -> Tensor:
-        projected = _position_layer(module, kind, is_v2)(embeddings)
-        if positions.rows is not None:
-            projected = projected.index_select(0, positions.rows)
-        return projected.unflatten(-1, (module.num_attention_heads, -1)).permute(1, 2, 0)
+        projected: Tensor = getattr(module, layers[kind])(embeddings)
+        if rows is not None:
+            projected = projected.index_select(0, rows)
+        heads = (module.num_attention_heads, -1)
+        return torch.unflatten(projected, -1, heads).permute(1, 2, 0)
 
     to_keys = project("c2p").flip(-1) if "c2p" in module.pos_att_type else None
     return to_keys, project("p2c") if "p2c" in module.pos_att_type else None
-
-
-def _position_layer(module: Any, kind: str, is_v2: bool) -> nn.Module:
-    """Return the layer that projects relative embeddings to PK (``"c2p"``) or PQ (``"p2c"``)."""
-    if not is_v2:
-        return module.pos_proj if kind == "c2p" else module.pos_q_proj
-    if module.share_att_key:
-        return module.key_proj if kind == "c2p" else module.query_proj
-    return module.pos_key_proj if kind == "c2p" else module.pos_query_proj
 
 
 def _attend_group(
     dense: list[Tensor], to_keys: Tensor | None, to_queries: Tensor | None,
     group: Group, p: float,
 ) -> Tensor:  # fmt: skip
-    """Compute attention of a group: [A, size * L, D] three times -> [A * size * L, D].
+    """Compute attention of a group with dropout ``p``: 3 of [A, size * L, D] -> [A * size * L, D].
 
     ``to_keys`` and ``to_queries`` cover at least the distances of the group; the middle is used.
-    Attention weights are dropped with probability ``p``.
     """
     sequences = (group.size, group.longest)
-    query, key, value = (tensor.unflatten(1, sequences) for tensor in dense)  # [A, size, L, D]
+    query, key, value = (torch.unflatten(t, 1, sequences) for t in dense)  # [A, size, L, D]
     scores = query @ key.transpose(-1, -2)  # [A, size, L, L]
     if to_keys is not None:
         pairs = dense[0] @ _middle(to_keys, group.longest)  # [A, size * L, 2L-1]
-        scores += _distances_to_pairs(pairs.unflatten(1, sequences))
+        scores += _distances_to_pairs(torch.unflatten(pairs, 1, sequences))
     if to_queries is not None:
         pairs = dense[1] @ _middle(to_queries, group.longest)
-        scores += _distances_to_pairs(pairs.unflatten(1, sequences)).transpose(-1, -2)
+        scores += _distances_to_pairs(torch.unflatten(pairs, 1, sequences)).transpose(-1, -2)
     if group.key_mask is not None:
         scores.masked_fill_(~group.key_mask[:, 0], float("-inf"))
-    weights = dropout(scores.softmax(-1), p)
-    return (weights.to(value.dtype) @ value).flatten(0, 2)
+    weights = dropout(scores.softmax(-1), p).to(value.dtype)
+    return torch.flatten(weights @ value, 0, 2)
 
 
 def _middle(table: Tensor, longest: int) -> Tensor:
@@ -215,10 +194,8 @@ def _distances_to_pairs(scores: Tensor) -> Tensor:
     scores = scores.contiguous()
     *outer, length, _ = scores.shape
     *outer_strides, row_stride, _ = scores.stride()
-    strides = (*outer_strides, row_stride - 1, 1)
-    return scores.as_strided(
-        (*outer, length, length), strides, scores.storage_offset() + length - 1
-    )
+    shape, strides = (*outer, length, length), (*outer_strides, row_stride - 1, 1)
+    return scores.as_strided(shape, strides, scores.storage_offset() + length - 1)
 
 
 def _convolve(layer: Any, embedded: Tensor, hidden: Tensor, layout: PackedLayout) -> Tensor:
@@ -232,11 +209,8 @@ def _convolve(layer: Any, embedded: Tensor, hidden: Tensor, layout: PackedLayout
     index = torch.arange(len(hidden), device=hidden.device)
     index = index + gap * torch.repeat_interleave(sequence, lengths, output_size=len(hidden))
     size = len(hidden) + gap * (len(lengths) - 1)
-    rows = (_scatter(tensor, index, size)[None] for tensor in (embedded, hidden))
-    mask = _scatter(torch.ones_like(index), index, size)[None]  # [1, T + gaps]
-    return layer(*rows, mask)[0].index_select(0, index)
-
-
-def _scatter(values: Tensor, index: Tensor, size: int) -> Tensor:
-    """Put values [T, …] at their indices among zeros: [size, …]."""
-    return values.new_zeros(size, *values.shape[1:]).index_copy(0, index, values)
+    rows = (
+        values.new_zeros(size, *values.shape[1:]).index_copy(0, index, values)[None]
+        for values in (embedded, hidden, torch.ones_like(index))
+    )  # [1, T + gaps, …] each; the last is the mask
+    return torch.index_select(layer(*rows)[0], 0, index)

@@ -18,8 +18,6 @@ from torch.nn import functional as F
 
 LEVELS = 2**16
 """Number of values of the sixteen bits that decide about an element."""
-INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
-"""Integer types by their size in bytes."""
 
 
 class FastDropout(nn.Dropout):
@@ -34,15 +32,7 @@ class FastDropout(nn.Dropout):
 def fast_dropout(model: nn.Module) -> Iterator[None]:
     """Replace a model's plain dropout layers by ``FastDropout`` within a ``with`` block.
 
-    The original layers return to their places at the end, also after an exception. Layers of a
-    subclass of ``nn.Dropout`` stay.
-
-    >>> model = nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.1))
-    >>> with fast_dropout(model):
-    ...     print(type(model[1]).__name__)
-    FastDropout
-    >>> print(type(model[1]).__name__)
-    Dropout
+    Layers of a subclass of ``nn.Dropout`` stay.
     """
     layers = [
         (parent, name, child)
@@ -65,18 +55,19 @@ def dropout(input: Tensor, p: float) -> Tensor:
     level = round(p * LEVELS)
     if input.device.type != "cpu" or level >= LEVELS:
         return F.dropout(input, p)
-    return _ApplyMask.apply(input, DropoutMask.draw(input, p)) if level else input
+    if not level:
+        return input
+    mask = DropoutMask.draw(input, p)
+    return _ApplyMask.apply(input, mask)  # type: ignore[no-any-return, no-untyped-call]
 
 
 def draw_bits(shape: torch.Size | tuple[int, ...], level: int, dtype: torch.dtype) -> Tensor:
-    """Draw integers as wide as ``dtype``: 0 with probability ``level`` / 65,536, else all bits 1.
-
-    They are on the CPU.
-    """
+    """Draw integers as wide as ``dtype``: 0 with probability ``level`` / 65,536, else all ones."""
     size = torch.Size(shape).numel()
     draws = torch.empty((size + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
     bits = draws.view(torch.int16)[:size].ge_(level - LEVELS // 2).neg_()
-    return bits.to(INTEGERS[dtype.itemsize]).view(shape)
+    integers = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+    return bits.to(integers[dtype.itemsize]).view(shape)
 
 
 class DropoutMask(NamedTuple):

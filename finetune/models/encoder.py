@@ -50,11 +50,9 @@ class Encoder(nn.Module):
         width: H, the size of hidden states.
         num_layers: L.
         max_length: Number of tokens that fit; None without limit.
-        vocabulary_size: Number of token embeddings.
         num_segments: Number of segment ids; 0 or 1 if they make no difference.
-        pad_id: The id of padding.
         packed: Whether sequences share a packed row.
-        padding_reason: Why they do not; empty if they do.
+        padding_reason: The reason if they do not, else empty.
 
     Raises:
         UserError: If ``batching`` is ``"packed"`` and the model cannot be packed.
@@ -71,13 +69,14 @@ class Encoder(nn.Module):
         super().__init__()
         self.model = model
         config = model.config
-        self.family = family_of(model) or _unlisted_family(model)
+        takes_segments = "token_type_ids" in inspect.signature(model.forward).parameters
+        unlisted = Family(packing=None, positions=None, segments=takes_segments)
+        self.family = family_of(model) or unlisted
         self.pad_id: int = 0 if config.pad_token_id is None else config.pad_token_id
         self.width: int = config.hidden_size
         self.num_layers: int = config.num_hidden_layers
         self.vocabulary_size: int = config.vocab_size
-        takes_segments = self.family.segments
-        self.num_segments: int = getattr(config, "type_vocab_size", 0) if takes_segments else 0
+        self.num_segments: int = self.family.segments * getattr(config, "type_vocab_size", 0)
         self._first_position = first_position(config, self.family)
         self.max_length = position_limit(config, self.family)
         self.padding_reason = _padding_reason(model, self.family, batching)
@@ -85,25 +84,16 @@ class Encoder(nn.Module):
         self._checkpointed = [m for m in model.modules() if hasattr(m, "gradient_checkpointing")]
 
     @classmethod
-    def from_pretrained(
-        cls, name: str, *, revision: str | None = None, batching: Batching = "auto",
-        trust_remote_code: bool = False,
-    ) -> Encoder:  # fmt: skip
+    def from_pretrained(cls, name: str, *, batching: Batching = "auto", **options: Any) -> Encoder:
         """Load an encoder in float32, without its pooler.
 
-        Args:
-            name: Hub id, short name (``roberta-base``, ``minilm``) or folder.
-            revision: Branch, tag or commit on the hub.
-            batching: See the class.
-            trust_remote_code: Run Python code that comes with the checkpoint.
+        ``name`` is a hub id, a short name (``roberta-base``, ``minilm``) or a folder, and
+        ``options`` are the ``revision`` and ``trust_remote_code`` of ``load_config``.
 
         Raises:
-            UserError: If there is no such model, it is no encoder, or its weights do not match.
+            UserError: If there is no such model, it is not an encoder, or its weights do not match.
         """
-        config = load_config(name, revision=revision, trust_remote_code=trust_remote_code)
-        model = load_weights(
-            AutoModel, name, config, revision=revision, trust_remote_code=trust_remote_code
-        )
+        model = load_weights(AutoModel, name, load_config(name, **options), **options)
         if getattr(model, "pooler", None) is not None:
             model.pooler = None  # reads the first token of a row, which has no use when packed
         return cls(model, batching)
@@ -159,19 +149,13 @@ class Encoder(nn.Module):
         return inputs
 
     def freeze(self, what: str | int) -> int:
-        """Stop training a part of the model.
+        """Stop training a part of the model; return the number of frozen scalar parameters.
 
         A pooler stays trainable, as it comes after the hidden states, like heads.
 
         Args:
             what: ``"none"``, ``"embeddings"``, a number of layers (from the lowest, with the
                 embeddings) or ``"all"`` below the hidden states.
-
-        Returns:
-            The number of frozen scalar parameters.
-
-        Raises:
-            UserError: If ``what`` is something else, or the model has no more layers than that.
         """
         if what == "none":
             return 0
@@ -192,14 +176,10 @@ class Encoder(nn.Module):
     @property
     def top_depth(self) -> int:
         """The depth of everything above the layers: L+1; shared layers count once."""
-        return getattr(self.model.config, "num_hidden_groups", self.num_layers) + 1
+        return int(getattr(self.model.config, "num_hidden_groups", self.num_layers)) + 1
 
     def depth_of(self, parameter_name: str) -> int:
-        """Return the depth of a parameter of the base model, for layer-wise learning rates.
-
-        Depth 0 is the embeddings (with their projections and relative positions), 1..L the layers
-        and L+1 everything above. ALBERT's shared layers count once.
-        """
+        """Return the depth of a base model's parameter: 0 embeddings, 1..L layers, L+1 above."""
         name = parameter_name.removeprefix("model.")
         depth = depth_in_family(self.model.config.model_type, name)
         return self.top_depth if depth is None else depth
@@ -209,42 +189,33 @@ class Encoder(nn.Module):
     ) -> list[Tensor]:
         """Return tensors that ``select`` takes from the model's output, flat: [T, H] each."""
         self.check(batch)
-        if self.packed and not self._recomputes_layers():
-            num_tokens = len(batch.input_ids)
-            if needs_round_size(batch):
-                batch = with_round_size(batch, self.max_length)
-            return [state[0, :num_tokens] for state in select(self._packed(batch, **settings))]
-        groups = list(length_groups(batch))
-        parts = [
-            [unpad(state, group.batch) for state in select(self._padded(group.batch, **settings))]
-            for group in groups
-        ]
-        tokens = [group.tokens for group in groups]
-        return [restore_order(states, tokens) for states in zip(*parts, strict=True)]
-
-    def _packed(self, batch: Batch, **settings: Any) -> Any:
-        inputs = self.packed_inputs(batch)
-        if self.family.packing == "forward":
-            return deberta.forward(self.model, **inputs, **settings)
-        with packed_attention(self.model.config):
-            return self.model(**inputs, **settings)
-
-    def _padded(self, batch: Batch, **settings: Any) -> Any:
-        single_precision = torch.autocast(batch.input_ids.device.type, enabled=False)
-        with contextlib.nullcontext() if self.family.half_precision else single_precision:
-            return self.model(**self.padded_inputs(batch), **settings)
-
-    def _recomputes_layers(self) -> bool:
-        """Return whether layers run again in the backward pass (gradient checkpointing).
-
-        Packed attention is not in place there.
-        """
-        return (
+        # Packed attention is not in place when layers run again (gradient checkpointing).
+        recomputes_layers = (
             self.family.packing == "interface"
             and self.model.training
             and torch.is_grad_enabled()
             and any(module.gradient_checkpointing for module in self._checkpointed)
         )
+        if self.packed and not recomputes_layers:
+            num_tokens = len(batch.input_ids)
+            if needs_round_size(batch):
+                batch = with_round_size(batch, self.max_length)
+            inputs = self.packed_inputs(batch)
+            if self.family.packing == "forward":
+                output = deberta.forward(self.model, **inputs, **settings)
+            else:
+                with packed_attention(self.model.config):
+                    output = self.model(**inputs, **settings)
+            return [state[0, :num_tokens] for state in select(output)]
+        groups = list(length_groups(batch))
+        parts = []
+        single_precision = torch.autocast(batch.input_ids.device.type, enabled=False)
+        with contextlib.nullcontext() if self.family.half_precision else single_precision:
+            for group in groups:
+                output = self.model(**self.padded_inputs(group.batch), **settings)
+                parts.append([unpad(state, group.batch) for state in select(output)])
+        tokens = [group.tokens for group in groups]
+        return [restore_order(states, tokens) for states in zip(*parts, strict=True)]
 
     def _segments(self, batch: Batch) -> Tensor:
         if batch.segment_ids is None or self.num_segments <= 1:
@@ -259,11 +230,6 @@ def _check_range(name: str, ids: Tensor, size: int) -> None:
             f"{name} {lowest if lowest < 0 else highest} is outside the model's 0..{size - 1}: "
             "tokenizer and model do not belong together."
         )
-
-
-def _unlisted_family(model: PreTrainedModel) -> Family:
-    takes_segments = "token_type_ids" in inspect.signature(model.forward).parameters
-    return Family(packing=None, positions=None, segments=takes_segments)
 
 
 def _padding_reason(model: PreTrainedModel, family: Family, batching: Batching) -> str:

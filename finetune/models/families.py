@@ -9,41 +9,28 @@ from typing import Any, Literal
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """The properties of a model type that the ``Encoder`` needs.
-
-    Attributes:
-        packing: How it runs on a packed row: its attention goes through transformers'
-            ``"interface"``, or ``models.deberta`` has a ``"forward"`` for it. None: padded rows.
-        positions: The first position id, 0 or the one after the padding id (RoBERTa); None leaves
-            positions to the model.
-        segments: Whether it takes segment ids.
-        half_precision: Whether its code runs in half precision under autocast (packed rows do).
-    """
+    """The properties of a model type that the ``Encoder`` needs."""
 
     packing: Literal["interface", "forward"] | None = "interface"
+    """Packed rows go through transformers' attention ``"interface"``, or through the ``"forward"``
+    of ``models.deberta``. None: padded rows."""
     positions: Literal["from zero", "after padding"] | None = "from zero"
+    """The first position id, 0 or the one after the padding id; None leaves it to the model."""
     segments: bool = True
+    """Whether it takes segment ids."""
     half_precision: bool = True
+    """Whether its code runs in half precision under autocast on padded rows."""
 
 
-_ROBERTA = Family(positions="after padding")
-
+_BERT = ("bert", "electra", "albert", "ernie", "nomic_bert", "jina_embeddings_v3")
+ROBERTA = (
+    "roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "data2vec-text",
+    "roberta-prelayernorm",
+)  # fmt: skip
 FAMILIES: dict[str, Family] = {
-    "bert": Family(),
-    "electra": Family(),
-    "albert": Family(),
-    "ernie": Family(),
-    "distilbert": Family(segments=False),
-    "modernbert": Family(segments=False),
-    "eurobert": Family(segments=False),
-    "nomic_bert": Family(),
-    "jina_embeddings_v3": Family(),
-    "roberta": _ROBERTA,
-    "xlm-roberta": _ROBERTA,
-    "xlm-roberta-xl": _ROBERTA,
-    "camembert": _ROBERTA,
-    "data2vec-text": _ROBERTA,
-    "roberta-prelayernorm": _ROBERTA,
+    **dict.fromkeys(_BERT, Family()),
+    **dict.fromkeys(ROBERTA, Family(positions="after padding")),
+    **dict.fromkeys(("distilbert", "modernbert", "eurobert"), Family(segments=False)),
     # DeBERTa (not v2) masks with the least float32, which bfloat16 cannot hold.
     "deberta": Family(packing="forward", half_precision=False),
     "deberta-v2": Family(packing="forward"),
@@ -60,10 +47,8 @@ UNPACKABLE: dict[str, str] = {
 
 
 def family_of(model: Any) -> Family | None:
-    """Return the family of a model; None if it has no row or is not a class of transformers.
-
-    Checkpoints of EuroBERT and Nomic bring code (--trust-remote-code) under the same model type.
-    """
+    """Return the family of a model; None if it has no row or is not a class of transformers."""
+    # Checkpoints of EuroBERT and Nomic bring code (--trust-remote-code) under the same model type.
     is_library_class = type(model).__module__.startswith("transformers.")
     return FAMILIES.get(model.config.model_type) if is_library_class else None
 
@@ -93,10 +78,7 @@ _EXCEPTIONS = {
 
 
 def depth_in_family(model_type: str, parameter_name: str) -> int | None:
-    """Return the depth of a base model's parameter: 0 embeddings, n the n-th layer, None above.
-
-    Each group of ALBERT's shared layers counts once.
-    """
+    """Return the depth of a base model's parameter: 0 embeddings, n the n-th layer, None above."""
     for (kind, prefix), depth in _EXCEPTIONS.items():
         if kind == model_type and parameter_name.startswith(prefix + "."):
             return depth

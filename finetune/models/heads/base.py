@@ -1,26 +1,29 @@
-"""Head: what training and inference need from every model with a task head."""
+"""Bases of models with a task head: interface for training and inference, saving, loading."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, ClassVar
 
+from safetensors import SafetensorError
 from torch import nn
+from transformers import PreTrainedModel
 
 from finetune.models.encoder import Encoder
-from finetune.types import LabelSet
+from finetune.models.loading import quiet
+from finetune.types import LabelSet, UserError
 
 
 class Head(nn.Module):
     """A task head on an ``Encoder``.
 
     Attributes:
-        encoder: The encoder inside. It is a view and no submodule, so each weight has one name.
+        encoder: The encoder inside. It is a view and not a submodule, so each weight has one name.
         encoder_prefix: The prefix of the encoder's weights in ``named_parameters()``.
-        head_lr_factor: The default learning rate of the head, in multiples of the encoder's
-            (``--head-lr`` sets it).
+        head_lr_factor: The default learning rate of the head, in multiples of the encoder's.
         own_learning_rates: Submodules with a separate learning rate and no weight decay: the name
-            of the setting, and the rate if it is unset.
+            of the setting, and the learning rate if it is unset.
     """
 
     head_lr_factor: ClassVar[float] = 1.0
@@ -47,6 +50,46 @@ class Head(nn.Module):
         if self.is_head(parameter_name):
             return self.encoder.top_depth
         return self.encoder.depth_of(parameter_name.removeprefix(self.encoder_prefix))
+
+
+class CustomModel(Head, PreTrainedModel):
+    """A ``PreTrainedModel`` with a head that Hugging Face does not have.
+
+    It is saved with a registered class and configuration, which embeds the whole configuration of
+    the model inside, so that a folder needs nothing else to load. Subclasses take ``batching``,
+    that of ``Encoder``, and a ``model`` of transformers to build on; None makes a fresh one.
+    ``from_encoder`` makes a model to train.
+    """
+
+    @classmethod
+    def from_pretrained(  # type: ignore[override]
+        cls, name: str | Path, *inputs: Any, output_loading_info: bool = False, **options: Any
+    ) -> Any:
+        """Load a trained model from a folder; arguments are those of transformers and the class.
+
+        Raises:
+            UserError: If the folder has no such model, or weights are missing.
+        """
+        try:
+            with quiet():
+                loaded: Any = super().from_pretrained(
+                    name, *inputs, output_loading_info=True, **options
+                )
+        except (OSError, RuntimeError, SafetensorError) as error:
+            detail = f"{' '.join(str(error).split()):.300}"
+            raise UserError(f"model {str(name)!r} cannot be loaded: {detail}") from error
+        model, report = loaded
+        if missing := sorted(report["missing_keys"]):
+            raise UserError(
+                f"model {str(name)!r}: {len(missing)} weights are missing (first: {missing[0]}): "
+                "restore the folder from its source, or train again."
+            )
+        return (model, report) if output_loading_info else model
+
+    def save_pretrained(self, folder: str | Path, **options: Any) -> None:  # type: ignore[override]
+        """Write config.json and model.safetensors, all that ``from_pretrained`` needs."""
+        with quiet():
+            super().save_pretrained(folder, **options)
 
 
 def labels_of(config: Any) -> LabelSet:

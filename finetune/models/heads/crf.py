@@ -27,23 +27,16 @@ from finetune.runtime.transfer import to_device
 
 
 class CrfScores(NamedTuple):
-    """The scores that tag sequences depend on; -inf for illegal transitions.
+    """The scores that tag sequences depend on; -inf for illegal transitions."""
 
-    ``emissions`` [W, C]; ``start`` and ``end`` [C] of the first and last tag of a sentence;
-    ``transitions`` [C, C] from the tag of the row to the tag of the column.
-    """
-
-    emissions: Tensor
-    start: Tensor
-    end: Tensor
-    transitions: Tensor
+    emissions: Tensor  # [W, C]
+    start: Tensor  # [C], of the first tag of a sentence
+    end: Tensor  # [C], of its last tag
+    transitions: Tensor  # [C, C], from the tag of the row to the tag of the column
 
 
 class LinearChainCrf(nn.Module):
-    """Learned start, end and transition scores of tags.
-
-    All start at 0; those that the tag scheme forbids are -inf and are not trained.
-    """
+    """Learned start, end and transition scores of tags; -inf for those that the scheme forbids."""
 
     may_start: Tensor
     may_end: Tensor
@@ -71,30 +64,23 @@ class LinearChainCrf(nn.Module):
 
 
 def log_partition(
-    scores: CrfScores,
-    num_words: Sequence[int],
-    begins: Tensor | None = None,
-    ends: Tensor | None = None,
-) -> Tensor:
-    """Return log Z of each sequence, [N], by the forward algorithm.
-
-    It is 0 without words, and -inf if no tag sequence is legal.
-    """
+    scores: CrfScores, num_words: Sequence[int],
+    begins: Tensor | None = None, ends: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """Return log Z of each sequence, [N]: 0 without words, -inf if no tag sequence is legal."""
     scores, order = _prepare(scores, num_words)
     emissions = scores.emissions[order.words]
     starts = order.edge_scores(scores.start, begins)
     end_scores = order.edge_scores(scores.end, ends)
-    found = _LogPartition.apply(emissions, starts, scores.transitions, end_scores, order)
+    inputs = (emissions, starts, scores.transitions, end_scores, order)
+    found = _LogPartition.apply(*inputs)  # type: ignore[no-untyped-call]
     return emissions.new_zeros(len(num_words)).index_copy(0, order.sequences, found)
 
 
 def path_score(
-    scores: CrfScores,
-    tags: Tensor,
-    num_words: Sequence[int],
-    begins: Tensor | None = None,
-    ends: Tensor | None = None,
-) -> Tensor:
+    scores: CrfScores, tags: Tensor, num_words: Sequence[int],
+    begins: Tensor | None = None, ends: Tensor | None = None,
+) -> Tensor:  # fmt: skip
     """Return the score s(y) of each sequence, [N], for the tags [W] of its words."""
     scores, order = _prepare(scores, num_words)
     tags = tags[order.words]
@@ -117,21 +103,17 @@ def restrict(scores: CrfScores, allowed: Tensor) -> CrfScores:
 
 @torch.no_grad()
 def marginals(
-    scores: CrfScores,
-    num_words: Sequence[int],
-    begins: Tensor | None = None,
-    ends: Tensor | None = None,
-) -> Tensor:
+    scores: CrfScores, num_words: Sequence[int],
+    begins: Tensor | None = None, ends: Tensor | None = None,
+) -> Tensor:  # fmt: skip
     """Return the probability of each tag of each word given the sequence, [W, C].
 
     This is the forward-backward algorithm; a tag on no legal path has exactly 0.
     """
     scores, order = _prepare(scores, num_words)
     emissions = scores.emissions[order.words]
-    starts, end_scores = (
-        order.edge_scores(scores.start, begins),
-        order.edge_scores(scores.end, ends),
-    )
+    starts = order.edge_scores(scores.start, begins)
+    end_scores = order.edge_scores(scores.end, ends)
     before, after = _messages(emissions, starts, scores.transitions, end_scores, order)
     found = (before + emissions + after).softmax(-1)
     return torch.empty_like(found).index_copy_(0, order.words, found)
@@ -139,14 +121,12 @@ def marginals(
 
 @torch.no_grad()
 def best_path(
-    scores: CrfScores,
-    num_words: Sequence[int],
-    begins: Tensor | None = None,
-    ends: Tensor | None = None,
-) -> Tensor:
+    scores: CrfScores, num_words: Sequence[int],
+    begins: Tensor | None = None, ends: Tensor | None = None,
+) -> Tensor:  # fmt: skip
     """Return the tags [W] of the highest-scoring sequences (Viterbi, 1967)."""
     scores, order = _prepare(scores, num_words)
-    first, *others = scores.emissions[order.words].split(order.sizes)
+    first, *others = torch.split(scores.emissions[order.words], order.sizes)
     best = [first + order.edge_scores(scores.start, begins)]
     origins = []
     for column in others:
@@ -167,14 +147,10 @@ def best_path(
 class _WordOrder:
     """The words of N sequences sorted by position, longest sequence first.
 
-    Attributes:
-        words: The given row of each sorted word [W].
-        sizes: The number of words at each position.
-        sequences: The sequences that have words [num_first], longest first.
-        sequence: The index in ``sequences`` of each sorted word [W].
-        previous: The sorted row of the previous word, for all but first words [W - num_first].
-        last: The sorted rows of last words [num_first].
-        mirror: The sorted row of the word equally far from the other end [W].
+    There are ``sizes`` words at each position, and ``sequences`` [num_first] are those with words.
+    Sorted words [W] have the given rows ``words`` and are in ``sequences[sequence]``; ``mirror`` is
+    the sorted row of the word equally far from the other end. ``previous`` [W - num_first] and
+    ``last`` [num_first] are the sorted rows of words before all but first words and of last words.
     """
 
     def __init__(self, num_words: Sequence[int], device: torch.device) -> None:
@@ -207,7 +183,7 @@ def _prepare(scores: CrfScores, num_words: Sequence[int]) -> tuple[CrfScores, _W
     assert sum(num_words) == len(scores.emissions), "words and emissions do not match"
     kind = torch.promote_types(scores.emissions.dtype, torch.float32)
     kind = torch.promote_types(scores.transitions.dtype, kind)
-    wide = CrfScores(*(part.to(kind) for part in scores))
+    wide = CrfScores(*(score.to(kind) for score in scores))
     return wide, _WordOrder(num_words, scores.emissions.device)
 
 
@@ -222,7 +198,8 @@ def _messages(
     both = torch.stack([emissions, emissions[order.mirror]])  # [2, W, C]
     steps = torch.stack([transitions, transitions.T])[:, None]  # [2, 1, C, C]
     found = [torch.stack([starts, ends])]  # [2, n, C]
-    for column, size in zip(both.split(order.sizes, 1), order.sizes[1:], strict=False):
+    columns = torch.split(both, order.sizes, 1)
+    for column, size in zip(columns, order.sizes[1:], strict=False):
         states = (found[-1] + column)[:, :size]  # of sequences that continue
         found.append((states[..., None] + steps).logsumexp(2))
     before, after = torch.cat(found, 1)
@@ -238,13 +215,9 @@ class _LogPartition(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        emissions: Tensor,
-        starts: Tensor,
-        transitions: Tensor,
-        ends: Tensor,
+        ctx: Any, emissions: Tensor, starts: Tensor, transitions: Tensor, ends: Tensor,
         order: _WordOrder,
-    ) -> Tensor:
+    ) -> Tensor:  # fmt: skip
         before, after = _messages(emissions, starts, transitions, ends, order)
         begun, ended = before + emissions, after + emissions
         found = (begun[order.last] + ends).logsumexp(-1)

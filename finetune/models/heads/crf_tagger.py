@@ -1,8 +1,7 @@
-"""CrfTagger: a token classification model with a linear-chain CRF, as a model class.
+"""CrfTagger: a token classification model with a linear-chain CRF.
 
-No Hugging Face class has a CRF, so this one has a class and a configuration, which embeds the whole
-configuration of the tagger inside. Importing this module registers them with ``AutoConfig`` and
-``AutoModel``.
+Importing this module registers the class with ``AutoModel`` and its configuration with
+``AutoConfig``.
 """
 
 from __future__ import annotations
@@ -10,35 +9,24 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from transformers import (
-    AutoConfig,
-    AutoModel,
-    AutoModelForTokenClassification,
-    PreTrainedConfig,
-    PreTrainedModel,
-)
+from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
 
 from finetune.models.encoder import Batching
+from finetune.models.heads.base import CustomModel
 from finetune.models.heads.crf import CrfScores, LinearChainCrf
-from finetune.models.heads.custom import CustomModel
 from finetune.models.heads.pretrained import load_task_model
 from finetune.models.heads.token_classification import TokenTagger
 from finetune.types import Batch, LabelSet, UserError
 
 
 class CrfTaggerConfig(PreTrainedConfig):
-    """The configuration of a ``CrfTagger``.
-
-    ``tagger`` is the whole configuration of its token classification model; ``id2label`` are the
-    tags; ``scheme`` is their scheme, None if all transitions are legal.
-    """
+    """The whole configuration of the ``tagger`` inside, and the tag ``scheme`` (None for none)."""
 
     model_type = "crf-tagger"
 
     def __init__(
         self, tagger: dict[str, Any] | None = None, scheme: str | None = None, **more: Any
     ) -> None:
-        """Set the parts; ``more`` is for the base class."""
         self.tagger = tagger
         self.scheme = scheme
         super().__init__(**more)
@@ -48,18 +36,8 @@ class CrfTagger(CustomModel):
     """A tagger whose tags depend on each other: emissions of words and scores of transitions.
 
     Use ``from_encoder`` for a model to train and ``from_pretrained`` for a trained one. The
-    functions of ``finetune.models.heads.crf`` compute the loss and the best tags.
-
-    Args:
-        config: The configuration.
-        batching: How the ``Encoder`` batches sequences; the numbers are the same.
-        model: A token classification model to build on; None makes a fresh one.
-
-    Attributes:
-        tagger: The ``TokenTagger``, which computes emissions.
-        crf: The transition scores.
-        encoder: The ``Encoder`` inside.
-        labels: The tags, in the order of the classes.
+    ``TokenTagger`` in ``tagger`` computes emissions; the functions of
+    ``finetune.models.heads.crf`` compute the loss and the best tags.
 
     Example:
         >>> from finetune import CrfTagger, Encoding, pack
@@ -77,46 +55,35 @@ class CrfTagger(CustomModel):
     after 126 steps, and equaled 0.01 after 375."""
 
     def __init__(
-        self,
-        config: CrfTaggerConfig,
-        batching: Batching = "auto",
+        self, config: CrfTaggerConfig, batching: Batching = "auto",
         model: PreTrainedModel | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__(config)
         if config.tagger is None:
             raise UserError(f"a {config.model_type} needs the configuration of its tagger")
         if model is None:
-            inner = AutoConfig.for_model(**config.tagger)
-            model = AutoModelForTokenClassification.from_config(inner)
+            auto_class: Any = TokenTagger.auto_class
+            model = auto_class.from_config(AutoConfig.for_model(**config.tagger))
         self.tagger = TokenTagger(model, batching)
         self.__dict__["encoder"] = self.tagger.encoder
         self.encoder_prefix = f"tagger.{self.tagger.encoder_prefix}"
         self.crf = LinearChainCrf(self.labels.names, config.scheme)
-        self.post_init()
+        self.post_init()  # type: ignore[no-untyped-call]
 
     @classmethod
     def from_encoder(
-        cls, name: str, *, labels: Sequence[str], scheme: str | None,
-        revision: str | None = None, batching: Batching = "auto", trust_remote_code: bool = False,
+        cls, name: str, *, labels: Sequence[str], scheme: str | None, batching: Batching = "auto",
+        **options: Any,
     ) -> CrfTagger:  # fmt: skip
         """Make a tagger to train on a pretrained encoder, in float32.
 
-        Args:
-            name: Hub id, short name (``roberta-base``, ``minilm``) or folder.
-            labels: The tags.
-            scheme: The scheme of the tags, such as ``"BIO"``; None makes all transitions legal.
-            revision: Branch, tag or commit on the hub.
-            batching: See the class.
-            trust_remote_code: Needed for no model that works here.
+        ``scheme`` is that of the tags in ``labels``, such as ``"BIO"``; None makes all transitions
+        legal. ``name`` and ``options`` are those of ``load_config``.
 
         Raises:
-            UserError: If there is no such model, it is no encoder, its weights do not match, or it
-                comes with Python code.
+            UserError: If the model cannot be loaded, or comes with Python code.
         """
-        model = load_task_model(
-            TokenTagger.auto_class, name, labels=labels, revision=revision,
-            trust_remote_code=trust_remote_code,
-        )  # fmt: skip
+        model = load_task_model(TokenTagger.auto_class, name, labels=labels, **options)
         if type(model).__module__.startswith("transformers_modules"):
             raise UserError(
                 f"model {name!r} runs its own Python code, which a tagger with a CRF cannot save: "
@@ -130,7 +97,8 @@ class CrfTagger(CustomModel):
 
     def forward(self, batch: Batch) -> CrfScores:
         """Return emissions [W, C] for the words of a batch, with the transition scores."""
-        return self.crf(self.tagger(batch))
+        scores: CrfScores = self.crf(self.tagger(batch))
+        return scores
 
     @property
     def labels(self) -> LabelSet:

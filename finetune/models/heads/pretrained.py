@@ -38,15 +38,17 @@ _DROPOUT_SETTINGS = {
 class PretrainedHead(Head):
     """A Hugging Face model with a task head, run on batches without padding.
 
+    Args:
+        model: A model as ``auto_class`` loads it. It owns all weights: saved folders load anywhere.
+        batching: How the ``Encoder`` batches sequences; the numbers are the same.
+
     Attributes:
-        model: The Hugging Face model, which owns all weights: saved folders load anywhere.
-        known_type: The model type, or empty if the class of the model is not listed.
+        known_type: The model type, or empty if the class of the model is not in ``FAMILIES``.
     """
 
     auto_class: ClassVar[Any]
 
     def __init__(self, model: PreTrainedModel, batching: Batching = "auto") -> None:
-        """Wrap a Hugging Face model that has a head of the right kind."""
         super().__init__()
         self.model = model
         base_model: Any = model.base_model
@@ -66,10 +68,7 @@ class PretrainedHead(Head):
             self.model.save_pretrained(folder)
 
     def _padded_logits(self, batch: Batch, *, tokens: bool) -> Tensor:
-        """Run the whole Hugging Face model on padded rows.
-
-        Returns its logits: [N, C], or [T, C] for ``tokens``.
-        """
+        """Return the logits of the whole model on padded rows: [N, C], or [T, C] for ``tokens``."""
         self.encoder.check(batch)
         groups = list(length_groups(batch))
         parts = [self.model(**self.encoder.padded_inputs(group.batch)).logits for group in groups]
@@ -81,34 +80,36 @@ class PretrainedHead(Head):
 
 def load_task_model(
     auto_class: Any, name: str, *, labels: Sequence[str] | None, problem: Problem | None = None,
-    revision: str | None = None, trust_remote_code: bool = False, dropout: float | None = None,
-) -> PreTrainedModel:  # fmt: skip
-    """Load a Hugging Face model with a task head.
+    dropout: float | None = None, **options: Any,
+) -> Any:  # fmt: skip
+    """Load a Hugging Face model with a task head, in float32.
 
     Args:
-        auto_class: Such as ``AutoModelForSequenceClassification``.
-        name: Hub id, short name or folder.
-        labels: The labels of a head to train; None loads a trained head with its labels.
-        problem: What the new head predicts.
-        revision: Branch, tag or commit on the hub.
-        trust_remote_code: Run Python code that comes with the checkpoint.
+        auto_class: A class such as ``AutoModelForSequenceClassification``.
+        name: As in ``load_config``.
+        labels: The labels of a head to train. A head that the checkpoint lacks, or has for another
+            number of labels, is new. None loads a trained head with its labels and problem.
+        problem: The problem of a head to train, a key of ``PROBLEM_TYPES``.
         dropout: Dropout before the classifier; None leaves the checkpoint's.
+        options: ``revision`` and ``trust_remote_code``, as in ``load_config``.
 
     Raises:
         UserError: If there is no such model or setting, or the weights do not match.
     """
-    config = load_config(name, revision=revision, trust_remote_code=trust_remote_code)
+    config = load_config(name, **options)
     old_labels = dict(config.id2label)
     if labels is not None:
         _set_labels(config, LabelSet(labels))
         if problem is not None:
             config.problem_type = PROBLEM_TYPES[problem]
     if dropout is not None:
-        setattr(config, _dropout_setting(config), dropout)
-    model = load_weights(
-        auto_class, name, config, new_head=labels is not None, revision=revision,
-        trust_remote_code=trust_remote_code,
-    )  # fmt: skip
+        setting = _DROPOUT_SETTINGS.get(config.model_type, "classifier_dropout")
+        if not hasattr(config, setting) and setting != "cls_dropout":
+            raise UserError(
+                f"--classifier-dropout: {config.model_type} models have no such dropout"
+            )
+        setattr(config, setting, dropout)
+    model = load_weights(auto_class, name, config, new_head=labels is not None, **options)
     _reorder_classes(model, old_labels)
     return model
 
@@ -155,13 +156,3 @@ def _classifier(model: Any) -> nn.Linear:
         module for module in reversed(list(model.modules()))
         if isinstance(module, nn.Linear) and module.out_features == num_classes
     )  # fmt: skip
-
-
-def _dropout_setting(config: Any) -> str:
-    """Return the name of the classifier's dropout in a configuration."""
-    name = _DROPOUT_SETTINGS.get(config.model_type, "classifier_dropout")
-    if not hasattr(config, name) and name != "cls_dropout":
-        raise UserError(
-            f"--classifier-dropout: {config.model_type} models have no such dropout: leave it out."
-        )
-    return name

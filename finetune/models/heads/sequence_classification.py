@@ -16,28 +16,22 @@ from torch.nn import functional as F
 from transformers import AutoModelForSequenceClassification
 
 from finetune.models.encoder import Batching
+from finetune.models.families import ROBERTA
 from finetune.models.heads.pretrained import (
     PROBLEM_TYPES,
     PretrainedHead,
     Problem,
     load_task_model,
-)
+)  # fmt: skip
 from finetune.types import Batch, UserError
+
+HeadLayers = Callable[[Any, Tensor, Batch], Tensor]
 
 
 class SequenceClassifier(PretrainedHead):
     """Logits of C classes for each of N sequences.
 
-    Args:
-        model: A model such as ``AutoModelForSequenceClassification`` loads. It stays as it is.
-        batching: How the ``Encoder`` batches sequences; the numbers are the same.
-
-    Attributes:
-        model: The Hugging Face model, which owns all weights.
-        encoder: The ``Encoder`` inside.
-        labels: The label names, in the order of the classes.
-        problem: What is predicted: ``"single"``, ``"multi"`` (any number of labels) or
-            ``"regression"``.
+    Arguments and attributes are those of ``PretrainedHead``.
 
     Example:
         >>> from finetune import Encoding, SequenceClassifier, pack
@@ -52,31 +46,15 @@ class SequenceClassifier(PretrainedHead):
     @classmethod
     def from_pretrained(
         cls, name: str, *, labels: Sequence[str] | None, problem: Problem = "single",
-        revision: str | None = None, batching: Batching = "auto",
-        trust_remote_code: bool = False, dropout: float | None = None,
+        batching: Batching = "auto", **options: Any,
     ) -> SequenceClassifier:  # fmt: skip
-        """Load a classifier in float32.
+        """Load a classifier; arguments and ``options`` are those of ``load_task_model``.
 
-        Args:
-            name: Hub id, short name (``roberta-base``, ``minilm``) or folder.
-            labels: The labels of a classifier to train. A head that the checkpoint lacks, or has
-                for another number of classes, is new. None loads a fine-tuned model with its labels
-                and problem.
-            problem: What a classifier to train predicts; ``"regression"`` has one label.
-            revision: Branch, tag or commit on the hub.
-            batching: See the class.
-            trust_remote_code: Run Python code that comes with the checkpoint.
-            dropout: Dropout before the classifier; None leaves the checkpoint's.
-
-        Raises:
-            UserError: If there is no such model, it is no encoder, or its weights do not match.
+        ``"regression"`` has one label, the name of the number.
         """
         if problem == "regression" and labels is not None and len(labels) != 1:
             raise UserError(f"regression has one label, the name of the number, not {len(labels)}")
-        model = load_task_model(
-            cls.auto_class, name, labels=labels, problem=problem, revision=revision,
-            trust_remote_code=trust_remote_code, dropout=dropout,
-        )  # fmt: skip
+        model = load_task_model(cls.auto_class, name, labels=labels, problem=problem, **options)
         return cls(model, batching)
 
     def forward(self, batch: Batch) -> Tensor:
@@ -88,7 +66,7 @@ class SequenceClassifier(PretrainedHead):
 
     @property
     def problem(self) -> Problem:
-        """The kind of prediction: one label of several, any number of labels, or a number."""
+        """The prediction: one label, any number of labels (``"multi"``), or a number."""
         problem_type = self.model.config.problem_type
         if problem_type is None:
             return "regression" if self.model.config.num_labels == 1 else "single"
@@ -100,31 +78,6 @@ def _first(hidden: Tensor, batch: Batch) -> Tensor:
     return hidden.index_select(0, batch.cu_seqlens[:-1])
 
 
-def _classifier(model: Any, hidden: Tensor, batch: Batch) -> Tensor:
-    """Run the classifier of RoBERTa and others, which reads the first token of [N, 1, H]."""
-    return model.classifier(_first(hidden, batch)[:, None])
-
-
-def _bert(model: Any, hidden: Tensor, batch: Batch) -> Tensor:
-    pooled = model.base_model.pooler(_first(hidden, batch)[:, None])
-    return model.classifier(model.dropout(pooled))
-
-
-def _albert(model: Any, hidden: Tensor, batch: Batch) -> Tensor:
-    base = model.base_model
-    pooled = base.pooler_activation(base.pooler(_first(hidden, batch)))
-    return model.classifier(model.dropout(pooled))
-
-
-def _distilbert(model: Any, hidden: Tensor, batch: Batch) -> Tensor:
-    pooled = F.relu(model.pre_classifier(_first(hidden, batch)))
-    return model.classifier(model.dropout(pooled))
-
-
-def _deberta(model: Any, hidden: Tensor, batch: Batch) -> Tensor:
-    return model.classifier(model.dropout(model.pooler(_first(hidden, batch)[:, None])))
-
-
 def _mean(values: Tensor, batch: Batch) -> Tensor:
     """Return the mean over the tokens of each sequence: [T, X] -> [N, X]."""
     lengths = batch.cu_seqlens.diff().long()
@@ -132,7 +85,19 @@ def _mean(values: Tensor, batch: Batch) -> Tensor:
     return torch.segment_reduce(values, "mean", lengths=lengths, axis=0, unsafe=True, initial=0)
 
 
-def _modernbert(model: Any, hidden: Tensor, batch: Batch) -> Tensor:
+def _pooled(pooler: Callable[[Any, Tensor], Tensor]) -> HeadLayers:
+    """Return a head of ``pooler`` on the first tokens [N, H], dropout and a linear layer."""
+    return lambda model, hidden, batch: model.classifier(
+        model.dropout(pooler(model, _first(hidden, batch)))
+    )
+
+
+def _classifier(model: Any, hidden: Tensor, batch: Batch) -> Any:
+    """Run the classifier of RoBERTa and others, which reads the first token of [N, 1, H]."""
+    return model.classifier(_first(hidden, batch)[:, None])
+
+
+def _modernbert(model: Any, hidden: Tensor, batch: Batch) -> Any:
     pool = _mean if model.config.classifier_pooling == "mean" else _first
     return model.classifier(model.drop(model.head(pool(hidden, batch))))
 
@@ -142,28 +107,23 @@ def _eurobert(model: Any, hidden: Tensor, batch: Batch) -> Tensor:
     pooling = model.config.classifier_pooling
     if pooling != "late":
         hidden = (_first if pooling == "bos" else _mean)(hidden, batch)
-    logits = model.classifier(model.activation(model.dense(hidden)))
+    logits: Tensor = model.classifier(model.activation(model.dense(hidden)))
     return _mean(logits, batch) if pooling == "late" else logits
 
 
-_HEADS: dict[str, Callable[[Any, Tensor, Batch], Tensor]] = {
-    "bert": _bert,
-    "ernie": _bert,
-    "roberta": _classifier,
-    "xlm-roberta": _classifier,
-    "xlm-roberta-xl": _classifier,
-    "camembert": _classifier,
-    "data2vec-text": _classifier,
-    "roberta-prelayernorm": _classifier,
-    "electra": _classifier,
-    "mpnet": _classifier,
-    "albert": _albert,
-    "distilbert": _distilbert,
-    "deberta": _deberta,
-    "deberta-v2": _deberta,
+_bert = _pooled(lambda model, first: model.base_model.pooler(first[:, None]))
+_deberta = _pooled(lambda model, first: model.pooler(first[:, None]))
+
+_HEADS: dict[str, HeadLayers] = {
+    **dict.fromkeys(("bert", "ernie", "nomic_bert"), _bert),
+    **dict.fromkeys(ROBERTA, _classifier),
+    **dict.fromkeys(("electra", "mpnet", "jina_embeddings_v3"), _classifier),
+    "albert": _pooled(
+        lambda model, first: model.base_model.pooler_activation(model.base_model.pooler(first))
+    ),
+    "distilbert": _pooled(lambda model, first: F.relu(model.pre_classifier(first))),
+    **dict.fromkeys(("deberta", "deberta-v2"), _deberta),
     "modernbert": _modernbert,
     "eurobert": _eurobert,
-    "nomic_bert": _bert,
-    "jina_embeddings_v3": _classifier,
 }
 """The head of each model type with a parity test; others run the Hugging Face class on padding."""

@@ -1,12 +1,11 @@
-"""SpanNer: scores of each type for every candidate span of words, as a model class.
+"""SpanNer: scores of each type for every candidate span of words.
 
 Jurafsky & Martin, *Speech and Language Processing* (3rd ed.), "Masked Language Models", span-based
 NER: all spans up to a number of words are candidates, and each gets one of the types or none,
 y = softmax(FFN(spanrep_ij)). ``finetune.models.heads.span_scorers`` computes the scores.
 
-No Hugging Face class does this, so this one has a class and a configuration, which embeds the whole
-configuration of the encoder. Importing this module registers them with ``AutoConfig`` and
-``AutoModel``.
+Importing this module registers the class with ``AutoModel`` and its configuration with
+``AutoConfig``.
 """
 
 from __future__ import annotations
@@ -23,15 +22,14 @@ from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedMode
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from finetune.models.encoder import Batching, Encoder
-from finetune.models.heads.base import labels_of
-from finetune.models.heads.custom import CustomModel
+from finetune.models.heads.base import CustomModel, labels_of
 from finetune.models.heads.span_scorers import (
     BIAFFINE_WIDTH,
     BiaffineScorer,
     FactorizedScorer,
     SpanLayout,
     word_vectors,
-)
+)  # fmt: skip
 from finetune.models.loading import load_config, load_weights
 from finetune.types import Batch, LabelSet, UserError, did_you_mean
 
@@ -39,22 +37,21 @@ REPRESENTATIONS = ("boundary", "ffn", "attention", "biaffine")
 WORD_VECTORS = ("first", "mean")
 DECODINGS = ("flat", "nested", "overlapping")
 PRIOR = 0.01
-"""The probability that a new scorer gives to all types of a candidate together."""
+"""The probability that a new scorer gives to all types of a candidate together. Otherwise training
+first has to learn that most candidates are none (Lin et al., 2017)."""
 
 
 class SpanNerConfig(PreTrainedConfig):
-    """The configuration of a ``SpanNer``.
+    """The configuration of a ``SpanNer``, which embeds that of its ``encoder``.
 
     Attributes:
-        encoder: The configuration of the encoder.
-        representation: How a span is represented, one of ``REPRESENTATIONS``.
+        representation: The representation of a span, one of ``REPRESENTATIONS``.
         word_vectors: ``"first"`` subword of a word, or the ``"mean"`` of its subwords.
         max_width: The widest candidate, in words; None without limit (biaffine only).
         multi_label: Whether a span can have several types.
         hidden: Width of hidden layers; None is the encoder's width, or 150 for biaffine.
-        dropout: Dropout of the scorer.
         thresholds: Decision thresholds by type, for decoding.
-        decoding: Which spans may occur together, one of ``DECODINGS``.
+        decoding: The spans that may occur together, one of ``DECODINGS``.
         id2label: The types, without none.
     """
 
@@ -77,7 +74,7 @@ class SpanNerConfig(PreTrainedConfig):
             self.encoder = AutoConfig.for_model(**self.encoder)
         else:
             self.encoder = copy.deepcopy(self.encoder)
-        super().__post_init__(**more)
+        super().__post_init__(**more)  # type: ignore[no-untyped-call]
 
     def require_legal(self) -> None:
         """Raise ``UserError`` if the settings are incomplete, or not legal together."""
@@ -96,8 +93,8 @@ class SpanNerConfig(PreTrainedConfig):
                 )
         if self.max_width is None and self.representation != "biaffine":
             raise UserError(
-                f"max_width None: only biaffine scores spans of any width; {self.representation} "
-                "has an embedding for each width: give the widest span in words."
+                f"max_width None: only biaffine scores spans of any width, not "
+                f"{self.representation}: give the widest span in words."
             )
         if self.max_width is not None and self.max_width < 1:
             raise UserError(f"max_width must be 1 word or more, not {self.max_width}")
@@ -109,17 +106,7 @@ class SpanNer(CustomModel):
     """Scores of C classes for each of S candidate spans of words.
 
     Use ``from_encoder`` for a model to train and ``from_pretrained`` for a trained one.
-
-    Args:
-        config: The configuration.
-        batching: How the ``Encoder`` batches sequences; the numbers are the same.
-        model: An encoder of transformers to build on; None makes a fresh one.
-
-    Attributes:
-        model: The Hugging Face encoder.
-        scorer: The span scorer on top.
-        encoder: The ``Encoder`` inside, a view of ``model``.
-        labels: The types, in the order of the classes, without none.
+    ``encoder`` is a view of ``model``, the Hugging Face encoder; ``scorer`` is on top of it.
 
     Example:
         >>> from finetune import Encoding, SpanNer, pack
@@ -137,47 +124,48 @@ class SpanNer(CustomModel):
     encoder_prefix = "model."
 
     def __init__(
-        self,
-        config: SpanNerConfig,
-        batching: Batching = "auto",
+        self, config: SpanNerConfig, batching: Batching = "auto",
         model: PreTrainedModel | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__(config)
         config.require_legal()
-        self.model = AutoModel.from_config(config.encoder) if model is None else model
+        auto_class: Any = AutoModel
+        self.model = auto_class.from_config(config.encoder) if model is None else model
         if getattr(self.model, "pooler", None) is not None:
             self.model.pooler = None  # reads the first token of a row; unused for words
         self.dropout = nn.Dropout(config.dropout)
-        self.scorer = _scorer(config, self.model.config.hidden_size)
-        self.batching = batching
-        self.post_init()
+        width = self.model.config.hidden_size
+        num_classes = len(self.labels) + (not config.multi_label)
+        self.scorer: FactorizedScorer | BiaffineScorer
+        if config.representation == "biaffine":
+            hidden = config.hidden or BIAFFINE_WIDTH
+            self.scorer = BiaffineScorer(width, hidden, num_classes, config.dropout)
+        else:
+            assert config.max_width is not None
+            self.scorer = FactorizedScorer(
+                config.representation, width, config.hidden or width, num_classes,
+                config.max_width, config.dropout,
+            )  # fmt: skip
+        self.__dict__["encoder"] = Encoder(self.model, batching)
+        self.post_init()  # type: ignore[no-untyped-call]
 
     @classmethod
     def from_encoder(
         cls, name: str, *, labels: Sequence[str], representation: str = "boundary",
         word_vectors: str = "first", max_width: int | None, multi_label: bool = False,
-        decoding: str = "nested", revision: str | None = None, batching: Batching = "auto",
-        trust_remote_code: bool = False,
+        decoding: str = "nested", batching: Batching = "auto", **options: Any,
     ) -> SpanNer:  # fmt: skip
         """Make a model to train on a pretrained encoder, in float32.
 
-        Args:
-            name: Hub id, short name (``roberta-base``, ``minilm``) or folder.
-            labels: The types, without one for none.
-            representation: See ``SpanNerConfig``, as for the settings below.
-            word_vectors: ``"first"`` or ``"mean"``.
-            max_width: The widest candidate, in words.
-            multi_label: Whether a span can have several types.
-            decoding: Which spans may occur together.
-            revision: Branch, tag or commit on the hub.
-            batching: See the class.
-            trust_remote_code: Needed for no model that works here.
+        ``labels`` are the types, without one for none; the other settings are those of
+        ``SpanNerConfig``, ``batching`` is that of ``Encoder``, ``name`` and ``options`` are those
+        of ``load_config``.
 
         Raises:
-            UserError: If settings are not legal together, there is no such encoder, its weights do
-                not match, or it comes with Python code.
+            UserError: If settings are not legal together, or the encoder cannot be loaded or comes
+                with Python code.
         """
-        inner = load_config(name, revision=revision, trust_remote_code=trust_remote_code)
+        inner = load_config(name, **options)
         if inner.model_type not in CONFIG_MAPPING or hasattr(inner, "auto_map"):
             raise UserError(
                 f"model {name!r} runs its own Python code, which span NER cannot save: use a model "
@@ -192,23 +180,12 @@ class SpanNer(CustomModel):
         config.require_legal()
         embedded: Any = config.encoder
         embedded.name_or_path, embedded.architectures = "", None  # those of the checkpoint
-        model = load_weights(
-            AutoModel, name, inner, revision=revision, trust_remote_code=trust_remote_code
-        )
-        ner = cls(config, batching, model)
-        ner._initialize_bias()
-        return ner
-
-    def _initialize_bias(self) -> None:
-        """Set the initial probability of all types together to ``PRIOR``.
-
-        Else training first has to learn that most candidates are none (Lin et al., 2017).
-        """
-        bias = self.scorer.bias
+        ner = cls(config, batching, load_weights(AutoModel, name, inner, **options))
         with torch.no_grad():
-            bias.fill_(math.log(PRIOR / len(self.labels)))
-            if not self.config.multi_label:
-                bias[0] = 0.0
+            ner.scorer.bias.fill_(math.log(PRIOR / len(names)))
+            if not multi_label:
+                ner.scorer.bias[0] = 0.0
+        return ner
 
     def forward(self, batch: Batch) -> Tensor:
         """Return scores [S, C] of a batch's S candidates, by sequence, first word and width.
@@ -218,35 +195,13 @@ class SpanNer(CustomModel):
         """
         hidden = self.encoder(batch)  # [T, H]
         words = self.dropout(word_vectors(hidden, batch, self.config.word_vectors))  # [W, H]
-        return self.scorer(words, SpanLayout(batch, self.config.max_width))
-
-    @property
-    def batching(self) -> Batching:
-        """The batching of the encoder; can be set."""
-        return self._batching
-
-    @batching.setter
-    def batching(self, batching: Batching) -> None:
-        self.__dict__["encoder"] = Encoder(self.model, batching)
-        self._batching = batching
+        scores: Tensor = self.scorer(words, SpanLayout(batch, self.config.max_width))
+        return scores
 
     @property
     def labels(self) -> LabelSet:
-        """The types, in the order of the classes, without none."""
+        """The types, without none, in the order of the classes."""
         return labels_of(self.config)
-
-
-def _scorer(config: SpanNerConfig, width: int) -> FactorizedScorer | BiaffineScorer:
-    """Make the scorer of a configuration for an encoder of width H."""
-    num_classes = len(labels_of(config)) + (not config.multi_label)
-    if config.representation == "biaffine":
-        hidden = config.hidden or BIAFFINE_WIDTH
-        return BiaffineScorer(width, hidden, num_classes, config.dropout)
-    assert config.max_width is not None
-    return FactorizedScorer(
-        config.representation, width, config.hidden or width, num_classes, config.max_width,
-        config.dropout,
-    )  # fmt: skip
 
 
 AutoConfig.register(SpanNerConfig.model_type, SpanNerConfig, exist_ok=True)

@@ -9,6 +9,10 @@ additions instead of a product with an h x 3H matrix.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -31,20 +35,13 @@ TILE = 16
 class SpanLayout:
     """The S candidate spans of a batch of W words, by sequence, first word and width.
 
-    All sizes are Python values, so that nothing waits for a device.
-
-    Attributes:
-        start: The first word of each candidate, among all words of the batch [S].
-        width: Its number of words [S].
-        room: The number of words from each word to the end of its sequence [W].
-        widest: The largest width.
-        counts: The number of candidates of width w, at index w - 1.
-        size: S.
-        num_words: The number of words of each sequence.
+    ``start`` [S] is the first word of each candidate among all words and ``width`` [S] its number
+    of words; ``room`` [W] is the number of words from each word to the end of its sequence. All
+    sizes are Python values, so that nothing waits for a device: ``size`` is S, ``widest`` the
+    largest width, and ``counts`` has the number of candidates of width w at index w - 1.
     """
 
     def __init__(self, batch: Batch, max_width: int | None) -> None:
-        """List the candidates of up to ``max_width`` words; None is without limit."""
         longest = max(1, *batch.num_words)
         self.num_words = batch.num_words
         self.widest = longest if max_width is None else min(longest, max_width)
@@ -61,10 +58,7 @@ class SpanLayout:
 
 
 def word_vectors(hidden: Tensor, batch: Batch, pooling: str) -> Tensor:
-    """Return vectors of words [W, H] from hidden states [T, H].
-
-    ``pooling`` takes the ``"first"`` subword of a word, or the ``"mean"`` of its subwords.
-    """
+    """Return vectors [W, H] of words: those of the first subwords, or the means over subwords."""
     if pooling == "first" or not len(batch.words):
         return hidden.index_select(0, batch.words)
     edges = torch.stack([batch.words, batch.words + batch.word_lengths], 1).flatten()  # [2W]
@@ -125,12 +119,19 @@ class FactorizedScorer(nn.Module):
         pooled = PooledContent(self.content(words), scores, layout.widest)
         order = layout.room.argsort(descending=True, stable=True)  # words with most room first
         starts = starts.index_select(0, order)
-        run = self._recomputed if self._exceeds_budget(starts, layout) else self._of_width
+        size = 2 * layout.size * starts.shape[1] * starts.element_size()  # of [S, h] in and out
+        run: Callable[..., Tensor] = self._of_width
+        if torch.is_grad_enabled() and size > ACTIVATION_BUDGET:
+            run = partial(checkpoint, self._of_width, use_reentrant=False)
         found = [
             run(width, starts, ends, pooled, order[:count])
             for width, count in enumerate(layout.counts, start=1)
         ]
-        return torch.cat(found).index_select(0, _rows_by_width(order, layout))
+        rank = torch.empty_like(order)
+        rank[order] = torch.arange(len(order), device=order.device)
+        sizes = to_device(torch.tensor([0, *layout.counts[:-1]]).cumsum(0), order.device)
+        rows = sizes[layout.width - 1] + rank[layout.start]  # of each candidate in ``found`` [S]
+        return torch.cat(found).index_select(0, rows)
 
     def _of_width(
         self, width: int, starts: Tensor, ends: Tensor, pooled: PooledContent, rows: Tensor
@@ -139,23 +140,8 @@ class FactorizedScorer(nn.Module):
         inner = pooled.add_to(ends[width - 1 :], width).index_select(0, rows)
         inner += starts[: len(rows)]  # [n, h]
         inner += self.width.weight[width - 1]
-        return self.output(self.dropout(F.gelu(inner.to(starts.dtype))))
-
-    def _recomputed(self, *inputs: object) -> Tensor:
-        return checkpoint(self._of_width, *inputs, use_reentrant=False)
-
-    def _exceeds_budget(self, starts: Tensor, layout: SpanLayout) -> bool:
-        """Return whether inputs and outputs of all activations, [S, h] each, need too much."""
-        size = 2 * layout.size * starts.shape[1] * starts.element_size()
-        return torch.is_grad_enabled() and size > ACTIVATION_BUDGET
-
-
-def _rows_by_width(order: Tensor, layout: SpanLayout) -> Tensor:
-    """Return the index of each candidate [S] among those of width 1, then of width 2, …"""
-    rank = torch.empty_like(order)
-    rank[order] = torch.arange(len(order), device=order.device)
-    sizes = to_device(torch.tensor([0, *layout.counts[:-1]]).cumsum(0), order.device)
-    return sizes[layout.width - 1] + rank[layout.start]
+        scores: Tensor = self.output(self.dropout(F.gelu(inner.to(starts.dtype))))
+        return scores
 
 
 class PooledContent:
@@ -206,18 +192,14 @@ class PooledContent:
             for level, window in parts:
                 others = torch.add(others, self.sums[level][window], alpha=1 / width)
             return others
-        for (level, window), factor in zip(parts, self._factors(parts), strict=True):
-            others = torch.addcmul(others, self.sums[level][window], factor[:, None])
-        return others
-
-    def _factors(self, parts: list[tuple[int, slice]]) -> list[Tensor]:
-        """Return the factor of each part's sum in the softmax over all of them, [n] each."""
         tops = [self.weights[level][0][window] for level, window in parts]
         higher = torch.stack(tops).amax(0)
-        scales = [(top - higher).exp() for top in tops]
+        scales = [(top - higher).exp() for top in tops]  # [n] each
         weights = [self.weights[level][1][window] for level, window in parts]
-        total = sum(w * s for w, s in zip(weights, scales, strict=True))
-        return [scale / total for scale in scales]
+        total: Any = sum(w * s for w, s in zip(weights, scales, strict=True))
+        for (level, window), scale in zip(parts, scales, strict=True):
+            others = torch.addcmul(others, self.sums[level][window], (scale / total)[:, None])
+        return others
 
 
 class BiaffineScorer(nn.Module):
@@ -243,8 +225,9 @@ class BiaffineScorer(nn.Module):
     def forward(self, words: Tensor, layout: SpanLayout) -> Tensor:
         """Return scores [S, C] from vectors of words [W, H]."""
         starts, ends = self.start_network(words), self.end_network(words)  # [W, h]
-        alone = self.start(starts)[layout.start] + self.end(ends)[layout.start + layout.width - 1]
-        left = self.product(starts).unflatten(1, (alone.shape[1], -1))  # [W, C, h]
+        last = layout.start + layout.width - 1
+        alone: Tensor = self.start(starts)[layout.start] + self.end(ends)[last]
+        left = torch.unflatten(self.product(starts), 1, (alone.shape[1], -1))  # [W, C, h]
         if not layout.size:
             return alone + left.sum(-1)  # [0, C]: all weights have gradients, on every process
         tiles, found = _Tiles(layout), []

@@ -7,6 +7,7 @@ as a head over W words costs less than one over T tokens.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
@@ -24,15 +25,8 @@ Subwords = Literal["first", "all"]
 class TokenTagger(PretrainedHead):
     """Logits of C tags for each of W words, or for each of their subwords.
 
-    Args:
-        model: A model such as ``AutoModelForTokenClassification`` loads. It stays as it is.
-        batching: How the ``Encoder`` batches sequences; the numbers are the same.
-        subwords: Which subwords of a word get logits: ``"first"`` or ``"all"``.
-
-    Attributes:
-        model: The Hugging Face model, which owns all weights.
-        encoder: The ``Encoder`` inside.
-        labels: The tags, in the order of the classes.
+    ``subwords`` names those that get logits, ``"first"`` or ``"all"``. The other arguments and the
+    attributes are those of ``PretrainedHead``.
 
     Example:
         >>> from finetune import Encoding, TokenTagger, pack
@@ -56,41 +50,18 @@ class TokenTagger(PretrainedHead):
     @classmethod
     def from_pretrained(
         cls, name: str, *, labels: Sequence[str] | None, subwords: Subwords = "first",
-        revision: str | None = None, batching: Batching = "auto",
-        trust_remote_code: bool = False, dropout: float | None = None,
+        batching: Batching = "auto", **options: Any,
     ) -> TokenTagger:  # fmt: skip
-        """Load a tagger in float32.
-
-        Args:
-            name: Hub id, short name (``roberta-base``, ``minilm``) or folder.
-            labels: The tags of a tagger to train. A head that the checkpoint lacks, or has for
-                another number of tags, is new. None loads a fine-tuned model with its tags.
-            subwords: See the class.
-            revision: Branch, tag or commit on the hub.
-            batching: See the class.
-            trust_remote_code: Run Python code that comes with the checkpoint.
-            dropout: Dropout before the classifier; None leaves the checkpoint's.
-
-        Raises:
-            UserError: If there is no such model, it is no encoder, or its weights do not match.
-        """
-        model = load_task_model(
-            cls.auto_class, name, labels=labels, revision=revision,
-            trust_remote_code=trust_remote_code, dropout=dropout,
-        )  # fmt: skip
+        """Load a tagger; ``labels`` are its tags, ``options`` those of ``load_task_model``."""
+        model = load_task_model(cls.auto_class, name, labels=labels, **options)
         return cls(model, batching, subwords)
 
     def forward(self, batch: Batch) -> Tensor:
-        """Return logits [W, C] of the words' first subwords.
-
-        With ``subwords="all"``: [P, C] for all P subwords of all words, in order, where P is the
-        sum of ``batch.word_lengths``.
-        """
+        """Return logits [W, C] of first subwords, or [P, C] of the P subwords of all words."""
         rows = batch.words if self.subwords == "first" else subword_rows(batch)
         if not self.known_type:
             return self._padded_logits(batch, tokens=True).index_select(0, rows)
-        head = _HEADS.get(self.known_type, _linear)
-        return head(self.model, self.encoder(batch).index_select(0, rows))
+        return _HEADS[self.known_type](self.model, self.encoder(batch).index_select(0, rows))
 
 
 def subword_rows(batch: Batch) -> Tensor:
@@ -102,20 +73,9 @@ def subword_rows(batch: Batch) -> Tensor:
     return shifts + torch.arange(len(shifts), device=shifts.device)
 
 
-def _linear(model: Any, states: Tensor) -> Tensor:
-    return model.classifier(model.dropout(states))
-
-
-def _classifier(model: Any, states: Tensor) -> Tensor:
-    return model.classifier(states)
-
-
-def _modernbert(model: Any, states: Tensor) -> Tensor:
-    return model.classifier(model.drop(model.head(states)))
-
-
-_HEADS: dict[str, Callable[[Any, Tensor], Tensor]] = {
-    "modernbert": _modernbert,
-    "eurobert": _classifier,
-}
-"""The head of model types that have another one than dropout and a linear layer."""
+_HEADS: defaultdict[str, Callable[[Any, Tensor], Tensor]] = defaultdict(
+    lambda: lambda model, states: model.classifier(model.dropout(states)),
+    modernbert=lambda model, states: model.classifier(model.drop(model.head(states))),
+    eurobert=lambda model, states: model.classifier(states),
+)
+"""The layers of the head by model type; those of most types are dropout and a linear layer."""
