@@ -85,7 +85,7 @@ class Check:
             )
         given = replace(
             self,
-            task=recipe.task,
+            task=recipe.task,  # type: ignore[arg-type]  # checked by load_recipe
             data=self.data or config.data,
             columns=self.columns or config.columns,
             max_length=self.max_length or config.max_length,
@@ -185,7 +185,7 @@ class Check:
 
 @contextlib.contextmanager
 def _work_folder(out: Path | None) -> Iterator[Path]:
-    """Return the folder of unfinished folds: next to the file to write, or a temporary one."""
+    """Yield the folder of unfinished folds: next to the file to write, or a temporary one."""
     from finetune.training.run_folder import require_writable
 
     if out is None:

@@ -6,18 +6,18 @@ import contextlib
 import io
 import os
 import sys
-import tempfile
-import traceback
 from collections.abc import Sequence
-from typing import Annotated, Any, NoReturn, Union
+from typing import Annotated, Any, Union
 
 import tyro
+from tyro.conf import subcommand
 
 from finetune.cli.analyze import Analyze
 from finetune.cli.bench import Bench
 from finetune.cli.check import Check
 from finetune.cli.compare import Compare
 from finetune.cli.export import Export
+from finetune.cli.output import error_line
 from finetune.cli.predict import Predict
 from finetune.cli.push import Push
 from finetune.cli.recipes import Recipes
@@ -55,6 +55,9 @@ DESCRIPTION = """Fine-tune pretrained text encoders.
 finetune nli --model minilm --data examples/data/nli"""
 
 
+MARKERS = (tyro.conf.OmitArgPrefixes, tyro.conf.HelptextFromCommentsOff)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command; print an error in one line and exit with 2, or 1 if it is a bug."""
     for stream in (sys.stdout, sys.stderr):
@@ -66,18 +69,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except KeyboardInterrupt:
-        _fail("interrupted", 130)
+        print("interrupted", file=sys.stderr)
+        sys.exit(130)
     except Exception as error:
-        if os.environ.get("FINETUNE_TRACEBACK"):
-            raise
-        if (line := user_message(error)) is not None:
-            _fail(f"error: {line}", 2)
-        with tempfile.NamedTemporaryFile(
-            "w", prefix="finetune-", suffix=".log", delete=False, encoding="utf-8"
-        ) as file:
-            file.write(traceback.format_exc())
-        problem = " ".join(f"{type(error).__name__}: {error}".split())
-        _fail(f"internal error: {problem}; traceback in {file.name}; please report", 1)
+        line, code = error_line(error)
+        print(line, file=sys.stderr)
+        sys.exit(code)
 
 
 def parse(arguments: Sequence[str]) -> Any:
@@ -87,34 +84,27 @@ def parse(arguments: Sequence[str]) -> Any:
         UserError: If a value is out of range.
         SystemExit: After help, or with 2 after tyro's message about wrong arguments.
     """
-    arguments = [_current_name(argument) for argument in arguments]
-    if arguments == ["--version"]:
+    name, *rest = [_current_name(argument) for argument in arguments] or ["help"]
+    if name == "--version":
         from importlib.metadata import version
 
         print(version("finetune"))
-        sys.exit(0)
-    if arguments in ([], ["help"]):
-        arguments = ["--help"]
-    name = arguments[0]
-    if not name.startswith("-") and name not in COMMANDS:
+        sys.exit()
+    if name in ("help", "-h", "--help"):
+        commands: Any = Union[*(Annotated[k, subcommand(n)] for n, k in COMMANDS.items())]
+        tyro.cli(commands, prog="finetune", description=DESCRIPTION, args=["-h"], config=MARKERS)
+    if name not in COMMANDS:
         raise UserError(
             f"unknown command {name!r}.{did_you_mean(name, COMMANDS)} Commands are "
             f"{', '.join(COMMANDS)}."
         )
-    arguments, defaults = expand_recipe(arguments)
-    commands = (
-        Annotated[kind, tyro.conf.subcommand(name, **_default(defaults, name))]
-        for name, kind in COMMANDS.items()
-    )
+    name, rest, recipe = expand_recipe(name, rest)
+    default = tyro.MISSING_NONPROP if recipe is None else recipe
     messages = io.StringIO()
     try:
         with contextlib.redirect_stderr(messages):
             return tyro.cli(
-                Union[tuple(commands)],  # type: ignore[arg-type]  # noqa: UP007
-                prog="finetune",
-                description=DESCRIPTION,
-                args=arguments,
-                config=(tyro.conf.OmitArgPrefixes, tyro.conf.HelptextFromCommentsOff),
+                COMMANDS[name], prog=f"finetune {name}", args=rest, default=default, config=MARKERS
             )
     except SystemExit as end:
         cause: BaseException | None = end
@@ -126,20 +116,6 @@ def parse(arguments: Sequence[str]) -> Any:
         raise
 
 
-def user_message(error: Exception) -> str | None:
-    """Return the line that explains an error of use; None for a bug."""
-    if isinstance(error, UserError):
-        return str(error)
-    if isinstance(error, OSError) and error.strerror:
-        return f"{f'{error.filename}: ' if error.filename else ''}{error.strerror}."
-    out_of_memory = (
-        isinstance(error, MemoryError)
-        or type(error).__name__ == "OutOfMemoryError"  # torch's on a GPU; on a CPU it has no class
-        or (isinstance(error, RuntimeError) and "can't allocate memory" in str(error))
-    )
-    return "out of memory: lower --max-tokens, then --max-length." if out_of_memory else None
-
-
 def _current_name(argument: str) -> str:
     """Replace the former name of a command or an option, with a note."""
     name, equals, value = argument.partition("=")
@@ -147,16 +123,3 @@ def _current_name(argument: str) -> str:
         return argument
     print(f"note: {name} is now called {OLD_NAMES[name]}.", file=sys.stderr)
     return OLD_NAMES[name] + equals + value
-
-
-def _default(defaults: dict[str, Any], name: str) -> dict[str, Any]:
-    return {"default": defaults[name]} if name in defaults else {}
-
-
-def _fail(text: str, code: int) -> NoReturn:
-    print(text, file=sys.stderr)
-    sys.exit(code)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,9 +1,12 @@
-"""Terminal output that commands share: tables, files that appear when complete, quiet libraries."""
+"""Terminal output that commands share: tables, errors, files that appear when complete."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
+import tempfile
+import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, TextIO
@@ -15,9 +18,6 @@ from rich.text import Text
 
 from finetune.types import UserError
 
-PLAIN_WIDTH = 10_000
-"""Width of lines if the output is not a terminal: nothing is wrapped or cut."""
-
 
 def print_table(
     columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str | None = None
@@ -26,10 +26,10 @@ def print_table(
 
     Columns whose first value is a number are aligned to the right.
     """
-    console = Console(highlight=False, soft_wrap=False)
+    console = Console(highlight=False)
     terminal = console.is_terminal
-    if not terminal:
-        console = Console(highlight=False, width=PLAIN_WIDTH, no_color=True)
+    if not terminal:  # nothing is wrapped or cut
+        console = Console(highlight=False, width=10_000, no_color=True)
     table = Table(box=SIMPLE if terminal else None, pad_edge=False, padding=(0, 2, 0, 0))
     for column, value in zip(columns, rows[0] if rows else columns, strict=True):
         table.add_column(
@@ -55,6 +55,28 @@ def cell(value: Any) -> str:
     if value is None:
         return ""
     return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def error_line(error: Exception) -> tuple[str, int]:
+    """Return the message for the user and the exit code; a bug writes its traceback to a file."""
+    if os.environ.get("FINETUNE_TRACEBACK"):
+        raise error
+    if isinstance(error, UserError):
+        return f"error: {error}", 2
+    if isinstance(error, OSError) and error.strerror:
+        return f"error: {f'{error.filename}: ' if error.filename else ''}{error.strerror}.", 2
+    if (
+        isinstance(error, MemoryError)
+        or type(error).__name__ == "OutOfMemoryError"  # torch's on a GPU; on a CPU it has no class
+        or (isinstance(error, RuntimeError) and "can't allocate memory" in str(error))
+    ):
+        return "error: out of memory: lower --max-tokens, then --max-length.", 2
+    with tempfile.NamedTemporaryFile(
+        "w", prefix="finetune-", suffix=".log", delete=False, encoding="utf-8"
+    ) as file:
+        traceback.print_exception(error, file=file)
+    problem = " ".join(f"{type(error).__name__}: {error}".split())
+    return f"internal error: {problem}; traceback in {file.name}; please report", 1
 
 
 @contextlib.contextmanager
@@ -83,5 +105,6 @@ def quiet_libraries() -> None:
     """Turn off the progress bars and advice of transformers."""
     import transformers
 
-    transformers.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
+    logging: Any = transformers.logging
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()

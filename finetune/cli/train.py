@@ -9,12 +9,12 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import tyro
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
-from finetune.cli.output import print_table, quiet_libraries
+from finetune.cli.output import error_line, print_table, quiet_libraries
 from finetune.config.recipes import RecipeRun, load_recipe
 from finetune.config.tasks import (
     ClassifyConfig,
@@ -55,51 +55,81 @@ class TaskOptions(RunOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Classify(TaskOptions):
+class TaskCommand(TaskOptions):
+    """A command that trains a task."""
+
+    task: ClassVar[str]
+    config: OmitArgPrefixes[TrainConfig]
+    """Settings of the run."""
+
+    def run(self) -> None:
+        """Train one run or several seeds, or show the plan."""
+        recipe_run = None
+        if self.recipe is not None:
+            recipe = load_recipe(self.recipe)
+            recipe_config = recipe.config()
+            if self.smoke:
+                recipe = recipe.smoke_recipe()
+            recipe_run = RecipeRun.of(recipe, self.config, recipe_config)
+        elif self.smoke:
+            raise UserError("--smoke needs a recipe: add --recipe FILE, or leave --smoke out.")
+        if self.seeds is not None:
+            self._check_seeds(self.seeds)
+        quiet_libraries()
+        from finetune.runtime.launch import destroy_process_group
+
+        try:
+            if self.dry_run:
+                dry_run(self.task, self.config)
+            elif self.seeds is None:
+                train(self.task, self.config, recipe_run)
+            else:
+                train_seeds(self.task, self.config, self.seeds, recipe_run)
+        finally:
+            destroy_process_group()
+
+    def _check_seeds(self, number: int) -> None:
+        if number < 1:
+            raise UserError(f"--seeds must be 1 or more, not {number}.")
+        if self.config.resume:
+            raise UserError("--seeds continues unfinished seeds by itself: leave --resume out.")
+        if self.config.push_to_hub is not None:
+            raise UserError(
+                "--push-to-hub uploads a single run: leave it out with --seeds, and upload the "
+                "seed you choose with: finetune push RUN ID"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Classify(TaskCommand):
     """Label texts: one label, several, or a number."""
 
+    task = "classify"
     config: OmitArgPrefixes[ClassifyConfig]
-    """Settings of the run."""
-
-    def run(self) -> None:
-        """Train."""
-        start("classify", self.config, self)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Nli(TaskOptions):
+class Nli(TaskCommand):
     """Label pairs of texts: entailment, paraphrase and the like."""
 
+    task = "nli"
     config: OmitArgPrefixes[NliConfig]
-    """Settings of the run."""
-
-    def run(self) -> None:
-        """Train."""
-        start("nli", self.config, self)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tag(TaskOptions):
+class Tag(TaskCommand):
     """Tag words: named entities, parts of speech, chunks."""
 
+    task = "tag"
     config: OmitArgPrefixes[TagConfig]
-    """Settings of the run."""
-
-    def run(self) -> None:
-        """Train."""
-        start("tag", self.config, self)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ner(TaskOptions):
+class Ner(TaskCommand):
     """Label spans of words: named entities, also nested ones."""
 
+    task = "ner"
     config: OmitArgPrefixes[NerConfig]
-    """Settings of the run."""
-
-    def run(self) -> None:
-        """Train."""
-        start("ner", self.config, self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,75 +141,37 @@ class Run(RunOptions):
     --help` lists the options of its task with the values of the recipe."""
 
 
-TASKS = {"classify": Classify, "nli": Nli, "tag": Tag, "ner": Ner}
+TASKS: dict[str, type[TaskCommand]] = {kind.task: kind for kind in (Classify, Nli, Tag, Ner)}
 
 
-def expand_recipe(arguments: list[str]) -> tuple[list[str], dict[str, TaskOptions]]:
+def expand_recipe(name: str, rest: list[str]) -> tuple[str, list[str], TaskCommand | None]:
     """Load the recipe that the arguments name.
 
-    Returns:
-        The arguments, where `run RECIPE` became `TASK --recipe=RECIPE`, and the recipe's settings
-        as the defaults of that task.
+    Returns the command, with the task of the recipe in place of `run`; its arguments; and the
+    recipe's settings as their defaults.
     """
-    name, rest = arguments[0], arguments[1:]
     if name == "run" and rest not in (["-h"], ["--help"]):  # with a recipe: help of its task
-        run, _ = tyro.cli(
-            Run, args=rest, prog="finetune run", return_unknown_args=True, add_help=False
-        )
-        path = run.recipe
-        name = load_recipe(path).task
+        path = _known_options(Run, name, rest).recipe
         rest.remove(path)
-        rest = [f"--recipe={path}", *rest]
+        name, rest = load_recipe(path).task, [f"--recipe={path}", *rest]
     if name not in TASKS:
-        return arguments, {}
-    options, _ = tyro.cli(
-        TaskOptions, args=rest, prog=f"finetune {name}", return_unknown_args=True, add_help=False
-    )
+        return name, rest, None
+    options = _known_options(TaskOptions, name, rest)
     if options.recipe is None:
-        return [name, *rest], {}
+        return name, rest, None
     recipe = load_recipe(options.recipe)
     if recipe.task != name:
         raise UserError(f"{options.recipe} is a recipe for {recipe.task}, not {name}.")
     if options.smoke:
         recipe = recipe.smoke_recipe()
-    return [name, *rest], {name: TASKS[name](config=recipe.config())}
+    return name, rest, TASKS[name](config=recipe.config())
 
 
-def start(task: str, config: TrainConfig, options: TaskOptions) -> None:
-    """Train one run or several seeds, or show the plan."""
-    recipe_run = None
-    if options.recipe is not None:
-        recipe = load_recipe(options.recipe)
-        recipe_config = recipe.config()
-        if options.smoke:
-            recipe = recipe.smoke_recipe()
-        recipe_run = RecipeRun.of(recipe, config, recipe_config)
-    elif options.smoke:
-        raise UserError("--smoke needs a recipe: add --recipe FILE, or leave --smoke out.")
-    if options.seeds is not None:
-        if options.seeds < 1:
-            raise UserError(f"--seeds must be 1 or more, not {options.seeds}.")
-        if config.resume:
-            raise UserError(
-                "--seeds continues by itself after an interruption: leave --resume out."
-            )
-        if config.push_to_hub is not None:
-            raise UserError(
-                "--push-to-hub uploads a single run: leave it out with --seeds, and upload the "
-                "seed you choose with: finetune push RUN ID"
-            )
-    quiet_libraries()
-    from finetune.runtime.launch import destroy_process_group
-
-    try:
-        if options.dry_run:
-            dry_run(task, config)
-        elif options.seeds is None:
-            train(task, config, recipe_run)
-        else:
-            train_seeds(task, config, options.seeds, recipe_run)
-    finally:
-        destroy_process_group()
+def _known_options(kind: type[Any], name: str, arguments: list[str]) -> Any:
+    options, _ = tyro.cli(
+        kind, args=arguments, prog=f"finetune {name}", return_unknown_args=True, add_help=False
+    )
+    return options
 
 
 def train(task: str, config: TrainConfig, recipe_run: RecipeRun | None) -> None:
@@ -268,10 +260,8 @@ def train_once(
 ) -> RunOutcome | None:
     """Train in the folder ``config.out``, write its README and report, and print the scores.
 
-    After Ctrl-C the program ends with exit code 130, and prints ``resume_command``.
-
-    Returns:
-        The outcome; None on all processes but the main one.
+    Returns the outcome, or None on all processes but the main one. After Ctrl-C the program prints
+    ``resume_command`` and ends with exit code 130.
     """
     from finetune.reporting import write_run_readme
     from finetune.runtime.launch import make_accelerator
@@ -324,10 +314,7 @@ def train_once(
 def score_lines(
     metrics: Mapping[str, Mapping[str, float]], baselines: Mapping[str, str] | None = None
 ) -> str:
-    """Format the overall scores of each split as a line, followed by its baseline.
-
-    Scores of single types (``span_f1_strict:PER``) are in metrics.json and README.md only.
-    """
+    """Format the overall scores (not of single types) of each split, each with its baseline."""
     from finetune.reporting import format_score
 
     lines = []
@@ -344,19 +331,16 @@ def score_lines(
 
 
 def report_run(folder: Path) -> None:
-    """Write the report and the model card of finished runs; print why if that fails.
-
-    The run is finished either way, so that any failure here ends in one line.
-    """
+    """Write the report and the model card of finished runs; print why if that fails."""
     from finetune.reporting import write_run_report
 
     try:
         write_run_report(folder)
-    except Exception as error:
+    except Exception as error:  # the run is finished: a bug writes its traceback to a file
+        problem, _ = error_line(error)
         print(
-            f"The report or the model card could not be written ({type(error).__name__}: {error}). "
-            "The run itself is finished. Try again with: finetune report "
-            f"{shlex.quote(str(folder))}",
+            "The run is finished, but its report or model card could not be written. Try again "
+            f"with: finetune report {shlex.quote(str(folder))}\n{problem}",
             file=sys.stderr,
         )
 

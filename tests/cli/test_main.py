@@ -6,9 +6,11 @@ import errno
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
+from finetune import reporting
 from finetune.cli import train
 from finetune.cli.analyze import Analyze
 from finetune.cli.check import Check
@@ -170,6 +172,31 @@ def test_bugs_name_the_file_of_their_traceback(error: Exception, monkeypatch: py
     monkeypatch.setenv("FINETUNE_TRACEBACK", "1")
     with pytest.raises(type(error)):
         main(["tag"])
+
+
+def test_a_report_that_fails_leaves_the_run_finished(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    def fail_with(error: Exception) -> str:
+        monkeypatch.setattr(reporting, "write_run_report", mock.Mock(side_effect=error))
+        train.report_run(Path("a run"))
+        return capsys.readouterr().err
+
+    wrong, bug = fail_with(UserError("no gold")), fail_with(KeyError("x"))
+    assert "Try again with: finetune report 'a run'\n" in wrong and wrong.endswith(
+        "\nerror: no gold\n"
+    )
+    start, _, file = bug.removesuffix("; please report\n").partition("; traceback in ")
+    assert start.endswith("\ninternal error: KeyError: 'x'")
+    assert "write_run_report" in Path(file).read_text("utf-8")
+    Path(file).unlink()
+
+
+def test_a_wrong_option_lists_similar_ones_of_its_command(calls: list[tuple]):
+    outcome = run("tag", "--batch-sze", "3")
+    assert outcome.code == 2 and outcome.out == "" and not calls
+    assert "--batch-size INT" in outcome.err and "finetune tag --help" in outcome.err
+    assert "classify" not in outcome.err and outcome.err.count("\n") < 12
 
 
 def test_traceback_on_demand(monkeypatch: pytest.MonkeyPatch):

@@ -178,7 +178,7 @@ def test_model_folders_that_are_no_encoders(place: Path, tmp_path: Path):
     (("--limit=x",), ("Error parsing --limit", "'x'")),
     (("--batch-size", "3.5"), ("Error parsing --batch-size", "'3.5'")),
     (("--lr",), ("Missing value for argument", "--lr", "finetune classify --help")),
-    (("stray",), ("Unrecognized options: stray", "finetune --help")),
+    (("stray",), ("Unrecognized options: stray", "finetune classify --help")),
     (("--precision", "fp8"), ("fp8", "'auto'", "'bf16'", "'fp32'")),
 ])  # fmt: skip
 def test_options_that_cannot_be_parsed(flags: tuple[str, ...], parts: tuple[str, ...]):
