@@ -37,78 +37,37 @@ if TYPE_CHECKING:
     )
 
 _HOMES = {
-    "finetune.preprocessing.batching": ("pack",),
-    "finetune.config.tasks": (
-        "ClassifyConfig",
-        "NerConfig",
-        "NliConfig",
-        "TagConfig",
-        "TrainConfig",
-    ),
-    "finetune.data": ("Dataset", "read_text", "read_tokens"),
-    "finetune.models.encoder": ("Encoder",),
-    "finetune.models.heads.crf_tagger": ("CrfTagger",),
-    "finetune.models.heads.sequence_classification": ("SequenceClassifier",),
-    "finetune.models.heads.span_ner": ("SpanNer",),
-    "finetune.models.heads.token_classification": ("TokenTagger",),
-    "finetune.runtime.launch": ("make_accelerator",),
-    "finetune.inference.loop": ("predict",),
-    "finetune.inference.predictor": ("Predictor", "load"),
-    "finetune.tasks": ("load_task", "saved_task"),
-    "finetune.preprocessing.tokenizer": ("SubwordTokenizer",),
-    "finetune.training.trainer": ("fit",),
-    "finetune.evaluation.hf_trainer": ("compute_metrics",),
-    "finetune.types": (
-        "Batch",
-        "Encoding",
-        "LabelSet",
-        "Span",
-        "TextExample",
-        "TokenExample",
-        "UserError",
-    ),
+    "config.tasks": "ClassifyConfig NerConfig NliConfig TagConfig TrainConfig",
+    "data": "Dataset read_text read_tokens",
+    "evaluation.hf_trainer": "compute_metrics",
+    "inference.loop": "predict",
+    "inference.predictor": "Predictor load",
+    "models.encoder": "Encoder",
+    "models.heads.crf_tagger": "CrfTagger",
+    "models.heads.sequence_classification": "SequenceClassifier",
+    "models.heads.span_ner": "SpanNer",
+    "models.heads.token_classification": "TokenTagger",
+    "preprocessing.batching": "pack",
+    "preprocessing.tokenizer": "SubwordTokenizer",
+    "runtime.launch": "make_accelerator",
+    "tasks": "load_task saved_task",
+    "training.trainer": "fit",
+    "types": "Batch Encoding LabelSet Span TextExample TokenExample UserError",
 }
-"""The module that each public name lives in."""
+"""The public names of each module."""
+_MODULES = {name: f"finetune.{home}" for home, names in _HOMES.items() for name in names.split()}
 
 __all__ = [
-    "Batch",
-    "ClassifyConfig",
-    "CrfTagger",
-    "Dataset",
-    "Encoder",
-    "Encoding",
-    "LabelSet",
-    "NerConfig",
-    "NliConfig",
-    "Predictor",
-    "SequenceClassifier",
-    "Span",
-    "SpanNer",
-    "SubwordTokenizer",
-    "TagConfig",
-    "TextExample",
-    "TokenExample",
-    "TokenTagger",
-    "TrainConfig",
-    "UserError",
-    "__version__",
-    "compute_metrics",
-    "fit",
-    "load",
-    "load_task",
-    "make_accelerator",
-    "pack",
-    "predict",
-    "read_text",
-    "read_tokens",
-    "saved_task",
-]
-
-_MODULES = {name: module for module, names in _HOMES.items() for name in names}
+    "Batch", "ClassifyConfig", "CrfTagger", "Dataset", "Encoder", "Encoding", "LabelSet",
+    "NerConfig", "NliConfig", "Predictor", "SequenceClassifier", "Span", "SpanNer",
+    "SubwordTokenizer", "TagConfig", "TextExample", "TokenExample", "TokenTagger", "TrainConfig",
+    "UserError", "__version__", "compute_metrics", "fit", "load", "load_task", "make_accelerator",
+    "pack", "predict", "read_text", "read_tokens", "saved_task",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name when it is first asked for."""
+    """Import a public name on first use."""
     if name == "PieceTokenizer":
         warnings.warn(
             "finetune.PieceTokenizer is deprecated and will be removed in the next release: use "

@@ -1,8 +1,7 @@
 """The values that flow through the toolkit, and the legend of every shape.
 
 Legend: ``T`` tokens, ``N`` sequences, ``W`` words, ``S`` spans, ``H`` width, ``C`` classes,
-``L`` layers. Positions are 0-based and half-open, in words where people see them. Everything here
-is plain data: standard library only, frozen, no behaviour beyond looking things up.
+``L`` layers. Positions are 0-based and half-open; those in files and messages count words.
 """
 
 from __future__ import annotations
@@ -21,14 +20,11 @@ IGNORED = -100
 
 
 class UserError(ValueError):
-    """An error of use: its text says what is wrong, the value, what is legal and what to do.
-
-    The command line prints it as one line. Every other exception is a bug and shows its traceback.
-    """
+    """An error of use, which the command line prints in one line; other exceptions are bugs."""
 
 
 class Span(NamedTuple):
-    """A labelled stretch of words ``start .. end-1``."""
+    """A labeled span of the words ``start`` to ``end - 1``."""
 
     start: int
     end: int
@@ -39,8 +35,8 @@ class Span(NamedTuple):
 class TextExample:
     """One text, or a pair of texts, with its label.
 
-    ``label`` is a name, a tuple of names (multi-label; empty = none applies), a number
-    (regression), or None where the data has no label. ``where`` is ``file:line`` for messages.
+    ``label`` is a name, a tuple of names (multi-label; empty if none applies), a number
+    (regression), or None without gold. ``where`` is ``file:line`` for messages.
     """
 
     id: int
@@ -54,11 +50,10 @@ class TextExample:
 class TokenExample:
     """One sentence or text as words.
 
-    ``tags`` has one tag for each word, in BIO where the data's tags spell out spans; ``spans`` are
-    labelled word spans, possibly nested. At least one of the two is set where there is gold.
-    ``text`` and ``offsets`` (characters of each word in ``text``) are set for raw text.
-    ``document`` names the document that the sentence belongs to; ``before`` and ``after`` are the
-    words of the sentences around it there that may be read with it, the nearest last and first.
+    ``tags`` has one tag for each word, in BIO if the tags of the data encode spans; ``spans`` may
+    nest. With gold, at least one of the two is set. ``text`` and ``offsets`` (characters of each
+    word in ``text``) are set for raw text. ``before`` and ``after`` are the words of the preceding
+    and following sentences of the same ``document`` that may be read as context.
     """
 
     id: int
@@ -91,11 +86,11 @@ class LabelSet:
             raise UserError(f"label {repeated!r} occurs twice in the label set")
 
     def id(self, name: str, where: str = "") -> int:
-        """Index of a label; raises ValueError that names the legal labels and the nearest one."""
+        """Return the index of a label; ``where`` is its ``file:line`` for the error message."""
         if name in self._ids:
             return self._ids[name]
         raise UserError(
-            f"{where + ': ' if where else ''}label {name!r} is not among the training labels "
+            f"{where}{': ' if where else ''}label {name!r} is not among the training labels "
             f"({abbreviated(self.names)}).{did_you_mean(name, self.names)}"
         )
 
@@ -125,11 +120,11 @@ class LabelSet:
 class Encoding:
     """One sequence for the model: a whole example, or one window of a long one.
 
-    ``word_starts`` has one entry more than the words this sequence answers for: the index of each
-    word's first subword, then the end of the last word. These words are ``first_word``,
-    ``first_word + 1``, … of the example, and every word of an example is answered for by exactly
-    one of its windows; words around them are context. Text examples have no words. ``target`` is
-    the task's own: numbers by name, the same names in all sequences; None without gold.
+    The core words of a sequence are those that it predicts: ``first_word``, ``first_word + 1``, …
+    of the example. Every word is a core word of exactly one window; the others are context.
+    ``word_starts`` has the index of the first subword of each core word, then the end of the last
+    one; it is empty for texts. ``target`` has the numbers of the task by name, the same names in
+    all sequences, or is None without gold.
     """
 
     example: int
@@ -141,18 +136,18 @@ class Encoding:
 
     @property
     def num_words(self) -> int:
-        """How many words this sequence answers for."""
+        """The number of core words."""
         return max(0, len(self.word_starts) - 1)
 
 
 TENSORS = ("input_ids", "position_ids", "segment_ids", "cu_seqlens", "words", "word_lengths",
            "words_cu")  # fmt: skip
-"""The tensors of a ``Batch``, but for its targets."""
+"""The tensors of a ``Batch``, except its targets."""
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A micro-batch: N sequences laid end to end in one row of T tokens, without padding.
+    """A micro-batch: N sequences in one row of T tokens, without padding.
 
     Tensors: ``input_ids``, ``position_ids`` (from 0 in each sequence) and ``segment_ids`` [T];
     ``cu_seqlens`` [N+1] int32, the boundaries of the sequences; ``words`` [W], the row of each
@@ -183,11 +178,11 @@ class Batch:
         return max(self.lengths)
 
     def to(self, device: Any) -> Batch:
-        """The same batch with its tensors on a device (``runtime.transfer`` waits for no copy)."""
+        """Return the batch with its tensors on a device."""
         return self.each(lambda value: value.to(device))
 
     def each(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Batch:
-        """The same batch with a function applied to each of its tensors."""
+        """Return the batch with a function applied to each of its tensors."""
         changed: dict[str, Any] = {
             name: None if (value := getattr(self, name)) is None else change(value)
             for name in TENSORS
@@ -197,7 +192,7 @@ class Batch:
 
 
 class Partial(NamedTuple):
-    """What one sequence says about its example: ``values`` is the task's own (a numpy array)."""
+    """The scores of one sequence, for one example: ``values`` is a numpy array of the task."""
 
     example: int
     first_word: int
@@ -206,10 +201,7 @@ class Partial(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TextPrediction:
-    """The prediction for one text: a label, several, or a number, with probabilities.
-
-    ``score`` is the probability of the label, ``scores`` those of all labels.
-    """
+    """A label, several labels or a number, with the probabilities of it and of all labels."""
 
     id: int
     label: str | tuple[str, ...] | float
@@ -217,7 +209,7 @@ class TextPrediction:
     scores: Mapping[str, float] | None = None
 
     def record(self) -> dict[str, Any]:
-        """Return the JSON form: ``id``, ``label``, and ``score`` and ``scores`` where known."""
+        """Return the prediction as JSON values."""
         record: dict[str, Any] = {"id": self.id, "label": self.label}
         if isinstance(self.label, tuple):
             record["label"] = list(self.label)
@@ -230,11 +222,11 @@ class TextPrediction:
 
 @dataclass(frozen=True, slots=True)
 class TokenPrediction:
-    """The prediction for one text in words: a tag and its probability for every word.
+    """A tag and its probability for every word.
 
-    ``spans`` are the labelled stretches the tags spell out (None where tags are no spans, as in
-    POS); ``offsets`` and ``text`` are set where the input was raw text. ``log_probabilities``
-    of all tags [W, C] (a numpy array) are kept on request only; they are not part of the record.
+    ``spans`` are those that the tags encode (None if they encode none, as in POS); ``offsets`` and
+    ``text`` are set for raw text. ``log_probabilities`` of all tags, a numpy array [W, C], are kept
+    on request only, and are not part of the record.
     """
 
     id: int
@@ -248,7 +240,7 @@ class TokenPrediction:
     log_probabilities: Any = field(default=None, compare=False, repr=False)
 
     def record(self) -> dict[str, Any]:
-        """Return the JSON form: ``id``, ``words``, ``tags``, ``scores``, and spans and offsets."""
+        """Return the prediction as JSON values."""
         record: dict[str, Any] = {
             "id": self.id,
             "words": list(self.words),
@@ -264,10 +256,9 @@ class TokenPrediction:
 
 @dataclass(frozen=True, slots=True)
 class SpanPrediction:
-    """The prediction for one text in words: labeled spans, which may nest, with probabilities.
+    """Labeled spans of words, which may nest, with probabilities.
 
-    ``candidates`` are all scored spans before thresholds and decoding; they are not part of the
-    record.
+    ``candidates`` are all scored spans before thresholds and decoding, not part of the record.
     """
 
     id: int
@@ -279,7 +270,7 @@ class SpanPrediction:
     candidates: tuple[tuple[Span, float], ...] = ()
 
     def record(self) -> dict[str, Any]:
-        """Return the JSON form: ``id``, ``words``, ``spans``, and ``offsets`` if known."""
+        """Return the prediction as JSON values."""
         record: dict[str, Any] = {"id": self.id, "words": list(self.words)}
         if self.offsets is not None:
             record["offsets"] = [list(offset) for offset in self.offsets]
@@ -299,12 +290,7 @@ def span_records(
     """Return spans as JSON values: words, label and score; with a text also characters."""
     records = []
     for span, score in zip(spans, scores, strict=True):
-        record: dict[str, Any] = {
-            "start": span.start,
-            "end": span.end,
-            "label": span.label,
-            "score": round(score, 6),
-        }
+        record: dict[str, Any] = {**span._asdict(), "score": round(score, 6)}
         if offsets is not None and text is not None:
             start, end = offsets[span.start][0], offsets[span.end - 1][1]
             record |= {"start_char": start, "end_char": end, "text": text[start:end]}
@@ -313,7 +299,7 @@ def span_records(
 
 
 def did_you_mean(name: str, legal: Iterable[str]) -> str:
-    """`` Perhaps you meant 'x'?`` for the legal name nearest to a wrong one, or nothing."""
+    """Return `` Perhaps you meant 'x'?`` for the nearest legal name, or nothing."""
     legal = list(legal)
     lowered = {item.lower(): item for item in legal}
     near = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.6)
@@ -321,7 +307,7 @@ def did_you_mean(name: str, legal: Iterable[str]) -> str:
 
 
 def abbreviated(names: Iterable[str], most: int = 12) -> str:
-    """Names joined by commas, cut after ``most`` with a count of the rest."""
+    """Return names joined by commas; after ``most`` of them, their number."""
     names = list(names)
     rest = f", … ({len(names)} in all)" if len(names) > most else ""
     return ", ".join(names[:most]) + rest

@@ -17,11 +17,8 @@ if TYPE_CHECKING:
     from finetune.evaluation.error_analysis import Analysis, Table
     from finetune.evaluation.errors import ErrorCase
 
-MOST_COLUMNS = 20
-"""Labels of the widest confusion matrix that is printed; JSON has larger ones too."""
-MOST_ROWS = 15
-"""Pairs of confused labels, and categories of errors, that are printed."""
-KIND_NOUNS = {"label": "labels", "labels": "labels that may apply", "tags": "words"}
+MOST_COLUMNS, MOST_ROWS = 20, 15
+"""Labels of the largest confusion matrix, and rows of other tables; JSON has larger ones too."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,11 +106,10 @@ def _print_calibration(found: Analysis) -> None:
         for each in found.bins
         if each.number
     ]
-    title = (
-        f"Calibration of {KIND_NOUNS.get(found.kind, 'spans')}: expected calibration error "
-        f"{error_of_bins(found.bins):.4f}"
-    )
-    print_table(("confidence", "predictions", "mean", "correct", ""), rows, title)
+    nouns = {"label": "labels", "labels": "labels that may apply", "tags": "words"}
+    title = f"Calibration of {nouns.get(found.kind, 'spans')}: expected calibration error"
+    columns = ("confidence", "predictions", "mean", "correct", "")
+    print_table(columns, rows, f"{title} {error_of_bins(found.bins):.4f}")
     print()
 
 

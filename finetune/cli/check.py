@@ -21,9 +21,6 @@ from finetune.types import UserError
 if TYPE_CHECKING:
     from finetune.training.label_errors import Suspects
 
-MOST_CONFUSED = 8
-"""Pairs of given and true label that are printed."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
@@ -58,12 +55,9 @@ class Check:
         """Print the findings; exit with 1 if one of them is an error."""
         if not self.label_errors:
             for field in fields(self):
-                unused = field.name in ("folds", "epochs", "out", "examples")
-                if unused and getattr(self, field.name) != field.default:
-                    raise UserError(
-                        f"--{field.name} needs --label-errors: add that, or leave --{field.name} "
-                        "out."
-                    )
+                needed = field.name in ("folds", "epochs", "out", "examples")
+                if needed and getattr(self, field.name) != field.default:
+                    raise UserError(f"--{field.name} needs --label-errors: add it.")
         command, config = self._with_recipe()
         if not command.data:
             raise UserError("check needs a recipe or --data.")
@@ -80,9 +74,7 @@ class Check:
         config = recipe.config()
         print(f"{source}: a valid recipe for {recipe.task}")
         if self.task not in (None, recipe.task):
-            raise UserError(
-                f"{source} is a recipe for {recipe.task}, not {self.task}: leave --task out."
-            )
+            raise UserError(f"{source} is a recipe for {recipe.task}, not {self.task}.")
         given = replace(
             self,
             task=recipe.task,  # type: ignore[arg-type]  # checked by load_recipe
@@ -98,15 +90,13 @@ class Check:
         from finetune.data import check_data, data_kind, read_text, read_tokens, render
 
         columns = column_map(self.columns)
-        words = self.task in ("tag", "ner") or (
-            self.task is None and data_kind(self.data) == "tokens"
-        )
         data: Any
-        if words:
+        if words := self.task in ("tag", "ner") or (
+            self.task is None and data_kind(self.data) == "tokens"
+        ):
             data = read_tokens(self.data, columns=columns)
         else:
-            pair = True if self.task == "nli" else None
-            data = read_text(self.data, columns=columns, pair=pair)
+            data = read_text(self.data, columns=columns, pair=self.task == "nli" or None)
         if self.model is None:
             findings = check_data(data, count_subwords=None, max_length=self.max_length or 512)
         else:
@@ -155,10 +145,7 @@ class Check:
         from finetune.training.label_errors import search_label_errors
 
         if self.model is None and recipe_config is None:
-            raise UserError(
-                "--label-errors trains a model on parts of the data: name one with --model, such "
-                "as --model minilm."
-            )
+            raise UserError("--label-errors trains a model: name one with --model.")
         if self.folds < 2:
             raise UserError(f"--folds must be 2 or more, not {self.folds}.")
         given = {"model": self.model, "max_length": self.max_length, "epochs": self.epochs}
@@ -204,7 +191,7 @@ def print_suspects(suspects: Suspects, noun: str, examples: int) -> None:
           "data")  # fmt: skip
     if suspects.share is not None:
         print(f"estimated fraction of wrong labels: {100 * suspects.share:.1f} %")
-    for given, true, expected in suspects.taken[:MOST_CONFUSED]:
+    for given, true, expected in suspects.taken[:8]:
         print(f"  labeled {given}, probably {true}: about {expected:,.0f}")
     for suspect in [suspect for suspect in suspects.found if suspect.worst][:examples]:
         where = suspect.file if suspect.line is None else f"{suspect.file}:{suspect.line}"

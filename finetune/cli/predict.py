@@ -72,18 +72,12 @@ class Predict:
         with open_output(self.output) as out:
             for prediction in predictions:
                 out.write(json.dumps(prediction.record(), ensure_ascii=False) + "\n")
-        if predictions.num_without_document and not self.text:
-            print(
-                f"{predictions.num_without_document:,} inputs name no document and were read "
-                "without the context that this model was trained with",
-                file=sys.stderr,
-            )
-        if predictions.num_cut:
-            print(
-                f"{predictions.num_cut:,} texts or words were cut to {task.record.max_length} "
-                "tokens",
-                file=sys.stderr,
-            )
+        if (number := predictions.num_without_document) and not self.text:
+            line = f"{number:,} inputs name no document and were read without the context"
+            print(line, file=sys.stderr)
+        if number := predictions.num_cut:
+            line = f"{number:,} texts or words were cut to {task.record.max_length} tokens"
+            print(line, file=sys.stderr)
 
     def _check(self) -> None:
         """Raise UserError for options that exclude each other."""
@@ -93,13 +87,9 @@ class Predict:
             if len(self.glue_submission) > 1:
                 raise UserError("--glue-submission takes one task.")
         elif bool(self.text) == (self.file is not None):
-            raise UserError(
-                "predict needs either --text or --file (`--file -` reads standard input)."
-            )
+            raise UserError("predict needs either --text or --file (- is standard input).")
         if len(self.text) > 1:
-            raise UserError(
-                "--text is given twice: write several texts as lines of a file, --file FILE."
-            )
+            raise UserError("--text is given twice: write several texts to a file, for --file.")
 
     def _examples(self, task: Any) -> Iterator[Example]:
         """Yield the inputs."""
@@ -136,8 +126,7 @@ class Predict:
         folder.mkdir(parents=True, exist_ok=True)
         for part in parts:
             numbers: dict[int, str] = {}
-            examples = self._numbered_examples(task, part, numbers)
-            predictions = model.stream(examples)
+            predictions = model.stream(self._numbered_examples(task, part, numbers))
             path = folder / part.task.file
             with open_output(str(path)) as out:
                 out.writelines(lines(part.task, predictions, numbers))
@@ -151,11 +140,11 @@ class Predict:
         """Yield the texts of a file of the benchmark, and note their numbers by id."""
         from finetune import data
 
-        options: dict[str, Any] = {"columns": column_map(self.columns), "pair": task.record.pairs}
-        if part.data is None:
-            rows = data.read_numbered_texts(self.file or "", **options)
-        else:
-            rows = data.read_numbered_texts(part.data, split=part.task.split, **options)
-        for example, number in rows:
+        for example, number in data.read_numbered_texts(
+            part.data or self.file or "",
+            split=part.task.split if part.data else None,
+            columns=column_map(self.columns),
+            pair=task.record.pairs,
+        ):
             numbers[example.id] = number
             yield example

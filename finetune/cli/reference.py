@@ -62,7 +62,7 @@ def field_docs(config: type) -> dict[str, str]:
 
 
 def _positional(field: dataclasses.Field[Any]) -> str | None:
-    """Return the name of a positional argument, from the text of its annotation."""
+    """Return the name of a positional argument, from its annotation."""
     _, is_positional, name = str(field.type).partition('arg(metavar="')
     return name.partition('"')[0] if is_positional else None
 

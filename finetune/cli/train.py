@@ -222,13 +222,12 @@ def train_seeds(task: str, config: TrainConfig, number: int, recipe_run: RecipeR
     begin = time.monotonic()
     name = recipe_run.recipe.name if recipe_run else run_name(config, task)
     folder = Path(config.out or RUNS / f"{name}-seeds")
+
+    def train_seed(seed_config: TrainConfig) -> RunOutcome | None:
+        return train_once(task, seed_config, command_line, recipe_run)
+
     results = seeds.train_seeds(
-        config,
-        number,
-        folder,
-        lambda seed_config: train_once(task, seed_config, command_line, recipe_run),
-        recipe_run=recipe_run,
-        on_start=announce,
+        config, number, folder, train_seed, recipe_run=recipe_run, on_start=announce
     )
     if not is_main_process():
         return
@@ -319,11 +318,8 @@ def score_lines(
 
     lines = []
     for split, values in metrics.items():
-        scores = "  ".join(
-            f"{name} {format_score(value, name)}"
-            for name, value in values.items()
-            if ":" not in name
-        )
+        overall = {name: value for name, value in values.items() if ":" not in name}
+        scores = "  ".join(f"{name} {format_score(v, name)}" for name, v in overall.items())
         lines.append(f"{split:>12}: {scores}")
         if baselines and split in baselines:
             lines.append(f"{'':>12}  ({baselines[split]})")

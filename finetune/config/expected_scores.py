@@ -13,7 +13,6 @@ from finetune.types import UserError, abbreviated, did_you_mean
 
 _CALIBRATION = ("ece", "ece_uncalibrated")
 
-
 PROBLEMS: Mapping[str, tuple[str, ...]] = {
     "single": ("accuracy", "macro_f1", "weighted_f1", "matthews", "f1", *_CALIBRATION),
     "multi": (
@@ -22,8 +21,6 @@ PROBLEMS: Mapping[str, tuple[str, ...]] = {
     "regression": ("pearson", "spearman", "mse"),
 }  # fmt: skip
 """The metrics of each `problem` of the task classify."""
-
-
 METRICS: Mapping[str, tuple[str, ...]] = {
     "classify": tuple(dict.fromkeys(name for names in PROBLEMS.values() for name in names)),
     "nli": PROBLEMS["single"],
@@ -37,23 +34,15 @@ METRICS: Mapping[str, tuple[str, ...]] = {
     ),
 }  # fmt: skip
 """The metrics of each task; `ner` also has ``span_f1_strict:TYPE``."""
-
-
 UNBOUNDED = ("mse", "inner_gold", "inner_predicted", "inner_found")
 """Metrics that may be above 1: all others are fractions or correlations."""
-
-
 CORRELATIONS = ("matthews", "pearson", "spearman")
 """Metrics that may be below 0."""
-
-
 SPLITS = tuple(
     f"{split}{suffix}" for split in ("validation", "test")
     for suffix in ("", "_matched", "_mismatched")
 )  # fmt: skip
 """The names of the splits that are scored."""
-
-
 STATISTICS = ("mean", "median")
 """The statistics over seeds that an expected score can be."""
 
@@ -87,20 +76,14 @@ class Expected:
 
 
 def read_expected(where: str, task: str, problem: Any, entry: Any) -> Expected:
-    """Check an entry under `expected` of a recipe.
+    """Check an entry under `expected` of a recipe, for a task and its setting `problem`.
 
-    Args:
-        where: File and line, for messages.
-        task: The task of the recipe.
-        problem: The setting `problem` of the recipe, if it has one.
-        entry: The entry as read from YAML.
-
-    Raises:
-        UserError: If a key is missing or unknown, or a value is illegal.
+    ``where`` is the file and line, for messages.
     """
-    legal = [f.name for f in dataclasses.fields(Expected)]
-    needed = [f.name for f in dataclasses.fields(Expected) if f.default is dataclasses.MISSING]
-    if not isinstance(entry, dict) or not set(needed) <= set(entry) or not set(entry) <= set(legal):
+    fields = dataclasses.fields(Expected)
+    needed = [field.name for field in fields if field.default is dataclasses.MISSING]
+    legal = {field.name for field in fields}
+    if not isinstance(entry, dict) or not set(needed) <= set(entry) or not set(entry) <= legal:
         raise UserError(
             f"{where}: each entry under `expected` has the keys {', '.join(needed)} "
             "(and optionally source_checked: false; statistic: median; fingerprint, of the data "
@@ -109,18 +92,17 @@ def read_expected(where: str, task: str, problem: Any, entry: Any) -> Expected:
     _check_name(where, "split", entry["split"], SPLITS)
     of_problem = PROBLEMS.get(problem) if isinstance(problem, str) else None
     _check_name(where, "metric", entry["metric"], of_problem or METRICS[task])
-    if not isinstance(entry["source"], str) or not entry["source"].strip():
-        raise UserError(f"{where}: source must be text that names the origin of the score, not "
-                         f"{entry['source']!r}.")  # fmt: skip
-    if not isinstance(checked := entry.get("source_checked", True), bool):
-        raise UserError(f"{where}: source_checked must be true or false, not {checked!r}.")
-    data = entry.get("fingerprint")
-    if data is not None and not (isinstance(data, str) and re.fullmatch("[0-9a-f]{64}", data)):
-        raise UserError(
-            f"{where}: fingerprint must be 64 hexadecimal digits, as in a run's config.json, not "
-            f"{data!r}."
-        )
     _check_name(where, "statistic", entry.get("statistic", "mean"), STATISTICS)
+    source, checked = entry["source"], entry.get("source_checked", True)
+    data = entry.get("fingerprint")
+    for legal_value, name, wanted in (
+        (isinstance(source, str) and source.strip(), "source", "text that names the origin"),
+        (isinstance(checked, bool), "source_checked", "true or false"),
+        (data is None or re.fullmatch("[0-9a-f]{64}", str(data)), "fingerprint",
+         "64 hexadecimal digits, as in a run's config.json"),
+    ):  # fmt: skip
+        if not legal_value:
+            raise UserError(f"{where}: {name} must be {wanted}, not {entry[name]!r}.")
     numbers = {name: _number(where, name, entry[name]) for name in ("value", "tolerance")}
     _check_range(where, entry["metric"], **numbers)
     return Expected(**{**entry, **numbers})
@@ -134,18 +116,16 @@ def _check_name(where: str, what: str, name: Any, legal: Collection[str]) -> Non
     of_type = bool(colon and part) and kind == "span_f1_strict" and kind in legal
     if name not in legal and not of_type:
         raise UserError(
-            f"{where}: unknown {what} {name!r}.{did_you_mean(name, legal)} Legal "
-            f"are {abbreviated(legal, 20)}."
+            f"{where}: unknown {what} {name!r}.{did_you_mean(name, legal)} Legal are "
+            f"{abbreviated(legal, 20)}."
         )
 
 
 def _number(where: str, name: str, value: Any) -> float:
     try:
-        if isinstance(value, bool):
-            raise TypeError
-        number = float(value)  # YAML 1.1 reads 1e-2 as a text
+        number = math.nan if isinstance(value, bool) else float(value)  # YAML reads 1e-2 as text
     except (TypeError, ValueError):
-        raise UserError(f"{where}: {name} must be a number, not {value!r}.") from None
+        number = math.nan
     if not math.isfinite(number):
         raise UserError(f"{where}: {name} must be a finite number, not {value!r}.")
     return number
@@ -154,14 +134,12 @@ def _number(where: str, name: str, value: Any) -> float:
 def _check_range(where: str, metric: str, value: float, tolerance: float) -> None:
     if tolerance <= 0:
         raise UserError(f"{where}: tolerance must be above 0, not {tolerance:g}.")
-    if metric in UNBOUNDED:
-        return
     lowest = -1 if metric in CORRELATIONS else 0
-    if not lowest <= value <= 1:
+    if metric not in UNBOUNDED and not lowest <= value <= 1:
         raise UserError(
             f"{where}: {metric} must be from {lowest} to 1, not {value:g}: write 0.9 for 90 %."
         )
-    if tolerance > 1:
+    if metric not in UNBOUNDED and tolerance > 1:
         raise UserError(
             f"{where}: tolerance {tolerance:g} of {metric} must be at most 1: write 0.01 for 1 %."
         )

@@ -9,14 +9,21 @@ from __future__ import annotations
 import dataclasses
 import glob
 import types
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from finetune.config.expected_scores import Expected, read_expected
-from finetune.config.tasks import CONFIGS, RENAMED, RESULT_FREE, TrainConfig, settings
+from finetune.config.tasks import (
+    CONFIGS,
+    RENAMED,
+    RESULT_FREE,
+    TrainConfig,
+    current_settings,
+    settings,
+)
 from finetune.types import UserError, abbreviated, did_you_mean
 
 OWN_KEYS = ("task", "description", "expected", "smoke")
@@ -86,20 +93,13 @@ class RecipeRun:
 
 
 def changed(saved: Mapping[str, Any], config: TrainConfig, *free: str) -> list[str]:
-    """Return the settings that make scores incomparable and differ from a saved configuration.
+    """Return the settings that make scores incomparable and differ from those of a config.json.
 
-    Args:
-        saved: Settings of a run's config.json; a missing setting counts as its default.
-        config: The configuration to compare with.
-        free: Settings that may differ.
+    A missing setting counts as its default; those in ``free`` may differ.
     """
-    saved = {RENAMED.get(name, name): value for name, value in saved.items()}
-    names = [
-        f.name for f in dataclasses.fields(config)
-        if f.name not in RESULT_FREE and f.name not in free
-    ]  # fmt: skip
-    now, unset = settings(config), settings(type(config)())
-    return [name for name in names if saved.get(name, unset[name]) != now[name]]
+    before = settings(type(config)()) | current_settings(saved)
+    now = current_settings(settings(config))
+    return [name for name in now if name not in RESULT_FREE | {*free} and before[name] != now[name]]
 
 
 def packaged_recipes() -> Path:
@@ -118,19 +118,15 @@ def find_recipes(folder: str | Path) -> list[Path]:
 
 
 def load_recipe(path: str | Path) -> Recipe:
-    """Read and check a recipe.
-
-    Args:
-        path: A file, or the path or bare name of a packaged recipe, such as ``mnli-roberta-base``.
-
-    Raises:
-        UserError: With the file, the line and the key that is wrong.
-    """
+    """Read and check a recipe: a file, or the name of a packaged one, such as ``cola-minilm``."""
     path = _locate(Path(path))
     if not path.is_file():
         raise UserError(f"{path}: no such recipe file. `finetune recipes` lists the recipes.")
     content, lines = _read(path)
-    where = _Location(path, lines)
+
+    def where(*keys: Any) -> str:
+        return f"{path}:{lines[keys]}" if keys in lines else str(path)
+
     task = content.get("task")
     if task not in CONFIGS:
         raise UserError(
@@ -210,20 +206,10 @@ def _lines(path: Path, node: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple
         yield from _lines(path, value, (*above, name))
 
 
-class _Location(NamedTuple):
-    """``file:line`` of a key or item of a recipe."""
-
-    path: Path
-    lines: Mapping[tuple[Any, ...], int]
-
-    def __call__(self, *keys: Any) -> str:
-        return f"{self.path}:{self.lines[keys]}" if keys in self.lines else str(self.path)
-
-
 def _typed_settings(
-    where: _Location, task: str, values: Mapping[str, Any], *above: str
+    where: Callable[..., str], task: str, values: Mapping[str, Any], *above: str
 ) -> dict[str, Any]:
-    """Return the settings with the types of the task's fields; raises UserError otherwise."""
+    """Return the settings with the types of the task's fields."""
     hints = get_type_hints(CONFIGS[task])
     typed = {}
     for key, value in values.items():
@@ -244,9 +230,8 @@ def _typed(name: str, value: Any, hint: Any) -> Any:
     if value is None and type(None) in options:
         return None
     if get_origin(hint) is tuple:
-        return tuple(
-            _typed(name, item, str) for item in (value if isinstance(value, list) else [value])
-        )
+        items = value if isinstance(value, list) else [value]
+        return tuple(_typed(name, item, str) for item in items)
     if get_origin(hint) is Literal:
         choices = get_args(hint)
         if isinstance(value, bool) and "on" in choices:
@@ -257,16 +242,11 @@ def _typed(name: str, value: Any, hint: Any) -> Any:
                 f"{did_you_mean(str(value), choices)}"
             )
         return value
-    for kind, wanted in _SCALARS.items():
-        if kind not in options:
-            continue
-        if isinstance(value, bool) == (kind is bool) and isinstance(value, str | int | float):
-            try:
-                return value if kind is bool else kind(str(value))
-            except ValueError:
-                pass  # float("many")
-        raise UserError(f"{name} must be {wanted}, not {value!r}.")
-    raise TypeError(f"{name}: no conversion to {hint}")
-
-
-_SCALARS = {float: "a number", int: "a whole number", bool: "true or false", str: "text"}
+    kind = options[0]
+    if isinstance(value, bool) == (kind is bool) and isinstance(value, str | int | float):
+        try:
+            return value if kind is bool else kind(str(value))
+        except ValueError:
+            pass  # float("many")
+    wanted = {float: "a number", int: "a whole number", bool: "true or false", str: "text"}[kind]
+    raise UserError(f"{name} must be {wanted}, not {value!r}.")

@@ -111,16 +111,14 @@ class TrainConfig:
     """Allow a model's own Python code from the hub to run."""
 
     def __post_init__(self) -> None:
-        """Raise UserError for a value out of range; an unset model becomes the default."""
         if self.model is None and self.init_from is None:
             object.__setattr__(self, "model", DEFAULT_MODEL)
-        positive = ("batch_size", "layer_decay", "adam_epsilon")
-        optional = (
-            "epochs", "lr", "limit", "steps", "max_tokens", "max_length", "head_lr", "eval_every",
-            "save_every", "patience",
-        )  # fmt: skip
-        for name in positive + tuple(n for n in optional if getattr(self, n) is not None):
-            self._require(getattr(self, name) > 0, name, "above 0")
+        for name in (
+            "batch_size", "layer_decay", "adam_epsilon", "epochs", "lr", "limit", "steps",
+            "max_tokens", "max_length", "head_lr", "eval_every", "save_every", "patience",
+        ):  # fmt: skip
+            value = getattr(self, name)
+            self._require(value is None or value > 0, name, "above 0")
         for name in ("warmup", "weight_decay", "clip"):
             self._require(getattr(self, name) >= 0, name, "0 or more")
         self._require(self.overlap is None or self.overlap >= 0, "overlap", "0 or more")
@@ -129,17 +127,15 @@ class TrainConfig:
         legal = self.freeze in ("none", "embeddings", "all") or self.freeze.isdecimal()
         self._require(legal, "freeze", "none, embeddings, all, or a number of layers")
         column_map(self.columns)
-        limits = self.max_length, self.max_tokens
-        if None not in limits and limits[0] > limits[1]:  # type: ignore[operator]
+        if self.max_length and self.max_tokens and self.max_length > self.max_tokens:
             raise UserError(
                 f"--max-length {self.max_length} exceeds --max-tokens {self.max_tokens} (one "
                 "sequence must fit into a forward pass): raise --max-tokens."
             )
 
-    def _require(self, legal: bool, name: str, wanted: str, value: Any = None) -> None:
+    def _require(self, legal: bool, name: str, wanted: str) -> None:
         if not legal:
-            value = getattr(self, name) if value is None else value
-            raise UserError(f"{flag(name)} must be {wanted}, not {value!r}.")
+            raise UserError(f"{flag(name)} must be {wanted}, not {getattr(self, name)!r}.")
 
     def tokens_on(self, device: str) -> int:
         """Return the tokens per forward pass on a type of device (``cpu``, ``cuda``, …)."""
@@ -168,7 +164,6 @@ class TextConfig(TrainConfig):
     predict` applies it, pipelines of transformers and ONNX graphs do not."""
 
     def __post_init__(self) -> None:
-        """Raise UserError for a value out of range."""
         super().__post_init__()
         dropout = self.classifier_dropout
         self._require(dropout is None or 0 <= dropout < 1, "classifier_dropout", "0 to below 1")
@@ -186,7 +181,6 @@ class ClassifyConfig(TextConfig):
     """Lowest probability (after --calibrate) of a predicted label, with `--problem multi`."""
 
     def __post_init__(self) -> None:
-        """Raise UserError for a value out of range."""
         super().__post_init__()
         self._require(0 < self.threshold < 1, "threshold", "between 0 and 1")
 
@@ -209,15 +203,10 @@ class WordConfig(TrainConfig):
     Sentences over --max-length are read in windows without context."""
 
     def __post_init__(self) -> None:
-        """Raise UserError for a value out of range; a number of subwords becomes text."""
-        if type(self.context) is int:  # from Python or YAML
-            object.__setattr__(self, "context", str(self.context))
+        object.__setattr__(self, "context", str(self.context))  # Python may give an int
         is_count = self.context.isascii() and self.context.isdecimal() and int(self.context) > 0
-        self._require(
-            self.context in ("none", "doc") or is_count,
-            "context",
-            "none, doc, or the number of subwords on each side, 1 or more",
-        )
+        legal = self.context in ("none", "doc") or is_count
+        self._require(legal, "context", "none, doc, or subwords on each side, 1 or more")
         super().__post_init__()
 
 
@@ -247,7 +236,6 @@ class TagConfig(WordConfig):
     at 0)."""
 
     def __post_init__(self) -> None:
-        """Raise UserError for a value out of range or one that the CRF cannot use."""
         super().__post_init__()
         if self.crf_lr is not None:
             self._require(self.crf_lr > 0, "crf_lr", "above 0")
@@ -289,12 +277,10 @@ class NerConfig(WordConfig):
     most probable such set is predicted. `auto` is nested if training spans overlap, else flat."""
 
     def __post_init__(self) -> None:
-        """Raise UserError for a value out of range."""
         super().__post_init__()
         self._require(self.max_width is None or self.max_width > 0, "max_width", "above 0")
         self._require(0 < self.negatives <= 1, "negatives", "above 0 and at most 1")
-        wide = None not in (self.max_width, self.max_length) and self.max_width > self.max_length  # type: ignore[operator]
-        if wide:
+        if self.max_width and self.max_length and self.max_width > self.max_length:
             raise UserError(
                 f"--max-width {self.max_width} exceeds --max-length {self.max_length} (words "
                 "never outnumber tokens): lower --max-width."
@@ -325,7 +311,7 @@ def flag(name: str) -> str:
 
 
 def column_map(columns: Sequence[str]) -> dict[str, str]:
-    """Return `role=column` items as a mapping; raises UserError for an item of another form."""
+    """Return `role=column` items as a mapping."""
     for item in columns:
         if "=" not in item:
             raise UserError(
@@ -354,10 +340,17 @@ def settings(config: TrainConfig) -> dict[str, Any]:
 
 def from_settings(config: type[TrainConfig], values: Mapping[str, Any]) -> TrainConfig:
     """Return the configuration of saved ``settings``, also those of older versions."""
-    return config(
-        **{
-            RENAMED.get(name, name): tuple(value) if isinstance(value, list) else value
-            for name, value in values.items()
-            if name not in REMOVED
-        }
-    )
+    current = current_settings(values).items()
+    typed: Any = {name: tuple(v) if isinstance(v, list) else v for name, v in current}
+    return config(**typed)
+
+
+def current_settings(saved: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``settings``, also those of older versions, in a form that can be compared.
+
+    With --init-from, the model sets no weights: an older version saved the default if it was unset.
+    """
+    current = {RENAMED.get(name, name): v for name, v in saved.items() if name not in REMOVED}
+    if current.get("init_from") is not None and current.get("model") == DEFAULT_MODEL:
+        current["model"] = None
+    return current

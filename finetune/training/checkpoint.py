@@ -21,7 +21,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch.optim import Optimizer
 
-from finetune.config.tasks import RENAMED
+from finetune.config.tasks import current_settings
 from finetune.types import UserError
 
 OPTIMIZER = "optimizer.safetensors"
@@ -124,8 +124,8 @@ class TrainerState:
         """
         saved = json.loads((last / STATE).read_text(encoding="utf-8"))
         now = json.loads(json.dumps(dataclasses.asdict(self)))
-        settings = {RENAMED.get(name, name): value for name, value in saved["settings"].items()}
-        for name, value in now["settings"].items():
+        settings = current_settings(saved["settings"])
+        for name, value in current_settings(now["settings"]).items():
             before = settings.get(name, defaults.get(name))
             if before != value:
                 raise UserError(

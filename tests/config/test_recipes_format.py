@@ -8,7 +8,7 @@ import pytest
 
 from finetune.config.expected_scores import Expected
 from finetune.config.recipes import changed, find_recipes, load_recipe, packaged_recipes
-from finetune.config.tasks import NliConfig, settings
+from finetune.config.tasks import DEFAULT_MODEL, NliConfig, from_settings, settings
 from tests.command import run
 
 
@@ -71,7 +71,7 @@ def test_values_get_the_types_of_the_settings(tmp_path: Path):
     ("task: nli\nexpected: 0.9\n", "r.yaml:2: `expected` must be a list"),
     ("task: nli\nexpected:\n  - {split: test, metric: f1}\n", "r.yaml:3: each entry .* keys"),
     ("task: nli\nexpected:\n  - {split: test, metric: f1, value: x, tolerance: 0, source: s}\n",
-     "r.yaml:3: .*value must be a number, not 'x'"),
+     "r.yaml:3: .*value must be a finite number, not 'x'"),
     ("task: nli\ntask: tag\n", "r.yaml:2: the key 'task' occurs twice"),
 ])  # fmt: skip
 def test_wrong_recipes(tmp_path: Path, text: str, message: str):
@@ -125,6 +125,17 @@ def test_a_wrong_recipe_hides_no_other(tmp_path: Path):
     assert f"error: {tmp_path / 'b.yaml'}:2: unknown setting 'modle'" in outcome.out[second:third]
     (tmp_path / "b.yaml").unlink()
     assert run("recipes", "--folder", tmp_path).code == 0
+
+
+def test_the_model_of_older_runs_that_start_from_a_run():
+    """They saved the default model; --init-from alone decides the weights."""
+    config = NliConfig(init_from="runs/x")
+    older = {**settings(config), "model": DEFAULT_MODEL}
+    assert changed(older, config) == [] and changed(settings(config), config) == []
+    assert changed(older, NliConfig(init_from="runs/x", model=DEFAULT_MODEL)) == []
+    assert changed(older, NliConfig(init_from="runs/x", model="other")) == ["model"]
+    assert changed(older, NliConfig()) == ["model", "init_from"]
+    assert from_settings(NliConfig, older) == config
 
 
 def test_what_makes_runs_incomparable():

@@ -308,3 +308,12 @@ def test_settings_of_a_checkpoint_may_have_their_old_names(tmp_path: Path) -> No
     other = TrainerState(settings={"label_subwords": "first"}, fingerprint="f")
     with pytest.raises(UserError, match=r"label_subwords = 'all', now 'first'"):
         other.check_resumable(tmp_path, {"label_subwords": "first"})
+
+
+def test_runs_that_start_from_a_run_and_saved_the_default_model_go_on(tmp_path: Path) -> None:
+    saved = TrainerState(settings={"init_from": "runs/x", "model": "roberta-base"})
+    save_training_state(tmp_path, trained(0)[1], saved)
+    TrainerState(settings={"init_from": "runs/x", "model": None}).check_resumable(tmp_path, {})
+    other = TrainerState(settings={"init_from": "runs/x", "model": "bert-base"})
+    with pytest.raises(UserError, match="model = None, now 'bert-base'"):
+        other.check_resumable(tmp_path, {})
