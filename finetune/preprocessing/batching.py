@@ -1,8 +1,6 @@
-"""From an epoch's order to micro-batches: which examples meet in a step, and in which forward pass.
+"""The order of an epoch, the shard of each process, micro-batches, and packed batches.
 
-``batch_size`` examples make an optimizer batch, as papers count it; ``max_tokens`` only cuts that
-batch into forward passes and never changes a result. Everything here is a pure function of its
-arguments, so that any process at any time can compute what any other process does.
+All functions are pure, so every process can compute what any other process does.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from finetune.types import Batch, Encoding, UserError
 
 
 def epoch_order(num_examples: int, seed: int, epoch: int) -> list[int]:
-    """A random permutation of ``range(num_examples)``, the same on every process and machine."""
+    """Return a random permutation of the examples, the same on every process and machine."""
     digest = hashlib.sha256(f"order/{seed}/{epoch}".encode()).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
     return torch.randperm(num_examples, generator=generator).tolist()
@@ -28,43 +26,43 @@ def epoch_order(num_examples: int, seed: int, epoch: int) -> list[int]:
 def share(
     examples: Sequence[int], rank: int, world_size: int, lengths: Sequence[int] | Mapping[int, int]
 ) -> list[int]:
-    """The examples of an optimizer batch that one process computes, in the batch's order.
+    """Return the examples of an optimizer batch that one process computes, in the batch's order.
 
-    ``lengths[example]`` is an example's number of tokens. The shares of all ranks are disjoint and
-    make up the batch. Longest first, each example goes to the process with the fewest tokens so
-    far (Graham 1969: at most 4/3 of the best possible longest share). A share may be empty.
+    ``lengths[example]`` is an example's number of tokens. The longest examples are assigned first,
+    each to the process with the fewest tokens so far (Graham 1969: the largest shard has at most
+    4/3 of the tokens of the best assignment). A shard may be empty.
     """
     if not 0 <= rank < world_size:
         raise UserError(f"rank {rank} is not in 0..{world_size - 1}")
     if world_size == 1:
         return list(examples)
     tokens = [0] * world_size
-    mine = []
-    for place in sorted(range(len(examples)), key=lambda i: (-lengths[examples[i]], i)):
+    own = []
+    for index in sorted(range(len(examples)), key=lambda i: (-lengths[examples[i]], i)):
         lightest = tokens.index(min(tokens))
-        tokens[lightest] += lengths[examples[place]]
+        tokens[lightest] += lengths[examples[index]]
         if lightest == rank:
-            mine.append(place)
-    return [examples[place] for place in sorted(mine)]
+            own.append(index)
+    return [examples[index] for index in sorted(own)]
 
 
 def micro_batches(
     encodings: Iterable[Encoding], max_tokens: int, rows: np.ndarray | None = None
 ) -> list[Encodings]:
-    """Sequences (all, or those at ``rows``) sorted by length (ties keep their order) and cut so
-    that a group's lengths sum to at most ``max_tokens``.
+    """Sort sequences (all, or those at ``rows``) by length and cut them into groups of at most
+    ``max_tokens`` tokens; a longer sequence is a group alone.
 
-    A sequence that is longer by itself makes a group of its own. Serves training and prediction
-    alike: sorted sequences share attention calls, and pad little where a model must be padded.
+    Sorted sequences share attention calls, and need little padding if a model must be padded.
     """
     encodings = Encodings.of(encodings)
     rows = np.arange(len(encodings)) if rows is None else rows
-    lengths = encodings.ids.counts_of(rows)
-    return [encodings.take(rows[group]) for group in grouped(lengths, max_tokens)]
+    offsets = encodings.ids.offsets
+    groups = grouped(offsets[rows + 1] - offsets[rows], max_tokens)
+    return [encodings.take(rows[group]) for group in groups]
 
 
 def grouped(lengths: np.ndarray, max_tokens: int) -> list[np.ndarray]:
-    """The rows of each group of ``micro_batches``, from the lengths [N] of all sequences."""
+    """Return the rows of each group of ``micro_batches`` from the lengths [N] of the sequences."""
     order = np.argsort(lengths, kind="stable")
     tokens = np.cumsum(lengths[order])
     groups, start, before = [], 0, 0
@@ -77,9 +75,15 @@ def grouped(lengths: np.ndarray, max_tokens: int) -> list[np.ndarray]:
 
 
 def pack(encodings: Iterable[Encoding], targets: Mapping[str, Tensor] | None = None) -> Batch:
-    """Lay N >= 1 sequences end to end in one row of T tokens, in the given order, on the CPU.
+    """Pack N >= 1 sequences end to end into one row of T tokens, in the given order, on the CPU.
 
-    ``targets`` belong to the same sequences in the same order and are taken as they are.
+    Args:
+        encodings: The sequences.
+        targets: The targets of the batch (``Task.collate``).
+
+    Example:
+        >>> pack([Encoding(0, [101, 7592, 102])]).lengths
+        (3,)
     """
     encodings = Encodings.of(encodings)
     ids, bounds, _ = encodings.ids
@@ -106,7 +110,7 @@ def pack(encodings: Iterable[Encoding], targets: Mapping[str, Tensor] | None = N
 
 
 def _word_rows(words: Ragged, bounds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Row of each word's first piece and its number of pieces, both [W]."""
+    """Return the row of each word's first subword and its number of subwords, both [W]."""
     if words.width == 0:
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
     counts = words.counts

@@ -1,7 +1,7 @@
 """Encoded examples in flat arrays: the values of all sequences, and the offset of each sequence.
 
-A token takes 2 bytes (4 in vocabularies over 65,536 subwords) instead of the 36 of a Python list,
-a batch is gathered by a few numpy calls, and the arrays can be memory-mapped files.
+A token takes 2 or 4 bytes instead of the 36 of a Python list, numpy gathers a batch, and the arrays
+can be memory-mapped files.
 """
 
 from __future__ import annotations
@@ -17,52 +17,46 @@ from finetune.types import Encoding
 
 SEQUENCES = 2
 """Version of sequences and targets. Raise it when they change, so that cached ones are not used."""
-SMALLEST = (np.uint16, np.int32, np.int64)
-"""Types for whole numbers; the first that holds all values is used."""
+
+Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class Ragged(NamedTuple):
-    """Rows of different lengths, end to end: row n is ``values[offsets[n]:offsets[n + 1]]``.
+    """Rows of different lengths, end to end: row n is ``values[offsets[n]:offsets[n + 1]]``."""
 
-    ``width`` is the length of all rows where they have one, which makes them quick to take.
-    """
-
-    values: np.ndarray
-    offsets: np.ndarray
+    values: Array
+    offsets: Array
     width: int | None = None
+    """The length of all rows if they are of equal length, which makes ``take`` fast."""
 
     @classmethod
     def of(cls, rows: Sequence[Sequence[Any]]) -> Ragged:
-        """The same rows in one array."""
+        """Concatenate rows of Python values."""
         counts = np.fromiter(map(len, rows), np.int64, len(rows))
         values = np.array(list(chain.from_iterable(rows)))
         return cls(_compact(values), _boundaries(counts), _same(counts))
 
     @property
-    def counts(self) -> np.ndarray:
+    def counts(self) -> Array:
         """The length of each row."""
-        return self.offsets[1:] - self.offsets[:-1]
+        return np.diff(self.offsets)
 
-    def counts_of(self, rows: np.ndarray) -> np.ndarray:
-        """The length of some of the rows."""
-        return self.offsets[rows + 1] - self.offsets[rows]
-
-    def take(self, rows: np.ndarray) -> Ragged:
-        """Some of the rows, in the order asked for."""
+    def take(self, rows: Array) -> Ragged:
+        """Return some of the rows, in the given order."""
         if self.width is not None:
             offsets = np.arange(len(rows) + 1) * self.width
             by_row = self.values.reshape(len(self.offsets) - 1, self.width)
             return Ragged(by_row[rows].ravel(), offsets, self.width)
-        places, offsets = _places(self.offsets, rows)
-        return Ragged(self.values[places], offsets)
+        indices, offsets = _gather(self.offsets, rows)
+        return Ragged(self.values[indices], offsets)
 
     def row(self, number: int) -> list[Any]:
-        """One row as Python values."""
-        return self.values[self.offsets[number] : self.offsets[number + 1]].tolist()
+        """Return one row as Python values."""
+        return list(self.values[self.offsets[number] : self.offsets[number + 1]].tolist())
 
     @classmethod
     def joined(cls, parts: Sequence[Ragged]) -> Ragged:
-        """The rows of all parts, one part after the other."""
+        """Concatenate several arrays of rows."""
         values = np.concatenate([part.values for part in parts])
         counts = np.concatenate([part.counts for part in parts])
         return cls(values, _boundaries(counts), _same(counts))
@@ -70,23 +64,18 @@ class Ragged(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Encodings(Sequence[Encoding]):
-    """N sequences. As a sequence of ``Encoding`` it gives each of them with Python lists.
-
-    ``ids``, ``words`` (word starts) have a row for each sequence; ``segments`` lies as the ids do,
-    None where all are 0 or unknown; ``example`` and ``first_word`` are [N]. ``targets`` has rows by
-    name, None where a sequence lacks its target.
-    """
+    """N sequences in flat arrays, indexed as a sequence of ``Encoding``."""
 
     ids: Ragged
-    segments: np.ndarray | None
-    words: Ragged
-    example: np.ndarray
-    first_word: np.ndarray
-    targets: Mapping[str, Ragged] | None
+    segments: Array | None  # in the layout of ``ids.values``; None if all are 0
+    words: Ragged  # the word starts
+    example: Array  # [N]
+    first_word: Array  # [N]
+    targets: Mapping[str, Ragged] | None  # None if a sequence has no target
 
     @classmethod
     def of(cls, items: Iterable[Encoding]) -> Encodings:
-        """Sequences laid flat."""
+        """Convert sequences to flat arrays."""
         if isinstance(items, Encodings):
             return items
         items = list(items)
@@ -101,14 +90,18 @@ class Encodings(Sequence[Encoding]):
 
     @classmethod
     def joined(cls, parts: Sequence[Encodings]) -> Encodings:
-        """The sequences of all parts, one part after the other."""
+        """Concatenate several groups of sequences."""
         segments = None
         if any(part.segments is not None for part in parts):
-            segments = np.concatenate([_or_zeros(part.segments, part.ids.values) for part in parts])
+            rows = [
+                np.zeros(len(part.ids.values), np.uint8) if part.segments is None else part.segments
+                for part in parts
+            ]
+            segments = np.concatenate(rows)
         targets = None
-        if all(part.targets is not None for part in parts):
-            names = parts[0].targets or {}
-            targets = {name: Ragged.joined([p.targets[name] for p in parts]) for name in names}
+        groups = [part.targets for part in parts if part.targets is not None]
+        if len(groups) == len(parts):
+            targets = {name: Ragged.joined([group[name] for group in groups]) for name in groups[0]}
         return cls(
             Ragged.joined([part.ids for part in parts]),
             segments,
@@ -118,8 +111,8 @@ class Encodings(Sequence[Encoding]):
             targets,
         )
 
-    def take(self, rows: np.ndarray) -> Encodings:
-        """Some of the sequences, in the order asked for."""
+    def take(self, rows: Array) -> Encodings:
+        """Return some of the sequences, in the given order."""
         ids = self.ids.take(rows)
         segments = None
         if self.segments is not None:
@@ -131,35 +124,35 @@ class Encodings(Sequence[Encoding]):
         return Encodings(ids, segments, words, example, self.first_word[rows], targets)
 
     @property
-    def lengths(self) -> np.ndarray:
-        """Tokens of each sequence: [N]."""
+    def lengths(self) -> Array:
+        """Number of tokens of each sequence: [N]."""
         return self.ids.counts
 
     @property
-    def num_words(self) -> np.ndarray:
-        """How many words each sequence answers for: [N]."""
-        return np.maximum(self.words.counts - 1, 0)
+    def num_words(self) -> Array:
+        """Number of core words of each sequence: [N]."""
+        counts: Array = np.maximum(self.words.counts - 1, 0)
+        return counts
 
     def __len__(self) -> int:
         return len(self.example)
 
     @overload
-    def __getitem__(self, place: int) -> Encoding: ...
+    def __getitem__(self, index: int) -> Encoding: ...
     @overload
-    def __getitem__(self, place: slice) -> Encodings: ...
-    def __getitem__(self, place: int | slice) -> Encoding | Encodings:
-        if isinstance(place, slice):
-            return self.take(np.arange(*place.indices(len(self))))
-        number = range(len(self))[place]
-        start, end = self.ids.offsets[number : number + 2]
-        targets = self.targets
+    def __getitem__(self, index: slice) -> Encodings: ...
+    def __getitem__(self, index: int | slice) -> Encoding | Encodings:
+        if isinstance(index, slice):
+            return self.take(np.arange(*index.indices(len(self))))
+        row = range(len(self))[index]
+        segments, targets = self.segments, self.targets
         return Encoding(
-            int(self.example[number]),
-            self.ids.row(number),
-            None if self.segments is None else self.segments[start:end].tolist(),
-            self.words.row(number),
-            int(self.first_word[number]),
-            None if targets is None else {name: t.row(number) for name, t in targets.items()},
+            int(self.example[row]),
+            self.ids.row(row),
+            None if segments is None else Ragged(segments, self.ids.offsets).row(row),
+            self.words.row(row),
+            int(self.first_word[row]),
+            None if targets is None else {name: t.row(row) for name, t in targets.items()},
         )
 
 
@@ -167,27 +160,25 @@ class Encodings(Sequence[Encoding]):
 class Encoded(Sequence[Encodings]):
     """The sequences of examples: one each, or several windows.
 
-    Attributes:
-        sequences: All sequences.
-        offsets: Example e has the rows ``offsets[e] .. offsets[e + 1] - 1`` of ``sequences``.
-        num_cut: Number of texts or words that were cut to fit.
-        notes: Notes for the log on what the model cannot read or predict of the examples.
+    Example e has the rows ``offsets[e] .. offsets[e + 1] - 1`` of ``sequences``.
     """
 
     sequences: Encodings
-    offsets: np.ndarray
+    offsets: Array
     num_cut: int = 0
+    """Number of texts or words that were cut to fit."""
     notes: tuple[str, ...] = ()
+    """Notes for the log on what the model cannot read or predict of the examples."""
 
     @classmethod
     def of(cls, examples: Sequence[Sequence[Encoding]], num_cut: int = 0) -> Encoded:
-        """Sequences by example, laid flat."""
+        """Convert the sequences of each example to flat arrays."""
         counts = np.fromiter(map(len, examples), np.int64, len(examples))
         return cls(Encodings.of(chain.from_iterable(examples)), _boundaries(counts), num_cut)
 
     @classmethod
     def joined(cls, parts: Sequence[Encoded]) -> Encoded:
-        """The examples of all parts, one part after the other."""
+        """Concatenate several groups of examples."""
         if not parts:
             return cls.of([])
         counts = np.concatenate([np.diff(part.offsets) for part in parts])
@@ -195,37 +186,36 @@ class Encoded(Sequence[Encodings]):
         return cls(sequences, _boundaries(counts), sum(part.num_cut for part in parts))
 
     @property
-    def num_windows(self) -> np.ndarray:
-        """How many sequences each example has: [E]."""
+    def num_windows(self) -> Array:
+        """Number of sequences of each example: [E]."""
         return np.diff(self.offsets)
 
     @property
-    def lengths(self) -> np.ndarray:
-        """Tokens of each example, over all its sequences: [E]."""
-        tokens = self.sequences.ids.offsets[self.offsets]
-        return np.diff(tokens)
+    def lengths(self) -> Array:
+        """Number of tokens of each example, over all its sequences: [E]."""
+        return np.diff(self.sequences.ids.offsets[self.offsets])
 
-    def rows(self, examples: Sequence[int] | np.ndarray) -> np.ndarray:
-        """The numbers of the sequences of some examples, in their order."""
-        return _places(self.offsets, np.asarray(examples, dtype=np.int64))[0]
+    def rows(self, examples: Sequence[int] | Array) -> Array:
+        """Return the rows of the sequences of some examples, in their order."""
+        return _gather(self.offsets, np.asarray(examples, dtype=np.int64))[0]
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
     @overload
-    def __getitem__(self, place: int) -> Encodings: ...
+    def __getitem__(self, index: int) -> Encodings: ...
     @overload
-    def __getitem__(self, place: slice) -> Encoded: ...
-    def __getitem__(self, place: int | slice) -> Encodings | Encoded:
-        if isinstance(place, slice):
-            wanted = np.arange(*place.indices(len(self)))
-            part = self.sequences.take(self.rows(wanted))
-            return Encoded(part, _boundaries(self.num_windows[wanted]))
-        number = range(len(self))[place]
-        return self.sequences[int(self.offsets[number]) : int(self.offsets[number + 1])]
+    def __getitem__(self, index: slice) -> Encoded: ...
+    def __getitem__(self, index: int | slice) -> Encodings | Encoded:
+        if isinstance(index, slice):
+            chosen = np.arange(*index.indices(len(self)))
+            rows, offsets = _gather(self.offsets, chosen)
+            return Encoded(self.sequences.take(rows), offsets)
+        row = range(len(self))[index]
+        return self.sequences[int(self.offsets[row]) : int(self.offsets[row + 1])]
 
 
-def _segments(items: Sequence[Encoding]) -> np.ndarray | None:
+def _segments(items: Sequence[Encoding]) -> Array | None:
     if not any(item.segment_ids and any(item.segment_ids) for item in items):
         return None
     rows = (item.segment_ids or [0] * len(item.input_ids) for item in items)
@@ -233,42 +223,40 @@ def _segments(items: Sequence[Encoding]) -> np.ndarray | None:
 
 
 def _targets(items: Sequence[Encoding]) -> dict[str, Ragged] | None:
-    if not items or any(item.target is None for item in items):
+    targets = [item.target for item in items if item.target is not None]
+    if not targets or len(targets) < len(items):
         return None
-    return {name: Ragged.of([item.target[name] for item in items]) for name in items[0].target}
+    return {name: Ragged.of([target[name] for target in targets]) for name in targets[0]}
 
 
-def _compact(values: np.ndarray) -> np.ndarray:
-    """Whole numbers in the smallest type that holds them, others in float32."""
+def _compact(values: Array) -> Array:
+    """Convert whole numbers to the smallest type that holds them, others to float32."""
     if values.dtype == bool:
         return values
     if not len(values):
-        return values.astype(SMALLEST[0])
+        return values.astype(np.uint16)
     if values.dtype.kind == "f":
         return values.astype(np.float32)
     lowest, highest = values.min(), values.max()
-    fits = (t for t in SMALLEST if np.iinfo(t).min <= lowest and highest <= np.iinfo(t).max)
+    types = (np.uint16, np.int32, np.int64)
+    fits = (t for t in types if np.iinfo(t).min <= lowest and highest <= np.iinfo(t).max)
     return values.astype(next(fits))
 
 
-def _same(counts: np.ndarray) -> int | None:
-    """The number that all counts are, if they are one."""
+def _same(counts: Array) -> int | None:
+    """Return the length of all rows if they are of equal length."""
     return int(counts[0]) if len(counts) and (counts == counts[0]).all() else None
 
 
-def _or_zeros(segments: np.ndarray | None, like: np.ndarray) -> np.ndarray:
-    return np.zeros(len(like), np.uint8) if segments is None else segments
-
-
-def _places(offsets: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The places of the values of some rows, and the rows' offsets among these."""
+def _gather(offsets: Array, rows: Array) -> tuple[Array, Array]:
+    """Return the indices of the values of some rows, and the offsets of these rows among them."""
     begins = offsets[rows]
     counts = offsets[rows + 1] - begins
     bounds = _boundaries(counts)
     return np.arange(bounds[-1]) + np.repeat(begins - bounds[:-1], counts), bounds
 
 
-def _boundaries(counts: np.ndarray) -> np.ndarray:
+def _boundaries(counts: Array) -> Array:
     """Cumulative counts with a leading 0: [len(counts) + 1]."""
     offsets = np.zeros(len(counts) + 1, np.int64)
     np.cumsum(counts, out=offsets[1:])

@@ -17,10 +17,9 @@ from finetune.types import UserError
 
 @lru_cache(maxsize=128)
 def candidates(num_words: int, max_width: int | None) -> np.ndarray:
-    """All spans of 1 to ``max_width`` words (None: of any width) of a text, as (start, end).
+    """Return all spans of 1 to ``max_width`` words (None: any width) as (start, end): [S, 2] int32.
 
-    Returns [S, 2] int32, ends exclusive, ordered by start and then by end. The array is shared
-    between callers and read-only. Raises ValueError for a width below 1.
+    They are ordered by start and then by end. The array is shared and read-only.
     """
     size = num_candidates(num_words, max_width)
     starts = np.arange(num_words, dtype=np.int32)
@@ -33,13 +32,13 @@ def candidates(num_words: int, max_width: int | None) -> np.ndarray:
 
 
 def num_candidates(num_words: int, max_width: int | None) -> int:
-    """The number of candidates of a text; raises UserError for a width below 1."""
+    """Return the number of candidates of a text."""
     width = _width(num_words, max_width)
     return num_words * width - width * (width - 1) // 2
 
 
 def _width(num_words: int, max_width: int | None) -> int:
-    """The width of the widest candidate."""
+    """Return the width of the widest candidate; raise UserError for a limit below 1."""
     if num_words < 0 or (max_width is not None and max_width < 1):
         raise UserError(
             f"no candidate spans of up to {max_width} words in a text of {num_words}: give a width "
@@ -51,9 +50,9 @@ def _width(num_words: int, max_width: int | None) -> int:
 def candidate_index(
     start: int | np.ndarray, end: int | np.ndarray, num_words: int, max_width: int | None
 ) -> int | np.ndarray:
-    """The index of a span in the order of ``candidates``; of many at once if given arrays.
+    """Return the index of a span in ``candidates``, or of each span of two arrays.
 
-    Raises ValueError if a span is empty, outside of the text or wider than ``max_width``.
+    Raises UserError if a span is empty, outside the text or wider than ``max_width``.
     """
     width = _width(num_words, max_width)
     first, last = np.asarray(start, dtype=np.int64), np.asarray(end, dtype=np.int64)
@@ -62,7 +61,7 @@ def candidate_index(
         number = int(wrong.argmax())
         shown = f"{first.flat[number]} to {last.flat[number]}"
         raise UserError(
-            f"words {shown} are no candidate span: legal are 1 to {width} of words 0 to {num_words}"
+            f"words {shown} are not a candidate: legal are 1 to {width} of words 0 to {num_words}"
         )
     rest = num_words - first  # candidates from here on are those of a text of this length
     narrow = np.minimum(rest, width)
@@ -76,13 +75,11 @@ def predicted_candidates(
 ) -> np.ndarray:
     """Return which candidates of window ``index`` this window predicts: bool [S].
 
-    A long text is read in overlapping windows of words ``bounds[k] = (start, end)``; the
-    candidates of a window are ``candidates(end - start, max_width)`` shifted by ``start``. If
-    several windows contain a span, the one with the most context around it predicts it: the one in
-    which it is furthest from a cut edge. Ties go to the earlier window. The distance is
-    ``min(span.start - window.start, window.end - span.end)`` in words. An edge of the window that
-    is also an edge of the text does not count. So every span that some window contains is predicted
-    exactly once; a span that none contains is unreachable.
+    A long text is read in overlapping windows of words ``bounds[k] = (start, end)``. Of several
+    windows that contain a span, the one in which it is furthest from a cut edge predicts it, and
+    the earlier one if they are equal. The distance is ``min(span.start - window.start, window.end -
+    span.end)`` in words; edges of the text are not cut. So every span that some window contains is
+    predicted exactly once.
     """
     start, end = bounds[index]
     text = min(first for first, _ in bounds), max(last for _, last in bounds)
@@ -98,7 +95,7 @@ def predicted_candidates(
 
 
 def _margin(spans: np.ndarray, window: tuple[int, int], text: tuple[int, int]) -> np.ndarray:
-    """Words between each span and the nearest cut edge of a window; -1 if not held whole. [S]"""
+    """Return the words between each span and the nearest cut edge; -1 for spans outside. [S]"""
     left, right = spans[:, 0] - window[0], window[1] - spans[:, 1]
     before = left if window[0] > text[0] else np.inf
     after = right if window[1] < text[1] else np.inf

@@ -1,4 +1,4 @@
-"""Whole texts for the model: truncation, windows, label forms and class weights."""
+"""Whole texts: the kind of problem, class weights, truncation and windows."""
 
 from __future__ import annotations
 
@@ -6,29 +6,30 @@ import contextlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from finetune.config.tasks import ClassifyConfig, TextConfig
 from finetune.data import Dataset
 from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.types import Encoding, TextExample, UserError, did_you_mean
 
+if TYPE_CHECKING:
+    from finetune.models.heads.pretrained import Problem
 
-def problem_of(config: TextConfig, data: Dataset) -> str:
-    """Return single, multi or regression: as configured, or by the type of the labels."""
-    asked = config.problem if isinstance(config, ClassifyConfig) else "auto"
-    if asked != "auto":
-        return asked
-    labels = [
-        example.label for example in data.splits.get("train", ()) if example.label is not None
-    ]
+
+def problem_of(config: TextConfig, data: Dataset) -> Problem:
+    """Return the configured kind of problem, or the one that the type of the labels implies."""
+    if isinstance(config, ClassifyConfig) and config.problem != "auto":
+        return config.problem
+    labels = [example.label for example in data.splits.get("train", ())]
+    labels = [label for label in labels if label is not None]
     if any(isinstance(label, tuple) for label in labels):
         return "multi"
     return "regression" if labels and all(isinstance(x, float) for x in labels) else "single"
 
 
 def in_one_form(data: Dataset, problem: str) -> Dataset:
-    """Drop training and validation rows without a label, and convert labels to the form that the
-    problem needs; raise UserError if that is impossible."""
+    """Drop training and validation rows without a label, and convert the labels for the problem."""
     splits, notes = {}, list(data.notes)
     for split, examples in data.splits.items():
         labelled = [example for example in examples if example.label is not None]
@@ -41,14 +42,14 @@ def in_one_form(data: Dataset, problem: str) -> Dataset:
     given = [example.label for example in data.splits.get("train", ())]
     if problem == "multi" and not any(isinstance(label, tuple) for label in given):
         notes.append(
-            "each row has one label, read whole: several are lists in JSON Lines or Parquet, as in "
+            "each row has one label; write several as a list in JSON Lines or Parquet, as in "
             '"label": ["a", "b"]'
         )
     return replace(data, splits=splits, notes=notes)
 
 
 def with_problem(example: TextExample, problem: str) -> TextExample:
-    """Convert the label to the form that the problem needs; raise UserError if it has another."""
+    """Convert the label for the problem; raise UserError if that is impossible."""
     label = example.label
     if label is None:
         return example
@@ -58,7 +59,7 @@ def with_problem(example: TextExample, problem: str) -> TextExample:
         return example if isinstance(label, tuple) else replace(example, label=(_name(label),))
     if isinstance(label, tuple):
         raise UserError(
-            f"{example.where}: the label is a list {list(label)!r}, but one label is wanted: "
+            f"{example.where}: the label is a list {list(label)!r} in place of one label: "
             "write --problem multi, or correct the row."
         )
     return example if isinstance(label, str) else replace(example, label=_name(label))
@@ -81,7 +82,7 @@ def _number(example: TextExample) -> float:
 def class_weights(
     asked: str, labels: Sequence[str], counts: Mapping[str, int], num_rows: int, problem: str
 ) -> list[float] | None:
-    """Weights of the classes: None, inverse frequency (``auto``), or as given (`a=1,b=2`).
+    """Return the class weights: None, inverse frequency (``auto``), or the given (`a=1,b=2`).
 
     ``auto`` is n / (C n_c), so that every class weighs the same in total (King & Zeng, 2001, as
     scikit-learn's ``balanced``); with several labels it is negatives / positives of each label.
@@ -97,20 +98,20 @@ def class_weights(
     for item in asked.split(","):
         name, _, value = item.rpartition("=")
         try:
-            given[name.strip()] = float(value)
-            if not 0 <= given[name.strip()] < math.inf:
-                raise UserError(value)
+            weight = float(value)
         except ValueError:
+            weight = math.nan
+        if not 0 <= weight < math.inf:
             raise UserError(
                 f"--class-weights {asked!r}: {item!r} is not LABEL=NUMBER (0 or more); write none, "
                 f"auto or for instance {labels[0]}=1,{labels[-1]}=2."
-            ) from None
-    for name in given:
-        if name not in labels:
+            )
+        if (name := name.strip()) not in labels:
             raise UserError(
                 f"--class-weights: no label {name!r}; legal are {', '.join(labels)}."
                 f"{did_you_mean(name, labels)}"
             )
+        given[name] = weight
     return [given.get(name, 1.0) for name in labels]
 
 
@@ -130,37 +131,31 @@ def encode_texts(
         second = None if example.pair is None else next(seconds)
         template = tokenizer.single if second is None else tokenizer.pair
         room = max_length - template.num_special
-        fits = len(first) + len(second or ()) <= room
-        if fits:
+        size = len(first) + len(second or ())
+        if size <= room:
             parts = [(first, second)]
         elif long_text == "error":
             raise UserError(
-                f"{example.where}: the text has {len(first) + len(second or ())} tokens, "
-                f"--max-length {max_length} leaves room for {room}: raise it, or write "
-                "--long-text truncate or --long-text window."
+                f"{example.where}: the text has {size} tokens, --max-length {max_length} leaves "
+                f"room for {room}: raise it, or write --long-text truncate or --long-text window."
             )
         elif long_text == "truncate":
             parts = [truncated(first, second, room)]
+            num_cut += 1
         else:
             parts = _windows(first, second, room, overlap)
-        both_long = min(len(first), len(second or ())) > room // 2  # windows cut the shorter, too
-        num_cut += not fits and (long_text == "truncate" or both_long)
-        result.append(
-            [
-                Encoding(example.id, *tokenizer.build(*part), first_word=index)
-                for index, part in enumerate(parts)
-            ]
-        )
+            num_cut += min(len(first), len(second or ())) > room // 2  # the shorter is cut
+        built = [tokenizer.build(*part) for part in parts]
+        result.append([Encoding(example.id, *b, first_word=k) for k, b in enumerate(built)])
     return result, num_cut
 
 
 def truncated(
     first: list[int], second: list[int] | None, room: int
 ) -> tuple[list[int], list[int] | None]:
-    """Cut the end of the longer text until both fit.
+    """Cut the end of the longer text until both fit (`longest_first` of fast tokenizers).
 
-    The `longest_first` rule of fast tokenizers: where both are cut, the longer (the second, if
-    neither is) keeps the odd piece.
+    If both are cut, the longer one (the second of equal ones) keeps the odd subword.
     """
     if second is None:
         return first[:room], None
@@ -176,17 +171,14 @@ def truncated(
 def _windows(
     first: list[int], second: list[int] | None, room: int, overlap: int
 ) -> list[tuple[list[int], list[int] | None]]:
-    """Windows over the longer text; the shorter of a pair stands whole (up to half the room)."""
-    if second is None:
-        return [(part, None) for part in _slices(first, room, overlap)]
-    if len(first) <= len(second):
-        fixed = first[: room // 2]
-        return [(fixed, part) for part in _slices(second, room - len(fixed), overlap)]
-    fixed = second[: room // 2]
-    return [(part, fixed) for part in _slices(first, room - len(fixed), overlap)]
-
-
-def _slices(pieces: list[int], size: int, overlap: int) -> list[list[int]]:
+    """Split the longer text into windows, each with the shorter one, cut to half the room."""
+    second_is_longer = second is not None and len(first) <= len(second)
+    long, short = (second or [], first) if second_is_longer else (first, second or [])
+    short = short[: room // 2]
+    size = room - len(short)
     step = size - min(overlap, size // 2)
-    last = max(0, len(pieces) - size)
-    return [pieces[start : start + size] for start in [*range(0, last, step), last]]
+    last = max(0, len(long) - size)
+    parts = [long[start : start + size] for start in [*range(0, last, step), last]]
+    if second is None:
+        return [(part, None) for part in parts]
+    return [(short, part) if second_is_longer else (part, short) for part in parts]

@@ -1,7 +1,7 @@
-"""Load a tokenizer, check that it can align subwords with words, and turn texts into subwords.
+"""Load a tokenizer, check that it aligns subwords with words, and build sequences of subwords.
 
-Special tokens are added from a template that is read off the tokenizer once, so that training,
-evaluation, windows and prediction build sequences in the same way.
+Special tokens come from a template that is read off the tokenizer once, so all sequences are built
+in the same way.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from finetune.data.hub import cache_without_network
 from finetune.models.loading import load_config, quiet, resolve_model
 from finetune.types import UserError
 
-SHARE_UNKNOWN = 0.05
+MAX_UNKNOWN = 0.05
 """A vocabulary does not cover a text if at least this fraction of its subwords is unknown."""
 LONGEST = 512
 """Default limit in tokens for models that could take more."""
@@ -33,19 +33,20 @@ class Template:
 
     @property
     def num_special(self) -> int:
-        """Tokens that a sequence spends on special tokens."""
+        """Number of special tokens in a sequence."""
         return len(self.prefix) + len(self.middle) + len(self.suffix)
 
 
 class SubwordTokenizer:
-    """A Hugging Face tokenizer reduced to what the tasks use: subwords and templates.
+    """A fast Hugging Face tokenizer, reduced to subwords and templates.
 
-    ``words`` prepares it for text that is already split: a byte-level BPE then reads each word
-    with its leading space, as in running text (Liu et al., 2019).
+    Args:
+        tokenizer: The tokenizer.
+        words: Prepare it for text that is already split into words: a byte-level BPE then reads
+            each word with its leading space, as in running text (Liu et al., 2019).
 
     Raises:
-        UserError: The tokenizer adds no special tokens, loses spaces, or does not align subwords
-            with words.
+        UserError: The tokenizer adds no special tokens or does not align subwords with words.
     """
 
     def __init__(self, tokenizer: Any, *, words: bool = False) -> None:
@@ -54,15 +55,15 @@ class SubwordTokenizer:
         if not getattr(tokenizer, "is_fast", False):
             raise UserError(
                 f"{self.name}: its tokenizer has no tokenizer.json (no fast version), which is "
-                "needed to know the word of each piece: choose another model, or convert it."
+                "needed to know the word of each subword: choose another model, or convert it."
             )
         self.backend = tokenizer.backend_tokenizer
         if self.backend.get_vocab_size() <= len(set(tokenizer.all_special_ids)):
-            # transformers makes such a tokenizer, without a word, for a folder that has none
+            # transformers silently makes such a tokenizer for a folder that has none
             raise UserError(
                 f"{self.name}: its tokenizer has no vocabulary: the tokenizer files "
-                "(tokenizer.json, vocab.txt and the like) are missing. Copy them from where the "
-                "model is from."
+                "(tokenizer.json, vocab.txt and the like) are missing. Copy them from the source "
+                "of the model."
             )
         self.backend.no_truncation()
         self.backend.no_padding()
@@ -70,31 +71,29 @@ class SubwordTokenizer:
         self.uses_segments = "token_type_ids" in tokenizer.model_input_names
         self.single = self._template(pair=False)
         self.pair = self._template(pair=True)
-        self._check_special_tokens()
+        if not self.single.prefix or not self.pair.middle:
+            raise UserError(
+                f"{self.name}: its tokenizer adds no special tokens around a text, so there is no "
+                "first token to classify from. The tokenizer files are damaged or not those of "
+                "an encoder: choose another model."
+            )
         if words:
             self._check_words()
-        self.placeholder = next(
-            token
-            for token in (
-                tokenizer.unk_token_id,
-                tokenizer.mask_token_id,
-                tokenizer.sep_token_id,
-                self.single.prefix[0],
-            )
-            if token is not None
-        )
+        special = (tokenizer.unk_token_id, tokenizer.mask_token_id, tokenizer.sep_token_id)
+        known = [token for token in special if token is not None]
+        self.placeholder = int(known[0] if known else self.single.prefix[0])
         """Id that represents a word without subwords."""
         around = (*self.single.prefix, *self.single.suffix)
         self.unknown = None if tokenizer.unk_token_id in around else tokenizer.unk_token_id
         """Id of the unknown subword; None if the vocabulary has none."""
 
     def unreadable(self, num_unknown: int, num_subwords: int) -> list[str]:
-        """A note for the log if the vocabulary does not cover a text."""
-        if num_unknown < SHARE_UNKNOWN * num_subwords or not num_unknown:
+        """Return a note for the log if the vocabulary does not cover a text."""
+        if num_unknown < MAX_UNKNOWN * num_subwords or not num_unknown:
             return []
         return [
-            f"{num_unknown / num_subwords:.0%} of the pieces are unknown to the model, which reads "
-            "them all alike: choose one for this language or script"
+            f"{num_unknown / num_subwords:.0%} of the subwords are unknown to the model: choose a "
+            "model for this language or script"
         ]
 
     @classmethod
@@ -106,64 +105,69 @@ class SubwordTokenizer:
         revision: str | None = None,
         trust_remote_code: bool = False,
     ) -> SubwordTokenizer:
-        """Load an encoder's, by hub id, short name or folder; ValueError that says what to do."""
-        where: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
-        load_config(str(name), **where)  # says what is wrong with the name itself
-        return cls.saved(name, words=words, **where)
+        """Load the tokenizer of an encoder by hub id, short name or folder.
+
+        Example:
+            >>> tokenizer = SubwordTokenizer.from_pretrained("roberta-base")  # doctest: +SKIP
+            >>> tokenizer.build(*tokenizer.text_subwords(["A film."]))  # doctest: +SKIP
+            ([0, 250, 822, 4, 2], None)
+        """
+        options: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
+        load_config(str(name), **options)  # raises the better error for a wrong name
+        return cls.saved(name, words=words, **options)
 
     @classmethod
-    def saved(cls, name: str | Path, *, words: bool = False, **where: Any) -> SubwordTokenizer:
-        """Load the tokenizer beside a model of any kind, also of a custom class."""
+    def saved(cls, name: str | Path, *, words: bool = False, **options: Any) -> SubwordTokenizer:
+        """Load the tokenizer saved with a model, also with one of a custom class."""
         from transformers import AutoTokenizer
 
         try:
             with quiet(), cache_without_network():
-                tokenizer = AutoTokenizer.from_pretrained(resolve_model(str(name)), **where)
+                tokenizer = AutoTokenizer.from_pretrained(resolve_model(str(name)), **options)
         except (OSError, ValueError, KeyError, ImportError) as error:
             reason = " ".join(str(error).split())[:300]
             raise UserError(f"model {name!r}: its tokenizer cannot be loaded: {reason}") from error
         return cls(tokenizer, words=words)
 
     def save_pretrained(self, folder: str | Path) -> None:
-        """Write the tokenizer beside a model."""
+        """Write the tokenizer into the folder of a model."""
         self.tokenizer.save_pretrained(str(folder))
 
-    def max_length(self, model_limit: int | None, asked: int | None) -> int:
-        """Longest sequence in tokens: what was asked, within what model and tokenizer allow.
+    def max_length(self, model_limit: int | None, configured: int | None) -> int:
+        """Return the configured length of the longest sequence in tokens, or the default.
 
-        Raises ValueError where more is asked than the model has positions for.
+        Raises UserError if model or tokenizer allow less, or if it leaves no room for text.
         """
         limits = [self.tokenizer.model_max_length, model_limit]
         known = [limit for limit in limits if limit is not None and limit < 1_000_000]
         limit = min(known, default=LONGEST)
-        if asked is None:
+        if configured is None:
             return min(limit, LONGEST)
-        if asked > limit:
+        if configured > limit:
             raise UserError(
-                f"--max-length {asked} exceeds the {limit} tokens that {self.name} can take: "
+                f"--max-length {configured} exceeds the {limit} tokens that {self.name} can take: "
                 f"write --max-length {limit} or less."
             )
-        if asked < self.pair.num_special + 2:
+        if configured < (least := self.pair.num_special + 2):
             raise UserError(
-                f"--max-length {asked} leaves no room for text: write "
-                f"{self.pair.num_special + 2} or more."
+                f"--max-length {configured} leaves no room for text: write {least} or more."
             )
-        return asked
+        return configured
 
     def text_subwords(self, texts: Sequence[str]) -> list[list[int]]:
-        """Subword ids of each text, without special tokens."""
+        """Return the subword ids of each text, without special tokens."""
         encoded = self.backend.encode_batch_fast(list(texts), add_special_tokens=False)
         return [encoding.ids for encoding in encoded]
 
     def word_subwords(self, sentences: Sequence[Sequence[str]]) -> list[list[list[int]]]:
-        """Subword ids of each word of each sentence; the placeholder for words without any."""
+        """Return the subword ids of each word of each sentence; the placeholder if it has none."""
         return [
-            [pieces or [self.placeholder] for pieces in words]
+            [subwords or [self.placeholder] for subwords in words]
             for words in self.raw_word_subwords(sentences)
         ]
 
     def raw_word_subwords(self, sentences: Sequence[Sequence[str]]) -> list[list[list[int]]]:
-        """Subword ids of each word of each sentence; empty for words that the tokenizer drops."""
+        """Return the subword ids of each word of each sentence; none for words that it drops."""
         if self.leading_space:
             sentences = [[" " + word for word in words] for words in sentences]
         encoded = self.backend.encode_batch(
@@ -171,19 +175,19 @@ class SubwordTokenizer:
         )
         result = []
         for words, encoding in zip(sentences, encoded, strict=True):
-            pieces: list[list[int]] = [[] for _ in words]
-            for word, piece in zip(encoding.word_ids, encoding.ids, strict=True):
-                pieces[word].append(piece)
-            result.append(pieces)
+            subwords: list[list[int]] = [[] for _ in words]
+            for word, subword in zip(encoding.word_ids, encoding.ids, strict=True):
+                subwords[word].append(subword)
+            result.append(subwords)
         return result
 
     def build(
         self, first: Sequence[int], second: Sequence[int] | None = None
     ) -> tuple[list[int], list[int] | None]:
-        """One sequence with its special tokens: (input ids, segment ids or None)."""
+        """Add the special tokens to a text or pair: (input ids, segment ids or None)."""
         template = self.single if second is None else self.pair
         parts = [template.prefix, first, template.middle, second or (), template.suffix]
-        ids = [piece for part in parts for piece in part]
+        ids = [id for part in parts for id in part]
         if not self.uses_segments:
             return ids, None
         segments = zip(parts, template.segments, strict=True)
@@ -194,7 +198,7 @@ class SubwordTokenizer:
         size = len(self.text_subwords(["a"])[0])
         if size == 0:
             raise UserError(
-                f"{self.name}: its tokenizer has no pieces for the letter a. The tokenizer files "
+                f"{self.name}: its tokenizer has no subwords for the letter a. The tokenizer files "
                 "are damaged or not those of a text encoder: choose another model."
             )
         encoding = self.backend.encode("a", "a") if pair else self.backend.encode("a")
@@ -206,29 +210,21 @@ class SubwordTokenizer:
         segments = (types[0], types[first], types[second - 1], types[second], types[-1])
         return Template(tuple(ids[:first]), tuple(middle), tuple(ids[end:]), segments)
 
-    def _check_special_tokens(self) -> None:
-        if not self.single.prefix or not self.pair.middle:
-            raise UserError(
-                f"{self.name}: its tokenizer adds no special tokens around a text, so there is no "
-                "first token to classify from. The tokenizer files are damaged or not those of "
-                "an encoder: load it with a newer transformers, or choose another model."
-            )
-
     def _check_words(self) -> None:
         words = ["one", "two", "three"]
         encoding = self.backend.encode(words, is_pretokenized=True, add_special_tokens=False)
         if sorted(set(encoding.word_ids)) != [0, 1, 2]:
             raise UserError(
-                f"{self.name}: its tokenizer does not tell which word a piece belongs to "
+                f"{self.name}: its tokenizer does not align subwords with words "
                 f"(word ids {encoding.word_ids} for three words): choose another model."
             )
 
 
 def _set_prefix_space(tokenizer: Any) -> bool:
-    """Make a byte-level BPE put a space before each word; True if the caller must do it.
+    """Make a byte-level BPE put a space before each word; return True if the caller must do it.
 
-    ``add_prefix_space=True`` alone does not reach the backend of generic tokenizers (ModernBERT's
-    for one), and words would come out as if glued to the word before.
+    ``add_prefix_space=True`` alone does not reach the backend of generic tokenizers (ModernBERT),
+    and words would be read as if joined to the previous word.
     """
     from tokenizers import pre_tokenizers
 
@@ -243,14 +239,4 @@ def _set_prefix_space(tokenizer: Any) -> bool:
         return False
     if not isinstance(current, pre_tokenizers.Sequence):
         return False
-    return any(isinstance(member, pre_tokenizers.ByteLevel) for member in _members(current))
-
-
-def _members(sequence: Any) -> list[Any]:
-    members = []
-    for index in range(1000):
-        try:
-            members.append(sequence[index])
-        except IndexError:
-            break
-    return members
+    return any(isinstance(member, pre_tokenizers.ByteLevel) for member in current)

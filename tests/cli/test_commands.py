@@ -313,7 +313,7 @@ def test_text_that_the_vocabulary_does_not_know_is_said(place: Path, tmp_path: P
     rows = [{"tokens": ["አበበ", "በአዲስ"], "tags": ["B-PER", tag]} for tag in ("O", "B-LOC")] * 4
     for split in ("train", "validation", "test"):
         data.write_jsonl(tmp_path / "data" / f"{split}.jsonl", rows)
-    said = "of the pieces are unknown to the model"
+    said = "of the subwords are unknown to the model"
     checked = run("check", "--data", tmp_path / "data", "--model", place / "bert")
     assert f"100% {said}" in checked.out
     flags = ("--model", place / "bert", "--data", tmp_path / "data", "--steps", "1")

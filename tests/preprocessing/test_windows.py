@@ -80,5 +80,5 @@ def test_windows_of_a_long_text_have_context_on_both_sides():
 
 @pytest.mark.parametrize(("capacity", "overlap"), [(0, 0), (-3, 0), (4, 4), (4, 9), (4, -1)])
 def test_windows_that_cannot_be(capacity, overlap):
-    with pytest.raises(ValueError, match=f"windows of {capacity} pieces cannot overlap by"):
+    with pytest.raises(ValueError, match=f"windows of {capacity} subwords cannot overlap by"):
         windows([1, 2], capacity, overlap)
