@@ -1,7 +1,6 @@
-"""Submission files of the GLUE benchmark: a table with numbered predictions for each task.
+"""Submission files of GLUE (Wang et al. 2018): a table of numbered predictions for each task.
 
-Wang et al. 2018, "GLUE: A Multi-Task Benchmark and Analysis Platform for Natural Language
-Understanding". Names and formats are those of the benchmark's sample submission.
+Names and formats are those of the benchmark's sample submission.
 """
 
 from __future__ import annotations
@@ -20,23 +19,17 @@ AUTO = "auto"
 """Selects the task whose data the model was trained on."""
 HUB = "nyu-mll/glue"
 """Hub id of the benchmark's test data."""
-MOST = 5.0
-"""The highest similarity of STS-B; 0 is the lowest."""
 
 
 @dataclass(frozen=True)
 class GlueTask:
-    """One file of a submission.
-
-    ``answers`` is what the benchmark writes for each label name of a model; empty where answers
-    are numbers. ``config`` and ``split`` say where its test data are on the hub, ``rows`` how many
-    there are.
-    """
+    """One file of a submission: its name, and the hub configuration and size of its test data."""
 
     name: str
     config: str
     rows: int
-    answers: Mapping[str, str]
+    classes: Mapping[str, str]
+    """The benchmark's name for each label name of a model; empty for numbers."""
     split: str = "test"
 
     @property
@@ -45,16 +38,12 @@ class GlueTask:
         return f"{self.name}.tsv"
 
 
-def _binary(no: str, yes: str) -> dict[str, str]:
-    return {no: "0", yes: "1", "0": "0", "1": "1"}
+def _binary(negative: str, positive: str) -> dict[str, str]:
+    return {negative: "0", positive: "1", "0": "0", "1": "1"}
 
 
-def _same(*names: str) -> dict[str, str]:
-    return {name: name for name in names}
-
-
-_TWO = _same("entailment", "not_entailment")
-_THREE = _same("entailment", "neutral", "contradiction")
+_TWO = {name: name for name in ("entailment", "not_entailment")}
+_THREE = {name: name for name in ("entailment", "neutral", "contradiction")}
 TASKS = {
     task.name: task
     for task in (
@@ -81,65 +70,56 @@ class Part(NamedTuple):
     data: str | None
 
 
-def parts_of(asked: str, trained_on: str, file: str | None) -> list[Part]:
+def parts_of(name: str, trained_on: str, file: str | None) -> list[Part]:
     """Return the files to write; raise UserError if they cannot be determined.
 
-    ``asked`` is a name of the benchmark, or ``AUTO``; ``trained_on`` is the ``--data`` of the
-    model, ``file`` the file to answer, if one is named.
+    ``name`` is a task of the benchmark, or ``AUTO``; ``trained_on`` is the ``--data`` of the model,
+    and ``file`` the file to predict, if there is one.
     """
-    own = _named(_glue_config(trained_on) or "")
-    tasks = own if asked == AUTO else _named(asked)
+    chosen = hub_dataset(trained_on)
+    on_hub = chosen is not None and chosen.id == HUB
+    trained_tasks = []
+    if Path(trained_on).exists():
+        trained_tasks = _tasks_named(Path(trained_on).resolve().name)
+    elif chosen is not None and on_hub:
+        trained_tasks = _tasks_named(chosen.config or "")
+    tasks = trained_tasks if name == AUTO else _tasks_named(name)
+    legal = abbreviated(TASKS, 20)
+    if not tasks and name != AUTO:
+        raise UserError(f"--glue-submission {name}: legal are {legal}.{did_you_mean(name, TASKS)}")
     if not tasks:
-        raise UserError(_unknown(asked, trained_on))
-    if file is not None:
-        return [Part(_of_file(tasks, file), None)]
-    on_hub = (chosen := hub_dataset(trained_on)) is not None and chosen.id == HUB
-    if not on_hub and not {task.config for task in tasks} <= {task.config for task in own}:
         raise UserError(
-            f"--glue-submission {asked}: name the benchmark's test file with --file: the model was "
+            f"--glue-submission: the model was trained on {trained_on}, which is not data of the "
+            f"benchmark: name a task, --glue-submission RTE (legal are {legal})."
+        )
+    if file is not None:
+        return [Part(_task_of_file(tasks, file), None)]
+    configs = {task.config for task in trained_tasks}
+    if not on_hub and not {task.config for task in tasks} <= configs:
+        raise UserError(
+            f"--glue-submission {name}: name the benchmark's test file with --file: the model was "
             f"trained on {trained_on}, which does not have it."
         )
     return [Part(task, f"{HUB}:{task.config}" if on_hub else trained_on) for task in tasks]
 
 
-def _glue_config(data: str) -> str | None:
-    """The hub configuration that ``--data`` names, on the hub or as the name of a folder."""
-    if Path(data).exists():
-        return Path(data).resolve().name
-    chosen = hub_dataset(data)
-    return chosen.config if chosen is not None and chosen.id == HUB else None
+def _tasks_named(name: str) -> list[GlueTask]:
+    """Return the tasks with a name in any spelling (SST-2, sst2); two for MNLI."""
+
+    def plain(name: str) -> str:
+        return re.sub(r"[^a-z0-9]", "", name.lower())
+
+    exact = [task for task in TASKS.values() if plain(task.name) == plain(name)]
+    return exact or [task for task in TASKS.values() if task.config == plain(name)]
 
 
-def _named(name: str) -> list[GlueTask]:
-    """The tasks with a name in any spelling (SST-2, sst2); two for MNLI."""
-    plain = _plain(name)
-    exact = [task for task in TASKS.values() if _plain(task.name) == plain]
-    return exact or [task for task in TASKS.values() if task.config == plain]
-
-
-def _plain(name: str) -> str:
-    return re.sub(r"[^a-z0-9]", "", name.lower())
-
-
-def _unknown(asked: str, trained_on: str) -> str:
-    legal = abbreviated(TASKS, 20)
-    if asked != AUTO:
-        return f"--glue-submission {asked}: legal are {legal}.{did_you_mean(asked, TASKS)}"
-    return (
-        f"--glue-submission: the model was trained on {trained_on}, which is none of the "
-        f"benchmark's data: say which task it answers, --glue-submission RTE (legal are {legal})."
-    )
-
-
-def _of_file(tasks: Sequence[GlueTask], file: str) -> GlueTask:
-    """The task of a file, by the name of the file if there are two (MNLI)."""
-    name = Path(file).name.lower()
+def _task_of_file(tasks: Sequence[GlueTask], file: str) -> GlueTask:
+    """Return the task of a file, by the name of the file if there are two (MNLI)."""
     if len(tasks) == 1:
         return tasks[0]
-    if "diagnostic" in name:
-        return TASKS["AX"]
-    for word, task in (("mismatched", "MNLI-mm"), ("matched", "MNLI-m")):
-        if word in name:
+    names = {"diagnostic": "AX", "mismatched": "MNLI-mm", "matched": "MNLI-m"}
+    for word, task in names.items():
+        if word in Path(file).name.lower():
             return TASKS[task]
     raise UserError(
         f"--file {file}: is it MNLI's matched or mismatched test file? Write --glue-submission "
@@ -149,7 +129,7 @@ def _of_file(tasks: Sequence[GlueTask], file: str) -> GlueTask:
 
 def check_labels(task: GlueTask, labels: Sequence[str], problem: str | None) -> None:
     """Raise UserError if the labels of the model are not those of the task."""
-    if not task.answers:
+    if not task.classes:
         if problem != "regression":
             raise UserError(
                 f"{task.name} needs numbers, and this model predicts {abbreviated(labels)}."
@@ -159,37 +139,34 @@ def check_labels(task: GlueTask, labels: Sequence[str], problem: str | None) -> 
         raise UserError(
             f"{task.name} needs one label for each row, and this model predicts {problem}."
         )
-    names = {canonical_name(name) for name in labels}
-    unknown = sorted(names - set(task.answers))
-    if unknown or len({task.answers[name] for name in names}) < len(set(task.answers.values())):
+    classes = set(task.classes.values())
+    if {task.classes.get(canonical_name(name)) for name in labels} != classes:
         raise UserError(
-            f"{task.name} needs {' and '.join(sorted(set(task.answers.values())))}, and the labels "
-            f"of this model are {abbreviated(labels)}: they do not fit."
+            f"{task.name} needs {' and '.join(sorted(classes))}, and the labels of this model are "
+            f"{abbreviated(labels)}."
         )
 
 
 def lines(
-    task: GlueTask, answers: Iterable[Prediction], numbers: Mapping[int, str]
+    task: GlueTask, predictions: Iterable[Prediction], numbers: Mapping[int, str]
 ) -> Iterator[str]:
-    """Yield the lines of a file.
+    """Yield the lines of a file; similarities (STS-B) are cut to 0 to 5.
 
-    ``numbers`` maps ids to row numbers, and has that of a prediction when the prediction arrives.
+    ``numbers`` maps ids to row numbers, and may be filled while predictions arrive.
     """
     yield "index\tprediction\n"
-    for answer in answers:
-        assert isinstance(answer, TextPrediction)
-        yield f"{numbers[answer.id]}\t{answer_of(task, answer)}\n"
-
-
-def answer_of(task: GlueTask, answer: TextPrediction) -> str:
-    """A prediction as the benchmark writes it; similarities from 0 to 5 with three decimals."""
-    if not task.answers:
-        return f"{min(max(float(answer.label), 0.0), MOST):.3f}"  # type: ignore[arg-type]
-    return task.answers[canonical_name(str(answer.label))]
+    for prediction in predictions:
+        assert isinstance(prediction, TextPrediction)
+        if task.classes:
+            value = task.classes[canonical_name(str(prediction.label))]
+        else:
+            assert isinstance(prediction.label, float)
+            value = f"{min(max(prediction.label, 0.0), 5.0):.3f}"
+        yield f"{numbers[prediction.id]}\t{value}\n"
 
 
 def wrong_number(task: GlueTask, rows: int) -> str | None:
-    """A warning if a file has another number of rows than the benchmark's test data."""
+    """Return a warning if a file has another number of rows than the benchmark's test data."""
     if rows == task.rows:
         return None
     return (

@@ -17,6 +17,7 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object
 
+from finetune.config.tasks import WordConfig
 from finetune.preprocessing.batching import grouped, pack
 from finetune.preprocessing.context import read_in_context
 from finetune.preprocessing.encodings import Encoded, Encodings
@@ -54,11 +55,11 @@ def predict(
         task: The task of the model.
         head: The model, on the accelerator's device.
         examples: The examples. Their ids must differ.
-        accelerator: Device and processes; the processes share the work.
-        encoded: The sequences of the examples if they have been made already.
+        accelerator: The device and the processes that divide the work.
+        encoded: The sequences of the examples, to save encoding them.
         precision: ``bf16`` or ``fp32``; by default that of the task's configuration.
         keep_log_probabilities: Store the log-probabilities of all tags in predictions of words.
-        reporter: Shows progress under ``title``.
+        reporter: Shows the progress under ``title``.
         title: See ``reporter``.
     """
     accelerator = accelerator or make_accelerator()
@@ -181,7 +182,8 @@ class _SideStream:
     """
 
     def __init__(self, device: torch.device) -> None:
-        self.device, self.stream = device, torch.cuda.Stream(device)
+        self.device = device
+        self.stream: Any = torch.cuda.Stream(device)
 
     def mark(self) -> Any:
         """Record an event on the current stream."""
@@ -198,7 +200,7 @@ class _SideStream:
 
 @functools.cache
 def _side_stream(device: torch.device) -> _SideStream | None:
-    """The one side stream of a GPU (each stream keeps memory for itself); None on other devices."""
+    """Return the one side stream of a GPU (each reserves memory); None on other devices."""
     return _SideStream(device) if device.type == "cuda" else None
 
 
@@ -222,10 +224,8 @@ class PredictionStream(Iterator[Prediction]):
     """Predictions for a stream of examples of any length, in order and in bounded memory.
 
     Sentences are read in the context of their document if the model was trained with ``--context``.
-
-    Attributes:
-        num_cut: Number of texts or words cut to fit so far.
-        num_without_document: Number of examples so far that lack the document that the model reads.
+    ``num_cut`` counts the texts or words cut to fit so far, and ``num_without_document`` the
+    examples without a document for a model that reads context.
     """
 
     def __init__(
@@ -244,7 +244,8 @@ class PredictionStream(Iterator[Prediction]):
             counted = self._count_documents(examples)
             examples = read_in_context(counted, record.config, record.max_length)
         self._predictions = self._predict(task, head, iter(examples), accelerator, chunk)
-        self._counts_documents = task.reads_words and record.config.context != "none"
+        config = record.config
+        self._counts_documents = isinstance(config, WordConfig) and config.context != "none"
 
     def __next__(self) -> Prediction:
         """The prediction for the next example."""

@@ -21,8 +21,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
-from finetune.config.tasks import NerConfig, TagConfig, TextConfig
+from finetune.config.tasks import TagConfig, TextConfig, WordConfig
 from finetune.inference.loop import forward
 from finetune.inference.predictor import Input, to_example
 from finetune.models.heads.pretrained import PretrainedHead
@@ -34,18 +35,15 @@ from finetune.tasks.base import Task
 from finetune.types import Batch, Encoding, UserError
 
 OPSET = 17
-"""The operators of ONNX 1.12: any onnxruntime since 1.12 runs them."""
+"""The operators of ONNX 1.12, which every onnxruntime since 1.12 runs."""
 GRAPH = "model.onnx"
-"""The name that onnxruntime's users expect, as Optimum writes it."""
+"""The file name that Optimum uses."""
 TOLERANCE = 1e-4
-"""Largest difference to torch that is accepted, times the largest logit (or 1, if that is more):
-float32 in another order of summation is off by about 1e-6."""
+"""Largest accepted difference to torch, relative to the largest logit (or 1, if that is larger)."""
 LONGEST_CHECK = 1024
 """Longest sequence in tokens to compare on: attention over all of 8,192 takes gigabytes."""
-TRACED = 3
-"""Which of the batches to compare on is traced: two sequences, of which one is padded."""
 REPEATS = 20
-"""Runs whose median is the latency."""
+"""Number of runs whose median is the latency."""
 
 TEXTS = (
     "The train from Lisbon to Oslo was late again, and nobody on the platform knew why.",
@@ -54,31 +52,26 @@ TEXTS = (
     "What a lovely, bright and altogether unexpected film!",
     "café № 7 – 東京, Αθήνα: 3,14 % (naïve)",
 )
-"""What is compared: short and long, with names, numbers and rare characters."""
+"""Texts to compare on: short and long, with names, numbers and rare characters."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """Result of an export.
-
-    ``size`` in bytes; ``difference`` is the largest between logits of onnxruntime and torch,
-    ``scale`` the largest logit; ``batches`` and ``lengths`` (in tokens) say what was compared.
-    Latencies are those of one text of ``tokens``.
-    """
+    """Result of an export."""
 
     folder: Path
     inputs: tuple[str, ...]
-    size: int
-    difference: float
-    scale: float
-    batches: tuple[int, ...]
-    lengths: tuple[int, ...]
-    tokens: int
+    size: int  # in bytes
+    difference: float  # the largest between logits of onnxruntime and torch
+    scale: float  # the largest logit
+    batches: tuple[int, ...]  # sizes of the compared batches
+    lengths: tuple[int, ...]  # tokens of the compared sequences
+    tokens: int  # of the text whose latency was measured
     onnx_milliseconds: float
     torch_milliseconds: float
 
     def lines(self) -> list[str]:
-        """The result in lines for the user."""
+        """Return the result in lines for the user."""
         batches = ", ".join(map(str, self.batches))
         return [
             f"largest difference to torch: {self.difference:.1e} (logits up to {self.scale:.3g}; "
@@ -93,76 +86,69 @@ def export_onnx(run: str | Path, output: str | Path) -> Exported:
     """Write the model of a run (or model) folder as an ONNX graph into a new folder.
 
     The folder gets ``model.onnx``, the tokenizer, ``config.json`` with the labels, and
-    ``finetune.json``; all of it or, after an error, nothing. Raises ValueError where packages are
-    missing, where the folder holds something, for models that no such graph can stand for, and
-    where onnxruntime does not answer as torch does.
+    ``finetune.json``; after an error it is not made.
+
+    Raises:
+        UserError: Packages are missing, the output is not empty, the model cannot be exported, or
+            the logits of onnxruntime differ from those of torch.
     """
-    _require_packages()
-    place, output = model_folder(run), Path(output)
-    task = saved_task(place)
-    if reason := _why_not(task):
-        raise UserError(f"{place}: {reason}")
-    _require_new(output)
-    head = task.head(place).eval()
+    missing = [name for name in ("onnx", "onnxruntime") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise UserError(f"export needs {' and '.join(missing)}: pip install 'finetune[onnx]'.")
+    source, output = model_folder(run), Path(output)
+    task = saved_task(source)
+    if reason := _unsupported(task):
+        raise UserError(f"{source}: {reason} and export that.")
+    if output.is_file() or (output.exists() and any(output.iterdir())):
+        problem = "is a file" if output.is_file() else "is not empty"
+        raise UserError(f"--output {output}: {problem}: name a new folder.")
+    head = task.head(source).eval()
     assert isinstance(head, PretrainedHead), "all others were refused above"
-    with _complete(output) as fresh:
+    with _new_folder(output) as fresh:
         save_task(task, fresh)
         head.model.config.save_pretrained(fresh)
         return _export(task, head, fresh, output)
 
 
-def _require_packages() -> None:
-    missing = [name for name in ("onnx", "onnxruntime") if importlib.util.find_spec(name) is None]
-    if missing:
-        raise UserError(f"export needs {' and '.join(missing)}: pip install 'finetune[onnx]'.")
-
-
-def _why_not(task: Task) -> str:
-    """Why no graph from padded tokens to logits can stand for a task's model; empty if one can."""
+def _unsupported(task: Task) -> str:
+    """Return why a graph from padded tokens to logits cannot replace a model; empty if it can."""
     config = task.record.config
     if task.name == "ner":
         return (
-            "ner models score spans of words, and there is no ONNX graph for that: ask it with "
-            "`finetune predict`, or train `finetune tag` (flat entities) and export that."
+            "ner models score spans of words, for which there is no ONNX graph: use `finetune "
+            "predict`, or train `finetune tag` (flat entities)"
         )
     if isinstance(config, TagConfig) and config.crf:
         return (
-            "taggers with a CRF decide over whole sentences, which logits of tokens cannot say: "
-            "ask it with `finetune predict`, or train without --crf and export that."
+            "taggers with a CRF decode whole sentences, which logits of tokens do not allow: use "
+            "`finetune predict`, or train without --crf"
         )
-    if isinstance(config, NerConfig | TagConfig) and config.context != "none":
+    if isinstance(config, WordConfig) and config.context != "none":
         return (
-            "the model reads sentences in their document (--context), which a graph does not: ask "
-            "it with `finetune predict`, or train without --context and export that."
+            "the model reads sentences in their document (--context), which a graph does not: use "
+            "`finetune predict`, or train without --context"
         )
     if isinstance(config, TextConfig) and config.long_text == "window":
         return (
             f"its prediction for a text of more than {task.record.max_length} tokens is the mean "
             "over several windows, and a graph reads one: use `finetune predict`, or train with "
-            "--long-text truncate and export that."
+            "--long-text truncate"
         )
     return ""
 
 
-def _require_new(folder: Path) -> None:
-    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
-        what = "is not empty" if folder.is_dir() else "is a file"
-        raise UserError(f"--output {folder}: {what}: name a new folder.")
-
-
 @contextlib.contextmanager
-def _complete(folder: Path) -> Iterator[Path]:
-    """A folder to write into that gets its name when the block ends well, else is removed."""
+def _new_folder(folder: Path) -> Iterator[Path]:
+    """Provide a folder that is renamed to the given one after the block, or removed on an error."""
     fresh = folder.absolute().with_name(folder.absolute().name + ".new")
     try:
         fresh.mkdir(parents=True)
     except FileExistsError:
         raise UserError(
-            f"{fresh}: exists, perhaps from an export that was killed: remove it, or name another "
-            "--output."
+            f"{fresh}: exists (from an interrupted export?): remove it, or name another --output."
         ) from None
     except OSError as error:
-        raise UserError(f"--output {folder}: cannot be made ({error.strerror}).") from error
+        raise UserError(f"--output {folder}: cannot be created ({error.strerror}).") from error
     try:
         yield fresh
         fresh.replace(folder.absolute())
@@ -173,22 +159,23 @@ def _complete(folder: Path) -> Iterator[Path]:
 
 def _export(task: Task, head: PretrainedHead, fresh: Path, output: Path) -> Exported:
     """Write the graph, compare it with the head, and measure both."""
-    groups = _groups(task)
-    names = _input_names(task, head)
+    groups = _batches(task)
+    segments = head.encoder.num_segments > 1 and task.tokenizer.uses_segments
+    names = ("input_ids", "attention_mask", *(("token_type_ids",) if segments else ()))
     kind = head.model.config.model_type
     before = _size(fresh)
-    traced = _feed(head, names, pack(groups[TRACED]))
+    traced = _inputs(head, names, pack(groups[3]))  # two sequences, of which one is padded
     trace(head.model, traced, fresh / GRAPH, words=task.reads_words)
-    size = _size(fresh) - before  # weights over 2 GB are in files of their own
-    with blaming(head.model):
+    size = _size(fresh) - before  # weights over 2 GB are in separate files
+    with export_errors(head.model):
         graph = Graph(fresh / GRAPH)
         difference, scale = _compare(graph, head, names, groups)
     if not difference <= TOLERANCE * max(1.0, scale):  # not a number is refused, too
         raise UserError(
             f"{kind} models cannot be exported: onnxruntime's logits are off by {difference:.1e} "
-            f"from torch's (up to {scale:.3g}): ask this model with `finetune predict`."
+            f"from torch's (up to {scale:.3g}): use `finetune predict`."
         )
-    one = _feed(head, names, pack(groups[0]))
+    one = _inputs(head, names, pack(groups[0]))
     with torch.inference_mode():
         onnx, plain = _milliseconds(lambda: graph(one)), _milliseconds(lambda: head.model(**one))
     return Exported(
@@ -198,8 +185,8 @@ def _export(task: Task, head: PretrainedHead, fresh: Path, output: Path) -> Expo
     )  # fmt: skip
 
 
-def _groups(task: Task) -> list[list[Encoding]]:
-    """Batches to compare on: one sequence, another, the longest that fits, and all together."""
+def _batches(task: Task) -> list[list[Encoding]]:
+    """Make batches to compare on: one sequence, another, the longest, two, and all together."""
     record, words = task.record, task.reads_words
     length = min(record.max_length, LONGEST_CHECK)
     settings: dict[str, Any] = {"overlap": None, **({} if words else {"long_text": "truncate"})}
@@ -213,14 +200,8 @@ def _groups(task: Task) -> list[list[Encoding]]:
     return [sequences[:1], sequences[1:2], sequences[-1:], sequences[:2], sequences]
 
 
-def _input_names(task: Any, head: PretrainedHead) -> tuple[str, ...]:
-    """What the graph takes: what the tokenizer gives and the model makes use of."""
-    segments = head.encoder.num_segments > 1 and task.tokenizer.uses_segments
-    return ("input_ids", "attention_mask", *(("token_type_ids",) if segments else ()))
-
-
-def _feed(head: PretrainedHead, names: Sequence[str], batch: Batch) -> dict[str, Tensor]:
-    """The graph's inputs for a batch: [N, L] each; the model counts positions by itself."""
+def _inputs(head: PretrainedHead, names: Sequence[str], batch: Batch) -> dict[str, Tensor]:
+    """Return the graph's inputs for a batch, [N, L] each."""
     padded = head.encoder.padded_inputs(batch)
     return {name: padded[name] for name in names}
 
@@ -228,26 +209,21 @@ def _feed(head: PretrainedHead, names: Sequence[str], batch: Batch) -> dict[str,
 def _compare(
     graph: Graph, head: PretrainedHead, names: Sequence[str], groups: Sequence[list[Encoding]]
 ) -> tuple[float, float]:
-    """The largest difference between the graph's logits and the head's, and the largest logit."""
-    found, expected = [], []
+    """Return the largest difference between logits of graph and head, and the largest logit."""
+    differences, sizes = [], []
     with torch.no_grad():
-        for batch, logits in forward(head, map(pack, groups), torch.device("cpu")):
-            expected.append(logits.flatten())
-            found.append(_logits_of_head(head, graph(_feed(head, names, batch)), batch).flatten())
-    mine, theirs = torch.cat(found), torch.cat(expected)
-    return float((mine - theirs).abs().max()), float(theirs.abs().max())
-
-
-def _logits_of_head(head: PretrainedHead, logits: Tensor, batch: Batch) -> Tensor:
-    """The padded logits that the head returns: all, or those of the words' subwords."""
-    if not isinstance(head, TokenTagger):
-        return logits
-    rows = batch.words if head.subwords == "first" else subword_rows(batch)
-    return unpad(logits, batch).index_select(0, rows)
+        for batch, expected in forward(head, map(pack, groups), torch.device("cpu")):
+            logits = graph(_inputs(head, names, batch))
+            if isinstance(head, TokenTagger):  # it returns logits of subwords without padding
+                rows = batch.words if head.subwords == "first" else subword_rows(batch)
+                logits = unpad(logits, batch).index_select(0, rows)
+            differences.append((logits - expected).abs().max())
+            sizes.append(expected.abs().max())
+    return float(torch.stack(differences).max()), float(torch.stack(sizes).max())
 
 
 def _milliseconds(run: Callable[[], Any]) -> float:
-    """Median time of a call, after two to warm up."""
+    """Return the median time of a call, after two warm-up calls."""
     times = []
     for _ in range(REPEATS + 2):
         start = time.perf_counter()
@@ -261,28 +237,28 @@ def _size(folder: Path) -> int:
 
 
 class Logits(nn.Module):
-    """A Hugging Face model as the tracer wants it: tensors in, in order, and one tensor out."""
+    """Adapts a Hugging Face model to the tracer: positional tensors in, one tensor out."""
 
     def __init__(self, model: nn.Module, names: tuple[str, ...]) -> None:
         super().__init__()
         self.model, self.names = model, names
 
     def forward(self, *inputs: Tensor) -> Tensor:
-        """Logits [N, C] or [N, L, C]."""
-        return self.model(**dict(zip(self.names, inputs, strict=True))).logits
+        """Return logits [N, C] or [N, L, C]."""
+        logits: Tensor = self.model(**dict(zip(self.names, inputs, strict=True))).logits
+        return logits
 
 
-def trace(model: nn.Module, inputs: Mapping[str, Tensor], path: Path, *, words: bool) -> None:
+def trace(model: PreTrainedModel, inputs: Mapping[str, Tensor], path: Path, *, words: bool) -> None:
     """Write the graph of a model whose inputs are [N, L], logits [N, L, C] for words, else [N, C].
 
-    The other exporter (``dynamo=True``) takes four to twenty times as long for graphs that are no
-    faster, and needs more packages. What tracing can get wrong, decisions by the size of the
-    traced batch, only a comparison on other sizes shows. Raises ValueError where it fails.
+    The other exporter (``dynamo=True``) is slower, needs more packages, and makes graphs that are
+    not faster. Tracing can fix decisions by the size of the traced batch: compare on other sizes.
     """
     axes, names = {0: "batch", 1: "sequence"}, tuple(inputs)
     dynamic = {**dict.fromkeys(names, axes), "logits": axes if words else {0: "batch"}}
-    with blaming(model), warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore")  # that the tracer is old, and that shapes may be constants
+    with export_errors(model), warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")  # the tracer is old; shapes may be constants
         torch.onnx.export(
             Logits(model, names).eval(), tuple(inputs.values()), str(path),
             input_names=list(names), output_names=["logits"], dynamic_axes=dynamic,
@@ -291,27 +267,27 @@ def trace(model: nn.Module, inputs: Mapping[str, Tensor], path: Path, *, words: 
 
 
 class Graph:
-    """A graph in onnxruntime, on the CPU, with as many threads as torch has."""
+    """A graph in onnxruntime, on the CPU, with as many threads as torch."""
 
     def __init__(self, path: Path) -> None:
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = torch.get_num_threads()
-        options.log_severity_level = 4  # errors are raised, and said in one line
+        options.log_severity_level = 4  # errors are raised
         self.session = onnxruntime.InferenceSession(
             str(path), options, providers=["CPUExecutionProvider"]
         )
 
     def __call__(self, inputs: Mapping[str, Tensor]) -> Tensor:
-        """Logits [N, C] or [N, L, C]."""
+        """Return logits [N, C] or [N, L, C]."""
         arrays = {name: value.numpy() for name, value in inputs.items()}
         return torch.from_numpy(self.session.run(["logits"], arrays)[0])
 
 
 @contextlib.contextmanager
-def blaming(model: nn.Module) -> Iterator[None]:
-    """Make errors within a ValueError that names the family of the model."""
+def export_errors(model: PreTrainedModel) -> Iterator[None]:
+    """Convert errors of the exporter or onnxruntime to a UserError that names the model family."""
     try:
         yield
     except (OSError, MemoryError):
@@ -319,6 +295,6 @@ def blaming(model: nn.Module) -> Iterator[None]:
     except Exception as error:
         raise UserError(
             f"{model.config.model_type} models cannot be exported with torch {torch.__version__} "
-            f"({type(error).__name__}: {' '.join(str(error).split()):.200}): ask this model with "
+            f"({type(error).__name__}: {' '.join(str(error).split()):.200}): use "
             "`finetune predict`."
         ) from error

@@ -26,66 +26,63 @@ TASK = "span-ner"
 
 
 class SpanNerPipeline(Pipeline):
-    """Text in, labelled spans of characters out.
+    """Predicts labeled spans of characters in texts.
 
     An entity is ``{"entity": type, "score": probability, "word": text, "start": first character,
-    "end": character after the last}``. One text gives a list of them, a list of texts a list of
-    lists, and a generator of texts an iterator over lists. ``batch_size`` texts go through the
-    model together, which changes no result. Long texts are read in windows. As in all of
-    transformers' pipelines, the model runs in the precision it was loaded in (``dtype``).
+    "end": character after the last}``. A text gives a list of entities, a list of texts a list of
+    lists, and a generator of texts an iterator over lists. ``batch_size`` changes no result. Long
+    texts are read in windows. The model runs in the precision it was loaded in (``dtype``).
     """
 
-    _load_tokenizer = False  # the saved task loads it
-    _load_processor = False
-    _load_image_processor = False
-    _load_feature_extractor = False
+    _load_tokenizer: Any = False  # the saved task loads it
+    _load_processor: Any = False
+    _load_image_processor: Any = False
+    _load_feature_extractor: Any = False
     model: SpanNer
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
-        """Load the task saved beside the model; raise UserError if there is none."""
+        """Load the task saved with the model; raise UserError if there is none."""
         super().__init__(*arguments, **named)
-        self.model.eval()
-        self.task_of_model: Any = saved_task(self.model.name_or_path)
+        self.model.train(False)
+        self.task_of_model: Any = saved_task(str(self.model.name_or_path))
 
-    def _sanitize_parameters(self) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    def _sanitize_parameters(self) -> Any:  # type: ignore[override]  # there are no options
         return {}, {}, {}
 
-    def preprocess(self, texts: list[str]) -> dict[str, Any]:
+    def preprocess(self, input_: Any, **parameters: Any) -> dict[str, Any]:
         """Make examples and their sequences."""
-        for text in texts:
+        for text in input_:
             if not isinstance(text, str):
                 raise UserError(f"the {TASK} pipeline takes texts, not {text!r:.60}.")
         task = self.task_of_model
-        examples = [to_example(task, index, text) for index, text in enumerate(texts)]
+        examples = [to_example(task, index, text) for index, text in enumerate(input_)]
         return {"examples": examples, "encoded": task.encode(examples)}
 
-    def _forward(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        """Predict each example. ``forward`` turns named tuples into plain ones: none may leave."""
-        examples, task = inputs["examples"], self.task_of_model
+    def _forward(self, input_tensors: Any, **parameters: Any) -> Any:
+        """Predict each example. ``forward`` converts named tuples to plain ones."""
+        examples, task = input_tensors["examples"], self.task_of_model
         predicted = predict_on_device(
-            task, self.model, examples, inputs["encoded"], self.device, precision="fp32"
+            task, self.model, examples, input_tensors["encoded"], self.device, precision="fp32"
         )
         by_id = {prediction.id: prediction for prediction in predicted}
         return {"predictions": [by_id[example.id] for example in examples]}
 
-    def postprocess(self, outputs: dict[str, Any]) -> list[list[dict[str, Any]]]:
-        """The entities of each text."""
-        return list(map(_entities, outputs["predictions"]))
+    def postprocess(self, model_outputs: Any, **parameters: Any) -> list[list[dict[str, Any]]]:
+        """Return the entities of each text."""
+        return list(map(_entities, model_outputs["predictions"]))
 
     def run_single(self, text: str, *parameters: Any) -> list[dict[str, Any]]:
-        """The entities of one text."""
+        """Return the entities of one text."""
         return next(self.get_iterator([text], 0, 1))
 
     def get_iterator(
         self, inputs: Iterable[str], num_workers: int, batch_size: int, *parameters: Any
     ) -> Iterator[list[dict[str, Any]]]:
-        """The entities of each text, from ``batch_size`` at a time.
-
-        transformers would put every text into tensors of its own and pad them.
-        """
+        """Yield the entities of each text, ``batch_size`` texts at a time, without padding."""
         remaining = iter(inputs)
         while texts := list(islice(remaining, batch_size)):
-            yield from self.postprocess(self.forward(self.preprocess(texts)))
+            outputs = self.forward(self.preprocess(texts))  # type: ignore[no-untyped-call]
+            yield from self.postprocess(outputs)
 
 
 def _entities(prediction: SpanPrediction) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from finetune.config.tasks import choices
+from finetune.config.tasks import WordConfig, choices
 from finetune.data.word_splitting import split_words
 from finetune.inference.loop import PredictionStream, predict
 from finetune.preprocessing.context import read_in_context
@@ -86,14 +86,10 @@ class Predictor:
 
         Args:
             inputs: A text each; (text, text) for a model of pairs; a text or a list of words for a
-                model that tags words. A text is split into words, and its prediction has their
-                character offsets.
-            documents: For a model trained with ``--context``: the document of each input, as any
-                value (None: no document). Consecutive inputs with equal values are read in each
-                other's context.
-
-        Raises:
-            UserError: An input is of another kind.
+                model of words. A text is split into words, and its prediction has their character
+                offsets.
+            documents: For a model trained with ``--context``: any value for the document of each
+                input (None: no document). Consecutive inputs with equal values share context.
         """
         if isinstance(inputs, str):
             raise UserError(f"predict takes a list of inputs: write predict([{inputs!r:.40}]).")
@@ -180,8 +176,9 @@ def _is_texts(item: Any) -> bool:
 def _with_documents(
     task: Task, examples: Sequence[Any], documents: Sequence[Any]
 ) -> list[TokenExample]:
-    """The examples with the names of their documents."""
-    if not task.reads_words or task.record.config.context == "none":
+    """Add the names of their documents to examples."""
+    config = task.record.config
+    if not isinstance(config, WordConfig) or config.context == "none":
         raise UserError(
             "documents apply to a model that was trained with --context: leave them out."
         )

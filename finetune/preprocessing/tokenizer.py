@@ -239,4 +239,5 @@ def _set_prefix_space(tokenizer: Any) -> bool:
         return False
     if not isinstance(current, pre_tokenizers.Sequence):
         return False
-    return any(isinstance(member, pre_tokenizers.ByteLevel) for member in current)
+    members: Any = current  # its type stubs lack iteration
+    return any(isinstance(member, pre_tokenizers.ByteLevel) for member in members)

@@ -1,15 +1,11 @@
-"""Tasks: what each task encodes, its loss, and how logits become predictions and scores.
-
-A new task is one file here with a subclass of ``finetune.tasks.base.Task``, one configuration class
-in ``finetune.config.tasks`` and one line in ``TASKS``.
-"""
+"""Tasks: what each task encodes, its loss, and how logits become predictions and scores."""
 
 from __future__ import annotations
 
 import importlib
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from finetune.config.tasks import CONFIGS, TrainConfig, from_settings
 from finetune.types import LabelSet, UserError
@@ -33,7 +29,8 @@ TASK_FILE = "finetune.json"
 def task_class(name: str) -> type[Task]:
     """Import the class of a task."""
     module, _, attribute = TASKS[name].partition(":")
-    return getattr(importlib.import_module(module), attribute)
+    found: type[Task] = getattr(importlib.import_module(module), attribute)
+    return found
 
 
 def load_task(config: TrainConfig, name: str, data: Dataset | None = None) -> tuple[Task, Dataset]:
@@ -46,7 +43,7 @@ def load_task(config: TrainConfig, name: str, data: Dataset | None = None) -> tu
 
     Returns:
         The task and the prepared data: labels mapped, a validation split held out if there was
-        none, and notes on all that was changed.
+        none, and notes on all changes.
 
     Raises:
         UserError: The data, the settings and the model do not fit together.
@@ -59,13 +56,9 @@ def load_task(config: TrainConfig, name: str, data: Dataset | None = None) -> tu
 
 
 def saved_task(folder: str | Path) -> Task:
-    """Load the task of a saved model.
+    """Load the task of a saved model from a run folder or the folder of the model.
 
-    Args:
-        folder: A run folder or the folder of a model.
-
-    Raises:
-        UserError: There is no saved model in the folder, or its task file is damaged.
+    Raises UserError if there is no saved model or its task file is damaged.
     """
     from finetune.preprocessing.tokenizer import SubwordTokenizer
 
@@ -73,7 +66,10 @@ def saved_task(folder: str | Path) -> Task:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         task = task_class(content["task"])
-        extra = {n: tuple(v) if isinstance(v, list) else v for n, v in content["extra"].items()}
+        extra: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in content["extra"].items()
+        }
         record = task.record_class(
             config=from_settings(CONFIGS[task.name], content["config"]),
             labels=LabelSet(content["labels"]),
@@ -96,11 +92,7 @@ def save_task(task: Task, folder: Path) -> None:
 
 
 def model_folder(folder: str | Path) -> Path:
-    """The folder that holds the model: the one given, or ``best`` in it for a run folder.
-
-    Raises:
-        UserError: There is no saved model in either.
-    """
+    """Return the folder of the model: the given one, or ``best`` in it for a run folder."""
     folder = Path(folder)
     for candidate in (folder, folder / "best"):
         if (candidate / TASK_FILE).is_file():
@@ -111,10 +103,8 @@ def model_folder(folder: str | Path) -> Path:
         (run for run in sorted(folder.glob("*/")) if (run / "best" / TASK_FILE).is_file()), None
     )
     if inner is not None:
-        raise UserError(
-            f"{folder} is a folder of runs, not one of them: write for instance {inner}."
-        )
+        raise UserError(f"{folder} is a folder of runs: give one of them, for instance {inner}.")
     raise UserError(
-        f"{folder}: no {TASK_FILE} in it or in {folder / 'best'}, so this is no model saved by "
-        "finetune (or its training has not reached the first evaluation)."
+        f"{folder}: no {TASK_FILE} in it or in {folder / 'best'}, so it has no model saved "
+        "by finetune (or training has not reached the first evaluation)."
     )

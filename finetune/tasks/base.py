@@ -1,8 +1,8 @@
-"""The interface that every task implements, and what all tasks share.
+"""The interface that every task implements: encoding, loss, decoding and scores.
 
-A task knows how to encode examples, how to compute a loss from logits and how to turn logits into
-predictions and scores. It holds no data, and nothing in it changes: ``load_task`` returns the task
-and the prepared data, ``calibrate`` returns a new task.
+A task is immutable and holds no data. ``load_task`` returns the task and the prepared data, and
+``calibrate`` returns a new task. ``Any`` in a signature is the configuration, record, example or
+prediction class of the task: subclasses narrow it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ OVERLAP = 64
 CHUNK = 8192
 """Number of examples that are tokenized at a time."""
 FITTED: Mapping[str, Any] = {"temperature": None, "thresholds": {}}
-"""Fields of records that are fitted on the validation split after training, and their defaults."""
+"""Fields of records that are fitted on the validation split after training; their defaults."""
 FORMAT = 1
 """Version of the saved record."""
 
@@ -51,7 +51,7 @@ FORMAT = 1
 class TaskRecord:
     """Everything that is saved with a model in order to use it again (``finetune.json``).
 
-    Each task adds fields for what it derives from the training data or fits on validation.
+    Each task adds the fields that it derives from training data or fits on validation data.
 
     Attributes:
         config: The settings of the training run.
@@ -77,7 +77,7 @@ class TaskRecord:
 
     @property
     def overlap(self) -> int:
-        """Number of tokens that neighboring windows of a long text share."""
+        """Number of tokens that neighboring windows share."""
         overlap, largest = self.config.overlap, self.max_length // 2
         if overlap is not None and overlap > largest:
             raise UserError(
@@ -87,21 +87,21 @@ class TaskRecord:
         return min(OVERLAP, largest) if overlap is None else overlap
 
     def own_fields(self) -> dict[str, Any]:
-        """Values of the fields under ``extra`` in ``finetune.json``."""
-        others = ("config", "labels", "max_length")
-        names = [f.name for f in dataclasses.fields(self) if f.name not in others]
-        values = {name: getattr(self, name) for name in names}
+        """Return the fields under ``extra`` in ``finetune.json``."""
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        for name in ("config", "labels", "max_length"):
+            del values[name]
         if values.get("temperature", 1.0) is None:  # not fitted
             del values["temperature"]
         return values
 
     def unfitted(self) -> Self:
-        """The same record without values fitted by an earlier training run."""
+        """Return the record without the values fitted by an earlier training run."""
         names = {field.name for field in dataclasses.fields(self)}
         return replace(self, **{n: value for n, value in FITTED.items() if n in names})
 
     def to_json(self, task: str) -> dict[str, Any]:
-        """The content of ``finetune.json``."""
+        """Return the content of ``finetune.json``."""
         return {
             "format": FORMAT,
             "task": task,
@@ -116,42 +116,29 @@ class Calibrated(NamedTuple):
     """Result of a calibration: the new task, its predictions, and a note for the log."""
 
     task: Task
-    predictions: list[Prediction]
+    predictions: Sequence[Prediction]
     note: str
 
 
 @dataclass(frozen=True, eq=False)
 class Task(ABC):
-    """What trainer, inference and commands need to know about a task.
-
-    Attributes:
-        record: The settings, the labels and all values that are saved with a model.
-        tokenizer: The tokenizer of the encoder.
-    """
+    """The base class of all tasks. A new task implements the abstract methods."""
 
     record: TaskRecord
     tokenizer: SubwordTokenizer
     _warm_start: WarmStart | None = None
 
     name: ClassVar[str]
-    """The name of the command: classify, nli, tag, ner."""
+    """The name of the command, as in ``TASKS``."""
     reads_words: ClassVar[bool]
-    """Whether examples are words (``TokenExample``) instead of whole texts (``TextExample``)."""
+    """Whether examples are words (``TokenExample``) and not whole texts (``TextExample``)."""
     record_class: ClassVar[type[TaskRecord]]
 
     # Preparing data
 
     @classmethod
     def load(cls, config: TrainConfig, data: Dataset | None = None) -> tuple[Task, Dataset]:
-        """Read and prepare the data, derive the labels from them and load the tokenizer.
-
-        Args:
-            config: The settings of the training run.
-            data: Data in memory, in place of those that ``config.data`` names.
-
-        Raises:
-            UserError: The data have no training split, or do not fit the task.
-        """
+        """Read and prepare the data, derive the labels, load the tokenizer (``load_task``)."""
         data = cls.prepare(config, cls.read(config) if data is None else data)
         if "train" not in data.splits:
             raise UserError(
@@ -162,10 +149,18 @@ class Task(ABC):
         data = hold_out(data)
         warm_start = None
         if config.init_from is not None:
-            warm_start = find_warm_start(
-                config, cls.name, derived["labels"], derived.get("problem")
+            labels, problem = derived["labels"], derived.get("problem")
+            warm_start = find_warm_start(config, cls.name, labels, problem)
+            tokenizer = SubwordTokenizer.saved(
+                warm_start.source, words=cls.reads_words, **warm_start.options
             )
-        tokenizer = _load_tokenizer(config, warm_start, cls.reads_words)
+        else:
+            tokenizer = SubwordTokenizer.from_pretrained(
+                str(config.model),
+                words=cls.reads_words,
+                revision=config.revision,
+                trust_remote_code=config.trust_remote_code,
+            )
         encoder = starting_config(config, warm_start)
         limit = position_limit(encoder, FAMILIES.get(encoder.model_type))
         record = cls.record_class(
@@ -178,22 +173,22 @@ class Task(ABC):
 
     @classmethod
     @abstractmethod
-    def read(cls, config: TrainConfig) -> Dataset:
+    def read(cls, config: Any) -> Dataset:
         """Read the data that ``config.data`` names."""
 
     @classmethod
-    def prepare(cls, config: TrainConfig, data: Dataset) -> Dataset:
-        """Bring data into the form of the task: map labels, drop and count rows without gold."""
+    def prepare(cls, config: Any, data: Dataset) -> Dataset:
+        """Convert labels for the task; drop rows without gold and count them in the notes."""
         return data
 
     @classmethod
     @abstractmethod
-    def derive(cls, config: TrainConfig, data: Dataset) -> dict[str, Any]:
-        """Values of the record's fields that follow from the training data: labels and so on."""
+    def derive(cls, config: Any, data: Dataset) -> dict[str, Any]:
+        """Derive the record's fields from the training data: ``labels`` and those it adds."""
 
     @classmethod
     def notes(cls, record: Any, data: Dataset) -> list[str]:
-        """Notes for the log on how settings and data fit together."""
+        """Return notes for the log on how settings and data fit together."""
         return []
 
     # Training and inference
@@ -207,10 +202,10 @@ class Task(ABC):
 
     @abstractmethod
     def _sequences(self, examples: Sequence[Any]) -> tuple[list[list[Encoding]], int]:
-        """The sequences of each example, and how many texts or words were cut to fit."""
+        """Return the sequences of each example, and how many texts or words were cut to fit."""
 
     def _encoding_notes(self, examples: Sequence[Any], encoded: Encoded) -> list[str]:
-        """Notes for the log on what the model cannot read or predict of the examples."""
+        """Return notes for the log on what the model cannot read or predict of the examples."""
         ids = encoded.sequences.ids.values
         return self.tokenizer.unreadable(int((ids == self.tokenizer.unknown).sum()), len(ids))
 
@@ -221,7 +216,7 @@ class Task(ABC):
 
     @abstractmethod
     def _targets(self, rows: Mapping[str, Ragged]) -> dict[str, torch.Tensor]:
-        """The targets of a batch from those of its sequences."""
+        """Make the targets of a batch from those of its sequences."""
 
     @abstractmethod
     def head(self, folder: str | Path | None = None) -> Any:
@@ -229,11 +224,9 @@ class Task(ABC):
 
     @abstractmethod
     def loss(self, logits: Any, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-        """Compute the sum of the losses and the number to divide it by.
+        """Return the sum of the losses of a batch, and the number to divide it by.
 
-        Args:
-            logits: The output of the head: a tensor or a named tuple of tensors.
-            batch: A batch with targets.
+        ``logits`` is the output of the head: a tensor or a named tuple of tensors.
         """
 
     @abstractmethod
@@ -250,16 +243,13 @@ class Task(ABC):
     ) -> Any:
         """Make the prediction for an example from the partial results of its sequences.
 
-        ``keep_log_probabilities`` stores the log-probabilities of all tags in a
-        ``TokenPrediction``. Predictions of other kinds always have their scores.
+        ``keep_log_probabilities`` stores the log-probabilities of all tags in ``TokenPrediction``.
         """
 
     def score(self, gold: Sequence[Any], predicted: Sequence[Any]) -> dict[str, float]:
-        """Compute metrics by name.
+        """Compute metrics by name from examples and their predictions, in the same order.
 
-        Args:
-            gold: Examples. Those without gold are left out; without any the result is empty.
-            predicted: Their predictions, in the same order.
+        Examples without gold are left out. The result is empty if none has gold.
         """
         pairs = zip(gold, predicted, strict=True)
         scored = [pair for pair in pairs if self._gold(pair[0]) is not None]
@@ -267,11 +257,11 @@ class Task(ABC):
 
     @abstractmethod
     def _gold(self, example: Any) -> Any:
-        """The gold of an example, None if it has none."""
+        """Return the gold of an example, None if it has none."""
 
     @abstractmethod
     def _score(self, gold: Sequence[Any], predicted: Sequence[Any]) -> dict[str, float]:
-        """Metrics of examples that all have gold."""
+        """Compute metrics of examples that all have gold."""
 
     def calibrate(self, gold: Sequence[Any], predicted: Sequence[Any]) -> Calibrated | None:
         """Fit a temperature or thresholds on the validation split, if the configuration asks."""
@@ -279,7 +269,7 @@ class Task(ABC):
 
     @contextlib.contextmanager
     def _pretrained(self) -> Iterator[dict[str, Any]]:
-        """Name and options of the checkpoint that a new model starts from, while in the block."""
+        """Provide name and options of the checkpoint that a new model starts from."""
         config = self.record.config
         trusted = {"trust_remote_code": config.trust_remote_code}
         if self._warm_start is None:
@@ -291,7 +281,7 @@ class Task(ABC):
 
 @contextlib.contextmanager
 def _without_garbage_collection() -> Iterator[None]:
-    """Stop Python from searching millions of new lists for reference cycles: there are none."""
+    """Keep Python from searching millions of new lists for reference cycles: there are none."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -301,27 +291,14 @@ def _without_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _load_tokenizer(
-    config: TrainConfig, warm_start: WarmStart | None, words: bool
-) -> SubwordTokenizer:
-    if warm_start is not None:
-        return SubwordTokenizer.saved(warm_start.source, words=words, **warm_start.options)
-    return SubwordTokenizer.from_pretrained(
-        config.model,
-        words=words,
-        revision=config.revision,
-        trust_remote_code=config.trust_remote_code,
-    )
-
-
 def starting_config(config: TrainConfig, warm_start: WarmStart | None = None) -> Any:
-    """The Hugging Face configuration of the encoder that a new model starts from."""
+    """Return the Hugging Face configuration of the encoder that a new model starts from."""
     if warm_start is None and config.init_from is not None:
         warm_start = find_warm_start(config, "", (), None)
     if warm_start is not None:
         return warm_start.config
     return load_config(
-        config.model, revision=config.revision, trust_remote_code=config.trust_remote_code
+        str(config.model), revision=config.revision, trust_remote_code=config.trust_remote_code
     )
 
 

@@ -1,8 +1,8 @@
 """Tagging with a CRF: targets, the negative log-likelihood, and the best sequence of tags.
 
-A window of a long sentence has a part of its chain. In training each part is a separate chain. The
-scores of starting and ending a sentence count only in the windows that do so. For a prediction the
-parts are joined, so that the best sequence and the probabilities are those of the whole sentence.
+Training treats each window of a long sentence as a separate chain: the scores of starting and
+ending a sentence count only in its first and last window. Prediction joins the windows, so the best
+sequence and the probabilities are those of the whole sentence.
 """
 
 from __future__ import annotations
@@ -28,10 +28,7 @@ from finetune.types import IGNORED, Batch, Partial
 
 
 class Chain(NamedTuple):
-    """The scores of a sequence's core words, with their best tags and the probabilities of these.
-
-    Tags and probabilities are valid only if the sequence is the whole sentence.
-    """
+    """The scores of a sequence's core words; their tags and probabilities if it is a sentence."""
 
     scores: CrfScores
     tags: np.ndarray
@@ -39,13 +36,13 @@ class Chain(NamedTuple):
 
 
 def chain_target(tags: Sequence[int], begins: bool, ends: bool) -> dict[str, Sequence[float]]:
-    """The gold classes of a sequence's core words; whether they begin and end the sentence."""
+    """Return the gold classes of core words, and whether they begin and end the sentence."""
     return {"tag": tags, "begins": [begins], "ends": [ends]}
 
 
 def chain_targets(rows: Mapping[str, Ragged], num_tags: int) -> dict[str, Tensor]:
-    """``tag`` [W]; ``begins`` and ``ends`` [N], whether a sequence begins or ends its sentence; and
-    ``allowed`` [W, C], the possible tags of each word, if the tag of some word is unknown."""
+    """Return ``tag`` [W]; ``begins`` and ``ends`` [N], whether a sequence begins or ends its
+    sentence; and ``allowed`` [W, C], the possible tags of each word, if some tag is unknown."""
     tags = torch.from_numpy(rows["tag"].values.astype(np.int64))
     found = {
         "tag": tags,
@@ -60,10 +57,9 @@ def chain_targets(rows: Mapping[str, Ragged], num_tags: int) -> dict[str, Tensor
 
 
 def chain_loss(scores: CrfScores, batch: Batch) -> tuple[Tensor, Tensor]:
-    """Summed negative log-likelihood of the gold chains, and the number of words with a tag.
+    """Return the summed negative log-likelihood of the gold, and the number of words with a tag.
 
-    Words with an unknown tag may have any tag: the likelihood is marginal over them (Tsuboi et al.,
-    2008).
+    The likelihood is marginal over the tags of words whose tag is unknown (Tsuboi et al., 2008).
     """
     scores = _centred(scores)
     tags, allowed = batch.targets["tag"], batch.targets.get("allowed")
@@ -76,13 +72,13 @@ def chain_loss(scores: CrfScores, batch: Batch) -> tuple[Tensor, Tensor]:
 
 
 def decode_chains(scores: CrfScores, batch: Batch) -> list[Partial]:
-    """A ``Chain`` for each sequence."""
+    """Return a ``Chain`` for each sequence."""
     scores = _centred(CrfScores(*(part.detach() for part in scores)))
     decoded = [part.cpu().numpy() for part in _best_tags(scores, batch.num_words)]
     scores = CrfScores(*(part.cpu() for part in scores))
     cuts = np.cumsum(batch.num_words)[:-1]
     parts = zip(
-        scores.emissions.split(batch.num_words),
+        torch.split(scores.emissions, list(batch.num_words)),
         *(np.split(values, cuts) for values in decoded),
         strict=True,
     )
@@ -91,9 +87,9 @@ def decode_chains(scores: CrfScores, batch: Batch) -> list[Partial]:
 
 
 def whole_chain(partials: Sequence[Partial]) -> tuple[np.ndarray, np.ndarray]:
-    """Tag and probability of each word of a sentence, both [words], from its sequences in order.
+    """Return the best tags of a sentence and their marginal probabilities, both [words].
 
-    The tags are the best sequence. Each probability is the marginal probability of its tag.
+    ``partials`` are the results of its sequences in order.
     """
     chains: list[Chain] = [partial.values for partial in partials]
     if len(chains) == 1:
@@ -105,16 +101,16 @@ def whole_chain(partials: Sequence[Partial]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _best_tags(scores: CrfScores, num_words: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """The best tags of words and their marginal probabilities, both [W]."""
+    """Return the best tags of words and their marginal probabilities, both [W]."""
     tags = best_path(scores, num_words)
     return tags, marginals(scores, num_words).gather(1, tags[:, None])[:, 0]
 
 
 def _centred(scores: CrfScores) -> CrfScores:
-    """The same scores with 0 for the best emission of each word.
+    """Shift the emissions of each word so that the best one is 0.
 
-    A constant for a word changes neither the likelihood nor the best tags, and sums over hundreds
-    of words that stay near 0 lose less precision in float32.
+    This changes neither likelihood nor best tags, and sums over hundreds of words lose less
+    precision in float32.
     """
     emissions = scores.emissions
     return scores._replace(emissions=emissions - emissions.detach().amax(-1, keepdim=True))

@@ -1,13 +1,13 @@
 """Decoding of scored candidate spans under a constraint, and the choice of thresholds.
 
 The score p of a candidate is the probability that it is a span of its type rather than none, and t
-is the threshold of the type. A candidate may be chosen if p >= t (and p >= ``LOWEST``). Its weight
-is log(p / (1 - p)) - log(t / (1 - t)) >= 0. The prediction is the set of largest total weight among
-those that the constraint allows. If candidates are independent given the text, a set has a
-probability proportional to the product of its odds p / (1 - p), so with thresholds of 0.5 this is
-the most probable such set. It is found exactly. The common greedy method takes candidates by
-falling score and drops those that conflict (Yu, Bohnet & Poesio 2020, "Named Entity Recognition as
-Dependency Parsing"), so one span can displace two others with a larger total weight.
+is the threshold of the type. A candidate with p >= t has the weight log(p / (1 - p)) - log(t / (1 -
+t)). The prediction is the set of largest total weight that the constraint allows, found exactly.
+If candidates are independent given the text, the probability of a set is proportional to the
+product of its odds p / (1 - p), so with thresholds of 0.5 this is the most probable set. The common
+greedy method takes candidates by falling score and drops those that conflict (Yu, Bohnet & Poesio
+2020, "Named Entity Recognition as Dependency Parsing"), so one span can displace two others with a
+larger total weight.
 
 Constraints: ``overlapping`` allows all sets. ``flat`` allows no two spans that share a word.
 ``nested`` allows no two spans that cross, that is overlap while neither contains the other (a
@@ -31,21 +31,13 @@ from finetune.types import Span, UserError, did_you_mean
 
 Candidates = Sequence[tuple[Span, float]]
 """Spans with their scores; of a span that occurs twice the higher score counts."""
-
 LOWEST = 0.02
 """Candidates with lower scores are never predicted and are dropped early."""
-
 DECODINGS = ("flat", "nested", "overlapping")
-
 GRID = tuple(sorted((k / 40 for k in range(2, 39)), key=lambda t: (round(abs(t - 0.5), 6), t)))
 """Thresholds to try: 0.05 to 0.95 by 0.025, nearest to 0.5 first, so that these win ties."""
-
 FEWEST_GOLD = 10
 """A type with fewer gold spans in validation keeps the common threshold."""
-
-_NEAREST = 1e-9  # to 0 and 1, so that weights stay finite; float32 scores below 1 are further off
-
-_start = attrgetter("start")
 
 Weighted = tuple[Span, int]
 
@@ -53,13 +45,11 @@ Weighted = tuple[Span, int]
 def best_spans(
     candidates: Candidates, decoding: str, thresholds: Mapping[str, float], default: float = 0.5
 ) -> list[tuple[Span, float]]:
-    """The set of spans of largest total weight that a decoding allows, with their scores.
+    """Return the set of spans of largest total weight that a decoding allows, with their scores.
 
-    ``thresholds`` are by label; ``default`` is for labels without one. Among sets of equal weight
-    the one with most spans is taken (a candidate at its threshold weighs nothing and is chosen
-    where it displaces nothing), and what is still equal is settled by position and label: the
-    order of the candidates never matters. Returns spans by start, the longer first, then by label.
-    Raises ValueError for an unknown decoding.
+    ``thresholds`` are by label, with a ``default``. Among sets of equal weight the one with most
+    spans wins, then position and label decide; the order of the candidates never matters. Spans
+    are returned by start, the longer first, then by label.
     """
     scores = _unique(candidates)
     chosen = _decided(list(scores.items()), decoding, thresholds, default)
@@ -71,7 +61,7 @@ def _order(span: Span) -> tuple[int, int, str]:
 
 
 def _unique(candidates: Candidates) -> dict[Span, float]:
-    """Each span once, in order."""
+    """Return each span once, in order."""
     scores: dict[Span, float] = {}
     for span, score in candidates:
         scores[span] = max(score, scores.get(span, score))
@@ -81,12 +71,15 @@ def _unique(candidates: Candidates) -> dict[Span, float]:
 def _decided(
     candidates: Candidates, decoding: str, thresholds: Mapping[str, float], default: float
 ) -> list[Span]:
-    """The best set of distinct spans in order."""
+    """Return the best set of distinct spans in order."""
     weights = {}
     for span, score in candidates:
         threshold = max(thresholds.get(span.label, default), LOWEST)
         if score >= threshold:
-            weights[span] = _weight(score, threshold)
+            # In steps of 2^-24, and behind these 16 bits the number of spans, 1. Whole numbers add
+            # up alike in any order, and sums compare weights first and numbers of spans second.
+            weight = max(0, _log_odds(score) - _log_odds(threshold))
+            weights[span] = (weight << 16) + 1
     chosen = []
     for group in _groups(list(weights), decoding):
         if len(group) == 1:
@@ -97,24 +90,15 @@ def _decided(
     return chosen
 
 
-def _weight(score: float, threshold: float) -> int:
-    """The weight of a candidate in steps of 2^-24, and behind these 16 bits the number of spans, 1.
-
-    Whole numbers add up to the same sum in any order, so equal weights are equal, and comparing
-    sums compares weights first and numbers of spans second.
-    """
-    return (max(0, _log_odds(score) - _log_odds(threshold)) << 16) + 1
-
-
 @lru_cache(maxsize=65536)
 def _log_odds(probability: float) -> int:
-    """In steps of 2^-24, about the precision of float32 logits."""
-    probability = min(max(probability, _NEAREST), 1 - _NEAREST)
+    """Return log-odds in steps of 2^-24, about the precision of float32 logits."""
+    probability = min(max(probability, 1e-9), 1 - 1e-9)  # so that weights are finite
     return round(math.log(probability / (1 - probability)) * 2**24)
 
 
 def _groups(spans: Sequence[Span], decoding: str) -> list[list[Span]]:
-    """Spans in order as groups such that spans of different groups never conflict."""
+    """Split spans in order into groups such that spans of different groups never conflict."""
     if decoding == "overlapping":
         return [[span] for span in spans]
     if decoding not in DECODINGS:
@@ -133,12 +117,12 @@ def _groups(spans: Sequence[Span], decoding: str) -> list[list[Span]]:
 
 
 def _crossing(spans: list[Span]) -> list[list[Span]]:
-    """The connected components of the graph whose edges join spans that cross."""
+    """Return the connected components of the graph whose edges join spans that cross."""
     groups, rest = [], spans
     while rest:
         group, rest = [rest[0]], rest[1:]
         for start, end, _ in group:  # the list grows while it is read: breadth first
-            near = bisect_left(rest, end, key=_start)
+            near = bisect_left(rest, end, key=attrgetter("start"))
             crosses = [s < start < e < end or start < s < end < e for s, e, _ in rest[:near]]
             group += compress(rest, crosses)
             rest = [*compress(rest, map(not_, crosses)), *rest[near:]]
@@ -147,10 +131,10 @@ def _crossing(spans: list[Span]) -> list[list[Span]]:
 
 
 def _best_disjoint(weighted: Sequence[Weighted]) -> list[Span]:
-    """The heaviest spans of which no two share a word: weighted interval scheduling.
+    """Return the heaviest spans of which no two share a word: weighted interval scheduling.
 
-    Kleinberg & Tardos, *Algorithm Design* (2005), section 6.1: a span is either left out, or taken
-    with the best set of the spans that end where it starts or earlier.
+    A span is left out or taken with the best set of spans that end before it (Kleinberg & Tardos,
+    *Algorithm Design*, 2005, section 6.1).
     """
     by_end = sorted(weighted, key=lambda item: item[0].end)
     ends = [span.end for span, _ in by_end]
@@ -169,12 +153,11 @@ def _best_disjoint(weighted: Sequence[Weighted]) -> list[Span]:
 
 
 def _best_laminar(weighted: Sequence[Weighted]) -> list[Span]:
-    """The heaviest spans of which no two cross, by dynamic programming over stretches of text.
+    """Return the heaviest spans of which no two cross, by the CKY recursion.
 
-    Within a stretch between two ends of spans, the spans on exactly that stretch conflict with
-    nothing, and all others lie left or right of some point between: the recursion of CKY, over the
-    m different ends instead of all words, in O(m^3). Nested entities as constituents: Finkel &
-    Manning 2009, "Nested Named Entity Recognition".
+    It runs over the m different boundaries of spans instead of all words, in O(m^3): the spans on
+    exactly a stretch conflict with nothing in it, and all others are on one side of some point.
+    Nested entities as constituents: Finkel & Manning 2009, "Nested Named Entity Recognition".
     """
     points = sorted({point for span, _ in weighted for point in span[:2]})
     index = {point: number for number, point in enumerate(points)}
@@ -210,18 +193,16 @@ def choose_thresholds(
     labels: Sequence[str],
     per_type: bool,
 ) -> dict[str, float]:
-    """The threshold of each label with which decoding gives the best micro F1 over all texts.
+    """Return the threshold of each label with the best micro F1 over all texts.
 
-    The best value of ``GRID`` for all labels; with ``per_type`` then label by label, twice over,
-    whatever raises the F1 of all (coordinate ascent), for labels with ``FEWEST_GOLD`` gold spans.
-    Ties go to the value nearest to 0.5, and the F1 on these texts is never below the one with 0.5
-    for all. The best threshold lies at half the F1 it gives if scores are calibrated (Lipton,
-    Elkan & Narayanaswamy 2014), so expect values below 0.5. Raises ValueError if ``gold`` and
-    ``candidates`` differ in number.
+    One value of ``GRID`` for all labels; with ``per_type`` followed by two rounds of coordinate
+    ascent over the labels with ``FEWEST_GOLD`` gold spans. Ties go to the value nearest to 0.5. If
+    scores are calibrated, the best threshold is half the F1 it gives (Lipton, Elkan & Narayanaswamy
+    2014), so values below 0.5 are common.
     """
     validation = _Validation(gold, candidates, decoding)
-    common = max(GRID, key=lambda t: validation.f1(dict.fromkeys(labels, t)))
-    best = dict.fromkeys(labels, common)
+    common = max(GRID, key=lambda t: validation.f1({label: t for label in labels}))
+    best = {label: common for label in labels}
     highest = validation.f1(best)
     often = [label for label in labels if validation.num_gold[label] >= FEWEST_GOLD]
     tried: dict[str, dict[str, float]] = {}
@@ -241,14 +222,14 @@ class _Group(NamedTuple):
 
     candidates: Candidates
     gold: frozenset[Span]
-    highest: Mapping[str, float]  # score of each label
+    highest: Mapping[str, float]  # the largest score of each label
 
 
 class _Validation:
     """Texts prepared for scoring many thresholds.
 
-    What conflicts with nothing is only compared with its threshold: the scores of each label,
-    sorted. The rest is decoded group by group.
+    Candidates without conflicts are only compared with their threshold, by sorted scores of each
+    label. The others are decoded group by group.
     """
 
     def __init__(
@@ -268,35 +249,35 @@ class _Validation:
                     highest = dict(sorted((span.label, score) for span, score in items))
                     self.groups.append(_Group(items, spans & {*group}, highest))
         self.alone = {
-            label: (np.sort([p for p, right in pairs if right]), np.sort([p for p, _ in pairs]))
+            label: (np.sort([p for p, gold in pairs if gold]), np.sort([p for p, _ in pairs]))
             for label, pairs in alone.items()
         }
 
     def f1(self, thresholds: Mapping[str, float]) -> float:
-        """Micro F1 with these thresholds (0.5 for labels without one)."""
+        """Return the micro F1 with these thresholds."""
         counts = self._counts_alone(self.alone, thresholds)
         return self._f1(sum((self._counts(g, thresholds) for g in self.groups), counts))
 
     def f1_of(self, label: str, trials: Sequence[Mapping[str, float]]) -> list[float]:
-        """Micro F1 with each of several thresholds that differ in this label only."""
+        """Return the micro F1 with each of several thresholds that differ in this label only."""
         rest = self._counts_alone(self.alone.keys() - {label}, trials[0])
         own = self.alone.keys() & {label}
         counts = np.array([rest + self._counts_alone(own, trial) for trial in trials])  # [K, 2]
         values = np.array([trial[label] for trial in trials])
         for group in self.groups:
-            reached = values <= group.highest.get(label, 0.0)  # by no score: one answer for all
+            reached = values <= group.highest.get(label, 0.0)  # False: no score does
             if not reached.all():
                 counts[~reached] += self._counts(group, {**trials[0], label: math.inf})
-            for number in reached.nonzero()[0]:
+            for number in reached.nonzero()[0].tolist():
                 counts[number] += self._counts(group, trials[number])
         return [self._f1(count) for count in counts]
 
     def _f1(self, counts: np.ndarray) -> float:
-        right, chosen = counts.tolist()
-        return 2 * right / total if (total := chosen + self.num_gold.total()) else 0.0
+        correct, predicted = map(int, counts)
+        return 2 * correct / total if (total := predicted + self.num_gold.total()) else 0.0
 
     def _counts_alone(self, labels: Iterable[str], thresholds: Mapping[str, float]) -> np.ndarray:
-        """Right spans and chosen spans [2] among those that conflict with nothing."""
+        """Count correct and predicted spans [2] among those that conflict with nothing."""
         counts = np.zeros(2, dtype=np.int64)
         for label in labels:
             threshold = thresholds.get(label, 0.5)
@@ -304,6 +285,6 @@ class _Validation:
         return counts
 
     def _counts(self, group: _Group, thresholds: Mapping[str, float]) -> np.ndarray:
-        """Right spans and chosen spans [2] of a group."""
+        """Count correct and predicted spans [2] of a group."""
         chosen = _decided(group.candidates, self.decoding, thresholds, 0.5)
         return np.array([len(group.gold.intersection(chosen)), len(chosen)])

@@ -1,9 +1,9 @@
 """Named entities as labelled spans of words, nested ones too (span-based NER).
 
 Every span of up to a number of words is a candidate and gets one of the types or none
-(Jurafsky & Martin, "Masked Language Models", span-based NER, equations 11.21 to 11.27), so that
-training and prediction deal with the same objects, and nested entities need no special treatment.
-Decoding selects the candidates that may be predicted together (``finetune.tasks.span_decoding``).
+(Jurafsky & Martin, "Masked Language Models", span-based NER, equations 11.21 to 11.27), so
+nested entities need no special treatment. Decoding selects the candidates that may be predicted
+together (``finetune.tasks.span_decoding``).
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from finetune.data.spans import overlapping, proposed_width
 from finetune.evaluation.metrics import DEFAULT_METRICS, span_scores
 from finetune.models.heads.span_ner import SpanNer
 from finetune.preprocessing.context import in_documents
-from finetune.preprocessing.encodings import Encoded, Ragged
+from finetune.preprocessing.encodings import Array, Encoded, Ragged
 from finetune.preprocessing.span_candidates import candidates, num_candidates, predicted_candidates
-from finetune.tasks.base import Calibrated, TaskRecord
+from finetune.tasks.base import Calibrated
 from finetune.tasks.span_decoding import LOWEST, best_spans, choose_thresholds
 from finetune.tasks.span_targets import SpanTargets
-from finetune.tasks.word_task import WordTask, unseen_note
+from finetune.tasks.word_task import WordRecord, WordTask, unseen_note
 from finetune.types import (
     IGNORED,
     Batch,
@@ -45,20 +45,16 @@ from finetune.types import (
 
 
 @dataclass(frozen=True, kw_only=True)
-class SpanRecord(TaskRecord):
-    """The record of a span-based NER task.
-
-    Attributes:
-        max_width: Number of words of the widest candidate; None for no limit.
-        decoding: The constraint on predicted spans that fits the training data (flat or nested), or
-            the configured one.
-        thresholds: The fitted threshold of each span type; 0.5 for types without one.
-    """
+class SpanRecord(WordRecord):
+    """The record of a span-based NER task."""
 
     config: NerConfig
     max_width: int | None
+    """Number of words of the widest candidate; None for no limit."""
     decoding: str
+    """The configured constraint on predicted spans, or the one that fits the training data."""
     thresholds: Mapping[str, float] = field(default_factory=dict)
+    """The fitted threshold of each span type; 0.5 for types without one."""
 
     @property
     def metric(self) -> str:
@@ -78,12 +74,12 @@ class SpanRecord(TaskRecord):
 
 
 class ScoredCandidates(NamedTuple):
-    """The candidates of a window that may become spans: their index, class and score [K]."""
+    """The candidates of a window that may become spans: index, class and score, each [K]."""
 
     num_words: int
-    indices: np.ndarray
-    classes: np.ndarray
-    scores: np.ndarray
+    indices: Array
+    classes: Array
+    scores: Array
 
 
 class SpanNerTask(WordTask):
@@ -95,21 +91,21 @@ class SpanNerTask(WordTask):
 
     @classmethod
     def prepare(cls, config: NerConfig, data: Dataset) -> Dataset:
-        """Leave out sentences without gold from train and validation; refuse tags without spans."""
+        """Drop training and validation sentences without spans."""
         data, splits = in_documents(config, data), {}
         for split, examples in data.splits.items():
             labelled = [example for example in examples if example.spans is not None]
             if not labelled and not split.startswith("test"):
                 raise UserError(
                     f"{data.name}: no sentence of {split} has spans, or tags that spell spans "
-                    "(B-TYPE, I-TYPE, O). Tags of single words are a matter for `finetune tag`."
+                    "(B-TYPE, I-TYPE, O). For tags of single words use `finetune tag`."
                 )
             splits[split] = labelled or examples
         return replace(data, splits=splits)
 
     @classmethod
     def derive(cls, config: NerConfig, data: Dataset) -> dict[str, Any]:
-        """The span types, the widest candidate and the constraint on predicted spans."""
+        """Return the span types, the widest candidate and the constraint on predicted spans."""
         train = [example.spans or () for example in data.splits["train"]]
         labels = sorted({span.label for spans in train for span in spans})
         if not labels:
@@ -127,7 +123,7 @@ class SpanNerTask(WordTask):
 
     @classmethod
     def notes(cls, record: SpanRecord, data: Dataset) -> list[str]:
-        """Notes on candidates and decoding, and on span types unseen in training."""
+        """Return notes on candidates and decoding, and on span types unseen in training."""
         width = record.max_width
         limit = "of any width" if width is None else f"up to {width} words wide"
         notes = [f"candidates: spans {limit}; decoding {record.constraint}"]
@@ -142,8 +138,7 @@ class SpanNerTask(WordTask):
         return SpanTargets(record.labels, record.max_width, record.config.multi_label)
 
     def _sequences(self, examples: Sequence[TokenExample]) -> tuple[list[list[Encoding]], int]:
-        """The windows of each sentence. Of several windows that hold a span, one predicts it
-        (``span_candidates.predicted_candidates``)."""
+        """Return the windows of each sentence, whose targets are the spans that they predict."""
         encoded, num_cut = self._windows(examples, core_only=False)
         result = []
         for example, windows in zip(examples, encoded, strict=True):
@@ -172,8 +167,7 @@ class SpanNerTask(WordTask):
         )
 
     def _targets(self, rows: Mapping[str, Ragged]) -> dict[str, torch.Tensor]:
-        """``span``: class of each candidate [S], or 0 and 1 [S, C] with several labels, and
-        ``IGNORED`` if another window predicts it. ``num_words``: number of core words, []."""
+        """Return ``span``, see ``SpanTargets.collate``, and ``num_words``, the words predicted."""
         num_words = torch.tensor(int(rows["num_words"].values.sum()))
         return {"span": torch.from_numpy(self._span_targets.collate(rows)), "num_words": num_words}
 
@@ -181,7 +175,7 @@ class SpanNerTask(WordTask):
         """Make a new span scorer on the configured encoder, or load one from a folder."""
         record, config = self.record, self.record.config
         if folder is not None:
-            head = SpanNer.from_pretrained(str(folder), batching=config.batching)
+            head: SpanNer = SpanNer.from_pretrained(str(folder), batching=config.batching)
             head.config.thresholds = dict(record.thresholds)
             return head
         with self._pretrained() as checkpoint:
@@ -197,10 +191,10 @@ class SpanNerTask(WordTask):
             )
 
     def loss(self, logits: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-        """Summed cross entropy of logits [S, C] over the candidates, and the number of words.
+        """Return the summed cross entropy of logits [S, C], and the number of words.
 
-        It is divided by words and not by candidates, so that a wider --max-width does not make the
-        contribution of entities to the loss smaller.
+        It is divided by words and not by candidates, so a wider --max-width does not reduce the
+        contribution of entities to the loss.
         """
         target = batch.targets["span"]
         if self.record.config.negatives < 1:
@@ -219,10 +213,9 @@ class SpanNerTask(WordTask):
         return total, batch.targets["num_words"]
 
     def decode(self, logits: torch.Tensor, batch: Batch) -> list[Partial]:
-        """The candidates of each sequence whose score could reach a threshold.
+        """Return the candidates of each sequence whose score could reach a threshold.
 
-        The score is the probability of a type against none: for a softmax p / (p + p of none),
-        which is above one half where the type beats none.
+        The score of a type is its probability against none: for a softmax p / (p + p of none).
         """
         if self.record.config.multi_label:
             scores = logits.sigmoid()  # [S, C]
@@ -267,14 +260,14 @@ class SpanNerTask(WordTask):
         return self._decided(prediction, self.record.thresholds)
 
     def _candidates(self, partials: Sequence[Partial]) -> Iterator[tuple[Span, float]]:
-        """Candidates with their scores, each from the window that predicts it."""
+        """Yield candidates with their scores, each from the window that predicts it."""
         bounds = [(p.first_word, p.first_word + p.values.num_words) for p in partials]
         width, names = self.record.max_width, self.record.labels
         for index, (start, end) in enumerate(bounds):
             _, indices, classes, scores = partials[index].values
             if len(bounds) > 1:
-                mine = predicted_candidates(bounds, index, width)[indices]
-                indices, classes, scores = indices[mine], classes[mine], scores[mine]
+                own = predicted_candidates(bounds, index, width)[indices]
+                indices, classes, scores = indices[own], classes[own], scores[own]
             spans = candidates(end - start, width)[indices] + start
             for (first, last), number, score in zip(
                 spans.tolist(), classes.tolist(), scores.tolist(), strict=True
@@ -313,7 +306,7 @@ class SpanNerTask(WordTask):
     def _score(
         self, gold: Sequence[TokenExample], predicted: Sequence[SpanPrediction]
     ) -> dict[str, float]:
-        """Span scores, with the F1 before calibration if thresholds were fitted."""
+        """Compute span scores, with the F1 before calibration if thresholds were fitted."""
         spans = [example.spans or () for example in gold]
         scores = span_scores(spans, [prediction.spans for prediction in predicted])
         if self.record.thresholds:

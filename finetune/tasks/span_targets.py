@@ -21,9 +21,9 @@ Bounds = Sequence[tuple[int, int]]
 
 
 class SpanTargets:
-    """Targets over candidates of up to ``max_width`` words (None: any).
+    """Targets over the candidates of ``span_candidates``.
 
-    Class 0 is no span, and the span types follow. With ``multi_label`` classes are the span types.
+    Class 0 is no span, and the span types follow. With ``multi_label`` there is no class for none.
     """
 
     def __init__(self, labels: LabelSet, max_width: int | None, multi_label: bool) -> None:
@@ -33,10 +33,9 @@ class SpanTargets:
     def gold(self, spans: Sequence[Span], bounds: Bounds, index: int) -> dict[str, Sequence[float]]:
         """Make the target of window ``index`` of a text.
 
-        Returns:
-            ``indices`` and ``classes``: index and class of its gold spans among its candidates.
-            ``others``: indices of candidates that another window predicts. ``num_words``: number of
-            words that this window predicts as candidates. ``width``: number of its words.
+        ``indices`` and ``classes`` are those of the gold candidates, ``others`` the indices of
+        candidates that another window predicts, ``num_words`` the number of words that this window
+        predicts as candidates, and ``width`` the number of its words.
         """
         start, end = bounds[index]
         found = [
@@ -47,12 +46,11 @@ class SpanTargets:
         others: list[int] = []
         num_words = end - start
         if len(bounds) > 1:
-            mine = predicted_candidates(bounds, index, self.max_width)
-            others = np.flatnonzero(~mine).tolist()
+            predicted = predicted_candidates(bounds, index, self.max_width)
+            others = np.flatnonzero(~predicted).tolist()
             words = np.arange(end - start)
-            num_words = int(
-                mine[candidate_index(words, words + 1, end - start, self.max_width)].sum()
-            )
+            single = candidate_index(words, words + 1, end - start, self.max_width)
+            num_words = int(predicted[single].sum())
         indices, classes = zip(*found, strict=True) if found else ((), ())
         return {
             "indices": indices,
@@ -63,7 +61,7 @@ class SpanTargets:
         }
 
     def _known(self, spans: Sequence[Span]) -> list[tuple[Span, int]]:
-        """Spans of known types with their class; with one label only the first of equal bounds."""
+        """Return spans of known types with their class; one label: the first of equal bounds."""
         known = [(s, self.first_class + self.labels.id(s.label)) for s in spans
                  if s.label in self.labels]  # fmt: skip
         if self.multi_label:
@@ -74,8 +72,10 @@ class SpanTargets:
         return self.max_width is not None and span.end - span.start > self.max_width
 
     def collate(self, rows: Mapping[str, Ragged]) -> np.ndarray:
-        """Classes of all candidates of windows: [S], or 0 and 1 [S, C] with several labels, and
-        ``IGNORED`` if another window predicts the candidate."""
+        """Return the classes of all candidates [S], or 0 and 1 [S, C] with several labels.
+
+        Candidates that another window predicts are ``IGNORED``.
+        """
         widths = rows["width"].values.tolist()
         ends = np.cumsum([num_candidates(number, self.max_width) for number in widths])
         begins = np.concatenate(([0], ends[:-1]))
@@ -97,27 +97,25 @@ class SpanTargets:
         self, gold: Sequence[Sequence[Span]], bounds: Sequence[Bounds], max_length: int,
         decoding: str,
     ) -> list[str]:  # fmt: skip
-        """Count gold spans that no prediction can contain, and describe the reasons in a line.
+        """Return a note that counts the gold spans that no prediction can contain, by reason.
 
-        Args:
-            gold: The gold spans of each text.
-            bounds: The windows of each text.
-            max_length: Length of a window in tokens, for the message.
-            decoding: The constraint on predicted spans.
+        ``gold`` and ``bounds`` are the gold spans and windows of each text.
         """
-        numbers = Counter[str]()
+        total, numbers = 0, Counter[str]()
         for spans, windows in zip(gold, bounds, strict=True):
             unique = set(spans)
             narrow = {span for span in unique if not self._too_wide(span)}
             held = {s for s in narrow if any(a <= s.start and s.end <= b for a, b in windows)}
             single = held if self.multi_label else {(s.start, s.end): s for s in held}.values()
             kept = best_spans([(span, 0.9) for span in single], decoding, {})
-            numbers["gold"] += len(unique)
-            numbers[f"wider than --max-width {self.max_width}"] += len(unique) - len(narrow)
-            numbers[f"cut by a window of --max-length {max_length}"] += len(narrow) - len(held)
-            numbers["a second label of one extent (see --multi-label)"] += len(held) - len(single)
-            numbers[f"in the way of another under --decoding {decoding}"] += len(single) - len(kept)
-        total = numbers.pop("gold", 0)
+            total += len(unique)
+            for reason, before, after in (
+                (f"wider than --max-width {self.max_width}", unique, narrow),
+                (f"cut by a window of --max-length {max_length}", narrow, held),
+                ("a second label of the same words (see --multi-label)", held, single),
+                (f"in conflict with another under --decoding {decoding}", single, kept),
+            ):
+                numbers[reason] += len(before) - len(after)
         reasons = "; ".join(f"{number:,} {what}" for what, number in numbers.items() if number)
-        what = f"{numbers.total():,} of {total:,} gold spans are out of reach and count as missed"
-        return [f"{what}: {reasons}"] if reasons else []
+        fraction = f"{numbers.total():,} of {total:,} gold spans"
+        return [f"{fraction} cannot be predicted and count as missed: {reasons}"] if reasons else []

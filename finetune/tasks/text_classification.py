@@ -9,7 +9,7 @@ a separator between them (pairwise sequence classification).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from finetune.evaluation.metrics import (
     multilabel_scores,
     regression_scores,
 )
+from finetune.models.heads.pretrained import Problem
 from finetune.models.heads.sequence_classification import SequenceClassifier
 from finetune.preprocessing.encodings import Ragged
 from finetune.preprocessing.texts import class_weights, encode_texts, in_one_form, problem_of
@@ -47,18 +48,13 @@ _PREDICTION_KINDS = {"single": "label", "multi": "labels", "regression": "number
 
 @dataclass(frozen=True, kw_only=True)
 class TextRecord(TaskRecord):
-    """The record of a text classification task.
-
-    Attributes:
-        problem: single (one label), multi (several labels) or regression (a number).
-        class_weights: The weight of each class in the loss.
-        temperature: What logits are divided by before the softmax (Guo et al., 2017).
-    """
+    """The record of a text classification task."""
 
     config: TextConfig
-    problem: str
+    problem: Problem
     class_weights: tuple[float, ...] | None = None
     temperature: float | None = None
+    """Divides the logits before the softmax (Guo et al., 2017)."""
 
     @property
     def metric(self) -> str:
@@ -72,7 +68,7 @@ class TextRecord(TaskRecord):
 
     @property
     def threshold(self) -> float:
-        """Probability from which on a label applies (several labels)."""
+        """Lowest probability of a predicted label (several labels)."""
         return self.config.threshold if isinstance(self.config, ClassifyConfig) else 0.5
 
 
@@ -91,12 +87,12 @@ class TextClassificationTask(Task):
 
     @classmethod
     def prepare(cls, config: TextConfig, data: Dataset) -> Dataset:
-        """Drop training and validation rows without a label; bring all labels into one form."""
+        """Drop training and validation rows without a label; convert all labels for the problem."""
         return in_one_form(data, problem_of(config, data))
 
     @classmethod
     def derive(cls, config: TextConfig, data: Dataset) -> dict[str, Any]:
-        """The kind of problem, the labels in a fixed order, and the class weights."""
+        """Return the kind of problem, the labels in a fixed order, and the class weights."""
         problem = problem_of(config, data)
         _check_settings(config, problem, data)
         train = data.splits["train"]
@@ -109,8 +105,8 @@ class TextClassificationTask(Task):
         if len(labels) < 2 and problem == "single":
             raise UserError(
                 f"{data.name}: all {len(train):,} training rows have the same label "
-                f"({', '.join(map(repr, labels))}), so there is nothing to learn. Is the label "
-                "column right? Name it with --columns label=COLUMN."
+                f"({', '.join(map(repr, labels))}), so there is nothing to learn. Name the label "
+                "column with --columns label=COLUMN."
             )
         for examples in data.splits.values():
             for example in examples:
@@ -120,14 +116,14 @@ class TextClassificationTask(Task):
         return {**derived, "labels": labels, "class_weights": weights and tuple(weights)}
 
     @staticmethod
-    def order(labels: Sequence[str] | Counter[str]) -> list[str]:
+    def order(labels: Collection[str]) -> list[str]:
         """Sort label names, numbers by value."""
         names = sorted(labels)
         numeric = all(name.lstrip("-").isdecimal() for name in names)
         return sorted(names, key=int) if numeric else names
 
     def _sequences(self, examples: Sequence[TextExample]) -> tuple[list[list[Encoding]], int]:
-        """One sequence for each text, or several windows with ``--long-text window``."""
+        """Return a sequence for each text, or several windows with ``--long-text window``."""
         record = self.record
         encoded, num_cut = encode_texts(
             examples, self.tokenizer, record.max_length, record.config.long_text, record.overlap
@@ -152,22 +148,23 @@ class TextClassificationTask(Task):
         return {"label": numbers, "fraction": [1 / num_windows]}
 
     def _targets(self, rows: Mapping[str, Ragged]) -> dict[str, torch.Tensor]:
-        """``label`` [N], or [N, C] with several labels. ``weight`` [N]: the weight of the class
-        divided by the number of windows. ``positive_weight`` [C] with several labels and class
-        weights."""
+        """Return ``label`` [N], or [N, C] with several labels; ``weight`` [N], the weight of the
+        class divided by the number of windows; and with several labels and class weights
+        ``positive_weight`` [C]."""
         label = rows["label"].values
         weight = torch.from_numpy(rows["fraction"].values)
         classes = self.record.class_weights
         if self.record.problem == "multi":
-            targets = {"label": torch.from_numpy(label.reshape(-1, len(self.record.labels)))}
-            if classes is not None:
-                targets["positive_weight"] = torch.tensor(classes, dtype=torch.float32)
-        else:
-            whole = self.record.problem == "single"
-            targets = {"label": torch.from_numpy(label.astype(np.int64) if whole else label)}
-            if classes is not None:
-                weight = weight * torch.tensor(classes, dtype=torch.float32)[targets["label"]]
-        return {**targets, "weight": weight}
+            label = label.reshape(-1, len(self.record.labels))
+        elif self.record.problem == "single":
+            label = label.astype(np.int64)
+        targets = {"label": torch.from_numpy(label), "weight": weight}
+        if classes is not None and self.record.problem == "multi":
+            targets["positive_weight"] = torch.tensor(classes, dtype=torch.float32)
+        elif classes is not None:
+            class_weight = torch.tensor(classes, dtype=torch.float32)
+            targets["weight"] = weight * class_weight[targets["label"]]
+        return targets
 
     def head(self, folder: str | Path | None = None) -> SequenceClassifier:
         """Make a new classifier on the configured encoder, or load one from a folder."""
@@ -186,7 +183,7 @@ class TextClassificationTask(Task):
             )
 
     def loss(self, logits: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-        """Cross entropy, binary cross entropy or squared error of logits [N, C], summed."""
+        """Return the summed cross entropy, binary cross entropy or squared error of [N, C]."""
         label, weight = batch.targets["label"], batch.targets["weight"].to(logits.dtype)
         if self.record.problem == "regression":
             losses = (logits[:, 0] - label.to(logits.dtype)) ** 2
@@ -203,7 +200,7 @@ class TextClassificationTask(Task):
         return (losses * weight).sum(), weight.sum()
 
     def decode(self, logits: torch.Tensor, batch: Batch) -> list[Partial]:
-        """Probabilities [C] of each sequence (regression: the number)."""
+        """Return the probabilities [C] of each sequence (regression: the number)."""
         logits = logits.cpu().double()  # on the CPU, as some devices have no double precision
         if self.record.problem == "single":
             logits = logits.softmax(-1)
@@ -227,10 +224,9 @@ class TextClassificationTask(Task):
         return self._prediction(example.id, values)
 
     def _prediction(self, id: int, probabilities: np.ndarray) -> TextPrediction:
-        """The prediction for the model's probabilities [C].
+        """Make a prediction from the model's probabilities [C].
 
-        The temperature is applied after windows are averaged, so that it cannot change which label
-        is best.
+        The temperature is applied after windows are averaged, so it cannot change the best label.
         """
         best = int(probabilities.argmax())
         labels, multi = self.record.labels, self.record.problem == "multi"
@@ -261,13 +257,13 @@ class TextClassificationTask(Task):
         return Calibrated(task, [task._prediction(p.id, row) for p, row in pairs], note)
 
     def _probabilities(self, predicted: Sequence[TextPrediction]) -> np.ndarray:
-        """Probabilities [N, C]."""
+        """Return the predicted probabilities [N, C]."""
         labels = self.record.labels
         rows = [[(p.scores or {})[name] for name in labels] for p in predicted]
         return np.array(rows).reshape(len(rows), len(labels))
 
     def _gold_classes(self, gold: Sequence[TextExample]) -> np.ndarray:
-        """Gold classes [N], or which labels apply [N, C]."""
+        """Return the gold classes [N]; with several labels, whether each applies [N, C]."""
         labels = self.record.labels
         if self.record.problem == "multi":
             applies = [[name in (e.label or ()) for name in labels] for e in gold]  # type: ignore[operator]
@@ -280,16 +276,13 @@ class TextClassificationTask(Task):
     def _score(
         self, gold: Sequence[TextExample], predicted: Sequence[TextPrediction]
     ) -> dict[str, float]:
-        """Accuracy, F1 and Matthews; or multi-label F1; or correlations."""
+        """Compute accuracy, F1 and Matthews; multi-label F1; or correlations."""
         expected: list[Any] = [example.label for example in gold]
-        answers: list[Any] = [prediction.label for prediction in predicted]
-        labels = list(self.record.labels)
+        labels: list[Any] = [prediction.label for prediction in predicted]
         if self.record.problem == "regression":
-            return regression_scores(expected, answers)
-        if self.record.problem == "multi":
-            scores = multilabel_scores(expected, answers, labels)
-        else:
-            scores = classification_scores(expected, answers, labels)
+            return regression_scores(expected, labels)
+        compute = multilabel_scores if self.record.problem == "multi" else classification_scores
+        scores = compute(expected, labels, list(self.record.labels))
         if self.record.temperature is not None:
             scores |= self._calibration_errors(gold, predicted, self.record.temperature)
         return scores
@@ -297,15 +290,15 @@ class TextClassificationTask(Task):
     def _calibration_errors(
         self, gold: Sequence[TextExample], predicted: Sequence[TextPrediction], temperature: float
     ) -> dict[str, float]:
-        """Calibration errors with and without the temperature, of the predicted labels or, with
-        several labels, of the probability of every label."""
+        """Compute the calibration error with and without the temperature, of the predicted labels
+        or, with several labels, of the probability of every label."""
         multi = self.record.problem == "multi"
-        after, right = self._probabilities(predicted), self._gold_classes(gold)
+        after, correct = self._probabilities(predicted), self._gold_classes(gold)
         before = scale(after, 1 / temperature, multi)
         if not multi:
             best, rows = after.argmax(1), np.arange(len(after))
-            right, after, before = best == right, after[rows, best], before[rows, best]
-        return calibration_scores(*(side.ravel().tolist() for side in (right, after, before)))
+            correct, after, before = best == correct, after[rows, best], before[rows, best]
+        return calibration_scores(*(side.ravel().tolist() for side in (correct, after, before)))
 
 
 def _check_settings(config: TextConfig, problem: str, data: Dataset) -> None:
@@ -333,16 +326,16 @@ def _check_settings(config: TextConfig, problem: str, data: Dataset) -> None:
 
 
 def _names(example: TextExample) -> Sequence[str]:
-    """The label names of an example: none, one or several."""
+    """Return the label names of an example: none, one or several."""
     if isinstance(example.label, tuple):
         return example.label
     return [] if example.label is None else [str(example.label)]
 
 
 class NliTask(TextClassificationTask):
-    """One label for each pair of texts: natural language inference, paraphrase and the like.
+    """One label for each pair of texts, for instance natural language inference or paraphrase.
 
-    Labels are mapped by name, never by number: model cards disagree about the order.
+    Labels are mapped by name, because model cards disagree about the order.
     """
 
     name = "nli"
@@ -373,7 +366,7 @@ class NliTask(TextClassificationTask):
         return super().prepare(config, data)
 
     @staticmethod
-    def order(labels: Sequence[str] | Counter[str]) -> list[str]:
+    def order(labels: Collection[str]) -> list[str]:
         """Order NLI labels as entailment, neutral, contradiction; sort all others."""
         standard = [name for name in (*NLI_LABELS, "not_entailment") if name in labels]
         return standard if len(standard) == len(labels) else TextClassificationTask.order(labels)

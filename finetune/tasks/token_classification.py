@@ -1,20 +1,19 @@
 """Tagging of words: named entities, parts of speech, chunks.
 
 Each word's tag is predicted from its subwords, y = softmax(W_K z_i) (Jurafsky & Martin, "Masked
-Language Models", sequence labelling; Devlin et al., 2019, section 5.3). Gold stays on words. It is
-spread to subwords for the loss, and scores of subwords are combined to scores of words before
-decoding, so every word gets exactly one prediction for any tokenizer and length. With ``--crf``
-whole sequences of tags are scored (``finetune.tasks.crf``).
+Language Models", sequence labelling; Devlin et al., 2019, section 5.3). Gold tags are spread to
+subwords for the loss, and scores of subwords are combined to scores of words before decoding, so
+every word gets exactly one prediction. With ``--crf`` see ``finetune.tasks.crf``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -36,10 +35,10 @@ from finetune.models.heads.crf_tagger import CrfTagger
 from finetune.models.heads.token_classification import TokenTagger
 from finetune.preprocessing.context import in_documents
 from finetune.preprocessing.encodings import Ragged
-from finetune.tasks.base import Calibrated, TaskRecord
+from finetune.tasks.base import Calibrated
 from finetune.tasks.crf import chain_loss, chain_target, chain_targets, decode_chains, whole_chain
 from finetune.tasks.viterbi import Transitions, viterbi, word_scores
-from finetune.tasks.word_task import WordTask, unseen_note
+from finetune.tasks.word_task import WordRecord, WordTask, unseen_note
 from finetune.types import (
     IGNORED,
     Batch,
@@ -55,19 +54,16 @@ from finetune.types import (
 
 
 @dataclass(frozen=True, kw_only=True)
-class TagRecord(TaskRecord):
-    """The record of a tagging task.
-
-    Attributes:
-        scheme: The tag scheme of the predictions (BIO, BIOES, ...), None if tags are not spans.
-        source: The tag scheme of the training data.
-        temperature: What log-probabilities are divided by before the softmax (Guo et al., 2017).
-    """
+class TagRecord(WordRecord):
+    """The record of a tagging task."""
 
     config: TagConfig
     scheme: str | None
+    """The tag scheme of the predictions (BIO, BIOES, ...); None if tags are not spans."""
     source: str | None
+    """The tag scheme of the training data."""
     temperature: float | None = None
+    """Divides the log-probabilities before the softmax (Guo et al., 2017)."""
 
     @property
     def metric(self) -> str:
@@ -81,7 +77,7 @@ class TagRecord(TaskRecord):
 
     @property
     def scores_all_subwords(self) -> bool:
-        """Whether the head computes logits for all subwords and not just the first of a word."""
+        """Whether the head computes logits for all subwords of a word and not just the first."""
         return self.config.label_subwords == "all" or self.config.word_score != "first"
 
 
@@ -94,7 +90,7 @@ class TokenClassificationTask(WordTask):
 
     @classmethod
     def prepare(cls, config: TagConfig, data: Dataset) -> Dataset:
-        """Leave out sentences without gold from train and validation; refuse nested spans."""
+        """Drop training and validation sentences without tags; refuse nested spans."""
         data, splits = in_documents(config, data), {}
         for split, examples in data.splits.items():
             nested = next((e for e in examples if e.tags is None and e.spans is not None), None)
@@ -111,14 +107,14 @@ class TokenClassificationTask(WordTask):
 
     @classmethod
     def derive(cls, config: TagConfig, data: Dataset) -> dict[str, Any]:
-        """The tags to predict and their scheme, from the spans or the tags of the training data."""
-        train = [example.tags for example in data.splits["train"]]
+        """Return the tags to predict and their scheme."""
+        train: list[tuple[str, ...]] = [example.tags for example in data.splits["train"]]
         source = detect_scheme(train)
         if source is None:
             labels = sorted({tag for tags in train for tag in tags})
             if config.scheme != "auto":
                 raise UserError(
-                    f"--scheme {config.scheme}: the tags of {data.name} are no spans in a "
+                    f"--scheme {config.scheme}: the tags of {data.name} are not spans in a "
                     f"B-/I- scheme ({abbreviated(labels)}): leave --scheme out."
                 )
             if len(labels) < 2:
@@ -133,12 +129,12 @@ class TokenClassificationTask(WordTask):
 
     @classmethod
     def notes(cls, record: TagRecord, data: Dataset) -> list[str]:
-        """Notes on subwords that are scored without training, and on tags unseen in training."""
+        """Return notes on subwords scored without training, and on tags unseen in training."""
         config, notes = record.config, []
         if config.word_score != "first" and config.label_subwords == "first":
             notes.append(
-                f"--word-score {config.word_score} reads subwords that --label-subwords first does "
-                "not train: --label-subwords all fits better"
+                f"--word-score {config.word_score} scores subwords that --label-subwords first "
+                "does not train: --label-subwords all fits better"
             )
 
         def kind(tag: str) -> str:
@@ -156,13 +152,13 @@ class TokenClassificationTask(WordTask):
 
     @cached_property
     def _continuations(self) -> list[int]:
-        """The class with which a word of each class continues on later subwords (B- as I-)."""
+        """The class of the later subwords of a word of each class (I- for B-)."""
         labels = self.record.labels
         tags = [continuation_tag(name, self.record.scheme) for name in labels]
         return [labels.id(tag) if tag in labels else index for index, tag in enumerate(tags)]
 
     def _sequences(self, examples: Sequence[TokenExample]) -> tuple[list[list[Encoding]], int]:
-        """The windows of each sentence. Every word belongs to exactly one of them."""
+        """Return the windows of each sentence. Every word belongs to exactly one of them."""
         encoded, num_cut = self._windows(examples, core_only=True)
         result = []
         for example, windows in zip(examples, encoded, strict=True):
@@ -173,69 +169,65 @@ class TokenClassificationTask(WordTask):
         return result, num_cut
 
     def _target(self, window: Encoding, tags: list[int]) -> dict[str, Sequence[float]]:
-        """The targets of a window's core words, from the classes of all words of its sentence."""
+        """Make the targets of a window from the classes of all words of its sentence."""
         end = window.first_word + window.num_words
         core = tags[window.first_word : end]
         if self.record.config.crf:
             return chain_target(core, window.first_word == 0, end == len(tags))
-        return {"tag": self._spread(window, core)}
+        if not self.record.scores_all_subwords:
+            return {"tag": core}
+        spread: list[int] = []
+        for (first, last), target in zip(pairwise(window.word_starts), core, strict=True):
+            follow = IGNORED
+            if self.record.config.label_subwords == "all" and target != IGNORED:
+                follow = self._continuations[target]
+            spread += [target] + [follow] * (last - first - 1)
+        return {"tag": spread}
 
     def _gold_classes(self, example: TokenExample) -> list[int] | None:
-        """The class of each word; ``IGNORED`` for tags that the training data do not have."""
+        """Return the class of each word; ``IGNORED`` for tags unseen in training."""
         if example.tags is None:
             return None
         labels, tags = self.record.labels, self._in_scheme(example.tags)
         return [labels.id(tag) if tag in labels else IGNORED for tag in tags]
 
     def _in_scheme(self, tags: Sequence[str]) -> Sequence[str]:
-        """Gold tags in the scheme of the predictions."""
-        if self.record.scheme is None:
-            return tags
-        return convert_tags(tags, self.record.source, self.record.scheme)
-
-    def _spread(self, window: Encoding, targets: list[int]) -> list[int]:
-        """Targets of the scored subwords: the first of each word, or all of them."""
-        if not self.record.scores_all_subwords:
-            return targets
-        spread: list[int] = []
-        for (start, end), target in zip(pairwise(window.word_starts), targets, strict=True):
-            follow = IGNORED
-            if self.record.config.label_subwords == "all" and target != IGNORED:
-                follow = self._continuations[target]
-            spread += [target] + [follow] * (end - start - 1)
-        return spread
+        """Convert gold tags to the scheme of the predictions."""
+        source, scheme = self.record.source, self.record.scheme
+        return tags if source is None or scheme is None else convert_tags(tags, source, scheme)
 
     def _targets(self, rows: Mapping[str, Ragged]) -> dict[str, torch.Tensor]:
-        """``tag`` [W], or one for each scored subword; more for the CRF (``chain_targets``)."""
+        """Return ``tag`` [W], or one for each scored subword; for a CRF see ``chain_targets``."""
         if self.record.config.crf:
             return chain_targets(rows, len(self.record.labels))
         return {"tag": torch.from_numpy(rows["tag"].values.astype(np.int64))}
 
     def head(self, folder: str | Path | None = None) -> TokenTagger | CrfTagger:
         """Make a new tagger on the configured encoder, or load one from a folder."""
-        config = self.record.config
-        if folder is not None and config.crf:
-            return CrfTagger.from_pretrained(folder, batching=config.batching)
-        subwords = "all" if self.record.scores_all_subwords else "first"
+        crf, batching = self.record.config.crf, self.record.config.batching
+        subwords: Literal["first", "all"] = "all" if self.record.scores_all_subwords else "first"
+        if folder is not None and crf:
+            loaded: CrfTagger = CrfTagger.from_pretrained(folder, batching=batching)
+            return loaded
         if folder is not None:
             return TokenTagger.from_pretrained(
-                str(folder), labels=None, batching=config.batching, subwords=subwords
+                str(folder), labels=None, batching=batching, subwords=subwords
             )
-        labels, batching = list(self.record.labels), config.batching
-        with self._pretrained() as checkpoint:
-            if config.crf:
+        labels, scheme = list(self.record.labels), self.record.scheme
+        with self._pretrained() as start:
+            if crf:
                 return CrfTagger.from_encoder(
-                    labels=labels, batching=batching, scheme=self.record.scheme, **checkpoint
+                    labels=labels, batching=batching, scheme=scheme, **start
                 )
             return TokenTagger.from_pretrained(
-                labels=labels, batching=batching, subwords=subwords, **checkpoint
+                labels=labels, batching=batching, subwords=subwords, **start
             )
 
     def loss(
         self, logits: torch.Tensor | CrfScores, batch: Batch
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Summed cross entropy of logits [W, C] and the number of labelled subwords, or summed
-        negative log-likelihood of the tags under the CRF and the number of labelled words."""
+        """Return the summed cross entropy of logits [W, C] and the number of labeled subwords; for
+        a CRF the summed negative log-likelihood and the number of labeled words."""
         if isinstance(logits, CrfScores):
             return chain_loss(logits, batch)
         target = batch.targets["tag"]
@@ -243,7 +235,7 @@ class TokenClassificationTask(WordTask):
         return total, (target != IGNORED).sum()
 
     def decode(self, logits: torch.Tensor | CrfScores, batch: Batch) -> list[Partial]:
-        """Log-probabilities [words, C] of the core words of each sequence, or their chain."""
+        """Return log-probabilities [words, C] of the core words of each sequence, or a chain."""
         if isinstance(logits, CrfScores):
             return decode_chains(logits, batch)
         logs = logits.float().log_softmax(-1)
@@ -269,7 +261,7 @@ class TokenClassificationTask(WordTask):
             logs = np.concatenate([partial.values for partial in partials])
             constrained = self.record.config.decoding == "constrained"
             classes = viterbi(logs, self._transitions) if constrained else logs.argmax(-1)
-            probabilities = probabilities_of(classes, logs, self.record.temperature or 1.0)
+            probabilities = probabilities_of(classes.tolist(), logs, self.record.temperature or 1.0)
         if len(classes) != len(example.words):
             raise RuntimeError(
                 f"{example.where}: {len(classes)} predictions for {len(example.words)} words"
@@ -281,9 +273,9 @@ class TokenClassificationTask(WordTask):
     def _prediction(
         self,
         example: TokenExample,
-        classes: Sequence[int],
-        probabilities: Sequence[float],
-        logs: np.ndarray | None,
+        classes: Iterable[int],
+        probabilities: Iterable[float],
+        logs: np.ndarray[Any, Any] | None,
     ) -> TokenPrediction:
         tags = tuple(self.record.labels[int(index)] for index in classes)
         scores = tuple(float(p) for p in probabilities)
@@ -307,10 +299,7 @@ class TokenClassificationTask(WordTask):
     def calibrate(
         self, gold: Sequence[TokenExample], predicted: Sequence[TokenPrediction]
     ) -> Calibrated | None:
-        """Fit a temperature on the words of the validation split.
-
-        The predictions must have their log-probabilities.
-        """
+        """Fit a temperature on the words of the validation split (needs log-probabilities)."""
         if not self.record.calibrates:
             return None
         temperature, note = fit_on_words(
@@ -332,9 +321,9 @@ class TokenClassificationTask(WordTask):
     def _score(
         self, gold: Sequence[TokenExample], predicted: Sequence[TokenPrediction]
     ) -> dict[str, float]:
-        """Span scores by name, or accuracy and macro F1 if tags are not spans."""
+        """Compute span scores, or accuracy and macro F1 if tags are not spans."""
         scores = tagging_scores(
-            [example.tags for example in gold],
+            [example.tags or () for example in gold],
             [prediction.tags for prediction in predicted],
             self.record.source,
             self.record.scheme,

@@ -11,10 +11,7 @@ from finetune.data.tag_schemes import legal_transitions
 
 
 class Transitions:
-    """Log scores (0 or -inf) of tags that begin, follow each other and end.
-
-    ``start`` and ``end`` are [C], ``matrix`` is [C, C] with the earlier tag in the row.
-    """
+    """Log scores (0 or -inf) of tags at the start [C], at the end [C], and of pairs [C, C]."""
 
     def __init__(self, tags: Sequence[str], scheme: str | None) -> None:
         start, end, matrix = legal_transitions(tags, scheme)
@@ -24,10 +21,7 @@ class Transitions:
 
 
 def viterbi(scores: np.ndarray, transitions: Transitions) -> np.ndarray:
-    """The best sequence of tags by summed scores [W, C] among those that are legal (Viterbi, 1967).
-
-    Returns tag indices [W].
-    """
+    """Return the legal tag sequence [W] with the largest sum of scores [W, C] (Viterbi, 1967)."""
     if len(scores) == 0:
         return np.zeros(0, dtype=int)
     best = scores[0] + transitions.start  # [C]
@@ -48,10 +42,10 @@ def word_scores(
 ) -> torch.Tensor:
     """Combine log-probabilities of subwords [P, C] to those of words [W, C].
 
-    ``first`` takes the first subword. ``mean`` averages log-probabilities and ``max`` takes the
-    largest over the subwords. Both read the tag of a word off its later subwords as the tag with
-    which it continues (``B-`` as ``I-``), normalize the result, and let the first subword alone
-    decide between tags with the same continuation.
+    ``first`` takes the first subword, ``mean`` the mean log-probability and ``max`` the largest.
+    For both, a later subword counts for the tags that continue with its tag (``I-`` for ``B-``),
+    the first subword alone decides between tags with the same continuation, and the result is
+    normalized.
     """
     starts = torch.cumsum(word_lengths, 0) - word_lengths  # [W]
     if how == "first":
@@ -75,7 +69,7 @@ def word_scores(
 
 
 def _given_continuation(logs: torch.Tensor, continuations: torch.Tensor) -> torch.Tensor:
-    """Log-probabilities [W, C] of each tag among those with the same continuation."""
+    """Return log-probabilities [W, C] of each tag among those with the same continuation."""
     exact = torch.float32 if logs.device.type == "mps" else torch.float64  # mps has no double
     probabilities = logs.to(exact).exp()
     together = torch.zeros_like(probabilities).index_add(1, continuations, probabilities)  # [W, C]

@@ -1,40 +1,46 @@
-"""Encoding of words: windows over texts of any length, with words of neighboring sentences around
-a sentence if there is room and ``--context`` asks for them."""
+"""Encoding of words: windows over long texts, or document context around short ones."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from finetune.config.tasks import NerConfig, TagConfig, max_context_subwords
+from finetune.config.tasks import WordConfig, max_context_subwords
 from finetune.data import Dataset, read_tokens
 from finetune.preprocessing.context import fill
 from finetune.preprocessing.windows import Window, windows
-from finetune.tasks.base import Task
+from finetune.tasks.base import Task, TaskRecord
 from finetune.types import Encoding, TokenExample, abbreviated
 
 Subwords = list[list[int]]
 """The ids of the subwords of each word."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class WordRecord(TaskRecord):
+    """The record of a task whose examples are words."""
+
+    config: WordConfig
+
+
 class WordTask(Task):
     """Base class of tasks whose examples are words."""
 
     reads_words = True
+    record: WordRecord
 
     @classmethod
-    def read(cls, config: TagConfig | NerConfig) -> Dataset:
+    def read(cls, config: WordConfig) -> Dataset:
         """Read words with tags or spans."""
         return read_tokens(config.data, columns=config.column_map)
 
     def _windows(
         self, examples: Sequence[TokenExample], *, core_only: bool
     ) -> tuple[list[list[Encoding]], int]:
-        """The windows of each example, without targets, and how many words were cut.
+        """Return the windows of each example, without targets, and how many words were cut.
 
-        With ``core_only`` every word belongs to exactly one window: its core words. Otherwise
-        windows share the words in which they overlap. A word longer than a window is cut. An
-        example that fits into one window gets words of other sentences around it as far as
-        ``--context`` and the room allow. A longer one gets none.
+        With ``core_only`` each window has only its core words; otherwise windows share the words in
+        which they overlap. An example that fits into one window gets context (``--context``).
         """
         room = self.record.max_length - self.tokenizer.single.num_special
         limit = max_context_subwords(self.record.config.context, self.record.max_length)
@@ -54,7 +60,7 @@ class WordTask(Task):
         return result, num_cut
 
     def _neighbors(self, examples: Sequence[TokenExample]) -> Mapping[tuple[str, ...], Subwords]:
-        """The subwords of each sentence next to one of the examples."""
+        """Return the subwords of all sentences in the context of the examples."""
         near = {words: None for e in examples for side in (e.before, e.after) for words in side}
         return dict(zip(near, self.tokenizer.word_subwords(list(near)), strict=True))
 
@@ -66,7 +72,7 @@ class WordTask(Task):
         spare: int,
         limit: int,
     ) -> Encoding:
-        """A sentence with up to ``limit`` subwords of its document on each side of it."""
+        """Encode a sentence with up to ``limit`` subwords of its document on each side."""
         before = [word for sentence in example.before for word in neighbors[sentence]]
         after = [word for sentence in example.after for word in neighbors[sentence]]
         counts = [len(word) for word in reversed(before)], [len(word) for word in after]
@@ -78,7 +84,7 @@ class WordTask(Task):
     def _encoding(
         self, example: int, words: Subwords, window: Window, core_only: bool, shift: int = 0
     ) -> Encoding:
-        """A window of words. Word ``shift`` is the first of the example."""
+        """Encode a window of words. Word ``shift`` is the first of the example."""
         first, last = window[2:] if core_only else window[:2]
         subwords = [subword for word in words[window.start : window.end] for subword in word]
         position = len(self.tokenizer.single.prefix)
@@ -90,10 +96,6 @@ class WordTask(Task):
 
 
 def unseen_note(split: str, unseen: Sequence[str]) -> list[str]:
-    """A note on tags or span types of a split that are not in the training data."""
-    if not unseen:
-        return []
-    return [
-        f"{abbreviated(unseen)} in {split} never occurs in train: cannot be predicted and counts "
-        "as missed"
-    ]
+    """Return a note on tags or span types of a split that are not in the training data."""
+    note = "never occurs in train: cannot be predicted and counts as missed"
+    return [f"{abbreviated(unseen)} in {split} {note}"] if unseen else []

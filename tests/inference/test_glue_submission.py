@@ -84,7 +84,7 @@ def test_the_halves_of_mnli_are_told_apart_by_the_file():
 
 
 def test_what_cannot_be_known_is_refused():
-    with pytest.raises(ValueError, match=r"trained on imdb, .* say which task"):
+    with pytest.raises(ValueError, match=r"trained on imdb, .* name a task"):
         names("auto", "imdb", "x.tsv")
     with pytest.raises(ValueError, match=r"legal are CoLA, .* Perhaps you meant 'SST-2'"):
         names("SST-3", "imdb", "x.tsv")

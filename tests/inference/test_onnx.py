@@ -164,7 +164,7 @@ def test_an_empty_folder_may_stand_there(tmp_path: Path) -> None:
     one_line(run("export", place, "--output", place), "is not empty")
     (tmp_path / "file").write_text("")
     one_line(run("export", place, "--output", tmp_path / "file"), "is a file")
-    one_line(run("export", place, "--output", tmp_path / "file" / "x"), "cannot be made")
+    one_line(run("export", place, "--output", tmp_path / "file" / "x"), "cannot be created")
     (tmp_path / "other.new").mkdir()
     one_line(run("export", place, "--output", tmp_path / "other"), "other.new: exists")
     assert (tmp_path / "other.new").exists() and not (tmp_path / "other").exists()

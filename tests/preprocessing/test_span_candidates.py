@@ -64,9 +64,11 @@ def test_place_is_the_index(num_words, max_width):
 
 @pytest.mark.parametrize("span", [(-1, 1), (2, 2), (3, 2), (4, 6), (5, 6), (0, 4)])
 def test_no_candidate_has_no_place(span):
-    with pytest.raises(ValueError, match=f"words {span[0]} to {span[1]} are no candidate.*1 to 3"):
+    with pytest.raises(
+        ValueError, match=f"words {span[0]} to {span[1]} are not a candidate.*1 to 3"
+    ):
         candidate_index(*span, 5, 3)
-    with pytest.raises(ValueError, match=f"words {span[0]} to {span[1]} are no candidate"):
+    with pytest.raises(ValueError, match=f"words {span[0]} to {span[1]} are not a candidate"):
         candidate_index(np.array([0, span[0]]), np.array([1, span[1]]), 5, 3)
 
 

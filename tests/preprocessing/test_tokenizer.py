@@ -242,7 +242,9 @@ def test_without_special_tokens_is_refused() -> None:
 
 def test_damaged_word_ids_are_refused() -> None:
     """A word id for each of three words, or none of the alignment can be trusted."""
-    with pytest.raises(ValueError, match=r"does not tell which word.*word ids \[0, 2, 2\]"):
+    with pytest.raises(
+        ValueError, match=r"does not align subwords with words.*word ids \[0, 2, 2\]"
+    ):
         SubwordTokenizer(damaged("ae"), words=True)
     SubwordTokenizer(damaged("ae"))  # whole texts need no word ids
 

@@ -638,8 +638,8 @@ def test_several_labels_in_one_cell_are_one_and_said(runs: Runs, tmp_path: Path)
     rows = [{"text": "x", "label": label} for label in ("joy,hope", "joy", "hope", "joy,hope")]
     task, dataset = runs.task("multi", problem="multi", data=splits(tmp_path / "cells", train=rows))
     assert list(task.record.labels) == ["hope", "joy", "joy,hope"]
-    assert sum("several are lists in JSON Lines" in note for note in dataset.notes) == 1
-    assert not any("several are lists" in note for note in runs.task("multi")[1].notes)
+    assert sum("write several as a list in JSON Lines" in note for note in dataset.notes) == 1
+    assert not any("write several as a list" in note for note in runs.task("multi")[1].notes)
 
 
 @pytest.mark.parametrize(
