@@ -60,8 +60,8 @@ class Predictor:
         Raises:
             UserError: The folder holds no saved model, or its task has no such decoding.
         """
-        place = model_folder(folder)
-        task = saved_task(place)
+        folder = model_folder(folder)
+        task = saved_task(folder)
         config = task.record.config
         changed: dict[str, Any] = {"batching": batching, "max_tokens": max_tokens}
         if decoding is not None:
@@ -72,7 +72,7 @@ class Predictor:
             changed["decoding"] = decoding
         self.task = replace(task, record=replace(task.record, config=replace(config, **changed)))
         self.accelerator = make_accelerator()
-        self.model = self.task.head(place).to(self.accelerator.device)
+        self.model = self.task.head(folder).to(self.accelerator.device)
 
     @property
     def labels(self) -> LabelSet:

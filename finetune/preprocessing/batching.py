@@ -23,7 +23,7 @@ def epoch_order(num_examples: int, seed: int, epoch: int) -> list[int]:
     return torch.randperm(num_examples, generator=generator).tolist()
 
 
-def share(
+def process_shard(
     examples: Sequence[int], rank: int, world_size: int, lengths: Sequence[int] | Mapping[int, int]
 ) -> list[int]:
     """Return the examples of an optimizer batch that one process computes, in the batch's order.

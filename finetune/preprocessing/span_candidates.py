@@ -84,14 +84,14 @@ def predicted_candidates(
     start, end = bounds[index]
     text = min(first for first, _ in bounds), max(last for _, last in bounds)
     spans = candidates(end - start, max_width) + start  # [S, 2]
-    own = _margin(spans, bounds[index], text)
-    mine = np.ones(len(spans), dtype=bool)
+    margin = _margin(spans, bounds[index], text)
+    predicted = np.ones(len(spans), dtype=bool)
     for number, other in enumerate(bounds):
         if number == index or other[1] <= start or end <= other[0]:
             continue
-        theirs = _margin(spans, other, text)
-        mine &= theirs < own if number < index else theirs <= own
-    return mine
+        others = _margin(spans, other, text)
+        predicted &= others < margin if number < index else others <= margin
+    return predicted
 
 
 def _margin(spans: np.ndarray, window: tuple[int, int], text: tuple[int, int]) -> np.ndarray:

@@ -80,22 +80,22 @@ def _number(example: TextExample) -> float:
 
 
 def class_weights(
-    asked: str, labels: Sequence[str], counts: Mapping[str, int], num_rows: int, problem: str
+    setting: str, labels: Sequence[str], counts: Mapping[str, int], num_rows: int, problem: str
 ) -> list[float] | None:
     """Return the class weights: None, inverse frequency (``auto``), or the given (`a=1,b=2`).
 
     ``auto`` is n / (C n_c), so that every class weighs the same in total (King & Zeng, 2001, as
     scikit-learn's ``balanced``); with several labels it is negatives / positives of each label.
     """
-    if asked == "none":
+    if setting == "none":
         return None
-    if asked == "auto" and problem == "multi":
+    if setting == "auto" and problem == "multi":
         return [(num_rows - counts[name]) / counts[name] for name in labels]
-    if asked == "auto":
+    if setting == "auto":
         total = sum(counts.values())
         return [total / (len(labels) * counts[name]) for name in labels]
     given: dict[str, float] = {}
-    for item in asked.split(","):
+    for item in setting.split(","):
         name, _, value = item.rpartition("=")
         try:
             weight = float(value)
@@ -103,8 +103,8 @@ def class_weights(
             weight = math.nan
         if not 0 <= weight < math.inf:
             raise UserError(
-                f"--class-weights {asked!r}: {item!r} is not LABEL=NUMBER (0 or more); write none, "
-                f"auto or for instance {labels[0]}=1,{labels[-1]}=2."
+                f"--class-weights {setting!r}: {item!r} is not LABEL=NUMBER (0 or more); write "
+                f"none, auto or for instance {labels[0]}=1,{labels[-1]}=2."
             )
         if (name := name.strip()) not in labels:
             raise UserError(

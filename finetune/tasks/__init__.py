@@ -23,7 +23,7 @@ TASKS = {
 """Module and class of each task, imported on first use."""
 
 TASK_FILE = "finetune.json"
-"""File beside a saved model with the task's record."""
+"""File in the folder of a saved model with the task's record."""
 
 
 def task_class(name: str) -> type[Task]:
@@ -85,7 +85,7 @@ def saved_task(folder: str | Path) -> Task:
 
 
 def save_task(task: Task, folder: Path) -> None:
-    """Write the tokenizer and the task's record beside a model."""
+    """Write the tokenizer and the task's record into the folder of a model."""
     task.tokenizer.save_pretrained(folder)
     text = json.dumps(task.record.to_json(task.name), indent=2, ensure_ascii=False)
     (folder / TASK_FILE).write_text(text + "\n", encoding="utf-8")

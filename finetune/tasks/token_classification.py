@@ -285,16 +285,9 @@ class TokenClassificationTask(WordTask):
             spans = tuple(tags_to_spans(tags, self.record.scheme))
             span_scores = tuple(float(np.mean(scores[s.start : s.end])) for s in spans)
         return TokenPrediction(
-            example.id,
-            example.words,
-            tags,
-            scores,
-            spans,
-            span_scores,
-            example.offsets,
-            example.text,
-            logs,
-        )
+            example.id, example.words, tags, scores, spans, span_scores, example.offsets,
+            example.text, logs,
+        )  # fmt: skip
 
     def calibrate(
         self, gold: Sequence[TokenExample], predicted: Sequence[TokenPrediction]

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from finetune.config.tasks import TrainConfig
 from finetune.data import Dataset
-from finetune.preprocessing.batching import micro_batches, pack, share
+from finetune.preprocessing.batching import micro_batches, pack, process_shard
 from finetune.preprocessing.encodings import Encoded
 from finetune.preprocessing.prefetch import ahead
 from finetune.tasks.base import Task
@@ -77,7 +77,7 @@ class TrainingData:
     def batch(self, step: int) -> StepBatch:
         """Return this process's shard of the batch of a step."""
         examples = self.schedule.batch(step)
-        shard = share(examples, self.rank, self.world_size, self.lengths)
+        shard = process_shard(examples, self.rank, self.world_size, self.lengths)
         rows = self.train.rows(shard or examples[:1])
         batches = [
             pack(group, self.task.collate(group))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from finetune.preprocessing.batching import epoch_order, micro_batches, pack, share
+from finetune.preprocessing.batching import epoch_order, micro_batches, pack, process_shard
 from finetune.types import Encoding
 
 
@@ -42,11 +42,11 @@ def test_shares_make_up_the_batch(world_size: int) -> None:
     chance = random.Random(world_size)
     lengths = [chance.randint(1, 200) for _ in range(50)]
     batch = chance.sample(range(50), 21)
-    shares = [share(batch, rank, world_size, lengths) for rank in range(world_size)]
-    assert sorted(chain.from_iterable(shares)) == sorted(batch)
-    tokens = [sum(lengths[example] for example in part) for part in shares]
+    shards = [process_shard(batch, rank, world_size, lengths) for rank in range(world_size)]
+    assert sorted(chain.from_iterable(shards)) == sorted(batch)
+    tokens = [sum(lengths[example] for example in part) for part in shards]
     assert max(tokens) - min(tokens) <= max(lengths)
-    assert [share([7], rank, 3, lengths) for rank in range(3)] == [[7], [], []]
+    assert [process_shard([7], rank, 3, lengths) for rank in range(3)] == [[7], [], []]
 
 
 def test_micro_batches_keep_the_limit() -> None:
