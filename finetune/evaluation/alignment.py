@@ -133,10 +133,7 @@ def _names(label: Any) -> tuple[str, ...]:
 
 
 def _align_tags(file: PredictionFile, gold: Gold) -> AlignedPredictions:
-    sentences = [example for example in gold.examples if isinstance(example, TokenExample)]
-    with_gold = [sentence for sentence in sentences if sentence.tags is not None]
-    examples = _predicted_examples(sentences, with_gold, len(file.rows))
-    _check_number(file, examples, gold.name)
+    examples = _sentences(file, gold)
     for (where, row), example in zip(file.rows, examples, strict=True):
         if example.tags is None:
             raise DataError(f"{example.where}: no tags to score against.")
@@ -158,17 +155,24 @@ def _align_tags(file: PredictionFile, gold: Gold) -> AlignedPredictions:
     return AlignedPredictions("tags", gold_tags, predicted, schemes, examples, rows)
 
 
-def _predicted_examples(
-    examples: Sequence[TokenExample], with_gold: Sequence[TokenExample], number: int
-) -> Sequence[TokenExample]:
-    """Return the examples that this number of predictions is about.
+def _sentences(file: PredictionFile, gold: Gold, spans: bool = False) -> list[TokenExample]:
+    """Return the examples that the predictions are about.
 
     A run leaves examples without words, and some systems those without gold, out of its
     predictions.
     """
+    examples = [example for example in gold.examples if isinstance(example, TokenExample)]
+    with_gold = [each for each in examples if (each.spans if spans else each.tags) is not None]
+    if spans and not with_gold:
+        raise DataError(
+            f"{gold.name}: no spans to score against: give spans, or tags that spell spans "
+            "(B-TYPE, I-TYPE, O)."
+        )
     candidates = [examples, [example for example in examples if example.words]]
     candidates += [[example for example in with_gold if example.words], with_gold]
-    return next((some for some in candidates if len(some) == number), examples)
+    examples = next((some for some in candidates if len(some) == len(file.rows)), examples)
+    _check_number(file, examples, gold.name)
+    return examples
 
 
 def _predicted_scheme(predicted: Sequence[Sequence[str]], scheme: str | None) -> str | None:
@@ -179,15 +183,7 @@ def _predicted_scheme(predicted: Sequence[Sequence[str]], scheme: str | None) ->
 
 
 def _align_spans(file: PredictionFile, gold: Gold) -> AlignedPredictions:
-    sentences = [example for example in gold.examples if isinstance(example, TokenExample)]
-    with_gold = [sentence for sentence in sentences if sentence.spans is not None]
-    if not with_gold:
-        raise DataError(
-            f"{gold.name}: no spans to score against: give spans, or tags that spell spans "
-            "(B-TYPE, I-TYPE, O)."
-        )
-    examples = _predicted_examples(sentences, with_gold, len(file.rows))
-    _check_number(file, examples, gold.name)
+    examples = _sentences(file, gold, spans=True)
     aligned = [
         (_predicted_spans(where, row, example), example, row)
         for (where, row), example in zip(_rows_with_spans(file), examples, strict=True)
@@ -222,8 +218,13 @@ def _predicted_spans(where: str, row: Mapping[str, Any], example: TokenExample) 
         words = None  # tokens as objects, with the characters of the text
     if words is not None:
         _check_words(where, words, example)
-    if not (words is None and text is not None) and not _in_characters(row["spans"]):
-        return read_spans(row["spans"], where, len(example.words)).spans
+    spans = row["spans"]
+    in_characters = (words is None and text is not None) or any(
+        isinstance(span, dict) and "start" not in span and {"start_char", "start_offset"} & {*span}
+        for span in (spans if isinstance(spans, list) else ())
+    )
+    if not in_characters:
+        return read_spans(spans, where, len(example.words)).spans
     if example.text is None:
         raise DataError(
             f"{where}: the spans are in characters, but {example.where} has words and no text: "
@@ -233,15 +234,7 @@ def _predicted_spans(where: str, row: Mapping[str, Any], example: TokenExample) 
         raise DataError(
             f"{where}: the text is not that of {example.where}: the files do not belong together."
         )
-    return read_spans(row["spans"], where, len(example.words), example.text, example.offsets).spans
-
-
-def _in_characters(spans: Any) -> bool:
-    """Return whether a span has its position in characters and not in words."""
-    return isinstance(spans, list) and any(
-        isinstance(span, dict) and "start" not in span and {"start_char", "start_offset"} & {*span}
-        for span in spans
-    )
+    return read_spans(spans, where, len(example.words), example.text, example.offsets).spans
 
 
 def _check_words(where: str, words: Any, example: TokenExample) -> None:

@@ -120,15 +120,10 @@ def analyze_predictions(
 def _analyze_labels(found: Analysis, run: AlignedPredictions, examples: Any) -> None:
     gold, predicted = run.gold, run.predicted
     found.scores["micro_f1"] = score("micro_f1", pair("label", gold, predicted))
-    found.tables["label"] = _score_table(class_scores("label", gold, predicted), "label")
-    found.tables |= confusion_tables(Counter(zip(gold, predicted, strict=True)))
-    right = [a == b for a, b in zip(gold, predicted, strict=True)]
-    lengths = subgroups.count_subgroups(
-        subgroups.text_lengths(examples), right, subgroups.buckets(subgroups.TEXT_LENGTHS)
-    )
-    found.tables["text length"] = _subgroup_table(lengths, "text length", "texts")
-    known = alignment.predicted_label_probabilities(run)
-    found.errors = errors.label_errors(examples, gold, predicted, known)
+    groupings = subgroups.text_groupings(examples)
+    _add_label_tables(found, "label", "texts", gold, predicted, groupings)
+    confidences = alignment.predicted_label_probabilities(run)
+    found.errors = errors.label_errors(examples, gold, predicted, confidences)
     if probabilities := alignment.label_probabilities(run):
         error = error_of_bins(found.bins) if found.bins else 1.0
         found.not_credible = credibility_warning(found.scores["accuracy"], error)
@@ -141,20 +136,16 @@ def _analyze_words(
 ) -> None:
     """Analyze tags that do not spell spans, such as parts of speech."""
     gold, predicted = ([*chain.from_iterable(side)] for side in (run.gold, run.predicted))
-    found.tables["tag"] = _score_table(class_scores("label", gold, predicted), "tag")
-    found.tables |= confusion_tables(Counter(zip(gold, predicted, strict=True)))
     words = [example.words for example in examples]
-    word_tags = None if vocabulary is None else vocabulary.word_tags
-    tables = subgroups.word_subgroups(words, run.gold, run.predicted, word_tags)
-    for name, groups in tables.items():
-        found.tables[name] = _subgroup_table(groups, name, "words")
+    word_tags = vocabulary.word_tags if vocabulary else None
+    groupings = subgroups.word_groupings(words, word_tags)
+    tables = _add_label_tables(found, "tag", "words", gold, predicted, groupings)
     if "in training" in tables:
         unseen = [group for group in tables["in training"] if group.name == subgroups.SEEN_WORDS[2]]
         found.scores["unseen_words"] = float(sum(group.number for group in unseen))
         found.scores["unseen_word_accuracy"] = sum(group.accuracy for group in unseen)
-    found.errors = errors.word_errors(
-        examples, run.gold, run.predicted, alignment.word_probabilities(run)
-    )
+    probabilities = alignment.word_probabilities(run)
+    found.errors = errors.word_errors(examples, run.gold, run.predicted, probabilities)
 
 
 def _analyze_spans(
@@ -177,7 +168,7 @@ def _analyze_spans(
     found.tables["type"] = _score_table(class_scores("spans", gold, predicted), "type")
     found.tables |= confusion_tables(types)
     words = [example.words for example in examples]
-    seen = None if vocabulary is None else vocabulary.entity_types
+    seen = vocabulary.entity_types if vocabulary else None
     for name, groups in subgroups.span_subgroups(words, gold, predicted, seen).items():
         found.tables[name] = [
             {name: group.name, "precision": group.precision, "recall": group.recall,
@@ -192,11 +183,26 @@ def _score_table(scores: Mapping[str, Mapping[str, float]], name: str) -> Table:
     return [{name: label} | dict(values) for label, values in scores.items()]
 
 
-def _subgroup_table(groups: Sequence[Any], name: str, unit: str) -> Table:
-    return [
-        {name: group.name, unit: group.number, "right": group.right, "accuracy": group.accuracy}
-        for group in groups
-    ]
+def _add_label_tables(
+    found: Analysis,
+    name: str,
+    unit: str,
+    gold: Sequence[str],
+    predicted: Sequence[str],
+    groupings: Mapping[str, tuple[subgroups.Words, Sequence[str]]],
+) -> dict[str, list[subgroups.Subgroup]]:
+    """Add the tables of labels of texts or tags of words, and return the counts of subgroups."""
+    found.tables[name] = _score_table(class_scores("label", gold, predicted), name)
+    found.tables |= confusion_tables(Counter(zip(gold, predicted, strict=True)))
+    right = [label == other for label, other in zip(gold, predicted, strict=True)]
+    tables = subgroups.count_subgroups(groupings, right)
+    for title, groups in tables.items():
+        found.tables[title] = [
+            {title: group.name, unit: group.number, "right": group.right,
+             "accuracy": group.accuracy}
+            for group in groups
+        ]  # fmt: skip
+    return tables
 
 
 def confusion_tables(pairs: Counter[Any]) -> dict[str, Table]:
@@ -204,8 +210,7 @@ def confusion_tables(pairs: Counter[Any]) -> dict[str, Table]:
     found = {name for pair in pairs for name in pair}
     names = sorted(found, key=lambda name: (name == NOTHING, name))
     matrix = [
-        {"gold": gold, "predicted": {predicted: pairs[gold, predicted] for predicted in names}}
-        for gold in names
+        {"gold": gold, "predicted": {name: pairs[gold, name] for name in names}} for gold in names
     ]
     confused = [
         {"gold": gold, "predicted": predicted, "number": number}
@@ -217,6 +222,10 @@ def confusion_tables(pairs: Counter[Any]) -> dict[str, Table]:
 
 def analysis_record(found: Analysis, num_examples: int) -> dict[str, Any]:
     """Return the analysis as JSON values, with the first errors of each category."""
+
+    def records(cases: Sequence[ErrorCase]) -> list[dict[str, Any]]:
+        return [case.record() for case in cases]
+
     return {
         "predictions": found.predictions,
         "gold": found.gold,
@@ -230,13 +239,11 @@ def analysis_record(found: Analysis, num_examples: int) -> dict[str, Any]:
         },
         "mistakes": errors.count_categories(found.errors),
         "num_contradictions": len(found.contradictions),
-        "contradictions": [each.record() for each in found.contradictions[:num_examples]],
+        "contradictions": records(found.contradictions[:num_examples]),
         "contradictions_left_out": found.not_credible or None,
-        "most_confident": [
-            each.record() for each in errors.most_confident(found.errors, num_examples)
-        ],
+        "most_confident": records(errors.most_confident(found.errors, num_examples)),
         "examples": {
-            name: [each.record() for each in some]
-            for name, some in errors.first_by_category(found.errors, num_examples).items()
+            name: records(cases)
+            for name, cases in errors.first_by_category(found.errors, num_examples).items()
         },
     }

@@ -14,10 +14,8 @@ from finetune.evaluation.span_matching import match_sentences
 from finetune.evaluation.subgroups import surface
 from finetune.types import Span, TextExample, TokenExample
 
-AROUND = 12
-"""Words of an excerpt on each side of an error."""
-MOST_CHARACTERS = 200
-"""Characters of the excerpt of a text."""
+AROUND = 12  # words of an excerpt on each side of an error
+MOST_CHARACTERS = 200  # of the excerpt of a text
 
 
 @dataclass(frozen=True)
@@ -223,5 +221,5 @@ def excerpt(words: Sequence[str], start: int, end: int) -> str:
     """
     before, after = words[max(0, start - AROUND) : start], words[end : end + AROUND]
     marked = [*before, f"[{' '.join(words[start:end])}]", *after]
-    left, right = ["…"] * (start > AROUND), ["…"] * (len(words) > end + AROUND)
-    return " ".join([*left, *marked, *right])
+    left, right = "… " * (start > AROUND), " …" * (len(words) > end + AROUND)
+    return f"{left}{' '.join(marked)}{right}"

@@ -22,8 +22,6 @@ from finetune.data.labels import without_missing_labels
 from finetune.data.token_records import read_spans
 from finetune.types import Example, Prediction, TextExample, TokenExample
 
-_KINDS = ("tags", "spans", "label")
-
 
 @dataclass(frozen=True)
 class PredictionFile:
@@ -43,7 +41,8 @@ class PredictionFile:
     @property
     def kind(self) -> str:
         """``tags``, ``spans`` or ``label``; ``tags`` where a line has tags and spans."""
-        kinds = {next((kind for kind in _KINDS if kind in row), "") for _, row in self.rows}
+        names = ("tags", "spans", "label")
+        kinds = {next((name for name in names if name in row), "") for _, row in self.rows}
         if len(kinds) == 1 and (kind := kinds.pop()):
             return kind
         raise DataError(
@@ -61,13 +60,9 @@ class PredictionFile:
 def read_predictions(path: Path) -> PredictionFile:
     """Read a prediction file, whose format is found from its name or its first line."""
     opened = open_data(path)
-    format = "jsonl"
-    if opened.format in ("conll", "conllu"):
-        format = opened.format
-    elif opened.format in ("txt", "tsv", "unknown") and opened.first_line().lstrip()[:1] not in (
-        *"{[",
-    ):
-        format = "conll"
+    format = opened.format if opened.format in ("conll", "conllu") else "jsonl"
+    if opened.format in ("txt", "tsv", "unknown"):
+        format = "jsonl" if opened.first_line().lstrip().startswith(("{", "[")) else "conll"
     rows = list(_json_rows(path) if format == "jsonl" else _column_rows(path, format))
     if not rows:
         raise DataError(f"{path}: there is no prediction in it.")
@@ -118,7 +113,7 @@ def gold_record(example: Example) -> dict[str, Any]:
 def _gold_text(index: int, where: str, row: Mapping[str, Any]) -> TextExample:
     gold = row["gold"]
     if gold is not None:
-        _check_label(where, "gold", gold)
+        _check(where, "gold", gold)
     label = tuple(gold) if isinstance(gold, list) else gold
     text, pair = row.get("text", ""), row.get("text_pair")
     return TextExample(row.get("id", index), text, pair, label, row.get("where", where))
@@ -133,7 +128,7 @@ def _gold_sentence(index: int, where: str, row: Mapping[str, Any]) -> TokenExamp
         )
     tags, spans = gold.get("tags"), gold.get("spans")
     if tags is not None:
-        _check_tags(where, "gold", tags)
+        _check(where, "gold", tags, tags=True)
         if len(tags) != len(words):
             raise DataError(f"{where}: {len(tags)} gold tags for {len(words)} words.")
     offsets = row.get("offsets")
@@ -150,9 +145,8 @@ def _gold_sentence(index: int, where: str, row: Mapping[str, Any]) -> TokenExamp
 
 
 def _column_rows(path: Path, format: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    columns = {} if format == "conllu" else {"tags": "-1"}
-    named = None if format == "conllu" else format
-    for sentence in read_token_file(path, columns=columns, format=named):
+    options: Any = {} if format == "conllu" else {"columns": {"tags": "-1"}, "format": format}
+    for sentence in read_token_file(path, **options):
         yield sentence.where, {"words": list(sentence.words), "tags": list(sentence.tags or ())}
 
 
@@ -165,23 +159,18 @@ def _json_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
             raise DataError(f"{where}: not a JSON line ({error.msg}): was the file cut?") from error
         if not isinstance(row, dict):
             raise DataError(f'{where}: a prediction is an object such as {{"label": "x"}}.')
-        if "tags" in row:
-            _check_tags(where, "tags", row["tags"])
-        if "label" in row:
-            _check_label(where, "label", row["label"])
+        for key in ("tags", "label"):
+            if key in row:
+                _check(where, key, row[key], tags=key == "tags")
         yield where, row
 
 
-def _check_tags(where: str, key: str, tags: Any) -> None:
-    if not isinstance(tags, list) or not all(isinstance(tag, str) for tag in tags):
-        raise DataError(
-            f"{where}: {key} must be a list with one string for each word, not {tags!r:.60}."
-        )
-
-
-def _check_label(where: str, key: str, label: Any) -> None:
-    names = label if isinstance(label, list) else [label]
-    if not all(isinstance(name, str | float | int) for name in names):
-        raise DataError(
-            f"{where}: {key} must be a name, a list of names or a number, not {label!r:.60}."
-        )
+def _check(where: str, key: str, value: Any, tags: bool = False) -> None:
+    names = value if isinstance(value, list) else [value]
+    if tags and not (isinstance(value, list) and all(isinstance(tag, str) for tag in value)):
+        legal = "a list with one string for each word"
+    elif not all(isinstance(name, str | float | int) for name in names):
+        legal = "a name, a list of names or a number"
+    else:
+        return
+    raise DataError(f"{where}: {key} must be {legal}, not {value!r:.60}.")

@@ -6,7 +6,6 @@ import contextlib
 import json
 import math
 import os
-import re
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -14,7 +13,6 @@ from typing import Any, NamedTuple
 
 from finetune.config.expected_scores import Expected
 from finetune.config.recipes import Recipe, changed, load_recipe
-from finetune.types import UserError
 
 
 class ScoreVerdict(NamedTuple):
@@ -55,15 +53,6 @@ class ScoreVerdict(NamedTuple):
         }  # fmt: skip
 
 
-def compare_score(expected: Expected, value: float) -> str:
-    """Return ``reproduced``, ``below`` or ``above`` for the score of a run."""
-    if not all(map(math.isfinite, (value, expected.value, expected.tolerance))):
-        raise UserError(f"{value} against {expected.claimed}: only finite numbers compare.")
-    if value < expected.value - expected.tolerance:
-        return "below"
-    return "above" if value > expected.value + expected.tolerance else "reproduced"
-
-
 def run_verdicts(
     expected: Iterable[Expected],
     metrics: Mapping[str, Mapping[str, float]],
@@ -77,13 +66,12 @@ def run_verdicts(
     ``differing`` are the settings in which the run differs from the recipe. ``fingerprint`` is that
     of its data. A degenerate run reproduces nothing.
     """
-    verdicts = [
-        _verdict(e, metrics.get(e.split, {}).get(e.metric), differing, fingerprint)
-        for e in expected
-    ]
-    if degenerate:
-        return [verdict.of_degenerate("degenerate", True) for verdict in verdicts]
-    return verdicts
+    found = []
+    for entry in expected:
+        value = metrics.get(entry.split, {}).get(entry.metric)
+        verdict = _verdict(entry, value, differing, fingerprint)
+        found.append(verdict.of_degenerate("degenerate", True) if degenerate else verdict)
+    return found
 
 
 def seed_verdicts(
@@ -159,15 +147,17 @@ def _verdict(
         return ScoreVerdict(entry, value, f"not comparable ({', '.join(differing)} changed)")
     if not math.isfinite(value):
         return ScoreVerdict(entry, value, "not reproduced (no number)")
-    return ScoreVerdict(entry, value, compare_score(entry, value))
+    verdict = "below" if value < entry.value - entry.tolerance else "reproduced"
+    if value > entry.value + entry.tolerance:
+        verdict = "above"
+    return ScoreVerdict(entry, value, verdict)
 
 
 class FinishedRun(NamedTuple):
     """A finished run, or several seeds: ``config`` of the first, ``metrics`` with their summary.
 
     ``seeds`` is the content of seeds.json; empty for a single run. ``recipe`` is the name and path
-    of the recipe; None for earlier runs and those without one. ``degenerate`` are the reasons why a
-    single run is.
+    of the recipe, if any. ``degenerate`` are the reasons why a single run is.
     """
 
     folder: Path
@@ -226,13 +216,9 @@ def recipe_lines(path: Path, runs: Sequence[FinishedRun]) -> Iterator[str]:
 
 
 def _follows(run: FinishedRun, recipe: Recipe) -> bool:
-    """Return whether a run followed a recipe.
-
-    It names the recipe, and the file it names is this one, a copy of it, or gone. An earlier run
-    has the name that runs of the recipe get without --out.
-    """
+    """Return whether a run names the recipe by a file that is this one, a copy of it, or gone."""
     if run.recipe is None:
-        return bool(re.fullmatch(re.escape(recipe.name) + r"(-\d+|-seeds)?", run.folder.name))
+        return False
     path = Path(run.recipe["path"])
     return run.recipe["name"] == recipe.name and (
         not path.is_file() or path.read_bytes() == recipe.path.read_bytes()
@@ -243,16 +229,13 @@ def _score_lines(run: FinishedRun, recipe: Recipe) -> Iterator[str]:
     """Yield the verdict on each expected score, or else the first score of each split."""
     differing = changed(run.config, recipe.config(), "seed")
     expected, fingerprint = recipe.expected, run.config.get("fingerprint")
-    if expected and run.seeds:
+    if run.seeds:
         degenerate = {each["seed"] for each in run.seeds.get("degenerate", ())}
-        number = len(degenerate.union(run.seeds["seeds"]))
-        verdicts = seed_verdicts(
-            expected, run.metrics, differing, len(degenerate), number, fingerprint
-        )
+        numbers = len(degenerate), len(degenerate.union(run.seeds["seeds"]))
+        verdicts = seed_verdicts(expected, run.metrics, differing, *numbers, fingerprint)
     else:
-        verdicts = run_verdicts(
-            expected, run.metrics, differing, fingerprint, degenerate=bool(run.degenerate)
-        )
+        failed = bool(run.degenerate)
+        verdicts = run_verdicts(expected, run.metrics, differing, fingerprint, degenerate=failed)
     yield from (verdict.line() for verdict in verdicts)
     if not expected:
         note = f" ({', '.join(differing)} changed)" if differing else ""

@@ -28,13 +28,11 @@ from finetune.evaluation.metrics import (
 from finetune.evaluation.pairs import Pairs, pair, sets_of
 from finetune.evaluation.subgroups import (
     SEEN_WORDS,
-    TEXT_LENGTHS,
     SpanGrouping,
     TrainingVocabulary,
-    buckets,
     span_counts,
     span_groupings,
-    text_lengths,
+    text_groupings,
     word_groupings,
 )
 from finetune.types import TokenExample, UserError, abbreviated, did_you_mean
@@ -180,8 +178,7 @@ def subgroup_counters(
     kind = pairs[0].kind
     words = [example.words for example in examples if isinstance(example, TokenExample)]
     if kind == "label" and examples:
-        lengths = [[name] for name in text_lengths(examples)]
-        return _named("accuracy", {"text length": (lengths, buckets(TEXT_LENGTHS))}, _accuracy)
+        return _named("accuracy", text_groupings(examples), _accuracy)
     if kind == "plain tags" and words:
         found = _named(
             "accuracy", word_groupings(words, train.word_tags if train else None), _accuracy

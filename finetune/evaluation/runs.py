@@ -63,17 +63,13 @@ def _files_of(path: Path, split: str) -> list[Path]:
     name = _PREDICTIONS.format(split)
     if (path / name).is_file():
         return [path / name]
-    if inside := sorted(path.glob(f"*/{name}"), key=_natural_order):
-        return inside
+    inside = path.glob(f"*/{name}")
+    if files := sorted(inside, key=lambda file: (len(file.parent.name), file.parent.name)):
+        return files  # seed-2 before seed-10
     found = {file.name.split(".")[1] for pattern in ("", "*/")
              for file in path.glob(pattern + _PREDICTIONS.format("*"))}  # fmt: skip
     hint = f"; write --split {abbreviated(sorted(found))}" if found else ""
     raise UserError(f"{path}: no {name} in it or in its folders{hint}.")
-
-
-def _natural_order(path: Path) -> tuple[int, str]:
-    """Sort seed-2 before seed-10."""
-    return len(path.parent.name), path.parent.name
 
 
 def align_runs(

@@ -21,10 +21,8 @@ from finetune.data.tag_schemes import detect_scheme, tags_to_spans
 from finetune.evaluation.metrics import subgroup_f1
 from finetune.types import Example, Span, TextExample, TokenExample
 
-Spans = Sequence[Collection[Span]]
-"""The spans of each sentence."""
-Words = Sequence[Sequence[str]]
-"""The words (or the tags, or the subgroups) of each sentence."""
+Spans = Sequence[Collection[Span]]  # of each sentence
+Words = Sequence[Sequence[str]]  # of each sentence, or their tags, or their subgroups
 SpanGrouping = Callable[[int, Collection[Span]], Mapping[Span, str]]
 """Maps the index of a sentence and its gold or its predicted spans to their subgroups."""
 Vocabulary = Mapping[str, Collection[str]]
@@ -224,19 +222,23 @@ def surface(words: Sequence[str], span: Span) -> str:
     return " ".join(words[span.start : span.end])
 
 
-def word_subgroups(
-    words: Words, gold: Words, predicted: Words, word_tags: Vocabulary | None = None
+def count_subgroups(
+    groupings: Mapping[str, tuple[Words, Sequence[str]]], right: Sequence[bool]
 ) -> dict[str, list[Subgroup]]:
-    """Score the tags of words in each subgroup of ``word_groupings``."""
-    right = [
-        tag == predicted_tag
-        for sides in zip(gold, predicted, strict=True)
-        for tag, predicted_tag in zip(*sides, strict=True)
-    ]
-    return {
-        name: count_subgroups(chain.from_iterable(groups), right, order)
-        for name, (groups, order) in word_groupings(words, word_tags).items()
-    }
+    """Count right predictions in each subgroup of words or texts that occurs.
+
+    ``right`` has the correctness of each word of all sentences, or of each text.
+    """
+    found = {}
+    for name, (groups, order) in groupings.items():
+        number, correct = Counter[str](), Counter[str]()
+        for group, is_right in zip(chain.from_iterable(groups), right, strict=True):
+            number[group] += 1
+            correct[group] += is_right
+        found[name] = [
+            Subgroup(each, number[each], correct[each]) for each in order if number[each]
+        ]
+    return found
 
 
 def word_groupings(
@@ -264,10 +266,10 @@ def word_groupings(
     return groupings
 
 
-def text_lengths(examples: Iterable[Example]) -> list[str]:
-    """Return the subgroup of each text by its length, that of both texts of a pair."""
-    texts = [example for example in examples if isinstance(example, TextExample)]
-    return [bucket(num_words(example), TEXT_LENGTHS) for example in texts]
+def text_groupings(examples: Iterable[Example]) -> dict[str, tuple[Words, Sequence[str]]]:
+    """Return the grouping of texts, or of pairs of texts, by length, as ``word_groupings`` does."""
+    lengths = [[bucket(num_words(example), TEXT_LENGTHS)] for example in examples]
+    return {"text length": (lengths, buckets(TEXT_LENGTHS))}
 
 
 def num_words(example: Example) -> int:
@@ -275,20 +277,6 @@ def num_words(example: Example) -> int:
     if isinstance(example, TextExample):
         return len(example.text.split()) + len((example.pair or "").split())
     return len(example.words)
-
-
-def count_subgroups(
-    names: Iterable[str], right: Iterable[bool], order: Sequence[str]
-) -> list[Subgroup]:
-    """Count right predictions in each subgroup that occurs, in the given order.
-
-    ``names`` has the subgroup of each word or text, ``right`` whether its prediction is right.
-    """
-    number, correct = Counter[str](), Counter[str]()
-    for name, is_right in zip(names, right, strict=True):
-        number[name] += 1
-        correct[name] += is_right
-    return [Subgroup(name, number[name], correct[name]) for name in order if name in number]
 
 
 def bucket(value: int, starts: Sequence[int]) -> str:

@@ -102,7 +102,7 @@ def test_the_table(place: Path):
     ("good.jsonl", "bad.conll", ()),
     ("good.two.conll", "bad.jsonl", ("--gold", "good.conll", "--columns", "tags=1")),
 ])  # fmt: skip
-def test_forms_of_files(place: Path, first: str, second: str, more: tuple[str, ...]):
+def test_formats_of_files(place: Path, first: str, second: str, more: tuple[str, ...]):
     found = compared(first, second, *more)
     expected = compared("good.jsonl", "bad.jsonl", "--gold", "gold.jsonl")
     for name in ("difference", "p_bootstrap", "p_randomization", "num_units", "verdict"):
@@ -150,7 +150,7 @@ def agree(first: str, second: str, *more: str, told_of: dict[str, float]) -> Non
         assert found["b"]["value"] == pytest.approx(value), name
 
 
-def test_every_score_of_spans_that_analyse_tells(place: Path):
+def test_every_score_of_spans_of_analyze(place: Path):
     rng = random.Random(4)
     gold = gold_sentences(30)
     nested, answers = [], []
@@ -176,7 +176,7 @@ def test_every_score_of_spans_that_analyse_tells(place: Path):
     agree("good.jsonl", "bad.jsonl", "--gold", "gold.jsonl", told_of=scores)
 
 
-def test_every_score_of_tags_that_analyse_tells(place: Path):
+def test_every_score_of_tags_of_analyze(place: Path):
     rng = random.Random(4)
     tags = ("NOUN", "VERB", "DET")
     gold = [{"tokens": [f"w{rng.randint(0, 30)}" for _ in range(size)],
@@ -197,7 +197,7 @@ def test_every_score_of_tags_that_analyse_tells(place: Path):
 
 
 @pytest.mark.parametrize("several", [False, True])
-def test_every_score_of_labels_that_analyse_tells(place: Path, several: bool):
+def test_every_score_of_labels_of_analyze(place: Path, several: bool):
     rng = random.Random(5)
     names = ("x", "y", "z")
 
@@ -301,7 +301,7 @@ def test_measures_against_whole_numbers(place: Path):
     assert compared("b.jsonl", "a.jsonl", *files[2:])["metric"] == "pearson"
 
 
-def test_the_same_twice(place: Path):
+def test_a_system_against_itself(place: Path):
     found = compared("good.jsonl", "good.jsonl", "--gold", "gold.jsonl")
     assert found["p_bootstrap"] == found["p_randomization"] == 1.0
     assert found["verdict"] == "The difference is not significant at 0.05."
@@ -343,9 +343,9 @@ def test_runs(runs: Path):
                       "runs/bad", "--gold", "gold.jsonl")  # fmt: skip
     assert {**found, "gold": ""} == {**listed, "gold": ""} | {
         name: {**listed[name], "files": found[name]["files"]} for name in ("a", "b")}  # fmt: skip
-    said = run("compare", "runs/good", "runs/bad", *FEW).out
-    assert "3  runs/good" in said and "over the runs of a system is 0.0" in said
-    assert "three or more" not in said
+    messages = run("compare", "runs/good", "runs/bad", *FEW).out
+    assert "3  runs/good" in messages and "over the runs of a system is 0.0" in messages
+    assert "three or more" not in messages
     few = run("compare", "good.jsonl", "runs/bad", *FEW).out
     assert few.endswith("Give three or more runs of each system for a reliable estimate.\n")
     one = compared("runs/good/seed-1", "bad.jsonl")
@@ -426,10 +426,10 @@ def test_a_real_run_needs_its_folder_only(task: str, make: Callable[[Path], Path
 # --- errors ----------------------------------------------------------------------------------
 
 
-def refused(outcome: Outcome, *said: str) -> None:
+def refused(outcome: Outcome, *messages: str) -> None:
     assert outcome.code == 2 and outcome.out == ""
     assert outcome.err.startswith("error: ") and outcome.err.count("\n") == 1
-    for part in said:
+    for part in messages:
         assert part in outcome.err, outcome.err
 
 
@@ -440,7 +440,7 @@ def changed(place: Path, change, name: str = "good") -> str:
     return "changed.jsonl"
 
 
-@pytest.mark.parametrize("change, said", [
+@pytest.mark.parametrize("change, messages", [
     (lambda rows: rows.pop(), ("changed.jsonl: 59 predictions, but 60 in good.jsonl",)),
     (lambda rows: rows[3].update(id=77), ("changed.jsonl:4: id 77, but 3 in good.jsonl:4",)),
     (lambda rows: rows[2]["words"].__setitem__(1, "x"),
@@ -449,9 +449,9 @@ def changed(place: Path, change, name: str = "good") -> str:
     (lambda rows: [row.pop("tags") for row in rows], ("changed.jsonl: each line must have",)),
     (lambda rows: rows.clear(), ("changed.jsonl: there is no prediction in it",)),
 ])  # fmt: skip
-def test_files_that_do_not_fit(place: Path, change, said: tuple[str, ...]):
+def test_files_that_do_not_fit(place: Path, change, messages: tuple[str, ...]):
     other = changed(place, change)
-    refused(run("compare", "good.jsonl", other, "--gold", "gold.jsonl"), *said)
+    refused(run("compare", "good.jsonl", other, "--gold", "gold.jsonl"), *messages)
 
 
 def test_both_files_are_cut(place: Path):
@@ -469,7 +469,7 @@ def test_other_words_in_columns(place: Path):
 GOLD = ("--gold", "gold.jsonl")
 
 
-@pytest.mark.parametrize("arguments, said", [
+@pytest.mark.parametrize("arguments, messages", [
     (("good.jsonl", "bad.jsonl"), ("no gold in it", "--gold FILE")),
     (("good.conll", "bad.conll", "--columns", "tags=1"), ("add --gold FILE",)),
     (("good.jsonl", "bad.jsonl", "--gold", "no.jsonl"), ("no.jsonl does not exist",)),
@@ -485,8 +485,8 @@ GOLD = ("--gold", "gold.jsonl")
     ((",", "bad.jsonl", *GOLD), ("names no predictions",)),
     ((".", "bad.jsonl", *GOLD), ("no predictions.test.jsonl in it or in its folders",)),
 ])  # fmt: skip
-def test_errors_of_use(place: Path, arguments: tuple[str, ...], said: tuple[str, ...]):
-    refused(run("compare", *arguments), *said)
+def test_errors_of_use(place: Path, arguments: tuple[str, ...], messages: tuple[str, ...]):
+    refused(run("compare", *arguments), *messages)
 
 
 def test_errors_of_runs(runs: Path):
@@ -497,7 +497,7 @@ def test_errors_of_runs(runs: Path):
             "runs/bad/seed-1/predictions.test.jsonl predicts a label, but")  # fmt: skip
 
 
-def test_other_kinds_of_answers(place: Path):
+def test_other_kinds_of_predictions(place: Path):
     labelled(place, ["x"] * 60, ["x"] * 60, [0.5] * 60)
     write_jsonl(place / "n.jsonl", [{"text": "x", "label": str(i)} for i in range(60)])
     refused(run("compare", "a.jsonl", "b.jsonl", "--gold", "n.jsonl"),
@@ -509,7 +509,7 @@ def test_no_documents(place: Path):
     refused(run("compare", *arguments, "--unit", "document"), "name no documents", "-DOCSTART-")
 
 
-def test_gold_column_that_is_none(place: Path):
+def test_a_column_that_is_not_gold(place: Path):
     """Words, parts of speech and answers: the column before the last is no gold of the last."""
     lines = (place / "good.conll").read_text().splitlines(keepends=True)
     rows = [line if len(line.split()) != 3 else "{} NN {}\n".format(*line.split()[::2])

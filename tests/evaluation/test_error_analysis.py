@@ -129,7 +129,7 @@ def test_labels_against_scikit_learn(place: Path):
     assert found["mistakes"] == wrong
 
 
-def test_answers_that_contradict_gold(place: Path):
+def test_predictions_that_contradict_gold(place: Path):
     """One of ten labels is turned round, and found; of a system that is wrong in three and sure of
     it nothing is said about gold."""
     right = ["a", "b"] * 5
@@ -201,7 +201,7 @@ def test_a_run_folder_knows_gold_and_training_data(place: Path):
     assert "2 runs" in run("analyze", "runs").err
 
 
-def test_what_is_refused(place: Path):
+def test_refused(place: Path):
     assert "Missing from finetune analyze" in run("analyze").err
     assert "--examples must be 0 or more" in run("analyze", "a", "b", "--examples", "-1").err
     write_jsonl(place / "pred.jsonl", [{"label": "a"}])

@@ -45,9 +45,9 @@ def test_a_boundary_error_with_its_sentence():
 def test_errors_of_a_sentence_share_its_text():
     """A document with thousands of errors holds its text once."""
     gold, predicted = [["A"] * 5], [["B"] * 5]
-    assert len({id(mistake.text) for mistake in word_errors([SENTENCE], gold, predicted)}) == 1
+    assert len({id(error.text) for error in word_errors([SENTENCE], gold, predicted)}) == 1
     spans = [[Span(n, n + 1, "A") for n in range(5)]]
-    assert len({id(mistake.text) for mistake in span_errors([SENTENCE], spans, [[]])}) == 1
+    assert len({id(error.text) for error in span_errors([SENTENCE], spans, [[]])}) == 1
 
 
 drawn = st.lists(
@@ -61,10 +61,10 @@ drawn = st.lists(
 def test_every_wrong_span_is_in_one_error(gold: list[Span], predicted: list[Span]):
     found = span_errors([SENTENCE], [gold], [predicted])
     for side, spans, other in (("gold", gold, predicted), ("predicted", predicted, gold)):
-        records = [getattr(mistake, side) for mistake in found]
+        records = [getattr(error, side) for error in found]
         there = [Span(r["start"], r["end"], r["label"]) for r in records if r is not None]
         assert sorted(there) == sorted(set(spans) - set(other))
-    assert {mistake.category for mistake in found} <= {*KINDS[1:]}  # all but the right ones
+    assert {error.category for error in found} <= {*KINDS[1:]}  # all but the right ones
     assert sum(count_categories(found).values()) == len(found)
 
 

@@ -48,7 +48,7 @@ def test_minus_one_among_classes_is_scored(tmp_path: Path):
     assert scored(tmp_path, answers, gold)["accuracy"] == 0.75
 
 
-def test_names_beside_measures_are_refused(tmp_path: Path):
+def test_names_against_numbers_are_refused(tmp_path: Path):
     with pytest.raises(ValueError, match="its labels are numbers, but the predictions are names"):
         scored(tmp_path, labels("a", "b"), texts(4.5, 1.0))
 
@@ -123,7 +123,7 @@ def test_schemes_of_other_systems(tmp_path: Path, answer: list[str]):
     assert scores["span_f1_strict"] == scores["span_f1_conll"] == scores["tag_accuracy"] == 1.0
 
 
-def test_ill_formed_answers_stay_ill_formed(tmp_path: Path):
+def test_ill_formed_predictions_stay_ill_formed(tmp_path: Path):
     """A lone I- is a span for conlleval and none for the strict count: not taken for IOB1."""
     answers = [{"tags": ["I-PER", "I-PER", "O", "I-LOC"]}]
     scores = scored(tmp_path, answers, tagged(["B-PER", "I-PER", "O", "B-LOC"]))
@@ -174,7 +174,7 @@ def test_spans_against_tags(tmp_path: Path, name: str, content: str):
     assert scores["span_precision_strict"] == 1.0
 
 
-def test_tags_go_before_spans(tmp_path: Path):
+def test_tags_take_precedence_over_spans(tmp_path: Path):
     answers = [{"tags": ["O", "O"], "spans": [[0, 1, "PER"]]}]
     assert "tag_accuracy" in scored(tmp_path, answers, tagged(["B-PER", "O"]))
 
@@ -267,7 +267,7 @@ def test_refused(tmp_path: Path, predictions: list[dict], gold: list[dict], mess
         scored(tmp_path, predictions, gold)
 
 
-def test_gold_without_words_needs_no_answer(tmp_path: Path):
+def test_gold_without_words_needs_no_prediction(tmp_path: Path):
     """A run leaves such rows out of its predictions, and its score is that of all others."""
     gold = [
         {"tokens": ["Ann", "ran"], "tags": ["B-PER", "O"]},

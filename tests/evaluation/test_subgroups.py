@@ -19,9 +19,10 @@ from finetune.evaluation.subgroups import (
     TrainingVocabulary,
     bucket,
     buckets,
+    count_subgroups,
     depths,
     span_subgroups,
-    word_subgroups,
+    word_groupings,
 )
 from finetune.types import Span, TextExample, TokenExample
 
@@ -123,9 +124,8 @@ def test_unseen_words():
     example = TokenExample(0, ("the", "run", "run"), tags=("DET", "NOUN", "VERB"))
     train = TrainingVocabulary.of([example]).word_tags
     words = [["the", "run"], ["a", "the", "dog"]]
-    gold = [["DET", "NOUN"], ["DET", "DET", "NOUN"]]
-    predicted = [["DET", "VERB"], ["DET", "NOUN", "VERB"]]
-    found = word_subgroups(words, gold, predicted, train)
+    right = [True, False, True, False, False]
+    found = count_subgroups(word_groupings(words, train), right)
     assert [(p.name, p.number, p.right) for p in found["in training"]] == [
         (SEEN_WORDS[0], 2, 1), (SEEN_WORDS[1], 1, 0), (SEEN_WORDS[2], 2, 1)]  # fmt: skip
     assert [(p.name, p.accuracy) for p in found["place"]] == [("1", 1.0), ("2-10", 0.0)]
