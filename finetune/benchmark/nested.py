@@ -100,7 +100,7 @@ class Markers:
 
     def __init__(self, subject: Subject) -> None:
         self.device, self.size = subject.device, subject.size
-        encoder, name = subject.head.encoder, subject.task.record.config.model
+        encoder, name = subject.head.encoder, subject.task.record.config.model or ""
         self.first = encoder.pad_id + 1 if encoder.family.positions == "after padding" else 0
         self.model = load_weights(AutoModel, name, load_config(name)).to(self.device)
         classes = 2 * encoder.width, 1 + len(subject.task.record.labels)

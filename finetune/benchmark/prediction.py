@@ -33,7 +33,7 @@ def case_of(subject: Subject) -> Case:
     pipe = _pipeline(subject, texts, torch.float32)
 
     def ours(precision: str) -> list[Predicted]:
-        found = predict(task, head, texts, subject.accelerator, precision=precision)
+        found: list[Any] = predict(task, head, texts, subject.accelerator, precision=precision)
         if task.reads_words:
             return [pair for p in found for pair in zip(p.tags, p.scores, strict=True)]
         return [(p.label, p.score) for p in found]
@@ -62,7 +62,7 @@ def _pipeline(
     subject: Subject, texts: Sequence[Any], kind_of_weights: torch.dtype
 ) -> Callable[[int], list[Predicted]]:
     """Return a function that runs a pipeline over all texts with a batch size."""
-    kind = "token-classification" if subject.task.reads_words else "text-classification"
+    kind: Any = "token-classification" if subject.task.reads_words else "text-classification"
     with quiet():
         pipe = pipeline(
             kind, model=str(subject.folder), device=subject.device, dtype=kind_of_weights

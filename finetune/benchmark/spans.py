@@ -103,7 +103,8 @@ def naive_scores(scorer: FactorizedScorer, words: Tensor, layout: SpanLayout) ->
     content = _content(scorer, words, layout)  # [S, H]
     weight = torch.cat([scorer.start.weight, scorer.end.weight, scorer.content.weight], 1)
     inner = F.linear(torch.cat([starts, ends, content], 1), weight, scorer.start.bias)  # [S, h]
-    return scorer.output(F.gelu(inner + scorer.width(layout.width - 1)))
+    scores: Tensor = scorer.output(F.gelu(inner + scorer.width(layout.width - 1)))
+    return scores
 
 
 def _content(scorer: FactorizedScorer, words: Tensor, layout: SpanLayout) -> Tensor:
@@ -116,7 +117,8 @@ def _content(scorer: FactorizedScorer, words: Tensor, layout: SpanLayout) -> Ten
     windows = words[(start[:, None] + offsets).clamp(max=len(words) - 1)]  # [S, L, H]
     outside = offsets >= width[:, None]
     shares = scorer.attention(windows)[..., 0].masked_fill(outside, -torch.inf).softmax(-1)
-    return (shares[:, None] @ windows)[:, 0]
+    attended: Tensor = (shares[:, None] @ windows)[:, 0]
+    return attended
 
 
 def naive_biaffine_scores(scorer: BiaffineScorer, words: Tensor, layout: SpanLayout) -> Tensor:
@@ -124,7 +126,9 @@ def naive_biaffine_scores(scorer: BiaffineScorer, words: Tensor, layout: SpanLay
     starts = scorer.start_network(words)[layout.start]  # [S, h]
     ends = scorer.end_network(words)[layout.start + layout.width - 1]
     left = scorer.product(starts).unflatten(1, (NUM_CLASSES, -1))  # [S, C, h]
-    return torch.einsum("sch,sh->sc", left, ends) + scorer.start(starts) + scorer.end(ends)
+    bilinear = torch.einsum("sch,sh->sc", left, ends)
+    scores: Tensor = bilinear + scorer.start(starts) + scorer.end(ends)
+    return scores
 
 
 class GlinerHead(nn.Module):

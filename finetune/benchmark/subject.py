@@ -104,7 +104,8 @@ class Subject:
     @property
     def device(self) -> torch.device:
         """The device of the model."""
-        return self.accelerator.device
+        device: torch.device = self.accelerator.device
+        return device
 
     def length(self, place: int) -> int:
         """Return the number of tokens of a text."""
@@ -142,7 +143,7 @@ def operations(encoder: Any, lengths: Sequence[int]) -> float:
     )
     body *= encoder.num_layers / (encoder.top_depth - 1)
     squares = sum(length**2 for length in lengths)
-    return 2 * body * sum(lengths) + 4 * encoder.num_layers * encoder.width * squares
+    return float(2 * body * sum(lengths) + 4 * encoder.num_layers * encoder.width * squares)
 
 
 @contextmanager
@@ -255,7 +256,9 @@ def task_on_drawn(
     config: TrainConfig, name: str, number: int
 ) -> tuple[Task, Dataset, list[list[list[Encoding]]]]:
     """A task whose data are drawn, and the sequences of what the whole data would have."""
-    tokenizer = SubwordTokenizer.from_pretrained(config.model, words=task_class(name).reads_words)
+    tokenizer = SubwordTokenizer.from_pretrained(
+        config.model or "", words=task_class(name).reads_words
+    )
     vocabulary = Words(tokenizer, LIKE[name].vocabulary, random.Random(0))
     examples = drawn(name, vocabulary, number, config.max_length or LONGEST)
     data = Dataset("drawn", {"train": examples, "validation": examples[:1]}, fingerprint="drawn")

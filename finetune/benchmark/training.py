@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from typing import Literal
 
 from finetune.benchmark.measure import Arm, Case, Work, now
 from finetune.benchmark.subject import Subject
@@ -36,7 +37,7 @@ def case_of(subject: Subject) -> Case:
     mixed, grouped = subject.mixed, subject.grouped
     work = _work(subject, mixed)
 
-    def ours(name: str, precision: str, sparse_embeddings: str) -> Arm:
+    def ours(name: str, precision: str, sparse_embeddings: Literal["auto", "off"]) -> Arm:
         return _arm(
             name, precision, work, mixed, subject,
             lambda batches: seconds(subject, batches, precision, sparse_embeddings),
@@ -89,7 +90,7 @@ def seconds(
     subject: Subject,
     batches: Sequence[Sequence[int]],
     precision: str,
-    sparse_embeddings: str,
+    sparse_embeddings: Literal["auto", "off"],
 ) -> float:
     """Return the seconds of this toolkit's steps over the batches, without a first step."""
     task, head = subject.task, subject.head

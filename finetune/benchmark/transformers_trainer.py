@@ -80,7 +80,9 @@ class TransformersTrainer:
         task = self.subject.task
         kind = DataCollatorForTokenClassification if task.reads_words else DataCollatorWithPadding
         length = min(LONGEST, task.record.max_length)
-        settings = {"padding": "max_length", "max_length": length} if padded else {}
+        settings: dict[str, Any] = {}
+        if padded:
+            settings = {"padding": "max_length", "max_length": length}
         return kind(task.tokenizer.tokenizer, **settings)
 
 

@@ -25,7 +25,9 @@ def make_accelerator(config: TrainConfig | None = None) -> Accelerator:
         UserError: the tracker is not installed.
     """
     track = config.track if config else "none"
-    _require_tracker(track)
+    if track != "none" and not importlib.util.find_spec(track):  # accelerate would skip it silently
+        package = "'finetune[track]'" if track == "tensorboard" else track
+        raise UserError(f"--track {track}: {track} is not installed: pip install {package}.")
     return Accelerator(
         cpu=_on_cpu(),
         mixed_precision="no",
@@ -34,19 +36,11 @@ def make_accelerator(config: TrainConfig | None = None) -> Accelerator:
     )
 
 
-def _require_tracker(name: str) -> None:
-    """Raise UserError if a tracker is not installed; accelerate would skip it silently."""
-    if name == "none" or importlib.util.find_spec(name):
-        return
-    package = "'finetune[track]'" if name == "tensorboard" else name
-    raise UserError(f"--track {name}: {name} is not installed: pip install {package}.")
-
-
 def _on_cpu() -> bool:
     """Return whether accelerate needs ``cpu=True``.
 
-    That is the case after `accelerate launch --cpu`, and for several processes on a machine without
-    an accelerator: otherwise each of them would run as if it were the only one.
+    It does after `accelerate launch --cpu`, and for several processes without an accelerator, each
+    of which would otherwise run as if it were alone.
     """
     cpu_requested = os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("1", "true", "yes")
     several = int(os.environ.get("WORLD_SIZE", "1")) > 1
@@ -54,11 +48,7 @@ def _on_cpu() -> bool:
 
 
 def on_main_process(function: Callable[[], Any]) -> Any:
-    """Call a function on the main process, and return its result on every process.
-
-    Raises:
-        UserError: the function raised one; every process raises it.
-    """
+    """Call a function on the main process; return its result, or raise its UserError, on all."""
     processes = PartialState(cpu=_on_cpu())
     if processes.num_processes == 1:
         return function()
@@ -77,14 +67,10 @@ def on_main_process(function: Callable[[], Any]) -> Any:
 
 def is_main_process() -> bool:
     """Return whether this is the process that prints and writes files."""
-    return PartialState(cpu=_on_cpu()).is_main_process
+    return bool(PartialState(cpu=_on_cpu()).is_main_process)
 
 
 def destroy_process_group() -> None:
-    """End communication with the other processes.
-
-    Its threads could otherwise end the interpreter with an error ("terminate called without an
-    active exception").
-    """
+    """End communication with the other processes, whose threads could end Python with an error."""
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()

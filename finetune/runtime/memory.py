@@ -1,8 +1,7 @@
 """Keep freed memory in the process while it trains on a CPU.
 
-Each step frees its gradients and activations and allocates as much again. By default glibc returns
-large blocks to the operating system in between, which then hands out the same memory page by page,
-filled with zeros. The peak of memory is the same.
+By default glibc returns the large blocks of each step to the operating system, which then hands
+them out again page by page, filled with zeros. The peak of memory is the same.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from finetune.config.tasks import TrainConfig
 def supports_bf16(device: torch.device) -> bool:
     """Return whether the hardware multiplies bfloat16 matrices natively."""
     if device.type == "cuda":
-        return torch.cuda.is_bf16_supported(including_emulation=False)
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     if device.type != "cpu":
         return False
     with contextlib.suppress(OSError):

@@ -32,21 +32,11 @@ class _Stage:
     begin: float = field(default_factory=time.monotonic)
     bar: TaskID | None = None
 
-    def rate(self, done: int) -> float:
-        """Return the units per second since the stage began."""
-        return (done - self.first) / max(1e-9, time.monotonic() - self.begin)
-
 
 class Reporter:
     """Shows the progress and messages of one run; a quiet one shows nothing.
 
     Stages may be nested: ``start`` begins one, ``stop`` ends the innermost.
-
-    Example:
-        >>> reporter = Reporter(quiet=True)
-        >>> reporter.start("training", total=10)
-        >>> reporter.update(3, "loss 0.5")
-        >>> reporter.stop()
     """
 
     def __init__(self, quiet: bool = False, stream: TextIO | None = None) -> None:
@@ -75,21 +65,19 @@ class Reporter:
             return
         if self._progress is None:
             self._progress = Progress(
-                TextColumn("{task.description}"),
-                BarColumn(),
-                MofNCompleteColumn(),
-                TextColumn("{task.fields[text]}", markup=False),
-                TimeRemainingColumn(),
+                TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
+                TextColumn("{task.fields[text]}", markup=False), TimeRemainingColumn(),
                 console=self.console,
-            )
+            )  # fmt: skip
             self._progress.start()
         stage.bar = self._progress.add_task(title, total=total, completed=done, text="")
 
     def update(self, done: int, text: str = "") -> None:
         """Show that ``done`` units of the innermost stage are done."""
         stage = self._stages[-1]
-        rate = stage.rate(done)
-        text = f"{text} {rate:,.1f} {_plural(stage.unit)}/s".strip()
+        rate = (done - stage.first) / max(1e-9, time.monotonic() - stage.begin)
+        units = stage.unit + ("es" if stage.unit.endswith("ch") else "s")
+        text = f"{text} {rate:,.1f} {units}/s".strip()
         if self._progress is not None and stage.bar is not None:
             self._progress.update(stage.bar, completed=done, text=text)
         elif not self.quiet and time.monotonic() - self._last_line >= LINE_EVERY:
@@ -113,10 +101,6 @@ class Reporter:
     def __exit__(self, *_: Any) -> None:
         while self._stages:
             self.stop()
-
-
-def _plural(unit: str) -> str:
-    return f"{unit}es" if unit.endswith("ch") else f"{unit}s"
 
 
 def clock(seconds: float) -> str:

@@ -20,14 +20,12 @@ class InterruptHandler:
 
     Several processes exchange their requests together with the gradients of each step. All of them
     stop after the same step: on CPUs the one in which the request was sent, on GPUs the next one.
-
-    Attributes:
-        caught: number of the signal that this process caught, or 0.
     """
 
     def __init__(self, accelerator: Any) -> None:
         self.accelerator = accelerator
         self.caught = 0
+        """Number of the signal that this process caught, or 0."""
         self.received: deque[tuple[Tensor, Any]] = deque(maxlen=2)
         self.previous: dict[int, Any] = {}
 
@@ -56,10 +54,7 @@ class InterruptHandler:
         self.received.append((number.clone() if copied is None else number, copied))
 
     def should_stop(self) -> bool:
-        """Return whether any process requested a stop, the same on all of them.
-
-        Call it once after each step.
-        """
+        """Return whether any process requested a stop, the same on all; call it once a step."""
         if self.accelerator.num_processes == 1:
             return bool(self.caught)
         # a GPU is still computing this step: read the request of the step before

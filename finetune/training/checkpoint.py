@@ -21,7 +21,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch.optim import Optimizer
 
-from finetune.config.tasks import current_settings
+from finetune.config.recipes import changed
+from finetune.config.tasks import TrainConfig, current_settings, settings
 from finetune.types import UserError
 
 OPTIMIZER = "optimizer.safetensors"
@@ -92,6 +93,7 @@ def write_text(path: Path, text: str) -> None:
     """Write a small file, or leave its previous version intact and raise SaveError."""
     fresh = path.with_name(path.name + ".new")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         with fresh.open("w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
@@ -99,9 +101,8 @@ def write_text(path: Path, text: str) -> None:
         fresh.replace(path)
     except OSError as error:
         fresh.unlink(missing_ok=True)
-        raise SaveError(
-            f"{path}: could not be written ({error.strerror}). Free disk space."
-        ) from error
+        reason = f"{path}: could not be written ({error.strerror}). Free disk space."
+        raise SaveError(reason) from error
 
 
 @dataclass
@@ -117,30 +118,29 @@ class TrainerState:
     fingerprint: str = ""
     num_processes: int = 1
 
-    def check_resumable(self, last: Path, defaults: Mapping[str, Any]) -> None:
-        """Raise UserError if settings, data or number of processes differ from a checkpoint's.
-
-        ``defaults`` has the values of settings that are missing in the checkpoint ``last``.
-        """
+    def check_resumable(self, last: Path, config: TrainConfig) -> None:
+        """Raise UserError if settings, data or number of processes differ from a checkpoint's."""
         saved = json.loads((last / STATE).read_text(encoding="utf-8"))
-        now = json.loads(json.dumps(dataclasses.asdict(self)))
-        settings = current_settings(saved["settings"])
-        for name, value in current_settings(now["settings"]).items():
-            before = settings.get(name, defaults.get(name))
-            if before != value:
-                raise UserError(
-                    f"{last.parent}: was started with {name} = {before!r}, now {value!r}: continue "
-                    "with the same settings, or start a new run with another --out."
-                )
-        for name, difference in (
-            ("fingerprint", "other data"),
-            ("num_processes", "another number of processes"),
+        require_same_settings(last.parent, saved["settings"], config)
+        for name, now in (
+            ("fingerprint", self.fingerprint),
+            ("num_processes", self.num_processes),
         ):
-            if saved[name] != now[name]:
+            if saved[name] != now:
                 raise UserError(
-                    f"{last.parent}: was started with {difference} ({name} {saved[name]!r}, now "
-                    f"{now[name]!r}): start a new run with another --out."
+                    f"{last.parent}: was started with {name} {saved[name]!r}, now {now!r}: use the "
+                    "same data and number of processes, or another --out."
                 )
+
+
+def require_same_settings(folder: Path, saved: Mapping[str, Any], config: TrainConfig) -> None:
+    """Raise UserError if results of the saved settings of a run differ from those of ``config``."""
+    before = settings(type(config)()) | current_settings(saved)
+    now = current_settings(settings(config))
+    for name in changed(saved, config):
+        raise UserError(
+            f"{folder}: was started with {name} = {before[name]!r}, now {now[name]!r}: continue with the same settings, or use another --out."
+        )
 
 
 def save_training_state(folder: Path, optimizer: Optimizer, state: TrainerState) -> None:

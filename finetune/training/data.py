@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Generator, Sequence
-from typing import Any, NamedTuple
+from contextlib import nullcontext
+from typing import NamedTuple
+
+from accelerate import Accelerator
 
 from finetune.config.tasks import TrainConfig
 from finetune.data import Dataset
@@ -39,23 +41,13 @@ class TrainingData:
         task: Task,
         dataset: Dataset,
         config: TrainConfig,
+        accelerator: Accelerator,
         report: Callable[[str], None],
-        *,
-        rank: int = 0,
-        world_size: int = 1,
-        device: str = "cpu",
-        main_process_first: Callable[
-            [], contextlib.AbstractContextManager[Any]
-        ] = contextlib.nullcontext,
     ) -> None:
-        """Encode the training and the validation split, and call ``report`` with notes on them.
-
-        In the context ``main_process_first`` other processes wait for the main one, so that they
-        find in the cache what it encoded.
-        """
-        self.task, self.splits, self.report = task, dataset.splits, report
-        self.max_tokens, self.main_process_first = config.tokens_on(device), main_process_first
-        self.rank, self.world_size = rank, world_size
+        """Encode the training and the validation split, and call ``report`` with notes on them."""
+        self.task, self.splits = task, dataset.splits
+        self.accelerator, self.report = accelerator, report
+        self.max_tokens = config.tokens_on(accelerator.device.type)
         self.schedule = Schedule.from_config(config, len(self.splits["train"]))
         self.train = self._encode("train")
         self.lengths = self.train.lengths.tolist()
@@ -77,7 +69,8 @@ class TrainingData:
     def batch(self, step: int) -> StepBatch:
         """Return this process's shard of the batch of a step."""
         examples = self.schedule.batch(step)
-        shard = process_shard(examples, self.rank, self.world_size, self.lengths)
+        rank, world = self.accelerator.process_index, self.accelerator.num_processes
+        shard = process_shard(examples, rank, world, self.lengths)
         rows = self.train.rows(shard or examples[:1])
         batches = [
             pack(group, self.task.collate(group))
@@ -88,7 +81,8 @@ class TrainingData:
     def _encode(self, split: str) -> Encoded:
         """Encode a split, and report windows, cut texts and the notes of the task."""
         examples = self.splits[split]
-        first = self.main_process_first if cache.is_cached(examples) else contextlib.nullcontext
+        # the other processes then find in the cache what the main process encoded
+        first = self.accelerator.main_process_first if cache.is_cached(examples) else nullcontext
         with first():
             encoded = cache.encode(self.task, examples)
         if windows := int((encoded.num_windows > 1).sum()):

@@ -27,7 +27,7 @@ from finetune.runtime.launch import on_main_process
 from finetune.tasks import save_task
 from finetune.tasks.base import Task
 from finetune.training import checkpoint
-from finetune.training.checkpoint import SaveError, TrainerState
+from finetune.training.checkpoint import TrainerState
 from finetune.types import Example, Prediction, UserError
 
 RUNS = Path("runs")
@@ -63,15 +63,21 @@ def require_writable(folder: Path) -> None:
         raise UserError(f"--out {folder}: {parent} cannot be written to: choose another folder.")
 
 
+def require_empty(folder: Path) -> None:
+    """Raise UserError if a new run would overwrite a model in this folder."""
+    if any((folder / name).exists() for name in ("best", "last", "best.old", "last.old")):
+        raise UserError(
+            f"--out {folder} holds a run already: add --resume to continue it, or choose another."
+        )
+
+
 def _run_folder(config: TrainConfig, task: str, name: str | None) -> Path:
     if config.out is not None:
         folder = Path(config.out)
         require_writable(folder)
-        # a new run would overwrite these
-        weights = ("best", "last", "best.old", "last.old")
-        if any((folder / each).exists() for each in weights) and not config.resume:
-            raise _already_used(folder)
-        if config.resume and not is_run(folder):
+        if not config.resume:
+            require_empty(folder)
+        elif not is_run(folder):
             raise UserError(f"--resume: there is no run in {folder} to continue.")
         return folder
     base = RUNS / (name or f"{run_name(config, task)}-seed{config.seed}")
@@ -82,12 +88,6 @@ def _run_folder(config: TrainConfig, task: str, name: str | None) -> Path:
     if not runs:
         raise UserError(f"--resume: there is no run {base} to continue; name it with --out.")
     return runs[-1]
-
-
-def _already_used(folder: Path) -> UserError:
-    return UserError(
-        f"--out {folder} holds a run already: add --resume to continue it, or choose another."
-    )
 
 
 def _plain_name(text: str) -> str:
@@ -110,26 +110,10 @@ class RunFolder:
             checkpoint.recover_folder(self.last)
         accelerator.wait_for_everyone()
 
-    def require_empty(self) -> None:
-        """Raise UserError if a model was saved here before."""
-        if self.best.exists() or self.last.exists():
-            raise _already_used(self.path)
-
     def write_start(self, task: Task, config: TrainConfig, facts: Mapping[str, Any]) -> None:
         """Write the resolved configuration to ``config.json``, before training starts."""
-
-        def write() -> None:
-            try:
-                self.path.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise SaveError(
-                    f"{self.path}: cannot be created ({error.strerror}). Choose another --out."
-                ) from error
-            content = {"task": task.name, **settings(config), **facts}
-            text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
-            checkpoint.write_text(self.path / "config.json", text)
-
-        on_main_process(write)
+        content = {"task": task.name, **settings(config), **facts}
+        self._write("config.json", json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
     def save_best(self, task: Task, head: Any) -> None:
         """Save model, tokenizer and task file to ``best/``."""
@@ -167,12 +151,11 @@ class RunFolder:
         """Write ``predictions.<split>.jsonl``: prediction and gold of each example."""
         rows = (to_row(*pair) for pair in zip(predicted, examples, strict=True))
         lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-        on_main_process(lambda: checkpoint.write_text(self._predictions(split), "".join(lines)))
+        self._write(f"predictions.{split}.jsonl", "".join(lines))
 
     def write_vocabulary(self, train: Sequence[Example]) -> None:
         """Write the vocabulary of the training data, for scores on seen and unseen words."""
-        content = TrainingVocabulary.of(train).to_json()
-        on_main_process(lambda: checkpoint.write_text(self.path / VOCABULARY_FILE, content))
+        self._write(VOCABULARY_FILE, TrainingVocabulary.of(train).to_json())
 
     def compare_predictions(
         self,
@@ -183,14 +166,12 @@ class RunFolder:
         """Check that the saved model predicts what the trained model predicted.
 
         Other hardware can decide a near tie differently: one prediction may differ from 50 examples
-        on, and one in a thousand from 2,000 on.
-
-        A finished run that is resumed finds the predictions after calibration, ``fitted``, in its
-        folder.
+        on, and one in a thousand from 2,000 on. A finished run that is resumed finds the
+        predictions after calibration, ``fitted``, in its folder.
         """
         if not self.accelerator.is_main_process:
             return
-        with self._predictions(split).open(encoding="utf-8") as lines:
+        with (self.path / f"predictions.{split}.jsonl").open(encoding="utf-8") as lines:
             before = [json.loads(line) for line in lines]
         differing = _differing_ids(before, predicted)
         if fitted is not None:
@@ -203,11 +184,10 @@ class RunFolder:
 
     def write_metrics(self, metrics: Mapping[str, Mapping[str, float]]) -> None:
         """Write the metrics of each split to ``metrics.json``."""
-        text = json.dumps(metrics, indent=2) + "\n"
-        on_main_process(lambda: checkpoint.write_text(self.path / "metrics.json", text))
+        self._write("metrics.json", json.dumps(metrics, indent=2) + "\n")
 
-    def _predictions(self, split: str) -> Path:
-        return self.path / f"predictions.{split}.jsonl"
+    def _write(self, name: str, text: str) -> None:
+        on_main_process(lambda: checkpoint.write_text(self.path / name, text))
 
 
 def _differing_ids(before: list[dict[str, Any]], predicted: Sequence[Prediction]) -> list[int]:
@@ -220,13 +200,12 @@ def _differing_ids(before: list[dict[str, Any]], predicted: Sequence[Prediction]
 def _same_prediction(old: dict[str, Any], new: dict[str, Any]) -> bool:
     if isinstance(old.get("label"), float):
         return math.isclose(old["label"], new["label"], rel_tol=1e-2, abs_tol=1e-2)
-    spans = (
+    spans, expected = (
         [(span["start"], span["end"], span["label"]) for span in record.get("spans") or ()]
         for record in (old, new)
     )
-    return next(spans) == next(spans) and all(
-        old.get(key) == new.get(key) for key in ("id", "label", "tags")
-    )
+    same = all(old.get(key) == new.get(key) for key in ("id", "label", "tags"))
+    return same and spans == expected
 
 
 class Diverged(UserError):
@@ -243,13 +222,12 @@ class RunLog:
         self.norms: list[torch.Tensor] = []
         self.examples, self.start_time, self.start_step = 0, time.monotonic(), step
         if accelerator.is_main_process:
-            self._drop_lines_after(step)
-
-    def _drop_lines_after(self, step: int) -> None:
-        """Drop the lines after the checkpoint, and a line that a killed run wrote in part."""
-        lines = self.path.read_text(encoding="utf-8").splitlines() if self.path.exists() else []
-        kept = [line for line in lines if line.endswith("}") and json.loads(line)["step"] <= step]
-        checkpoint.write_text(self.path, "".join(line + "\n" for line in kept))
+            # drop lines after the checkpoint, and one that a killed run wrote in part
+            lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+            kept = [
+                each for each in lines if each.endswith("}") and json.loads(each)["step"] <= step
+            ]
+            checkpoint.write_text(path, "".join(line + "\n" for line in kept))
 
     def add(self, loss: torch.Tensor, norm: torch.Tensor, examples: int) -> None:
         """Record one step's mean loss and gradient norm, without waiting for the device."""

@@ -14,8 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from finetune.config.recipes import RecipeRun, changed
-from finetune.config.tasks import TrainConfig, settings
+from finetune.config.recipes import RecipeRun
+from finetune.config.tasks import TrainConfig
 from finetune.evaluation.reproduction import ScoreVerdict, seed_verdicts, summarize
 from finetune.runtime.launch import on_main_process
 from finetune.training import checkpoint
@@ -76,7 +76,6 @@ class SeedResults:
             "verdicts": [verdict.record() for verdict in self.verdicts()],
             "baselines": self.baselines,
         }
-        folder.mkdir(parents=True, exist_ok=True)
         text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
         checkpoint.write_text(folder / SEEDS_FILE, text)
 
@@ -132,11 +131,6 @@ def _state(folder: Path, config: TrainConfig) -> str:
     if not is_run(folder):
         return "new"
     saved = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    if differing := changed(saved, config):
-        name = differing[0]
-        raise UserError(
-            f"{folder}: was trained with {name} = {saved.get(name)!r}, now "
-            f"{settings(config)[name]!r}: use the same settings, or another --out."
-        )
+    checkpoint.require_same_settings(folder, saved, config)
     files = ("metrics.json", "environment.json")
     return "finished" if all((folder / name).is_file() for name in files) else "unfinished"

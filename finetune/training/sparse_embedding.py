@@ -55,7 +55,7 @@ class _Lookup(torch.autograd.Function):
 def _look_up(ids: Tensor, embedding: WholeEmbedding | CompactEmbedding) -> Tensor:
     """Return the rows of ids of any shape [...]: [..., H]."""
     if ids.is_cpu and embedding.weight.requires_grad and torch.is_grad_enabled():
-        rows: Tensor = _Lookup.apply(ids, embedding.weight, embedding)
+        rows: Tensor = _Lookup.apply(ids, embedding.weight, embedding)  # type: ignore[no-untyped-call]  # of torch
         return rows
     return nn.functional.embedding(ids, embedding.weight, embedding.padding_idx)
 
@@ -148,24 +148,20 @@ class SparseEmbeddings:
         self.reason = "it is off" if setting == "off" else reason
         if self.reason and setting == "on":
             raise UserError(f"--sparse-embeddings on: {self.reason}; use auto or off.")
-        if not self.reason:
-            self._make_compact(self._rows(encoded), MAX_FRACTION if setting == "auto" else 1.0)
-        if self.embedding is None and not reason:
-            self._replace(self.plain, WholeEmbedding(self.plain))
-
-    def _make_compact(self, rows: Tensor, max_fraction: float) -> None:
-        """Train only ``rows`` [A], unless they are ``max_fraction`` of the table or more."""
         self.size = len(self.plain.weight)
-        if len(rows) >= max_fraction * self.size:
-            self.reason = f"{len(rows):,} of {self.size:,} subwords of the vocabulary occur"
-            return
-        self.embedding = CompactEmbedding(self.plain, rows)
-        self._replace(self.plain, self.embedding)
-        self.plain.weight.data = self.plain.weight.new_empty(0)  # the compact one holds copies
-        self.note = (
-            f"{len(rows):,} of {self.size:,} subwords of the vocabulary occur: only their "
-            "embeddings are trained"
-        )
+        if not self.reason:
+            rows = self._rows(encoded)
+            occur = f"{len(rows):,} of {self.size:,} subwords of the vocabulary occur"
+            if len(rows) >= (MAX_FRACTION if setting == "auto" else 1.0) * self.size:
+                self.reason = occur
+            else:
+                self.embedding = CompactEmbedding(self.plain, rows)
+                self.note = f"{occur}: only their embeddings are trained"
+        if self.embedding is not None:
+            self._replace(self.plain, self.embedding)
+            self.plain.weight.data = self.plain.weight.new_empty(0)  # the compact one holds copies
+        elif not reason:
+            self._replace(self.plain, WholeEmbedding(self.plain))
 
     def _rows(self, encoded: Iterable[Encoded]) -> Tensor:
         """Return the ids that occur, with that of the padding [A]; the encoder rejects ids >= V."""

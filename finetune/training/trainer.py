@@ -29,7 +29,7 @@ from finetune.tasks.base import Task
 from finetune.training.checkpoint import TrainerState, load_random_state, load_training_state
 from finetune.training.data import TrainingData
 from finetune.training.optimizer import make_optimizer, result_settings
-from finetune.training.run_folder import RunFolder, RunLog
+from finetune.training.run_folder import RunFolder, RunLog, require_empty
 from finetune.training.sparse_embedding import SparseEmbeddings
 from finetune.training.step import Step
 from finetune.types import Example, Prediction, UserError
@@ -106,22 +106,19 @@ class _Run:
         self.accelerator, self.reporter = accelerator, reporter
         self.folder = RunFolder(Path(config.out or ""), accelerator)
         if not config.resume:
-            self.folder.require_empty()
+            require_empty(self.folder.path)
         self.device = accelerator.device
         self.precision = resolve_precision(config, self.device)
-        self.rank, self.world = accelerator.process_index, accelerator.num_processes
         self.state = TrainerState(
-            settings=result_settings(config), fingerprint=data.fingerprint, num_processes=self.world
-        )
+            settings=result_settings(config), fingerprint=data.fingerprint,
+            num_processes=accelerator.num_processes,
+        )  # fmt: skip
 
         def report(note: str) -> None:
             self.notes.append(note)
             reporter.say(note)
 
-        self.data = TrainingData(
-            self.task, data, config, report, rank=self.rank, world_size=self.world,
-            device=self.device.type, main_process_first=accelerator.main_process_first,
-        )  # fmt: skip
+        self.data = TrainingData(self.task, data, config, accelerator, report)
         self.schedule, self.validation = self.data.schedule, self.data.validation
         self._prepare(head, restore)
 
@@ -131,7 +128,7 @@ class _Run:
         resuming = self.config.resume and last.is_dir()
         set_seed(self.config.seed)
         if resuming:
-            self.state.check_resumable(last, result_settings(type(self.config)()))
+            self.state.check_resumable(last, self.config)
         self.head = self.task.head(last) if resuming else head or self.task.head()
         self.head.encoder.freeze(self.config.freeze)
         self.head.to(self.device)
@@ -152,12 +149,13 @@ class _Run:
         )  # fmt: skip
         if resuming:
             self.state = load_training_state(last, self.optimizer)
-            load_random_state(last, self.rank)
+            load_random_state(last, self.accelerator.process_index)
             self.reporter.say(
                 f"continuing from step {self.state.step} of {self.schedule.num_steps}"
             )
         else:
-            torch.manual_seed(self.config.seed * 1_000_003 + self.rank)  # dropout
+            rank = self.accelerator.process_index
+            torch.manual_seed(self.config.seed * 1_000_003 + rank)  # dropout
 
     def run(self) -> FitResult:
         """Train to the end, then score the best model."""
@@ -168,12 +166,14 @@ class _Run:
             with self.interrupt:
                 self._train()
         metrics = self._score_best()
-        self._track(metrics)
+        if self.config.track != "none":
+            flat = {f"{s}/{name}": v for s, values in metrics.items() for name, v in values.items()}
+            self.accelerator.log(flat, step=self.state.step)
+            self.accelerator.end_training()
         self.accelerator.wait_for_everyone()
-        stopped_early = self.state.step < self.schedule.num_steps
         return FitResult(
             self.task, self.folder.path, metrics, self.state.best_step, self.schedule.num_steps,
-            self.notes, stopped_early,
+            self.notes, stopped_early=self.state.step < self.schedule.num_steps,
         )  # fmt: skip
 
     def _check_metric(self, name: str, split: str) -> None:
@@ -300,12 +300,6 @@ class _Run:
                 for name, value in settings(self.config).items()
             }
             self.accelerator.init_trackers("finetune", config=plain)
-
-    def _track(self, metrics: dict[str, dict[str, float]]) -> None:
-        if self.config.track != "none":
-            flat = {f"{s}/{name}": v for s, values in metrics.items() for name, v in values.items()}
-            self.accelerator.log(flat, step=self.state.step)
-            self.accelerator.end_training()
 
 
 @contextlib.contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import shutil
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +14,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
+from finetune.config.tasks import TagConfig
 from finetune.training import checkpoint
 from finetune.training.checkpoint import (
     SaveError,
@@ -301,19 +303,28 @@ def test_a_saved_model_may_decide_a_near_tie_otherwise(
 
 def test_settings_of_a_checkpoint_may_have_their_old_names(tmp_path: Path) -> None:
     _, optimizer = trained(1)
-    saved = TrainerState(settings={"label_pieces": "all"}, fingerprint="f")
-    save_training_state(tmp_path, optimizer, saved)
-    same = TrainerState(settings={"label_subwords": "all"}, fingerprint="f")
-    same.check_resumable(tmp_path, {"label_subwords": "first"})
-    other = TrainerState(settings={"label_subwords": "first"}, fingerprint="f")
+    state = TrainerState(settings={"label_pieces": "all"}, fingerprint="f")
+    save_training_state(tmp_path, optimizer, state)
+    state.check_resumable(tmp_path, TagConfig(label_subwords="all"))
     with pytest.raises(UserError, match=r"label_subwords = 'all', now 'first'"):
-        other.check_resumable(tmp_path, {"label_subwords": "first"})
+        state.check_resumable(tmp_path, TagConfig())
+
+
+@pytest.mark.parametrize(("name", "value"), [("fingerprint", "g"), ("num_processes", 2)])
+def test_a_run_continues_with_the_same_data_and_processes(
+    name: str, value: object, tmp_path: Path
+) -> None:
+    _, optimizer = trained(1)
+    state = TrainerState(fingerprint="f")
+    save_training_state(tmp_path, optimizer, state)
+    state.check_resumable(tmp_path, TagConfig())
+    with pytest.raises(UserError, match=f"{name} .*, now {value!r}"):
+        replace(state, **{name: value}).check_resumable(tmp_path, TagConfig())
 
 
 def test_runs_that_start_from_a_run_and_saved_the_default_model_go_on(tmp_path: Path) -> None:
-    saved = TrainerState(settings={"init_from": "runs/x", "model": "roberta-base"})
-    save_training_state(tmp_path, trained(0)[1], saved)
-    TrainerState(settings={"init_from": "runs/x", "model": None}).check_resumable(tmp_path, {})
-    other = TrainerState(settings={"init_from": "runs/x", "model": "bert-base"})
+    state = TrainerState(settings={"init_from": "runs/x", "model": "roberta-base"}, fingerprint="f")
+    save_training_state(tmp_path, trained(0)[1], state)
+    state.check_resumable(tmp_path, TagConfig(init_from="runs/x"))
     with pytest.raises(UserError, match="model = None, now 'bert-base'"):
-        other.check_resumable(tmp_path, {})
+        state.check_resumable(tmp_path, TagConfig(init_from="runs/x", model="bert-base"))

@@ -76,7 +76,7 @@ def test_seeds_are_trained_kept_and_resumed(place: Path, tmp_path: Path, monkeyp
     # other settings: not comparable, and not in the same folder
     outcome = run("run", place / "small.yaml", "--seeds", "2", "--lr", "0.5")
     assert outcome.code == 2
-    assert "seed-1: was trained with lr = None, now 0.5: use the same settings" in outcome.err
+    assert "seed-1: was started with lr = None, now 0.5: continue with the same" in outcome.err
     outcome = run("run", place / "small.yaml", "--seeds", "1", "--steps", "2", "--out", "other")
     assert "not comparable (steps changed)" in outcome.out
 
