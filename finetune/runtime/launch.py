@@ -20,9 +20,6 @@ def make_accelerator(config: TrainConfig | None = None) -> Accelerator:
 
     Args:
         config: ``track`` names the tracker, ``out`` its folder; None tracks nothing.
-
-    Raises:
-        UserError: the tracker is not installed.
     """
     track = config.track if config else "none"
     if track != "none" and not importlib.util.find_spec(track):  # accelerate would skip it silently

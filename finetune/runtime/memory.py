@@ -20,7 +20,6 @@ USUAL = {TRIM_THRESHOLD: 2**26, MMAP_MAX: 2**16}
 """Values that glibc itself arrives at when large blocks are freed."""
 KEPT = {TRIM_THRESHOLD: 2**31 - 1, MMAP_MAX: 0}
 VARIABLES = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_MAX_", "MALLOC_MMAP_THRESHOLD_")
-"""Environment variables for the same settings; if the user sets one, nothing is changed."""
 
 
 @contextlib.contextmanager
@@ -30,21 +29,18 @@ def memory_kept() -> Iterator[None]:
     if library is None:
         yield
         return
-    _set(library, KEPT)
+    for name, value in KEPT.items():
+        library.mallopt(name, value)
     try:
         yield
     finally:
-        _set(library, USUAL)
+        for name, value in USUAL.items():
+            library.mallopt(name, value)
         library.malloc_trim(0)
 
 
-def _set(library: Any, values: dict[int, int]) -> None:
-    for name, value in values.items():
-        library.mallopt(name, value)
-
-
 def _glibc() -> Any:
-    """Return the C library if it is glibc and the user has not set its memory; else None."""
+    """Return the C library if it is glibc and the user has not set its memory, else None."""
     tuned = "glibc.malloc" in os.environ.get("GLIBC_TUNABLES", "")
     if sys.platform != "linux" or tuned or any(name in os.environ for name in VARIABLES):
         return None

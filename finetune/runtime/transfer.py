@@ -11,10 +11,7 @@ from finetune.types import Batch
 
 
 def pinned(value: Tensor, device: torch.device) -> Tensor:
-    """Return a CPU tensor in page-locked memory, from which a GPU copies by itself.
-
-    The memory is new each time: torch reuses it only after the copy is complete.
-    """
+    """Return a CPU tensor in new page-locked memory, from which a GPU copies by itself."""
     return value.pin_memory() if device.type == "cuda" and value.numel() else value
 
 
@@ -26,10 +23,7 @@ def to_device(value: Tensor, device: torch.device) -> Tensor:
 
 
 def batch_to_device(batch: Batch, device: torch.device) -> Batch:
-    """Return the batch with its tensors on a device, without waiting for copies to a GPU.
-
-    Sums over tensors that the CPU needs are computed first.
-    """
+    """Return the batch with its tensors on a device, without waiting for copies to a GPU."""
     if device.type == "cuda" and batch.word_lengths.is_cpu:
         batch = dataclasses.replace(batch, num_subwords=int(batch.word_lengths.sum()))
     return batch.each(lambda value: to_device(value, device))

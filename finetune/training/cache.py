@@ -50,7 +50,11 @@ def encode(task: Task, examples: Sequence[Example]) -> Encoded:
     encoded = task.encode(examples)
     with contextlib.suppress(OSError):
         _save(entry, encoded)
-        _delete_unused(entry.parent)
+        latest = time.time() - UNUSED_SECONDS
+        for other in entry.parent.iterdir():  # also incomplete ones of interrupted processes
+            with contextlib.suppress(OSError):
+                if other.stat().st_mtime < latest:
+                    shutil.rmtree(other)
     return encoded
 
 
@@ -121,12 +125,3 @@ def _load(entry: Path) -> Encoded:
         rows["ids"], segments, rows["words"], array("example"), array("first-word"), targets or None
     )
     return Encoded(sequences, array("windows"), described["num_cut"], tuple(described["notes"]))
-
-
-def _delete_unused(folder: Path) -> None:
-    """Delete old entries, and incomplete ones of interrupted processes."""
-    latest = time.time() - UNUSED_SECONDS
-    for entry in folder.iterdir():
-        with contextlib.suppress(OSError):
-            if entry.stat().st_mtime < latest:
-                shutil.rmtree(entry)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,8 +18,7 @@ from finetune.config.tasks import RESULT_FREE, TagConfig, TrainConfig, settings
 from finetune.data import Dataset, assign_folds, hold_out
 from finetune.inference.loop import predict
 from finetune.runtime.launch import make_accelerator
-from finetune.runtime.progress import Reporter, clock
-from finetune.runtime.signals import Interrupted
+from finetune.runtime.progress import Reporter
 from finetune.tasks import load_task, task_class
 from finetune.tasks.base import Task
 from finetune.training import checkpoint
@@ -70,29 +68,28 @@ def cross_validate(
         examples += data.splits["validation"]  # held out of train
     if isinstance(examples[0], TextExample) and isinstance(examples[0].label, float):
         raise UserError(
-            f"--label-errors cannot check numbers, the labels of {config.data}: only classes, "
-            "tags and spans."
+            f"--label-errors needs classes, tags or spans: labels of {config.data} are numbers."
         )
     examples = [replace(example, id=index) for index, example in enumerate(examples)]
     folds = np.array(assign_folds(examples, num_folds, config.seed))
     facts = {"task": name, "folds": num_folds, "data": data.fingerprint}
     facts |= {n: value for n, value in settings(config).items() if n not in RESULT_FREE}
-    _check_same_search(work, facts)
+    path = work / "folds.json"
+    if path.is_file() and json.loads(path.read_text(encoding="utf-8")) != facts:
+        raise UserError(
+            f"{work}: has folds of other data or settings: choose another --out, or delete it."
+        )
+    checkpoint.write_text(path, json.dumps(facts, indent=2))
     predictions: dict[int, Any] = {}
-    seconds: list[float] = []
     for fold in range(num_folds):
         file = work / f"fold-{fold + 1}.jsonl"
         if not file.exists():
             held_out = [examples[i] for i in np.flatnonzero(folds == fold)]
             others = [examples[i] for i in np.flatnonzero(folds != fold)]
-            left = ""
-            if seconds:
-                left = f"; about {clock(float(np.mean(seconds)) * (num_folds - fold))} left in all"
             reporter.say(
                 f"fold {fold + 1} of {num_folds}: training on {len(others):,} examples, predicting "
-                f"{len(held_out):,}{left}"
+                f"{len(held_out):,}"
             )
-            start = time.monotonic()
             splits = {"train": [replace(each, id=i) for i, each in enumerate(others)]}
             if validation is not None:
                 splits["validation"] = list(validation)
@@ -100,21 +97,9 @@ def cross_validate(
             rows = _predict_fold(task, fold_data, config, held_out, file.with_suffix(""), reporter)
             lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
             checkpoint.write_text(file, "".join(lines))
-            seconds.append(time.monotonic() - start)
         with file.open(encoding="utf-8") as saved:
             predictions |= dict(map(json.loads, saved))
     return OutOfFold(task, examples, [predictions[example.id] for example in examples])
-
-
-def _check_same_search(work: Path, facts: dict[str, Any]) -> None:
-    """Write the data and settings of the folds, or refuse a folder with those of others."""
-    path = work / "folds.json"
-    if path.is_file() and json.loads(path.read_text(encoding="utf-8")) != facts:
-        raise UserError(
-            f"{work}: has folds of other data or settings: choose another --out, or delete it."
-        )
-    work.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(facts, indent=2), encoding="utf-8")
 
 
 def _predict_fold(
@@ -130,10 +115,7 @@ def _predict_fold(
     accelerator = make_accelerator(config)
     if accelerator.num_processes > 1:
         raise UserError("--label-errors runs in one process: start it without accelerate launch.")
-    try:
-        task = fit(task, data, config, accelerator, reporter).task
-    except Interrupted as interrupted:
-        raise Interrupted(f"{folder.name}: {interrupted}") from interrupted
+    task = fit(task, data, config, accelerator, reporter).task
     head = task.head(folder / "best").to(accelerator.device)
     predicted = predict(
         task, head, examples, accelerator, keep_log_probabilities=True, reporter=reporter,

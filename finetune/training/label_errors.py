@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
@@ -23,7 +23,7 @@ from finetune.evaluation.confident_learning import confident_joint, probable_lab
 from finetune.evaluation.errors import excerpt, span_errors, text_excerpt
 from finetune.training import checkpoint
 from finetune.training.cross_validation import OutOfFold, cross_validate
-from finetune.types import Example, Span, TextExample, TokenExample
+from finetune.types import Span, TextExample, TokenExample
 
 _KINDS = {"false positive": "missing span", "miss": "no span"}
 """Kinds of label errors, by the error of the model if gold were right; other kinds are the same."""
@@ -96,13 +96,12 @@ def search_label_errors(
 
 def find_suspects(validated: OutOfFold) -> Suspects:
     """Rank the labels of cross-validated data."""
-    record = validated.task.record
-    labels = list(record.labels)
-    if validated.task.name == "ner":
-        return _of_spans(validated.examples, validated.predictions)
-    if validated.task.reads_words:
-        return _of_words(record, validated.examples, validated.predictions, labels)
-    return _of_texts(validated.examples, validated.predictions, labels)
+    task, data = validated.task, (validated.examples, validated.predictions)
+    if task.name == "ner":
+        return _of_spans(*data)
+    if task.reads_words:
+        return _of_words(task.record, *data, list(task.record.labels))
+    return _of_texts(*data, list(task.record.labels))
 
 
 def _of_texts(
@@ -132,11 +131,8 @@ def _text_suspects(
     """Return the suspects for probabilities [N, C] and given classes [N]."""
     found = []
     for i, j in probable_label_errors(probabilities, given):
-        example = examples[i]
-        text = example.text if example.pair is None else f"{example.text} ||| {example.pair}"
         scores = float(probabilities[i, j]), float(probabilities[i, given[i]])
-        names = labels[given[i]], labels[j]
-        found.append(_suspect(example, *names, scores, text, text_excerpt(text)))
+        found.append(_suspect(examples[i], labels[given[i]], labels[j], scores))
     return found
 
 
@@ -160,10 +156,9 @@ def _of_words(
         scores = float(probabilities[i, j]), float(probabilities[i, given[i]])
         first = index not in worst
         worst.setdefault(index, scores[0] - scores[1])
-        suspect = _word_suspect(
-            examples[index], labels[given[i]], labels[j], scores, "word", (word, word + 1), first
-        )
-        rows.append((index, suspect))
+        names = labels[given[i]], labels[j]
+        suspect = _suspect(examples[index], *names, scores, "word", (word, word + 1))
+        rows.append((index, replace(suspect, worst=first)))
     rows.sort(key=lambda row: (-worst[row[0]], row[0], -row[1].margin))
     return Suspects([s for _, s in rows], len(given), *_noise(probabilities, given, labels))
 
@@ -203,16 +198,17 @@ def _of_spans(examples: Sequence[TokenExample], predictions: Sequence[Any]) -> S
             continue
         given_confidence = 1 - confidence
         if given is not None:
-            given_confidence = gold_scores[index][
-                Span(given["start"], given["end"], given["label"])
-            ]
+            wrong = Span(given["start"], given["end"], given["label"])
+            given_confidence = gold_scores[index][wrong]
         # the probability of no span is usually close to 1
         usual = [1.0 if s is None else mean.get(s["label"], 1.0) for s in (suggested, given)]
         excess = (confidence - usual[0]) - (given_confidence - usual[1])
-        suspect = _word_suspect(
-            examples[index], _span_name(given), _span_name(suggested),
-            (confidence, given_confidence), _KINDS.get(error.category, error.category),
-            (span["start"], span["end"]),
+        names = (
+            "nothing" if s is None else f"{s['label']} {s['text']!r}" for s in (given, suggested)
+        )
+        suspect = _suspect(
+            examples[index], *names, (confidence, given_confidence),
+            _KINDS.get(error.category, error.category), (span["start"], span["end"]),
         )  # fmt: skip
         rows.append((excess, index, suspect))
     rows.sort(key=lambda row: -row[0])
@@ -221,10 +217,6 @@ def _of_spans(examples: Sequence[TokenExample], predictions: Sequence[Any]) -> S
         found.append(replace(suspect, worst=index not in seen))
         seen.add(index)
     return Suspects(found, sum(map(len, gold)))
-
-
-def _span_name(span: Mapping[str, Any] | None) -> str:
-    return "nothing" if span is None else f"{span['label']} {span['text']!r}"
 
 
 def _noise(
@@ -240,26 +232,25 @@ def _noise(
     return 1 - float(np.trace(joint)), sorted(taken, key=lambda row: -row[2])
 
 
-def _word_suspect(
-    example: TokenExample,
+def _suspect(
+    example: Any,
     given: str,
     suggested: str,
     scores: tuple[float, float],
-    kind: str,
-    words: tuple[int, int],
-    worst: bool = True,
-) -> Suspect:
-    text = " ".join(example.words) if example.text is None else example.text
-    shown = excerpt(example.words, *words)
-    return _suspect(example, given, suggested, scores, text, shown, kind, *words, worst)
-
-
-def _suspect(
-    example: Example, given: str, suggested: str, scores: tuple[float, float], *others: Any
+    kind: str = "label",
+    words: tuple[int, int] | None = None,
 ) -> Suspect:
     """Return a suspect from the probabilities of the suggested and of the given label."""
-    margin = scores[0] - scores[1]
-    return Suspect(*file_and_line(example.where), given, suggested, *scores, margin, *others)
+    if words is None:
+        text = example.text if example.pair is None else f"{example.text} ||| {example.pair}"
+        shown = text_excerpt(text)
+    else:
+        text = " ".join(example.words) if example.text is None else example.text
+        shown = excerpt(example.words, *words)
+    return Suspect(
+        *file_and_line(example.where), given, suggested, *scores, scores[0] - scores[1], text,
+        shown, kind, *(words or (None, None)),
+    )  # fmt: skip
 
 
 def file_and_line(where: str) -> tuple[str, int | None]:

@@ -70,9 +70,7 @@ def default_epochs(steps_per_epoch: int) -> int:
     return min(10, max(3, math.ceil(500 / steps_per_epoch)))
 
 
-@functools.lru_cache(maxsize=1)
-def _cached_order(num_examples: int, seed: int, epoch: int) -> list[int]:
-    return epoch_order(num_examples, seed, epoch)
+_cached_order = functools.lru_cache(maxsize=1)(epoch_order)
 
 
 def parameter_groups(head: Any, config: TrainConfig) -> list[dict[str, Any]]:
@@ -114,9 +112,8 @@ def default_learning_rate(width: int) -> float:
 
 def make_optimizer(head: Any, config: TrainConfig) -> torch.optim.Optimizer:
     """Return AdamW (Loshchilov & Hutter, 2019), fused into one kernel per group."""
-    betas = (0.9, config.adam_beta2)
-    groups = parameter_groups(head, config)
-    return torch.optim.AdamW(groups, betas=betas, eps=config.adam_epsilon, fused=True)
+    betas, eps = (0.9, config.adam_beta2), config.adam_epsilon
+    return torch.optim.AdamW(parameter_groups(head, config), betas=betas, eps=eps, fused=True)
 
 
 def set_learning_rates(optimizer: torch.optim.Optimizer, factor: float) -> None:
@@ -127,5 +124,4 @@ def set_learning_rates(optimizer: torch.optim.Optimizer, factor: float) -> None:
 
 def result_settings(config: TrainConfig) -> dict[str, Any]:
     """Return the settings that can change the results of a run."""
-    values = dataclasses.asdict(config)
-    return {name: value for name, value in values.items() if name not in RESULT_FREE}
+    return {n: value for n, value in dataclasses.asdict(config).items() if n not in RESULT_FREE}

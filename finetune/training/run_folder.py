@@ -110,7 +110,7 @@ class RunFolder:
             checkpoint.recover_folder(self.last)
         accelerator.wait_for_everyone()
 
-    def write_start(self, task: Task, config: TrainConfig, facts: Mapping[str, Any]) -> None:
+    def write_start(self, task: Task, config: TrainConfig, **facts: Any) -> None:
         """Write the resolved configuration to ``config.json``, before training starts."""
         content = {"task": task.name, **settings(config), **facts}
         self._write("config.json", json.dumps(content, indent=2, ensure_ascii=False) + "\n")
@@ -157,55 +157,12 @@ class RunFolder:
         """Write the vocabulary of the training data, for scores on seen and unseen words."""
         self._write(VOCABULARY_FILE, TrainingVocabulary.of(train).to_json())
 
-    def compare_predictions(
-        self,
-        split: str,
-        predicted: Sequence[Prediction],
-        fitted: Sequence[Prediction] | None = None,
-    ) -> None:
-        """Check that the saved model predicts what the trained model predicted.
-
-        Other hardware can decide a near tie differently: one prediction may differ from 50 examples
-        on, and one in a thousand from 2,000 on. A finished run that is resumed finds the
-        predictions after calibration, ``fitted``, in its folder.
-        """
-        if not self.accelerator.is_main_process:
-            return
-        with (self.path / f"predictions.{split}.jsonl").open(encoding="utf-8") as lines:
-            before = [json.loads(line) for line in lines]
-        differing = _differing_ids(before, predicted)
-        if fitted is not None:
-            differing = min(differing, _differing_ids(before, fitted), key=len)
-        if len(differing) > max(len(before) // 1000, len(before) >= 50):
-            raise RuntimeError(
-                f"{self.best}: the saved model predicts {len(differing)} of {len(before)} {split} "
-                f"examples differently than when it was saved (first: id {differing[0]})"
-            )
-
     def write_metrics(self, metrics: Mapping[str, Mapping[str, float]]) -> None:
         """Write the metrics of each split to ``metrics.json``."""
         self._write("metrics.json", json.dumps(metrics, indent=2) + "\n")
 
     def _write(self, name: str, text: str) -> None:
         on_main_process(lambda: checkpoint.write_text(self.path / name, text))
-
-
-def _differing_ids(before: list[dict[str, Any]], predicted: Sequence[Prediction]) -> list[int]:
-    """Return the ids of the examples whose prediction differs from the one in the file."""
-    after = (json.loads(json.dumps(prediction.record())) for prediction in predicted)
-    pairs = zip(before, after, strict=True)
-    return [old["id"] for old, new in pairs if not _same_prediction(old, new)]
-
-
-def _same_prediction(old: dict[str, Any], new: dict[str, Any]) -> bool:
-    if isinstance(old.get("label"), float):
-        return math.isclose(old["label"], new["label"], rel_tol=1e-2, abs_tol=1e-2)
-    spans, expected = (
-        [(span["start"], span["end"], span["label"]) for span in record.get("spans") or ()]
-        for record in (old, new)
-    )
-    same = all(old.get(key) == new.get(key) for key in ("id", "label", "tags"))
-    return same and spans == expected
 
 
 class Diverged(UserError):

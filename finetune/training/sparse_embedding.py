@@ -20,9 +20,6 @@ from finetune.models.families import family_of
 from finetune.preprocessing.encodings import Encoded
 from finetune.types import UserError
 
-MAX_FRACTION = 0.6
-"""``auto`` trains all rows if this fraction of them occurs: leaving out the rest saves little."""
-
 
 class _Lookup(torch.autograd.Function):
     """Embedding lookup whose gradient reuses the same memory in every step.
@@ -46,8 +43,7 @@ class _Lookup(torch.autograd.Function):
                 memory["gradient"] = torch.empty_like(weight)
             weight.grad = memory["gradient"].zero_()
         weight.grad.index_add_(0, ids.flatten(), gradients[0].flatten(0, -2))
-        padding = context.embedding.padding_idx
-        if padding is not None:
+        if (padding := context.embedding.padding_idx) is not None:
             weight.grad[padding] = 0
         return None, None, None
 
@@ -152,7 +148,8 @@ class SparseEmbeddings:
         if not self.reason:
             rows = self._rows(encoded)
             occur = f"{len(rows):,} of {self.size:,} subwords of the vocabulary occur"
-            if len(rows) >= (MAX_FRACTION if setting == "auto" else 1.0) * self.size:
+            # leaving out less than 40 % saves little
+            if len(rows) >= (0.6 if setting == "auto" else 1.0) * self.size:
                 self.reason = occur
             else:
                 self.embedding = CompactEmbedding(self.plain, rows)
@@ -165,10 +162,9 @@ class SparseEmbeddings:
 
     def _rows(self, encoded: Iterable[Encoded]) -> Tensor:
         """Return the ids that occur, with that of the padding [A]; the encoder rejects ids >= V."""
-        seen = [np.array([self.encoder.pad_id])]
-        if self.plain.padding_idx is not None:
-            seen.append(np.array([self.plain.padding_idx]))
-        seen += [np.unique(examples.sequences.ids.values) for examples in encoded]
+        padding = {self.encoder.pad_id, self.plain.padding_idx} - {None}
+        seen = [np.unique(examples.sequences.ids.values) for examples in encoded]
+        seen.append(np.array(list(padding)))
         ids = np.unique(np.concatenate(seen)).astype(np.int64)
         return torch.from_numpy(ids[ids < len(self.plain.weight)])
 

@@ -69,7 +69,11 @@ class Step:
             totals += torch.stack(sums) * weight
         gradients, (loss, count) = self._sum_over_processes(totals)
         count = count.clamp_min(1e-12)
-        norm = self._clip(gradients, count)
+        # the mean of the gradients, clipped as by torch's clip_grad_norm_
+        divisor = count.to(gradients[0].dtype)
+        norm = torch.nn.utils.get_total_norm(gradients) / divisor
+        scale = (self.config.clip or math.inf) / (norm + 1e-6)
+        torch._foreach_mul_(gradients, scale.clamp_max(1.0) / divisor)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         return loss / count, norm
@@ -93,11 +97,3 @@ class Step:
         if self.interrupt is not None:
             self.interrupt.receive(numbers[2])
         return gradients, numbers[:2].to(self.sum_dtype)
-
-    def _clip(self, gradients: list[torch.Tensor], count: torch.Tensor) -> torch.Tensor:
-        """Divide the gradients by the count and clip them; return the norm before clipping."""
-        count = count.to(gradients[0].dtype)
-        norm = torch.nn.utils.get_total_norm(gradients) / count
-        scale = (self.config.clip or math.inf) / (norm + 1e-6)  # as torch's clip_grad_norm_
-        torch._foreach_mul_(gradients, scale.clamp_max(1.0) / count)
-        return norm

@@ -41,14 +41,12 @@ class FitResult:
 
     task: Task
     folder: Path
-    """The run folder; the best model is in its ``best``."""
     metrics: dict[str, dict[str, float]]
     """Metrics by split and name."""
     best_step: int
     num_steps: int
     """The planned number of steps."""
     notes: list[str] = field(default_factory=list)
-    """Notes on the data and the run."""
     stopped_early: bool = False
     """Whether ``--patience`` ended the run."""
 
@@ -267,11 +265,8 @@ class _Run:
     def _calibrate(
         self, examples: Sequence[Example], predicted: list[Prediction]
     ) -> list[Prediction]:
-        """Check that the saved model predicts as before, and calibrate it on validation."""
-        assert self.validation is not None
+        """Fit what the task calibrates on validation, and save it with the model."""
         calibrated = self.task.calibrate(examples, predicted)
-        fitted = calibrated and calibrated.predictions
-        self.folder.compare_predictions(self.validation, predicted, fitted)
         if calibrated is None:
             return predicted
         self.task = calibrated.task
@@ -289,9 +284,10 @@ class _Run:
         )  # fmt: skip
 
     def _write_start(self) -> None:
-        facts = {"fingerprint": self.dataset.fingerprint, "precision_used": self.precision}
-        facts["revision_used"] = self.head.revision
-        self.folder.write_start(self.task, self.config, facts)
+        self.folder.write_start(
+            self.task, self.config, fingerprint=self.dataset.fingerprint,
+            precision_used=self.precision, revision_used=self.head.revision,
+        )  # fmt: skip
         if self.task.reads_words:
             self.folder.write_vocabulary(self.dataset.splits["train"])
         if self.config.track != "none":

@@ -48,7 +48,6 @@ def test_bars_on_a_terminal_may_be_nested():
         reporter.update(3)
         reporter.stop()
         reporter.say("a message [not markup]")
-        assert reporter.title == "training"
         reporter.update(10, "loss [0.5]")
     text = stream.getvalue()
     assert "10/10" in text, "the outer bar continues"

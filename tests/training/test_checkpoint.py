@@ -28,8 +28,8 @@ from finetune.training.checkpoint import (
     save_training_state,
     write_text,
 )
-from finetune.training.run_folder import RunFolder, RunLog
-from finetune.types import TextExample, TextPrediction, UserError
+from finetune.training.run_folder import RunLog
+from finetune.types import UserError
 
 
 def fill(folder: Path, content: str) -> None:
@@ -281,24 +281,6 @@ def test_a_log_with_a_line_that_was_cut_is_continued(tmp_path: Path):
     assert path.read_text() == '{"step": 1, "loss": 2.0}\n'
     RunLog(path, main, 0)
     assert path.read_text() == ""
-
-
-@pytest.mark.parametrize(("number", "differing", "legal"), [
-    (49, 0, True), (49, 1, False), (50, 1, True), (50, 2, False), (1999, 2, False), (2000, 2, True),
-])  # fmt: skip
-def test_a_saved_model_may_decide_a_near_tie_otherwise(
-    number: int, differing: int, legal: bool, tmp_path: Path
-):
-    alone = SimpleNamespace(is_main_process=True, wait_for_everyone=lambda: None)
-    folder = RunFolder(tmp_path, alone)
-    examples = [TextExample(i, "text", label="a") for i in range(number)]
-    folder.write_predictions("test", examples, [TextPrediction(i, "a") for i in range(number)])
-    answers = [TextPrediction(i, "b" if i < differing else "a") for i in range(number)]
-    if legal:
-        folder.compare_predictions("test", answers)
-        return
-    with pytest.raises(RuntimeError, match=rf"predicts {differing} of {number} test examples diff"):
-        folder.compare_predictions("test", answers)
 
 
 def test_settings_of_a_checkpoint_may_have_their_old_names(tmp_path: Path) -> None:
