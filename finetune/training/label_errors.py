@@ -203,11 +203,11 @@ def _of_spans(examples: Sequence[TokenExample], predictions: Sequence[Any]) -> S
         # the probability of no span is usually close to 1
         usual = [1.0 if s is None else mean.get(s["label"], 1.0) for s in (suggested, given)]
         excess = (confidence - usual[0]) - (given_confidence - usual[1])
-        names = (
+        old, new = (
             "nothing" if s is None else f"{s['label']} {s['text']!r}" for s in (given, suggested)
         )
         suspect = _suspect(
-            examples[index], *names, (confidence, given_confidence),
+            examples[index], old, new, (confidence, given_confidence),
             _KINDS.get(error.category, error.category), (span["start"], span["end"]),
         )  # fmt: skip
         rows.append((excess, index, suspect))
