@@ -139,7 +139,8 @@ def require_same_settings(folder: Path, saved: Mapping[str, Any], config: TrainC
     now = current_settings(settings(config))
     for name in changed(saved, config):
         raise UserError(
-            f"{folder}: was started with {name} = {before[name]!r}, now {now[name]!r}: continue with the same settings, or use another --out."
+            f"{folder}: was started with {name} = {before[name]!r}, now {now[name]!r}: continue "
+            "with the same settings, or use another --out."
         )
 
 
