@@ -87,10 +87,9 @@ def _document(stem: Path) -> TokenRecord:
         discontinuous += [annotation.where] * gaps
     locations = [annotation.where for annotation in annotations]
     found, num_expanded = char_spans_to_words(offsets, spans, locations)
+    merged = tuple(dict.fromkeys(sorted(found)))
     return record._replace(
-        spans=tuple(dict.fromkeys(sorted(found))),
-        num_expanded=num_expanded,
-        discontinuous=tuple(discontinuous),
+        spans=merged, num_expanded=num_expanded, discontinuous=tuple(discontinuous)
     )
 
 
@@ -126,8 +125,7 @@ def _annotation(line: str, where: str) -> Annotation:
 def _matching_text(raw: str, annotations: Sequence[Annotation], path: Path) -> str:
     """Return the text with the characters that its annotations count.
 
-    Tools differ on whether a byte order mark is a character and whether a line end CR LF is one or
-    two. The copies of the covered text in the annotations decide.
+    Tools differ on byte order marks and on CR LF. The covered text in the annotations decides.
     """
     text = raw.removeprefix("\ufeff")
     for whole in dict.fromkeys((text, raw)):

@@ -103,9 +103,6 @@ def _gold_labels(example: Example) -> list[str] | None:
     return list(example.label) if isinstance(example.label, tuple) else [str(example.label)]
 
 
-# --- sizes and labels --------------------------------------------------------------------------
-
-
 def _overview(dataset: Dataset) -> Iterator[Finding]:
     sizes = ", ".join(f"{split} {len(rows):,}" for split, rows in dataset.splits.items())
     yield Finding("info", "splits", f"{dataset.name} ({dataset.format}): {sizes} examples")
@@ -198,9 +195,6 @@ def _unseen_labels(dataset: Dataset) -> Iterator[Finding]:
             yield Finding("info", "labels", message)
 
 
-# --- documents ---------------------------------------------------------------------------------
-
-
 def document_notes(split: str, rows: Sequence[Example]) -> list[str]:
     """Return notes on sentences without a document, and on documents in several pieces."""
     return [finding.message for finding in _document_problems(split, _token_examples(rows))]
@@ -216,11 +210,8 @@ def _documents(dataset: Dataset) -> Iterator[Finding]:
         return
     for split, rows in splits.items():
         if sizes := [len(document) for document in _consecutive_documents(rows)]:
-            message = (
-                f"{split}: {len(sizes):,} documents of {mean(sizes):.1f} sentences on average, the "
-                f"longest of {max(sizes):,}"
-            )
-            yield Finding("info", "documents", message)
+            message = f"{split}: {len(sizes):,} documents of {mean(sizes):.1f} sentences on average"
+            yield Finding("info", "documents", f"{message}, the longest of {max(sizes):,}")
         yield from _document_problems(split, rows)
 
 
@@ -243,9 +234,6 @@ def _document_problems(split: str, rows: Sequence[TokenExample]) -> Iterator[Fin
 def _consecutive_documents(rows: Sequence[TokenExample]) -> list[list[TokenExample]]:
     groups = itertools.groupby(rows, key=lambda row: row.document)
     return [list(document) for name, document in groups if name is not None]
-
-
-# --- texts, tags and subwords ------------------------------------------------------------------
 
 
 def _content(split: str, rows: Sequence[Example]) -> Iterator[Finding]:
@@ -322,9 +310,6 @@ def _subword_counts(
             yield list(itertools.islice(counts, len(texts_of(row))))
 
 
-# --- duplicates --------------------------------------------------------------------------------
-
-
 def _duplicates(split: str, rows: Sequence[Example]) -> Iterator[Finding]:
     """Report examples of a split with equal texts, and those with different labels."""
     groups: dict[tuple[str, ...], list[Example]] = defaultdict(list)
@@ -368,9 +353,6 @@ def _leaks(dataset: Dataset) -> Iterator[Finding]:
             yield from _located(level, "leak", message, locations)
 
 
-# --- spans -------------------------------------------------------------------------------------
-
-
 def _spans(dataset: Dataset) -> Iterator[Finding]:
     """Report widths, nesting, several labels and crossing of spans."""
     rows = {
@@ -381,8 +363,7 @@ def _spans(dataset: Dataset) -> Iterator[Finding]:
     yield from _span_widths(rows)
     for split, examples in rows.items():
         yield from _nesting(split, examples, rows.get("train", ()))
-        yield from _several_labels(split, examples)
-        yield from _crossing(split, examples)
+        yield from _unreachable(split, examples)
 
 
 def _widths(rows: LocatedSpans) -> list[int]:
@@ -429,28 +410,23 @@ def _num_inside_same_type(spans: Sequence[Span]) -> int:
     return sum(len(inner_spans(s for s in spans if s.label == name)) for name in repeated)
 
 
-def _several_labels(split: str, rows: LocatedSpans) -> Iterator[Finding]:
-    """Report spans with several labels, of which a model without --multi-label predicts one."""
-    locations, unreachable = [], 0
-    for where, spans in rows:
-        for same in multi_label_spans(spans):
-            names = ", ".join(span.label for span in same)
-            locations.append(f"{where}, words {same[0].start} to {same[0].end} ({names})")
-            unreachable += len(same) - 1
-    message = f"{split}: {len(locations):,} spans have several labels: --multi-label keeps them all"
-    level = _level(split, unreachable, len(_widths(rows)))
+def _unreachable(split: str, rows: LocatedSpans) -> Iterator[Finding]:
+    """Report spans with several labels and crossing spans, which need an option to be predicted."""
+    total = len(_widths(rows))
+    several = [(where, same) for where, spans in rows for same in multi_label_spans(spans)]
+    names = [", ".join(span.label for span in same) for _, same in several]
+    locations = [f"{where}, words {same[0].start} to {same[0].end} ({labels})"
+                 for (where, same), labels in zip(several, names, strict=True)]  # fmt: skip
+    level = _level(split, sum(len(same) - 1 for _, same in several), total)
+    message = f"{split}: {len(several):,} spans have several labels: --multi-label keeps them all"
     yield from _located(level, "labels", message, locations)
-
-
-def _crossing(split: str, rows: LocatedSpans) -> Iterator[Finding]:
-    """Report pairs of spans that share words without one being inside the other."""
     locations = [
         f"{where}, words {a.start} to {a.end} ({a.label}) and {b.start} to {b.end} ({b.label})"
         for where, spans in rows
         for a, b in crossing_pairs(spans)
     ]
+    level = _level(split, len(locations), total)
     message = f"{split}: {len(locations):,} pairs of spans cross: --decoding overlapping keeps both"
-    level = _level(split, len(locations), len(_widths(rows)))
     yield from _located(level, "nesting", message, locations)
 
 
@@ -465,8 +441,7 @@ def _fraction(count: int, total: int) -> str:
 
 
 def _percent(fraction: float) -> str:
-    """Return a percentage with two digits, rounded down: 100 % is all."""
-    return f"{math.floor(fraction * 10_000) / 100:.2f}%"
+    return f"{math.floor(fraction * 10_000) / 100:.2f}%"  # rounded down: 100 % is all
 
 
 def _words(number: int) -> str:

@@ -81,10 +81,7 @@ def normalized_texts(example: Example) -> tuple[str, ...]:
 
 def renumbered(examples: Sequence[Example]) -> list[Example]:
     """Return the examples with ``id`` = index."""
-    return [
-        example if example.id == index else dataclasses.replace(example, id=index)
-        for index, example in enumerate(examples)
-    ]
+    return [dataclasses.replace(example, id=index) for index, example in enumerate(examples)]
 
 
 def hold_out(dataset: Dataset) -> Dataset:

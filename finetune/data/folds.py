@@ -20,16 +20,11 @@ def assign_folds(examples: Sequence[Example], number: int, seed: int = 0) -> lis
     Examples of one document, and those of one text (ignoring case and white space; in documents
     from ``MIN_SHARED_WORDS`` words on), share a fold. Folds have nearly equal sizes, and nearly
     equal fractions of each label if examples have one label each.
-
-    Raises:
-        DataError: If there are fewer groups of such examples than folds.
     """
     groups = list(_groups(examples))
     if len(groups) < number:
-        raise DataError(
-            f"--folds {number}: the data have only {len(groups)} documents or different texts: "
-            "write a smaller number."
-        )
+        problem = f"the data have only {len(groups)} documents or different texts"
+        raise DataError(f"--folds {number}: {problem}: write a smaller number.")
     random.Random(seed).shuffle(groups)
     groups.sort(key=len, reverse=True)
     sizes: Counter[int] = Counter()

@@ -22,7 +22,7 @@ PARQUET_COPY = "refs/convert/parquet"
 
 
 class HubDataset(NamedTuple):
-    """A data set of the hub."""
+    """The id of a data set of the hub, its configuration and its revision."""
 
     id: str
     config: str | None = None
@@ -110,9 +110,9 @@ def saved_tables(folder: Path) -> dict[str, Table]:
     try:
         loaded = datasets.load_from_disk(str(folder))
     except Exception as error:  # the library raises errors of many types
+        problem = f"but it does not load ({_first_line(error)})"
         raise DataError(
-            f"{folder} looks like a folder written by save_to_disk, but it does not load "
-            f"({_first_line(error)}): write it again, or export it as JSON Lines."
+            f"{folder} looks like a folder written by save_to_disk, {problem}."
         ) from error
     if isinstance(loaded, datasets.Dataset):
         loaded = {str(loaded.split or "train"): loaded}

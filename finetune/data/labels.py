@@ -44,10 +44,8 @@ def raw_label(value: Any, names: Sequence[str] | None, where: str) -> RawLabel:
         return value
     if isinstance(value, str):
         return None if value.strip().lower() in MISSING else value.strip()
-    raise DataError(
-        f"{where}: a label must be a text, a number or a list of texts, not {value!r}: name "
-        "another column, for instance --columns label=NAME."
-    )
+    legal = "a text, a number or a list of texts"
+    raise DataError(f"{where}: a label must be {legal}, not {value!r}: --columns label=NAME?")
 
 
 def _label_name(value: Any, names: Sequence[str] | None, where: str) -> str:
@@ -58,10 +56,8 @@ def _label_name(value: Any, names: Sequence[str] | None, where: str) -> str:
             return str(value)
         if 0 <= value < len(names):
             return names[value]
-        raise DataError(
-            f"{where}: label {value} is outside the {len(names)} classes of the data set "
-            f"({abbreviated(names)})."
-        )
+        classes = f"the {len(names)} classes of the data set ({abbreviated(names)})"
+        raise DataError(f"{where}: label {value} is outside {classes}.")
     raise DataError(f"{where}: {value!r} in a list of labels is not a name: write texts.")
 
 
@@ -94,12 +90,10 @@ def convert_labels(
         return {split: _to_numbers(rows) for split, rows in columns.items()}, note
     is_class = _minus_one_is_class(labels)
     names: dict[str, list[Label]] = {
-        split: [
-            None if label is None or (_is_minus_one(label) and not is_class) else str(label)
-            for label, _ in rows
-        ]
+        split: [None if label is None or (_is_minus_one(label) and not is_class) else str(label)
+                for label, _ in rows]
         for split, rows in columns.items()
-    }
+    }  # fmt: skip
     note = "-1 is read as a class, not as no label: leave the label empty where there is none"
     return names, note if is_class else None
 

@@ -86,7 +86,16 @@ def resolve(spec: str) -> Source:
         or ("/" in spec and path.parent.is_dir())
     ):
         raise DataError(f"--data {spec}: no such file or folder.{_nearest(path)}")
-    return _hub(spec)
+    chosen = hub_dataset(spec)
+    if chosen is not None:
+        return Source(spec, hub=chosen)
+    if (advice := MANUAL_DOWNLOADS.get(spec.lower())) is not None:
+        raise DataError(f"--data {spec}: {advice}; then name them with --data FOLDER.")
+    hint = did_you_mean(spec.partition(":")[0], [*ALIASES, *(e.name for e in Path().iterdir())])
+    raise DataError(
+        f"--data {spec}: neither a file or folder nor a known data set. Known short names: "
+        f"{', '.join(sorted(ALIASES))}; write other hub data sets owner/name[:config].{hint}"
+    )
 
 
 def open_splits(
@@ -124,7 +133,7 @@ def _open_shards(paths: Sequence[Path], open_file: Callable[[DataFile], Opened])
 
 
 def _with_unique_documents(records: Iterator[Any], number: int) -> Iterator[Any]:
-    """Yield the records of a shard; later shards count their documents from 1 again."""
+    """Yield the records of a shard, with its number in the names of documents."""
     for record in records:
         if number > 1 and isinstance(record, TokenRecord) and record.document is not None:
             record = record._replace(document=f"{record.document} in file {number}")
@@ -241,9 +250,7 @@ def _named_files(spec: str) -> Source:
             legal = "train=FILE,validation=FILE,test=FILE"
             raise DataError(f"--data {item.strip()}: {problem}: write {legal}.{hint}")
         if split in files:
-            raise DataError(
-                f"--data names the {split} split twice, {files[split][0]} and {value}: remove one."
-            )
+            raise DataError(f"--data names the {split} split twice: remove {value}.")
         path = Path(value).expanduser()
         if not path.is_file() and not (path.is_dir() and document_names(path)):
             problem = "is a folder, not a file, and holds no NAME.txt with NAME.ann"
@@ -265,17 +272,3 @@ def _nearest(path: Path) -> str:
         return f" Perhaps you meant '{parent / lowered[near[0]]}'?"
     visible = sorted(name for name in names if not name.startswith("."))
     return f" {parent} holds {abbreviated(visible, 8)}." if names else ""
-
-
-def _hub(spec: str) -> Source:
-    chosen = hub_dataset(spec)
-    if chosen is not None:
-        return Source(spec, hub=chosen)
-    if (advice := MANUAL_DOWNLOADS.get(spec.lower())) is not None:
-        raise DataError(f"--data {spec}: {advice}; then name them with --data FOLDER.")
-    local = [entry.name for entry in Path().iterdir()]
-    raise DataError(
-        f"--data {spec}: neither a file or folder nor a known data set. Known short names: "
-        f"{', '.join(sorted(ALIASES))}; any other hub data set is written owner/name or "
-        f"owner/name:config.{did_you_mean(spec.partition(':')[0], [*ALIASES, *local])}"
-    )

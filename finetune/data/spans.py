@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import count, pairwise
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
 
 from finetune.types import Span, UserError
 
@@ -53,10 +53,7 @@ def multi_label_spans(spans: Iterable[Span]) -> list[Sequence[Span]]:
 
 
 def proposed_width(widths: Iterable[int]) -> int:
-    """Return the smallest maximum width that covers at least 99.5 % of spans of these widths.
-
-    Raises UserError if there are none.
-    """
+    """Return the smallest maximum width that covers at least 99.5 % of spans of these widths."""
     ordered = sorted(widths)
     if not ordered:
         raise UserError("no spans, so there is no width that covers them")
@@ -69,17 +66,8 @@ def width_recall(widths: Iterable[int]) -> list[tuple[int, float, int]]:
     Maximum widths are 1, 2, 3, 4, 5, 6, 8, 10, 12, 16, … below the widest span, then its width.
     """
     ordered = sorted(widths)
-    rows = []
-    for limit in _limits() if ordered else ():
-        limit = min(limit, ordered[-1])
-        covered = bisect_right(ordered, limit)
-        rows.append((limit, covered / len(ordered), len(ordered) - covered))
-        if limit == ordered[-1]:
-            break
-    return rows
-
-
-def _limits() -> Iterator[int]:
-    yield from (1, 2, 3)
-    for power in count():
-        yield from (factor << power for factor in (4, 5, 6))
+    limits = (1, 2, 3, *(factor << power for power in range(20) for factor in (4, 5, 6)))
+    limits = (*(limit for limit in limits if ordered and limit < ordered[-1]), *ordered[-1:])
+    covered = [bisect_right(ordered, limit) for limit in limits]
+    total = len(ordered)
+    return [(limit, n / total, total - n) for limit, n in zip(limits, covered, strict=True)]

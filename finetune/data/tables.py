@@ -51,18 +51,13 @@ class Table:
         return rows
 
 
-# --- columns by role ---------------------------------------------------------------------------
-
-
 def check_columns(columns: Mapping[str, str] | None, roles: Sequence[str]) -> dict[str, str]:
     """Return the user's columns by role as text; raises DataError for an unknown role."""
     columns = {role: str(name) for role, name in (columns or {}).items()}
     for role in columns:
         if role not in roles:
-            raise DataError(
-                f"--columns {role}={columns[role]}: {role!r} is not a role: the roles here are "
-                f"{', '.join(roles)}.{did_you_mean(role, roles)}"
-            )
+            legal = f"the roles here are {', '.join(roles)}.{did_you_mean(role, roles)}"
+            raise DataError(f"--columns {role}={columns[role]}: {role!r} is not a role: {legal}")
     return columns
 
 
@@ -75,10 +70,9 @@ def find_column(table: Table, role: str, name: str) -> str:
         return lowered[name.lower()]
     if name.isdecimal() and int(name) < len(table.header) and not table.typed:
         return table.header[int(name)]
-    raise DataError(
-        f"{table.name}: no column {name!r} (--columns {role}={name}); {_columns_found(table)}."
-        f"{did_you_mean(name, table.header)}"
-    )
+    hint = did_you_mean(name, table.header)
+    found = _columns_found(table)
+    raise DataError(f"{table.name}: no column {name!r} (--columns {role}={name}); {found}.{hint}")
 
 
 def missing_column(table: Table, role: str, content: str, usual: str) -> DataError:
@@ -98,9 +92,6 @@ def _columns_found(table: Table) -> str:
     cells = (cell if len(cell) <= 30 else cell[:29] + "…" for cell in table.headless)
     row = ", ".join(f"{index}: {cell!r}" for index, cell in enumerate(cells))
     return f"the file has no header with known names; its first row: {row}"
-
-
-# --- JSON --------------------------------------------------------------------------------------
 
 
 _JSON_ROW = 'one object per line, such as {"text": "Fine film", "label": "positive"}'
@@ -156,9 +147,6 @@ def _row(value: Any, where: str) -> Record:
 def _json_type(value: Any) -> str:
     types = {dict: "object", list: "list", str: "string", type(None): "null", bool: "boolean"}
     return types.get(type(value), "number")
-
-
-# --- plain text, CSV and TSV -------------------------------------------------------------------
 
 
 def read_plain_text(file: DataFile, options: ReadOptions) -> Table:
@@ -245,9 +233,6 @@ def _records(
                 f"({abbreviated(header)}): {advice}."
             )
         yield Record(dict(zip(header, row, strict=True)), file.where(number))
-
-
-# --- Parquet -----------------------------------------------------------------------------------
 
 
 def read_parquet(file: DataFile, options: ReadOptions) -> Table:

@@ -188,12 +188,9 @@ def continuation_tag(tag: str, scheme: str | None) -> str:
     return f"{'M' if scheme == 'BMES' else 'I'}-{span_type}" if span_type else tag
 
 
-# --- the tags of a whole data set --------------------------------------------------------------
-
-Splits = Mapping[str, list[TokenRecord]]
-
-
-def to_bio(splits: Splits) -> tuple[dict[str, list[TokenRecord]], list[str]]:
+def to_bio(
+    splits: Mapping[str, list[TokenRecord]],
+) -> tuple[dict[str, list[TokenRecord]], list[str]]:
     """Convert the tags of all splits to BIO and add the spans that they encode, with notes.
 
     One scheme is detected for the whole data set. Spans get tags too, unless some spans of the data

@@ -182,10 +182,7 @@ def guess_columns(table: Table, columns: Mapping[str, str], pair: bool | None) -
 
 
 def _table(file: DataFile, columns: Mapping[str, str], streaming: bool = False) -> Table:
-    """Open a file as a table; plain text is a table with one column, ``text``.
-
-    When ``streaming``, text with tabs is a table only if its first line names columns.
-    """
+    """Open a file as a table; streamed text has columns only if its first line names some."""
     if file.format in ("txt", "unknown"):
         first = file.first_line()
         tabs, commas = ({c.strip().lower() for c in first.split(mark)} for mark in "\t,")
@@ -231,10 +228,9 @@ def _label(record: Record, columns: TextColumns, table: Table) -> RawLabel:
 def _column_notes(table: Table, chosen: TextColumns, columns: Mapping[str, str]) -> Iterator[str]:
     """Report other columns that could be the label, and unread columns if text was guessed."""
     if chosen.other_labels:
-        yield (
-            f"labels are from column {chosen.label!r}; for {chosen.other_labels[0]!r} write "
-            f"--columns label={chosen.other_labels[0]}"
-        )
+        other = chosen.other_labels[0]
+        advice = f"for {other!r} write --columns label={other}"
+        yield f"labels are from column {chosen.label!r}; {advice}"
     read = {chosen.text, chosen.pair, chosen.label}
     known = (*LABEL_COLUMNS, *NUMBER_COLUMNS, "")
     unread = [name for name in table.header if name not in read and name.lower() not in known]

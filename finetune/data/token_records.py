@@ -25,6 +25,7 @@ HEADER_NAMES = frozenset({*WORD_COLUMNS, "text"})
 SKIPPED_ANSWERS = ("reject", "ignore")
 """Values of Prodigy's column ``answer`` with which an annotator excludes a row."""
 
+_SPAN = '{"start": 0, "end": 2, "label": "PER"}'
 _CHARACTER_KEYS = (("start_char", "end_char"), ("start", "end"), ("start_offset", "end_offset"))
 
 
@@ -58,15 +59,14 @@ class Sentences:
     records: Iterator[TokenRecord]
 
 
-@dataclass(frozen=True)
-class TokenColumns:
+class TokenColumns(NamedTuple):
     """The columns of a table by role; either ``words`` or ``text`` is set."""
 
     words: str | None
     text: str | None
-    tags: str | None = None
-    spans: str | None = None
-    document: str | None = None
+    tags: str | None
+    spans: str | None
+    document: str | None
 
 
 def guess_columns(table: Table, columns: Mapping[str, str], rows: Sequence[Record]) -> TokenColumns:
@@ -140,11 +140,11 @@ def _token_record(
         tags = _tags(row, columns.tags, len(record.words), names.get(columns.tags))
         record = record._replace(layers=(tags,))
     value = row.values.get(columns.spans) if columns.spans else None
-    if columns.spans and value is None and answer == "accept":
-        value = []
-    if value is None:
+    if value is None and not (columns.spans and answer == "accept"):
         return record
-    found = read_spans(value, row.where, len(record.words), record.text, record.offsets)
+    found = read_spans(
+        [] if value is None else value, row.where, len(record.words), record.text, record.offsets
+    )
     return record._replace(
         spans=found.spans,
         num_expanded=found.num_expanded,
@@ -157,36 +157,29 @@ def _from_words(row: Record, column: str) -> TokenRecord:
     value = row.values.get(column)
     if not isinstance(value, list | tuple):
         raise DataError(
-            f"{row.where}: column {column!r} must be a list of words, not {value!r:.60}: write "
-            '["The", "film", …], or a text under "text".'
+            f"{row.where}: column {column!r} must be a list of words, not {value!r:.60}."
         )
     if value and all(isinstance(item, dict) for item in value) and "text" in row.values:
         text = str(row.values["text"])
         offsets = tuple(_token_offsets(token, text, row.where) for token in value)
-        words = tuple(
-            str(token.get("text", text[start:end]))
-            for token, (start, end) in zip(value, offsets, strict=True)
-        )
+        words = tuple(str(token.get("text", text[start:end]))
+                      for token, (start, end) in zip(value, offsets, strict=True))  # fmt: skip
         for (_, end), (start, _) in pairwise(offsets):
             if start < end:
-                raise DataError(f"{row.where}: the token at character {start} overlaps the one "
-                                "before it: sort the tokens by their characters.")  # fmt: skip
+                problem = f"the token at character {start} overlaps the one before it"
+                raise DataError(f"{row.where}: {problem}: sort tokens by their characters.")
         return TokenRecord(words, row.where, text=text, offsets=offsets)
     for item in value:
         if not isinstance(item, str | int | float):
-            raise DataError(
-                f"{row.where}: {item!r:.60} in {column!r} is not a word: write a list of texts."
-            )
+            raise DataError(f"{row.where}: {item!r:.60} in {column!r} is not a word.")
     return TokenRecord(tuple(str(item) for item in value), row.where)
 
 
 def _token_offsets(token: Mapping[str, Any], text: str, where: str) -> tuple[int, int]:
     start, end = token.get("start"), token.get("end")
     if not (type(start) is int and type(end) is int and 0 <= start <= end <= len(text)):
-        raise DataError(
-            f"{where}: {dict(token)!r:.80} is not a token of the text: write "
-            f'{{"text": "The", "start": 0, "end": 3}}, in characters from 0 to {len(text)}.'
-        )
+        legal = f'{{"text": "The", "start": 0, "end": 3}}, in characters from 0 to {len(text)}'
+        raise DataError(f"{where}: {dict(token)!r:.80} is not a token of the text: write {legal}.")
     return start, end
 
 
@@ -195,10 +188,7 @@ def _from_text(row: Record, column: str) -> TokenRecord:
     if column == "passages" and isinstance(text, list):
         text = _join_passages(text, row.where)
     if not isinstance(text, str):
-        raise DataError(
-            f"{row.where}: column {column!r} must be a text, not {text!r:.60}: write a text, or "
-            'words as a list under "tokens".'
-        )
+        raise DataError(f"{row.where}: column {column!r} must be a text, not {text!r:.60}.")
     words, offsets = split_words(text)
     return TokenRecord(tuple(words), row.where, text=text, offsets=tuple(offsets))
 
@@ -212,41 +202,30 @@ def _join_passages(passages: Sequence[Any], where: str) -> str:
         offsets: Any = fields.get("offsets")
         lists = isinstance(parts, list) and isinstance(offsets, list)
         if not lists or len(parts) != len(offsets) or not all(map(_is_pair, offsets)):
-            raise DataError(
-                f"{where}: {passage!r:.80} is not a passage: write "
-                '{"text": ["The film"], "offsets": [[0, 8]]}.'
-            )
+            legal = '{"text": ["The film"], "offsets": [[0, 8]]}'
+            raise DataError(f"{where}: {passage!r:.80} is not a passage: write {legal}.")
         for part, (start, _) in zip(parts, offsets, strict=True):
             text = text[:start].ljust(start) + str(part)
     return text
 
 
 def _tags(row: Record, column: str, num_words: int, names: Sequence[str] | None) -> tuple[str, ...]:
-    value = row.values.get(column)
+    value: Any = row.values.get(column)
+    problem = ""
     if not isinstance(value, list | tuple):
-        raise DataError(
-            f"{row.where}: column {column!r} must be a list with one tag for each word, not "
-            f"{value!r:.60}."
-        )
-    if len(value) != num_words:
-        raise DataError(
-            f"{row.where}: {num_words} words but {len(value)} tags in {column!r}: every "
-            "word needs exactly one tag."
-        )
-    for tag in value:
-        if not isinstance(tag, str | int) or tag == "":
-            raise DataError(
-                f"{row.where}: {tag!r} in {column!r} is not a tag: write a text such as 'O'."
-            )
-        if isinstance(tag, int) and names is not None and not 0 <= tag < len(names):
-            raise DataError(
-                f"{row.where}: tag {tag} in {column!r} is outside the {len(names)} classes of the "
-                f"data set ({abbreviated(names)})."
-            )
+        problem = f"column {column!r} must be a list with one tag for each word, not {value!r:.60}"
+    elif len(value) != num_words:
+        problem = f"{num_words} words but {len(value)} tags in {column!r}: write one for each word"
+    else:
+        for tag in value:
+            if not isinstance(tag, str | int) or tag == "":
+                problem = f"{tag!r} in {column!r} is not a tag: write a text such as 'O'"
+            elif isinstance(tag, int) and names is not None and not 0 <= tag < len(names):
+                classes = f"the {len(names)} classes of the data set ({abbreviated(names)})"
+                problem = f"tag {tag} in {column!r} is outside {classes}"
+    if problem:
+        raise DataError(f"{row.where}: {problem}.")
     return tuple(names[tag] if names and isinstance(tag, int) else str(tag) for tag in value)
-
-
-# --- spans in JSON -----------------------------------------------------------------------------
 
 
 class ParsedSpans(NamedTuple):
@@ -270,10 +249,7 @@ def read_spans(
     else, and for a span whose own ``text`` differs from its characters.
     """
     if not isinstance(value, list | tuple):
-        raise DataError(
-            f"{where}: {value!r:.60} must be a list of spans: write "
-            '[{"start": 0, "end": 2, "label": "PER"}, …].'
-        )
+        raise DataError(f"{where}: {value!r:.60} must be a list of spans: write [{_SPAN}, …].")
     spans: list[Span] = []
     num_expanded = num_discontinuous = 0
     size, unit = (num_words, "words") if text is None else (len(text), "characters")
@@ -323,12 +299,10 @@ def _parse_span(item: Any, where: str, in_words: bool) -> tuple[list[tuple[int, 
         pairs = item["offsets"] if isinstance(item.get("offsets"), list) else found[:1]
         pairs = [pairs] if _is_pair(pairs) else pairs
     labels = label if isinstance(label, list) else [label]
-    legal = isinstance(pairs, list) and pairs and all(map(_is_pair, pairs))
-    if not legal or not labels or not all(isinstance(name, str) and name for name in labels):
-        raise DataError(
-            f"{where}: {item!r:.80} is not a span: write "
-            '{"start": 0, "end": 2, "label": "PER"} or [0, 2, "PER"], end exclusive.'
-        )
+    positions = isinstance(pairs, list) and pairs and all(map(_is_pair, pairs))
+    if not positions or not labels or not all(isinstance(name, str) and name for name in labels):
+        legal = f'{_SPAN} or [0, 2, "PER"], end exclusive'
+        raise DataError(f"{where}: {item!r:.80} is not a span: write {legal}.")
     return [(start, end) for start, end in pairs], labels
 
 

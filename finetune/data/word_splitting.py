@@ -40,8 +40,6 @@ class _CharacterClasses(dict[int, str]):
 
 
 _CLASSES = _CharacterClasses()
-
-
 _WORD = re.compile("[a0](?:[a0m]|j+(?=[a0m])|-(?=[a0])|(?<=0),(?=0))*|[^ j]m*")
 
 
@@ -63,19 +61,11 @@ def char_spans_to_words(
     char_spans: Sequence[tuple[int, int, str]],
     where: Sequence[str] = (),
 ) -> tuple[list[Span], int]:
-    """Map spans of characters to the spans of the words that they touch.
+    """Map spans ``(start, end, label)`` of characters to the spans of the words that they touch.
 
-    Args:
-        offsets: The characters ``(start, end)`` of each word, end exclusive.
-        char_spans: ``(start, end, label)`` in characters.
-        where: ``file:line`` of each span for messages.
-
-    Returns:
-        The spans in words, and the number of spans that were expanded because they began or ended
-        inside a word (white space around a span does not count).
-
-    Raises:
-        DataError: For a span that touches no word.
+    ``offsets`` are the characters ``(start, end)`` of each word, ``where`` the ``file:line`` of
+    each span. Also returns the number of spans that were expanded because they began or ended
+    inside a word, not counting white space. Raises DataError for a span that touches no word.
     """
     starts, ends = [start for start, _ in offsets], [end for _, end in offsets]
     spans, num_expanded = [], 0
