@@ -31,12 +31,12 @@ class Report:
             raise UserError("report needs the folder of a run: finetune report RUN")
         from finetune.reporting import write_report
 
-        report = write_report(
+        path, warnings = write_report(
             [Path(folder) for folder in self.folders],
             out=Path(self.out) if self.out else None,
             split=self.split,
             most_examples=self.examples,
         )
-        for line in report.warnings:
+        for line in warnings:
             print(line, file=sys.stderr)
-        print(report.path)
+        print(path)

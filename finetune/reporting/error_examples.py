@@ -26,11 +26,14 @@ MOST_WORDS = 120
 
 @dataclass(frozen=True)
 class ErrorExample:
-    """One example with its errors; ``views`` are the special lists that it belongs to."""
+    """One example with its errors; ``views`` are the special lists that it belongs to.
+
+    Of a text: ``texts`` (both of a pair) and the fields after it. Of a sentence: ``sentences``,
+    which are "gold" and "predicted", each with its spans highlighted.
+    """
 
     run: str
     where: str
-    """Its file and line."""
     kinds: Sequence[str]
     labels: Sequence[str]
     """Labels of gold and prediction that differ."""
@@ -39,18 +42,13 @@ class ErrorExample:
     label_error: ErrorCase | None
     """The confident prediction that contradicts gold."""
     texts: Sequence[str] = ()
-    """Its text, or both texts of a pair. Empty for a sentence."""
     gold: Sequence[Any] = ()
-    """Gold labels, or the gold number, of a text."""
     predicted: Sequence[Any] = ()
     probabilities: Sequence[tuple[str, float]] = ()
-    """The most probable labels of a text."""
     confidence: float | None = None
-    """Probability of the predicted label of a text."""
     deviation: float | None = None
     """Distance of a predicted number from gold."""
     sentences: Sequence[tuple[str, Sequence[Part]]] = ()
-    """Of a sentence: "gold" and "predicted", each with its spans highlighted."""
 
 
 def error_examples(name: str, evaluated: Evaluated, most: int) -> tuple[list[ErrorExample], int]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from importlib import resources
 from itertools import combinations
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from finetune.config.tasks import CONFIGS, settings
 from finetune.evaluation.calibration import error_of_bins
@@ -26,15 +26,8 @@ from finetune.evaluation.errors import count_categories
 from finetune.evaluation.reproduction import summarize
 from finetune.evaluation.significance import ALPHA
 from finetune.evaluation.subgroups import SENTENCE_LENGTHS, bucket, buckets, num_words
-from finetune.reporting.charts import (
-    Chart,
-    Points,
-    bar_chart,
-    interval_chart,
-    line_chart,
-    reliability_chart,
-    scatter_chart,
-)
+from finetune.reporting import charts
+from finetune.reporting.charts import Chart, Points
 from finetune.reporting.error_examples import MOST_EXAMPLES, error_examples, value_counts
 from finetune.reporting.model_card import write_card
 from finetune.reporting.rendering import render
@@ -56,13 +49,6 @@ NamedRuns = Sequence[tuple[str, Run]]
 NamedEvaluations = Sequence[tuple[str, Evaluated]]
 
 
-class WrittenReport(NamedTuple):
-    """The path of a report, and a line for everything that its runs lack."""
-
-    path: Path
-    warnings: list[str]
-
-
 @dataclass(frozen=True)
 class Table:
     """A table whose first column names the rows; the columns ``bars`` hold fractions."""
@@ -79,11 +65,12 @@ def write_report(
     out: Path | None = None,
     split: str | None = None,
     most_examples: int = MOST_EXAMPLES,
-) -> WrittenReport:
+) -> tuple[Path, list[str]]:
     """Write one report on the runs in ``folders``, and the model card of a run that has none.
 
     Each folder is that of a run or of several seeds. ``out`` defaults to `report.html` in the only
     folder or else in the working directory, ``split`` to a test split or else another with gold.
+    Return the path of the report, and a line for everything that its runs lack.
     """
     if most_examples < 0:
         raise UserError(f"--examples must be 0 or more, not {most_examples}.")
@@ -100,7 +87,7 @@ def write_report(
         _write_card(systems[0])  # an existing card may have been edited
     warnings = [f"{s.folder}: {line}" for s in systems for line in s.warnings]
     warnings += [f"{r.folder}: {line}" for s in systems for r in s.runs for line in r.warnings]
-    return WrittenReport(out, warnings)
+    return out, warnings
 
 
 def write_run_report(folder: Path) -> None:
@@ -170,7 +157,7 @@ def _intervals(systems: Sequence[System]) -> Chart | str | None:
     caption = f"{found[0][1].metric} on {found[0][1].split} with {1 - ALPHA:.0%} intervals"
     label = "; ".join(f"{name} {value:.4f}, {low:.4f} to {high:.4f}"
                       for name, value, low, high, _ in rows)  # fmt: skip
-    return interval_chart(caption, f"{caption}: {label}", rows)
+    return charts.interval_chart(caption, f"{caption}: {label}", rows)
 
 
 def _comparison(systems: Sequence[System]) -> dict[str, Any]:
@@ -257,12 +244,12 @@ def _curves(runs: NamedRuns, metric: str | None) -> list[Chart]:
         "gradient_norm": "Gradient norm",
         "examples_per_second": "Training speed, examples per second",
     }
-    charts = [
+    found = [
         _curve(caption, [(name, _points(run.training, key)) for name, run in runs])
         for key, caption in captions.items()
     ]
-    charts.insert(1, _evaluation_curve(runs, metric))
-    return [chart for chart in charts if chart]
+    found.insert(1, _evaluation_curve(runs, metric))
+    return [chart for chart in found if chart]
 
 
 def _points(lines: Sequence[Mapping[str, Any]], key: str) -> Points:
@@ -275,7 +262,7 @@ def _curve(caption: str, series: Sequence[tuple[str, Points]]) -> Chart | None:
         return None
     ends = "; ".join(f"{name}: {points[0][1]:.4g} at step {points[0][0]} to {points[-1][1]:.4g} "
                      f"at step {points[-1][0]}" for name, points in series)  # fmt: skip
-    return line_chart(caption, f"{caption}. {ends}", series)
+    return charts.line_chart(caption, f"{caption}. {ends}", series)
 
 
 def _evaluation_curve(runs: NamedRuns, metric: str | None) -> Chart | None:
@@ -355,7 +342,7 @@ def _scatter(evaluated: Evaluated) -> Chart:
     points = list(zip(run.gold, run.predicted, strict=True))[::every]
     of_all = f" of {number:,}" if every > 1 else ""
     caption = f"Predicted over gold, {len(points):,}{of_all} texts"
-    return scatter_chart(caption, f"{caption}; the line is where both are equal", points)
+    return charts.scatter_chart(caption, f"{caption}; the line is where both are equal", points)
 
 
 def _calibration(analysis: Analysis) -> dict[str, Any] | None:
@@ -370,7 +357,7 @@ def _calibration(analysis: Analysis) -> dict[str, Any] | None:
     label = f"{caption}. Expected calibration error {error:.4f}."
     return {
         "error": error,
-        "chart": reliability_chart(caption, label, bins),
+        "chart": charts.reliability_chart(caption, label, bins),
         "table": Table(caption, columns, rows, [3]),
     }
 
@@ -386,7 +373,7 @@ def _lengths(evaluated: Evaluated) -> Chart:
         f"{max(sizes):,}"
     )
     listed = ", ".join(f"{name}: {number:,}" for name, number in bars)
-    return bar_chart(caption, f"{caption}; {listed}", bars, "words")
+    return charts.bar_chart(caption, f"{caption}; {listed}", bars, "words")
 
 
 def _environment(name: str, run: Run) -> dict[str, Any]:

@@ -46,7 +46,6 @@ def environment() -> Environment:
         "value": format_value,
         "score": format_score,
         "json": functools.partial(json.dumps, ensure_ascii=False),
-        "fraction": bar_length,
         "code": markdown_code,
         "clip": clip,
     }
@@ -73,11 +72,6 @@ def format_value(value: Any) -> str:
 def format_score(value: float, name: str) -> str:
     """Format a metric: counts (``inner_gold``) as whole numbers, others with four decimals."""
     return f"{value:,.0f}" if name.startswith("inner_") else format_value(float(value))
-
-
-def bar_length(value: float) -> str:
-    """Format a fraction as the length of a bar, from 0 to 1."""
-    return f"{min(max(float(value), 0.0), 1.0):.4f}"
 
 
 def markdown_code(value: Any) -> str:

@@ -47,6 +47,7 @@ class Run:
     """The content of a run folder.
 
     ``config``, ``environment`` and ``metrics`` are JSON files; an unfinished run has no metrics.
+    ``training`` and ``evaluations`` are lines of the log, ``warnings`` what is missing or damaged.
     """
 
     folder: Path
@@ -54,12 +55,9 @@ class Run:
     environment: dict[str, Any]
     metrics: dict[str, dict[str, float]]
     training: list[dict[str, Any]]
-    """Log lines of training steps."""
     evaluations: list[dict[str, Any]]
-    """Log lines of evaluations."""
     evaluated: Evaluated | None
     warnings: list[str]
-    """A line for everything that is missing or damaged."""
 
     @property
     def task(self) -> str:
@@ -69,21 +67,20 @@ class Run:
 
 @dataclass(frozen=True)
 class Headline:
-    """The main score of a system: the mean over its runs by the metric that selects models."""
+    """The main score of a system: the mean over its runs by the metric that selects models.
+
+    ``scores`` and ``folders`` are those of the runs, and ``deviation`` is their standard deviation.
+    ``num_units`` examples were resampled, which are texts or sentences (``unit``).
+    """
 
     metric: str
     split: str
     estimate: Estimate
     scores: tuple[float, ...]
-    """Score of each run."""
     deviation: float | None
-    """Standard deviation over the runs."""
     folders: tuple[Path, ...]
-    """Folders of these runs."""
     num_units: int
-    """Number of examples that were resampled."""
     unit: str
-    """"texts" or "sentences"."""
     num_resamples: int
 
 
@@ -179,16 +176,10 @@ def gather_run(folder: Path, split: str | None = None) -> Run:
     metrics = _read_object(folder / "metrics.json", warnings, ": the run is not finished")
     environment = _read_object(folder / "environment.json", warnings) if metrics else {}
     log = _read_log(folder / "log.jsonl", warnings)
-    return Run(
-        folder,
-        config,
-        environment,
-        metrics,
-        training=[line for line in log if "loss" in line],
-        evaluations=[line for line in log if "split" in line],
-        evaluated=_evaluate(folder, split, warnings),
-        warnings=warnings,
-    )
+    training = [line for line in log if "loss" in line]
+    evaluations = [line for line in log if "split" in line]
+    found = _evaluate(folder, split, warnings)
+    return Run(folder, config, environment, metrics, training, evaluations, found, warnings)
 
 
 def headline(runs: Sequence[Run], warnings: list[str]) -> Headline | None:
