@@ -231,10 +231,9 @@ def recall(sums: np.ndarray) -> np.ndarray:
 
 
 def f1(sums: np.ndarray) -> np.ndarray:
-    """Return ``2 tp / (2 tp + fp + fn)``, the harmonic mean of precision and recall.
+    """Return the harmonic mean of precision and recall, ``2 tp / (2 tp + fp + fn)`` [..., 3].
 
-    [..., 3] -> [...]. van Rijsbergen 1979; Jurafsky & Martin, *Speech and Language Processing*,
-    section "Evaluation: precision, recall, F-measure".
+    van Rijsbergen 1979; Jurafsky & Martin, "Evaluation: precision, recall, F-measure".
     """
     return ratio(2 * sums[..., 0], sums[..., 1] + sums[..., 2])
 
@@ -266,19 +265,14 @@ def matthews(sums: np.ndarray) -> np.ndarray:
 
 
 def hamming_loss(sums: np.ndarray) -> np.ndarray:
-    """Return the fraction of wrong decisions among examples times labels [..., 2 + C] -> [...].
-
-    Tsoumakas & Katakis 2007.
-    """
+    """Return the fraction of wrong decisions [..., 2 + C] -> [...] (Tsoumakas & Katakis 2007)."""
     return ratio(sums[..., 0], sums[..., 1] * (sums[..., 2:] > 0).sum(axis=-1))
 
 
 def subgroup_f1(sums: np.ndarray) -> np.ndarray:
-    """Return the F1 of a subgroup of spans [..., 4] -> [...].
+    """Return the F1 of a subgroup of spans: gold, found, predicted and correct [..., 4] -> [...].
 
-    The sums are its gold spans, those of them that are found, its predicted spans, and those of
-    them that are correct. The subgroup of a span may depend on the spans around it (depth), so
-    found and correct can differ.
+    The subgroup of a span may depend on the spans around it (depth), so found and correct differ.
     """
     recall, precision = ratio(sums[..., 1], sums[..., 0]), ratio(sums[..., 3], sums[..., 2])
     return ratio(2 * precision * recall, precision + recall)
@@ -318,15 +312,10 @@ def _exact_sum(values: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric: the counts of each example and the value of their sum.
+    """A metric: ``counts(pairs) -> [N, ...]`` of each example, ``value(sums [..., K]) -> [...]``.
 
-    Attributes:
-        counts: ``counts(pairs) -> [N, ...]``, an array for each example.
-        value: ``value(sums [..., K]) -> [...]``, the score of summed counts.
-        applies: ``applies(pairs)``, whether gold and predictions have this metric.
-        reported: Whether training and ``finetune score`` report it; ``finetune compare --metric``
-            takes the others too.
-        lower_is_better: Whether a smaller value is better.
+    ``applies(pairs)`` returns whether gold and predictions have this metric. Training and
+    ``finetune score`` give only ``reported`` ones; ``finetune compare --metric`` takes all.
     """
 
     counts: Callable[[Pairs], np.ndarray]
@@ -567,15 +556,10 @@ def tagging_scores(
     (``seqeval_spans``). ``tag_accuracy`` is the fraction of equal tags. Tags without a scheme, such
     as parts of speech, get ``accuracy``, ``macro_f1``, ``weighted_f1`` and ``matthews`` of words.
 
-    Args:
-        gold: The gold tags of each sentence.
-        predicted: The predicted tags of each sentence.
-        scheme: The scheme of gold; None if tags do not spell spans.
-        predicted_scheme: The scheme of the predictions, if it is another.
+    ``predicted_scheme`` is that of the predictions where it is not that of gold.
 
     Raises:
         UserError: The numbers of sentences or words differ, or a tag is not in its scheme.
-        RuntimeError: seqeval and our counts disagree, which is a bug.
     """
     pairs = pair("tags", gold, predicted, schemes=(scheme, predicted_scheme))
     found = scores(pairs)
@@ -585,7 +569,9 @@ def tagging_scores(
     by_seqeval = {f"span_{rate}_conll": value(conll) for rate, value in _RATES.items()}
     for name, value in {**by_seqeval, "span_f1_strict": f1(strict)}.items():
         if abs(found[name] - value) > 1e-9:
-            raise RuntimeError(f"{name} is {found[name]} by our counts and {value} by seqeval")
+            raise RuntimeError(  # a bug
+                f"{name} is {found[name]} by our counts and {value} by seqeval"
+            )
         found[name] = float(value)
     return found
 

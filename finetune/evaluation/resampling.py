@@ -118,15 +118,9 @@ def count_metric(
 ) -> list[Sums | Ranks]:
     """Return the counts of a metric for each run; the runs predict the same examples.
 
-    Args:
-        metric: A name in ``metrics.METRICS``; the precision, recall or F1 of one label, tag or
-            type, such as ``f1:NAME`` and ``span_f1_strict:TYPE``; or the score of a subgroup in a
-            table of ``finetune analyze`` (``subgroup_counters``).
-        runs: Predictions of each run, aligned with the same gold.
-        train: The words and entities of the training data, for subgroups of seen and unseen ones.
-
-    Raises:
-        UserError: The predictions do not have this metric; the message names those they have.
+    The metric is a name in ``metrics.METRICS``; the precision, recall or F1 of one label, tag or
+    type, such as ``f1:NAME`` and ``span_f1_strict:TYPE``; or the score of a subgroup in a table of
+    ``finetune analyze`` (``subgroup_counters``). A UserError names those that the predictions have.
     """
     pairs = comparable(runs)
     table = METRICS[pairs[0].kind]
