@@ -253,7 +253,7 @@ class _Run:
         metrics: dict[str, dict[str, float]] = {}
         for split in list(self.dataset.splits)[1:]:
             examples, encoded = self.data.split(split)
-            predicted = self._predict(best, examples, encoded, split)
+            predicted: Sequence[Prediction] = self._predict(best, examples, encoded, split)
             if split == self.validation:
                 predicted = self._calibrate(examples, predicted)
             if scores := self.task.score(examples, predicted):
@@ -263,8 +263,8 @@ class _Run:
         return metrics
 
     def _calibrate(
-        self, examples: Sequence[Example], predicted: list[Prediction]
-    ) -> list[Prediction]:
+        self, examples: Sequence[Example], predicted: Sequence[Prediction]
+    ) -> Sequence[Prediction]:
         """Fit what the task calibrates on validation, and save it with the model."""
         calibrated = self.task.calibrate(examples, predicted)
         if calibrated is None:

@@ -132,7 +132,7 @@ def test_what_cannot_be_searched(place: Path, tmp_path: Path):
     write_jsonl(tmp_path / "n.jsonl", [{"text": str(i), "label": i + 0.5} for i in range(20)])
     for arguments, message in (
         (("--data", tmp_path / "n.jsonl"), "name one with --model"),
-        (("--data", tmp_path / "n.jsonl", "--model", place / "bert"), "cannot check numbers"),
+        (("--data", tmp_path / "n.jsonl", "--model", place / "bert"), "are numbers"),
     ):
         outcome = run("check", *arguments, "--label-errors")
         assert outcome.code == 2 and message in outcome.err, outcome.err
