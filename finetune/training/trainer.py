@@ -265,8 +265,12 @@ class _Run:
     def _calibrate(
         self, examples: Sequence[Example], predicted: Sequence[Prediction]
     ) -> Sequence[Prediction]:
-        """Fit what the task calibrates on validation, and save it with the model."""
+        """Check that the saved model predicts as before, and calibrate it on validation."""
+        assert self.validation is not None
         calibrated = self.task.calibrate(examples, predicted)
+        self.folder.check_predictions(
+            self.validation, predicted, calibrated and calibrated.predictions
+        )
         if calibrated is None:
             return predicted
         self.task = calibrated.task
