@@ -206,7 +206,7 @@ class WordConfig(TrainConfig):
         object.__setattr__(self, "context", str(self.context))  # Python may give an int
         is_count = self.context.isascii() and self.context.isdecimal() and int(self.context) > 0
         legal = self.context in ("none", "doc") or is_count
-        self._require(legal, "context", "none, doc, or subwords on each side, 1 or more")
+        self._require(legal, "context", "none, doc, or a number of subwords, 1 or more")
         super().__post_init__()
 
 

@@ -46,6 +46,11 @@ class Reporter:
         self._progress: Progress | None = None
         self._last_line = 0.0
 
+    @property
+    def title(self) -> str:
+        """The title of the innermost stage; empty between stages."""
+        return self._stages[-1].title if self._stages else ""
+
     def say(self, text: str) -> None:
         """Print one message."""
         if not self.quiet:

@@ -26,7 +26,7 @@ def test_legal_settings(config: type):
     assert [config(context=each).context for each in ("doc", "64")] == ["doc", "64"]
     assert config(context=64) == config(context="64"), "from Python"
     for wrong in ("0", "-1", "1.5", "document", "", "all", 0, -1):
-        with pytest.raises(ValueError, match="--context must be none, doc, or the number"):
+        with pytest.raises(ValueError, match="--context must be none, doc, or a number"):
             config(context=wrong)
     assert "subwords" in field_docs(config)["context"]
     with pytest.raises(ValueError, match="--lr must be above 0"):

@@ -435,7 +435,7 @@ def test_data_without_documents(task: str, place: Path, tmp_path: Path):
     one_line(lonely, "each document of train in single has one sentence")
     wrong = run(task, *where, "--data", place / "data", "--context", "all", *FLAGS)
     assert wrong.code == 2
-    assert "--context must be none, doc, or the number" in " ".join(wrong.err.split())
+    assert "--context must be none, doc, or a number" in " ".join(wrong.err.split())
 
 
 def test_documents_that_are_odd_are_told(place: Path):
