@@ -212,7 +212,7 @@ def _in_one_window(task: Task, data: Dataset) -> tuple[list[Example], list[list[
 
 
 def _small(head: Any) -> bool:
-    """Whether the layers have less than 20 million weights."""
+    """Return whether the layers have less than 20 million weights."""
     return operations(head.encoder, [1]) < 4e7
 
 

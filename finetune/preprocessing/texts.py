@@ -32,10 +32,10 @@ def in_one_form(data: Dataset, problem: str) -> Dataset:
     """Drop training and validation rows without a label, and convert the labels for the problem."""
     splits, notes = {}, list(data.notes)
     for split, examples in data.splits.items():
-        labelled = [example for example in examples if example.label is not None]
-        if labelled and len(labelled) < len(examples):
-            notes.append(f"{len(examples) - len(labelled):,} rows of {split} without label dropped")
-        kept = labelled or (examples if split.startswith("test") else [])
+        labeled = [example for example in examples if example.label is not None]
+        if labeled and len(labeled) < len(examples):
+            notes.append(f"{len(examples) - len(labeled):,} rows of {split} without label dropped")
+        kept = labeled or (examples if split.startswith("test") else [])
         if not kept:
             raise UserError(f"{data.name}: no row of {split} has a label: --columns label=?")
         splits[split] = [with_problem(example, problem) for example in kept]

@@ -48,7 +48,7 @@ FORMAT = 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class TaskRecord:
+class TaskRecord(ABC):
     """Everything that is saved with a model in order to use it again (``finetune.json``).
 
     Each task adds the fields that it derives from training data or fits on validation data.
@@ -66,13 +66,13 @@ class TaskRecord:
     pairs: bool | None = None
 
     @property
+    @abstractmethod
     def metric(self) -> str:
         """Name of the metric that selects the best model (higher is better)."""
-        raise NotImplementedError
 
     @property
     def calibrates(self) -> bool:
-        """Whether ``Task.calibrate`` fits something."""
+        """Return whether ``Task.calibrate`` fits something."""
         return False
 
     @property

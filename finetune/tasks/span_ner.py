@@ -1,4 +1,4 @@
-"""Named entities as labelled spans of words, nested ones too (span-based NER).
+"""Named entities as labeled spans of words, nested ones too (span-based NER).
 
 Every span of up to a number of words is a candidate and gets one of the types or none
 (Jurafsky & Martin, "Masked Language Models", span-based NER, equations 11.21 to 11.27), so
@@ -63,7 +63,7 @@ class SpanRecord(WordRecord):
 
     @property
     def calibrates(self) -> bool:
-        """Whether ``Task.calibrate`` fits something."""
+        """Return whether ``Task.calibrate`` fits something."""
         return self.config.calibrate != "none"
 
     @property
@@ -94,13 +94,13 @@ class SpanNerTask(WordTask):
         """Drop training and validation sentences without spans."""
         data, splits = in_documents(config, data), {}
         for split, examples in data.splits.items():
-            labelled = [example for example in examples if example.spans is not None]
-            if not labelled and not split.startswith("test"):
+            labeled = [example for example in examples if example.spans is not None]
+            if not labeled and not split.startswith("test"):
                 raise UserError(
                     f"{data.name}: no sentence of {split} has spans, or tags that spell spans "
                     "(B-TYPE, I-TYPE, O). For tags of single words use `finetune tag`."
                 )
-            splits[split] = labelled or examples
+            splits[split] = labeled or examples
         return replace(data, splits=splits)
 
     @classmethod

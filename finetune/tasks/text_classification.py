@@ -63,7 +63,7 @@ class TextRecord(TaskRecord):
 
     @property
     def calibrates(self) -> bool:
-        """Whether ``Task.calibrate`` fits something."""
+        """Return whether ``Task.calibrate`` fits something."""
         return self.config.calibrate != "none"
 
     @property

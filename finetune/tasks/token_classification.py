@@ -72,12 +72,12 @@ class TagRecord(WordRecord):
 
     @property
     def calibrates(self) -> bool:
-        """Whether ``Task.calibrate`` fits something."""
+        """Return whether ``Task.calibrate`` fits something."""
         return self.config.calibrate != "none"
 
     @property
     def scores_all_subwords(self) -> bool:
-        """Whether the head computes logits for all subwords of a word and not just the first."""
+        """Return whether the head computes logits for all subwords of a word."""
         return self.config.label_subwords == "all" or self.config.word_score != "first"
 
 
@@ -99,10 +99,10 @@ class TokenClassificationTask(WordTask):
                     f"{nested.where}: spans overlap or nest, which one tag for each word cannot "
                     "represent: use `finetune ner`, or keep the outermost spans only."
                 )
-            labelled = [example for example in examples if example.tags is not None]
-            if not labelled and not split.startswith("test"):
+            labeled = [example for example in examples if example.tags is not None]
+            if not labeled and not split.startswith("test"):
                 raise UserError(f"{data.name}: no sentence of {split} has tags.")
-            splits[split] = labelled or examples
+            splits[split] = labeled or examples
         return replace(data, splits=splits)
 
     @classmethod
