@@ -1,1 +1,1 @@
-"""Heads: what turns the Encoder's states into scores, one module per kind of answer."""
+"""Heads: modules that compute task scores from hidden states, one per kind of prediction."""
