@@ -26,15 +26,15 @@ Table = list[dict[str, Any]]
 NOTHING = "(nothing)"
 """In a confusion matrix of spans: no span corresponds."""
 TITLES = {
-    "counted": "Four ways of counting (strict: extent and type; exact: extent; partial: words "
-    "shared, half; type: words shared and type)",
+    "counted": "By criterion (strict: boundaries and type; exact: boundaries; partial: overlap, "
+    "counts half; type: overlap and type)",
     "type": "By type",
     "label": "By label",
     "tag": "By tag",
     "confusion": "Confusion: gold in rows, predicted in columns",
     "confused": "Most often confused",
     "length": "By length of the span in words",
-    "depth": "By depth: how many wider spans lie around",
+    "depth": "By depth: number of wider spans around a span",
     "sentence length": "By length of the sentence in words",
     "first word": "By position of the first word in the sentence",
     "place": "By position of the word in the sentence",
