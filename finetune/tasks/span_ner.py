@@ -83,7 +83,7 @@ class ScoredCandidates(NamedTuple):
 
 
 class SpanNerTask(WordTask):
-    """Labelled spans of words."""
+    """Labeled spans of words."""
 
     name = "ner"
     record_class = SpanRecord
