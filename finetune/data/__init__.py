@@ -7,7 +7,7 @@ from finetune.data.checks import Finding, check_data, document_notes, render
 from finetune.data.dataset import DataError, Dataset, fingerprint, hold_out
 from finetune.data.folds import assign_folds
 from finetune.data.hub import ALIASES, hub_dataset
-from finetune.data.texts import read_numbered_texts, read_text, read_text_file
+from finetune.data.texts import read_text, read_text_file
 from finetune.data.tokens import data_kind, read_gold, read_token_file, read_tokens
 
 __all__ = [
@@ -23,7 +23,6 @@ __all__ = [
     "hold_out",
     "hub_dataset",
     "read_gold",
-    "read_numbered_texts",
     "read_text",
     "read_text_file",
     "read_token_file",

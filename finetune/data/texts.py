@@ -29,8 +29,6 @@ LABEL_COLUMNS = (
     "relatedness_score", "stars", "rating",
 )  # fmt: skip
 """Usual columns of labels: of most sets, SNLI and MNLI, SICK, QQP, MRPC, TREC, STS-B, reviews."""
-NUMBER_COLUMNS = ("index", "idx", "id")
-"""Usual columns that number the rows."""
 HEADER_NAMES = frozenset(
     {name for pair in PAIR_COLUMNS for name in pair} | {*TEXT_COLUMNS, *LABEL_COLUMNS}
 )
@@ -116,36 +114,6 @@ def read_text_file(
     """
     columns = check_columns(columns, ROLES)
     table = _table(open_data(source, format), columns, streaming=True)
-    for example, _ in _stream(table, columns, pair, labels):
-        yield example
-
-
-def read_numbered_texts(
-    source: str | Path | IO[Any],
-    *,
-    split: str | None = None,
-    columns: Mapping[str, str] | None = None,
-    pair: bool | None = None,
-) -> Iterator[tuple[TextExample, str]]:
-    """Stream the texts of one file, or of one ``split`` of a data set, with their row numbers.
-
-    The row number is that of the column index, idx or id, else it counts from 0.
-    """
-    columns = check_columns(columns, ROLES)
-    if split is None:
-        table = _table(open_data(source), columns, streaming=True)
-    else:
-        opened = open_splits(resolve(str(source)), [split], lambda file: _table(file, columns))
-        (table,) = opened.splits.values()
-    for example, record in _stream(table, columns, pair, labels=False):
-        by_name = {str(name).lower(): value for name, value in record.values.items()}
-        found = [str(by_name[name]).strip() for name in NUMBER_COLUMNS if name in by_name]
-        yield example, next((number for number in found if number.isdecimal()), str(example.id))
-
-
-def _stream(
-    table: Table, columns: Mapping[str, str], pair: bool | None, labels: bool
-) -> Iterator[tuple[TextExample, Record]]:
     if table.first() is None:
         return
     if table.headless is not None and len(table.header) == 1:
@@ -155,7 +123,7 @@ def _stream(
     for index, record in enumerate(table.records):
         label = _label(record, chosen, table)
         label = str(label) if isinstance(label, int) else label
-        yield TextExample(index, *_texts(record, chosen), label, record.where), record
+        yield TextExample(index, *_texts(record, chosen), label, record.where)
 
 
 def guess_columns(table: Table, columns: Mapping[str, str], pair: bool | None) -> TextColumns:
@@ -232,7 +200,7 @@ def _column_notes(table: Table, chosen: TextColumns, columns: Mapping[str, str])
         advice = f"for {other!r} write --columns label={other}"
         yield f"labels are from column {chosen.label!r}; {advice}"
     read = {chosen.text, chosen.pair, chosen.label}
-    known = (*LABEL_COLUMNS, *NUMBER_COLUMNS, "")
+    known = (*LABEL_COLUMNS, "index", "idx", "")
     unread = [name for name in table.header if name not in read and name.lower() not in known]
     unread = [name for name in unread if not name.lower().endswith("id")]
     if unread and "text" not in columns:

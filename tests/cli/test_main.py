@@ -115,8 +115,6 @@ def test_positionals_and_options_in_any_order():
     assert parse(["check", "--task", "nli", "folder"]) == Check(source="folder", task="nli")
     predict = Predict(folder="run", text=("-1",), pair="--x")
     assert parse(["predict", "--text", "-1", "run", "--pair=--x"]) == predict
-    assert parse(["predict", "run", "--glue-submission"]).glue_submission == ()
-    assert parse(["predict", "run", "--glue-submission", "RTE"]).glue_submission == ("RTE",)
     score = Score(predictions="p.jsonl", gold="g.conll", columns=("tags=3",))
     assert parse(["score", "p.jsonl", "g.conll", "--columns", "tags=3"]) == score
     compare = Compare(first="a", second="b,c", unit="document", json=True)
