@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from finetune.data.dataset import DataError
 from finetune.data.files import IGNORED_NAMES, DataFile, ReadOptions, read_characters, read_lines
-from finetune.data.token_records import Sentences, TokenRecord, enclosing_range
-from finetune.data.word_splitting import char_spans_to_words, split_words
+from finetune.data.token_records import Sentences, TokenRecord, covers, read_spans
+from finetune.data.word_splitting import split_words
 from finetune.types import Span
 
 _TEXT_BOUND = re.compile(r"(T\S*)\t([^\t]+?) (\d+ \d+(?:;\d+ \d+)*) *(?:\t(.*))?")
@@ -26,20 +26,9 @@ class Annotation(NamedTuple):
     """One text-bound annotation; ``text`` is the copy of the covered text in its line."""
 
     where: str
-    name: str
     label: str
     fragments: list[tuple[int, int]]
     text: str
-
-    def is_inside(self, text: str) -> bool:
-        """Return whether every fragment is a nonempty range of the text."""
-        return all(start < end <= len(text) for start, end in self.fragments)
-
-    def matches(self, text: str) -> bool:
-        """Compare the characters with the line's own text, if any, without white space."""
-        covered = "".join(text[start:end] for start, end in self.fragments)
-        same = not self.text or "".join(covered.split()) == "".join(self.text.split())
-        return same and self.is_inside(text)
 
 
 def document_names(folder: Path) -> list[str]:
@@ -72,7 +61,7 @@ def _document(stem: Path) -> TokenRecord:
         raise DataError(f"{ann_path}: the file {text_path.name} is missing in its folder.")
     annotated = ann_path.is_file()
     annotations, num_skipped = _annotations(ann_path) if annotated else ([], 0)
-    text = _matching_text(read_characters(text_path), annotations, text_path)
+    text = _matching_text(read_characters(text_path), annotations)
     words, offsets = split_words(text)
     record = TokenRecord(
         tuple(words), str(text_path), document=stem.name, text=text, offsets=tuple(offsets),
@@ -80,17 +69,16 @@ def _document(stem: Path) -> TokenRecord:
     )  # fmt: skip
     if not annotated:
         return record
-    spans, discontinuous = [], []
-    for annotation in annotations:
-        start, end, gaps = enclosing_range(annotation.fragments, text)
-        spans.append(Span(start, end, annotation.label))
-        discontinuous += [annotation.where] * gaps
-    locations = [annotation.where for annotation in annotations]
-    found, num_expanded = char_spans_to_words(offsets, spans, locations)
+    found: list[Span] = []
+    expanded, discontinuous = 0, list[str]()
+    for where, label, fragments, covered in annotations:
+        item = {"offsets": fragments, "label": label, "text": covered}
+        spans, num_expanded, gaps = read_spans([item], where, len(words), text, offsets)
+        found += spans
+        expanded += num_expanded
+        discontinuous += [where] * gaps
     merged = tuple(dict.fromkeys(sorted(found)))
-    return record._replace(
-        spans=merged, num_expanded=num_expanded, discontinuous=tuple(discontinuous)
-    )
+    return record._replace(spans=merged, num_expanded=expanded, discontinuous=tuple(discontinuous))
 
 
 def _annotations(path: Path) -> tuple[list[Annotation], int]:
@@ -117,39 +105,20 @@ def _annotation(line: str, where: str) -> Annotation:
             f"{where}: {line!r:.60} is not a text-bound annotation: write "
             "T1<TAB>LABEL START END<TAB>TEXT (START END;START END if it is discontinuous)."
         )
-    name, label, ranges, text = match.groups()
+    _, label, ranges, text = match.groups()
     pairs = [pair.split() for pair in ranges.split(";")]
-    return Annotation(where, name, label, [(int(a), int(b)) for a, b in pairs], text or "")
+    return Annotation(where, label, [(int(a), int(b)) for a, b in pairs], text or "")
 
 
-def _matching_text(raw: str, annotations: Sequence[Annotation], path: Path) -> str:
+def _matching_text(raw: str, annotations: Sequence[Annotation]) -> str:
     """Return the text with the characters that its annotations count.
 
     Tools differ on byte order marks and on CR LF. The covered text in the annotations decides.
     """
     text = raw.removeprefix("\ufeff")
-    for whole in dict.fromkeys((text, raw)):
-        for candidate in dict.fromkeys((whole, whole.replace("\r\n", "\n"))):
-            if all(annotation.matches(candidate) for annotation in annotations):
-                return candidate
-    raise _mismatch(next(each for each in annotations if not each.matches(text)), text, path)
-
-
-def _mismatch(annotation: Annotation, text: str, path: Path) -> DataError:
-    """Return the error for an annotation on other characters, with where its text occurs."""
-    where, name, _, fragments, expected = annotation
-    ranges = ", ".join(f"{start} to {end}" for start, end in fragments)
-    advice = "offsets count characters (not bytes) from 0, end exclusive."
-    if not annotation.is_inside(text):
-        return DataError(
-            f"{where}: {name} covers characters {ranges}, empty or outside the {len(text)} of "
-            f"{path.name}: {advice}"
-        )
-    covered = " ".join(text[start:end] for start, end in fragments)
-    found = [match.start() for match in re.finditer(re.escape(expected), text)]
-    nearest = min(found, key=lambda start: abs(start - fragments[0][0]), default=None)
-    hint = "" if nearest is None else f" It is at {nearest} to {nearest + len(expected)}."
-    return DataError(
-        f"{where}: {name} has the text {expected!r:.60}, but characters {ranges} of {path.name} "
-        f"are {covered!r:.60}: {advice}{hint}"
-    )
+    candidates = (text, text.replace("\r\n", "\n"), raw, raw.replace("\r\n", "\n"))
+    fitting = (
+        candidate for candidate in candidates
+        if all(covers(candidate, each.fragments, each.text) for each in annotations)
+    )  # fmt: skip
+    return next(fitting, text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import mean, median
 from typing import Any, Literal
@@ -320,15 +320,13 @@ def _duplicates(split: str, rows: Sequence[Example]) -> Iterator[Finding]:
     percent = 100 * extra / len(rows)
     message = f"{split}: {extra:,} examples ({percent:.1f}%) repeat another of the split"
     yield from _located("info", "duplicates", message, [g[1].where for g in repeated])
-    conflicts = [f"{a.where} and {b.where}" for group in repeated for a, b in _conflicts(group)[:1]]
+    conflicts = []
+    for group in repeated:
+        first, *others = [row for row in group if _gold_labels(row) is not None] or group
+        other = next((row for row in others if _gold(row) != _gold(first)), None)
+        conflicts += [f"{first.where} and {other.where}"] if other is not None else []
     message = f"{split}: {len(conflicts):,} repeated texts have different labels"
     yield from _located("warning", "duplicates", message, conflicts)
-
-
-def _conflicts(group: Sequence[Example]) -> list[tuple[Example, Example]]:
-    """Return the first labeled example of the group with each whose gold differs from its own."""
-    labeled = [row for row in group if _gold_labels(row) is not None]
-    return [(labeled[0], row) for row in labeled if _gold(row) != _gold(labeled[0])]
 
 
 def _gold(example: Example) -> Any:
@@ -360,59 +358,40 @@ def _spans(dataset: Dataset) -> Iterator[Finding]:
                 if row.spans is not None]
         for split, examples in dataset.splits.items()
     }  # fmt: skip
-    yield from _span_widths(rows)
-    for split, examples in rows.items():
-        yield from _nesting(split, examples, rows.get("train", ()))
-        yield from _unreachable(split, examples)
+    widths = {
+        split: [span.end - span.start for _, spans in found for span in spans]
+        for split, found in rows.items()
+    }
+    limit = 0
+    if train := widths.get("train"):
+        limit, widest = proposed_width(train), max(train)
+        recall = width_recall(train)
+        covered = (
+            "all" if limit == widest else _percent(sum(w <= limit for w in train) / len(train))
+        )
+        message = f"train: spans are up to {_words(widest)} wide; --max-width {limit} covers "
+        table = [f"{limit:>9}  {_percent(part):>7}  {wider:>9,}" for limit, part, wider in recall]
+        lines = ("max width   covers      wider", *table) if widest > 1 else ()
+        yield Finding("info", "widths", f"{message}{covered} of them", lines=lines)
+    nested_in_train = any(inner_spans(spans) for _, spans in rows.get("train", ()))
+    for split, found in rows.items():
+        total = len(widths[split])
+        wider = sum(width > limit for width in widths[split])
+        if split != "train" and train and wider:
+            counted = f"{wider:,} of {total:,} spans ({100 * wider / total:.1f}%)"
+            message = f"{split}: {counted} are wider than {_words(limit)} and out of reach of "
+            yield Finding("info", "widths", f"{message}that limit")
+        if inner := sum(len(inner_spans(spans)) for _, spans in found):
+            counted = f"{inner:,} of {total:,} spans ({100 * inner / total:.1f}%)"
+            message = f"{split}: {counted} are inside a wider one"
+            unseen = train and not nested_in_train
+            message += ", but none in train is: no model learns this" if unseen else ""
+            yield Finding("warning" if unseen else "info", "nesting", message)
+        yield from _unreachable(split, found, total)
 
 
-def _widths(rows: LocatedSpans) -> list[int]:
-    return [span.end - span.start for _, spans in rows for span in spans]
-
-
-def _span_widths(rows: Mapping[str, LocatedSpans]) -> Iterator[Finding]:
-    train = _widths(rows.get("train", ()))
-    if not train:
-        return
-    limit, widest = proposed_width(train), max(train)
-    recall = width_recall(train)
-    covered = "all" if limit == widest else _percent(sum(w <= limit for w in train) / len(train))
-    message = f"train: spans are up to {_words(widest)} wide; --max-width {limit} covers {covered} "
-    message += "of them"
-    table = [f"{limit:>9}  {_percent(part):>7}  {wider:>9,}" for limit, part, wider in recall]
-    lines = ("max width   covers      wider", *table) if widest > 1 else ()
-    yield Finding("info", "widths", message, lines=lines)
-    for split, examples in rows.items():
-        widths = _widths(examples)
-        wider = sum(width > limit for width in widths)
-        if split != "train" and wider:
-            message = f"{split}: {_fraction(wider, len(widths))} are wider than {_words(limit)}"
-            yield Finding("info", "widths", f"{message} and out of reach of that limit")
-
-
-def _nesting(split: str, rows: LocatedSpans, train: LocatedSpans) -> Iterator[Finding]:
-    inner = sum(len(inner_spans(spans)) for _, spans in rows)
-    if not inner:
-        return
-    message = f"{split}: {_fraction(inner, len(_widths(rows)))} are inside a wider one"
-    unseen = train and not any(inner_spans(spans) for _, spans in train)
-    if unseen:
-        message += ", but none in train is: no model learns this"
-    elif same := sum(_num_inside_same_type(spans) for _, spans in rows):
-        message += f", {same:,} of them inside one of the same type"
-        unseen = train and not any(_num_inside_same_type(spans) for _, spans in train)
-        message += ", as none in train is: no model learns this" if unseen else ""
-    yield Finding("warning" if unseen else "info", "nesting", message)
-
-
-def _num_inside_same_type(spans: Sequence[Span]) -> int:
-    repeated = [name for name, count in Counter(s.label for s in spans).items() if count > 1]
-    return sum(len(inner_spans(s for s in spans if s.label == name)) for name in repeated)
-
-
-def _unreachable(split: str, rows: LocatedSpans) -> Iterator[Finding]:
+def _unreachable(split: str, rows: LocatedSpans, total: int) -> Iterator[Finding]:
     """Report spans with several labels and crossing spans, which need an option to be predicted."""
-    total = len(_widths(rows))
     several = [(where, same) for where, spans in rows for same in multi_label_spans(spans)]
     names = [", ".join(span.label for span in same) for _, same in several]
     locations = [f"{where}, words {same[0].start} to {same[0].end} ({labels})"
@@ -434,10 +413,6 @@ def _level(split: str, unreachable: int, total: int) -> Level:
     """Return a warning if train loses more spans than a proposed width may."""
     many = unreachable * 1000 > total * (1000 - COVERED_PER_MILLE)
     return "warning" if split == "train" and many else "info"
-
-
-def _fraction(count: int, total: int) -> str:
-    return f"{count:,} of {total:,} spans ({100 * count / total:.1f}%)"
 
 
 def _percent(fraction: float) -> str:

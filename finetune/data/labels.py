@@ -62,40 +62,48 @@ def _label_name(value: Any, names: Sequence[str] | None, where: str) -> str:
 
 
 def convert_labels(
-    columns: Mapping[str, Sequence[tuple[RawLabel, str]]], typed: bool
-) -> tuple[dict[str, list[Label]], str | None]:
+    splits: Mapping[str, Sequence[TextExample]], typed: bool
+) -> tuple[dict[str, list[TextExample]], str | None]:
     """Convert the labels of all splits to one kind, with a note if a choice was made.
 
-    ``columns`` are the labels of each split with their ``file:line``; ``typed`` is False if all are
-    text (CSV). Labels are numbers if every label is one and at least one has a decimal point. Other
-    integers become names.
+    ``typed`` is False if all labels are text (CSV). Labels are numbers if every label is one and at
+    least one has a decimal point. Other integers become names.
     """
-    columns = {  # a split in which all labels are -1 or missing has none (the test sets of GLUE)
-        split: rows if any(not (label is None or _is_minus_one(label)) for label, _ in rows)
-        else [(None, where) for _, where in rows]
-        for split, rows in columns.items()
-    }  # fmt: skip
-    flat = [pair for rows in columns.values() for pair in rows if pair[0] is not None]
-    labels = [label for label, _ in flat]
-    if any(isinstance(label, tuple) for label in labels):
-        return {split: [_as_tuple(*row) for row in rows] for split, rows in columns.items()}, None
-    if _are_numbers(labels, typed):
-        for label, where in flat:
-            if isinstance(label, str) and not _is_number(label):
-                raise DataError(
-                    f"{where}: label {label!r} is a name where other rows have numbers with a "
-                    "decimal point: write all labels as names (texts) or all as numbers."
-                )
-        note = "labels have decimal points: read as numbers"
-        return {split: _to_numbers(rows) for split, rows in columns.items()}, note
-    is_class = _minus_one_is_class(labels)
-    names: dict[str, list[Label]] = {
-        split: [None if label is None or (_is_minus_one(label) and not is_class) else str(label)
-                for label, _ in rows]
-        for split, rows in columns.items()
-    }  # fmt: skip
+    # a split in which all labels are -1 or missing has none (the test sets of GLUE)
+    empty = {split for split, rows in splits.items()
+             if all(row.label is None or _is_minus_one(row.label) for row in rows)}  # fmt: skip
+    labels = [row.label for split, rows in splits.items() if split not in empty
+              for row in rows if row.label is not None]  # fmt: skip
+    lists = any(isinstance(label, tuple) for label in labels)
+    numbers = not lists and _are_numbers(labels, typed)
+    is_class = not lists and not numbers and _minus_one_is_class(labels)
+
+    def converted(label: RawLabel, where: str) -> Label:
+        if label is None or (_is_minus_one(label) and not (numbers or is_class)):
+            return None
+        if lists and isinstance(label, float):
+            problem = f"label {label} is a number where other rows have lists of names"
+            raise DataError(f"{where}: {problem}: write names.")
+        if lists:
+            return label if isinstance(label, tuple) else (str(label),)
+        if numbers and not _is_number(label):
+            raise DataError(
+                f"{where}: label {label!r} is a name where other rows have numbers with a decimal "
+                "point: write all labels as names (texts) or all as numbers."
+            )
+        return float(label) if numbers else str(label)  # type: ignore[arg-type]
+
     note = "-1 is read as a class, not as no label: leave the label empty where there is none"
-    return names, note if is_class else None
+    note = "labels have decimal points: read as numbers" if numbers else note
+    return {
+        split: [
+            dataclasses.replace(
+                row, label=None if split in empty else converted(row.label, row.where)
+            )
+            for row in rows
+        ]
+        for split, rows in splits.items()
+    }, note if numbers or is_class else None
 
 
 def without_missing_labels(examples: Sequence[TextExample]) -> list[TextExample]:
@@ -120,21 +128,11 @@ def _minus_one_is_class(labels: Sequence[RawLabel]) -> bool:
 
 
 def _is_minus_one(label: RawLabel) -> bool:
-    return isinstance(label, int | str) and str(label) == str(MISSING_NUMBER)
+    return str(label) in (str(MISSING_NUMBER), str(float(MISSING_NUMBER)))
 
 
 def _is_integer(label: RawLabel) -> bool:
     return isinstance(label, int) or (isinstance(label, str) and label.lstrip("-").isdecimal())
-
-
-def _as_tuple(label: RawLabel, where: str) -> tuple[str, ...] | None:
-    if isinstance(label, float):
-        raise DataError(
-            f"{where}: label {label} is a number where other rows have lists of names: write names."
-        )
-    if label is None or _is_minus_one(label):
-        return None
-    return label if isinstance(label, tuple) else (str(label),)
 
 
 def _are_numbers(labels: Sequence[RawLabel], typed: bool) -> bool:
@@ -148,9 +146,3 @@ def _is_number(label: RawLabel) -> bool:
         return math.isfinite(float(label))  # type: ignore[arg-type]
     except (TypeError, ValueError):
         return False
-
-
-def _to_numbers(rows: Sequence[tuple[RawLabel, str]]) -> list[Label]:
-    """Convert to floats; a split in which all are -1.0 has no labels (the test sets of GLUE)."""
-    numbers = [None if label is None else float(label) for label, _ in rows]  # type: ignore[arg-type]
-    return [None] * len(numbers) if set(numbers) <= {-1.0, None} else list(numbers)

@@ -169,20 +169,8 @@ def read_delimited(file: DataFile, options: ReadOptions) -> Table:
     headless = None
     if not _is_header(cells, options):
         rows = itertools.chain([first], rows)
-        header = _glue_header(first[1])
-        if not header:
-            header, headless = [str(index) for index in range(len(cells))], cells
+        header, headless = [str(index) for index in range(len(cells))], cells
     return Table(file.name, header, _records(file, header, rows), typed=False, headless=headless)
-
-
-def _glue_header(row: Sequence[str]) -> list[str]:
-    """Return the column names of GLUE's files without a header: CoLA, and STS-B's train and dev."""
-    if len(row) == 4 and row[1] in ("0", "1") and not row[2].strip("*?"):
-        return ["source", "label", "star", "sentence"]
-    if len(row) == 10 and row[0].isdecimal() and row[1].startswith("main-"):
-        return ["index", "genre", "filename", "year", "old_index", "source1", "source2",
-                "sentence1", "sentence2", "score"]  # fmt: skip
-    return []
 
 
 def _is_header(cells: Sequence[str], options: ReadOptions) -> bool:

@@ -107,10 +107,7 @@ def tags_to_spans(tags: Sequence[str], scheme: str) -> list[Span]:
 
 
 def strict_spans(tags: Sequence[str], scheme: str) -> list[Span]:
-    """Return only the spans whose tags follow the scheme (the strict mode of seqeval).
-
-    These are the tolerantly read spans whose tags are the same when written back.
-    """
+    """Return only the spans whose tags follow the scheme (the strict mode of seqeval)."""
     written = spans_to_tags(spans := tags_to_spans(tags, scheme), len(tags), scheme)
     return [s for s in spans if written[s.start : s.end] == [*tags[s.start : s.end]]]
 
@@ -199,9 +196,15 @@ def to_bio(
     records = list(chain.from_iterable(splits.values()))
     counts = Counter(tag for record in records for layer in record.layers for tag in layer)
     notes = []
-    if _lack_prefixes(counts):
+    no_prefix = all("-" not in tag[:2] for tag in counts)
+    # O on half of the words: some part-of-speech sets have a tag O too
+    if no_prefix and len(counts) > 1 and counts["O"] * 2 >= counts.total():  # Few-NERD
         notes.append("tags have no B- or I- before the type: read as spans of equal tags, as BIO")
-        splits = {split: list(map(_with_prefixes, rows)) for split, rows in splits.items()}
+        splits = {
+            split: [row._replace(layers=tuple(tuple(t if t == "O" else f"I-{t}" for t in layer)
+                                              for layer in row.layers)) for row in rows]
+            for split, rows in splits.items()
+        }  # fmt: skip
         records = list(chain.from_iterable(splits.values()))
     if counts and all(tag.isdecimal() for tag in counts):
         return dict(splits), ["tags are numbers without names: replace them by names"]
@@ -262,20 +265,6 @@ def _check_plain_tags(records: Sequence[TokenRecord], counts: Counter[str]) -> N
                         f"{num_inside:,} tags are span tags (B-TYPE, I-TYPE, …) and the rest O: "
                         f"correct it, or remove a header{f' (also: {others})' if others else ''}."
                     )
-
-
-def _lack_prefixes(counts: Counter[str]) -> bool:
-    """Return whether tags are O and types without a prefix (Few-NERD).
-
-    O must be on at least half of the words: some part-of-speech sets have a tag ``O`` too.
-    """
-    no_prefix = all("-" not in tag[:2] for tag in counts)
-    return no_prefix and len(counts) > 1 and counts["O"] * 2 >= counts.total()
-
-
-def _with_prefixes(record: TokenRecord) -> TokenRecord:
-    layers = (tuple(t if t == "O" else f"I-{t}" for t in layer) for layer in record.layers)
-    return record._replace(layers=tuple(layers))
 
 
 def _with_spans(record: TokenRecord, scheme: str) -> TokenRecord:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -9,11 +10,11 @@ from typing import IO, Any, NamedTuple
 from finetune.data.dataset import DataError, Dataset
 from finetune.data.files import DataFile, ReadOptions
 from finetune.data.formats import open_data, read_file
-from finetune.data.labels import RawLabel, convert_labels, raw_label
+from finetune.data.labels import convert_labels, raw_label
 from finetune.data.sources import open_splits, resolve
 from finetune.data.tables import Record, Table, check_columns, find_column, missing_column
 from finetune.data.token_records import Sentences
-from finetune.types import Example, TextExample, abbreviated
+from finetune.types import TextExample, abbreviated
 
 ROLES = ("text", "pair", "label")
 PAIR_COLUMNS = (
@@ -71,30 +72,23 @@ def read_text(
     columns = check_columns(columns, ROLES)
     source = open_splits(resolve(spec), splits, lambda file: _table(file, columns))
     notes = list(source.notes)
-    texts: dict[str, list[tuple[str, str | None]]] = {}
-    raw: dict[str, list[tuple[RawLabel, str]]] = {}
+    raw: dict[str, list[TextExample]] = {}
     for split, table in source.splits.items():
         records = table.all()
         if not records:
             raise DataError(f"{table.name}: the {split} split is empty: add rows or leave it out.")
         chosen = guess_columns(table, columns, pair)
-        texts[split] = [_texts(record, chosen) for record in records]
-        raw[split] = [(_label(record, chosen, table), record.where) for record in records]
+        raw[split] = [
+            _example(index, record, chosen, table) for index, record in enumerate(records)
+        ]
         notes += [note for note in _column_notes(table, chosen, columns) if note not in notes]
     typed = all(table.typed for table in source.splits.values())
-    labels, note = convert_labels(raw, typed)
+    examples, note = convert_labels(raw, typed)
     notes += [note] if note else []
-    for split, values in labels.items():
-        if missing := sum(value is None for value in values):
-            counted = f"{missing:,} of {len(values):,} rows"
+    for split, rows in examples.items():
+        if missing := sum(row.label is None for row in rows):
+            counted = f"{missing:,} of {len(rows):,} rows"
             notes.append(f"{split}: {counted} have no label (empty, '-', NaN or -1)")
-    examples: dict[str, list[Example]] = {
-        split: [
-            TextExample(index, *texts[split][index], label, raw[split][index][1])
-            for index, label in enumerate(values)
-        ]
-        for split, values in labels.items()
-    }
     return Dataset(source.name, examples, notes=notes, format=source.format)
 
 
@@ -121,9 +115,10 @@ def read_text_file(
     chosen = guess_columns(table, columns, pair)
     chosen = chosen if labels else chosen._replace(label=None)
     for index, record in enumerate(table.records):
-        label = _label(record, chosen, table)
-        label = str(label) if isinstance(label, int) else label
-        yield TextExample(index, *_texts(record, chosen), label, record.where)
+        example = _example(index, record, chosen, table)
+        if isinstance(example.label, int):
+            example = dataclasses.replace(example, label=str(example.label))
+        yield example
 
 
 def guess_columns(table: Table, columns: Mapping[str, str], pair: bool | None) -> TextColumns:
@@ -166,9 +161,14 @@ def _table(file: DataFile, columns: Mapping[str, str], streaming: bool = False) 
     return table
 
 
-def _texts(record: Record, columns: TextColumns) -> tuple[str, str | None]:
-    text = _text(record, columns.text)
-    return text, None if columns.pair is None else _text(record, columns.pair)
+def _example(index: int, record: Record, columns: TextColumns, table: Table) -> TextExample:
+    """Return a row as an example, its label as in the file."""
+    text, label = _text(record, columns.text), None
+    pair = None if columns.pair is None else _text(record, columns.pair)
+    if columns.label is not None:
+        value = record.values.get(columns.label)
+        label = raw_label(value, table.names.get(columns.label), record.where)
+    return TextExample(index, text, pair, label, record.where)
 
 
 def _text(record: Record, column: str) -> str:
@@ -184,13 +184,6 @@ def _text(record: Record, column: str) -> str:
         f"{record.where}: column {column!r} {problem} (columns here: {', '.join(record.values)}): "
         "write a text, or remove the row."
     )
-
-
-def _label(record: Record, columns: TextColumns, table: Table) -> RawLabel:
-    if columns.label is None:
-        return None
-    value = record.values.get(columns.label)
-    return raw_label(value, table.names.get(columns.label), record.where)
 
 
 def _column_notes(table: Table, chosen: TextColumns, columns: Mapping[str, str]) -> Iterator[str]:

@@ -15,7 +15,7 @@ from finetune.types import Span, abbreviated
 Offsets = Sequence[tuple[int, int]]
 
 WORD_COLUMNS = ("tokens", "words")
-TEXT_COLUMNS = ("text", "data", "passages")
+TEXT_COLUMNS = ("text", "data")
 TAG_COLUMNS = ("tags", "ner_tags", "labels", "upos", "pos_tags", "chunk_tags")
 SPAN_COLUMNS = ("spans", "entities", "label")
 DOCUMENT_COLUMNS = ("document", "document_id", "doc_id", "doc_key")
@@ -73,10 +73,15 @@ def guess_columns(table: Table, columns: Mapping[str, str], rows: Sequence[Recor
     """Return the columns that the user names, else those with usual names and fitting values."""
     by_name = {name.lower(): name for name in reversed(table.header)}
     given = {role: find_column(table, role, name) for role, name in columns.items()}
-    words = given.get("words") or _first_known(by_name, WORD_COLUMNS)
+    usual = {
+        role: next((by_name[name] for name in names if name in by_name), None)
+        for role, names in (("words", WORD_COLUMNS), ("text", TEXT_COLUMNS),
+                            ("document", DOCUMENT_COLUMNS))
+    }  # fmt: skip
+    words = given.get("words") or usual["words"]
     if "text" in given and "words" not in given:
         words = None
-    text = None if words else given.get("text") or _first_known(by_name, TEXT_COLUMNS)
+    text = None if words else given.get("text") or usual["text"]
     if words is None and text is None:
         raise missing_column(table, "words", "words or a text", "tokens")
     tags = given.get("tags")
@@ -85,12 +90,7 @@ def guess_columns(table: Table, columns: Mapping[str, str], rows: Sequence[Recor
     spans = given.get("spans")
     if spans is None and "tags" not in given:
         spans = _first_fitting(by_name, SPAN_COLUMNS, rows, (dict, list, tuple))
-    document = given.get("document") or _first_known(by_name, DOCUMENT_COLUMNS)
-    return TokenColumns(words, text, tags, spans, document)
-
-
-def _first_known(by_name: Mapping[str, str], usual: Sequence[str]) -> str | None:
-    return next((by_name[name] for name in usual if name in by_name), None)
+    return TokenColumns(words, text, tags, spans, given.get("document") or usual["document"])
 
 
 def _first_fitting(
@@ -185,28 +185,10 @@ def _token_offsets(token: Mapping[str, Any], text: str, where: str) -> tuple[int
 
 def _from_text(row: Record, column: str) -> TokenRecord:
     text = row.values.get(column)
-    if column == "passages" and isinstance(text, list):
-        text = _join_passages(text, row.where)
     if not isinstance(text, str):
         raise DataError(f"{row.where}: column {column!r} must be a text, not {text!r:.60}.")
     words, offsets = split_words(text)
     return TokenRecord(tuple(words), row.where, text=text, offsets=tuple(offsets))
-
-
-def _join_passages(passages: Sequence[Any], where: str) -> str:
-    """Return the text of a BigBio document, whose passages have lists of texts and offsets."""
-    text = ""
-    for passage in passages:
-        fields = passage if isinstance(passage, Mapping) else {}
-        parts: Any = fields.get("text")
-        offsets: Any = fields.get("offsets")
-        lists = isinstance(parts, list) and isinstance(offsets, list)
-        if not lists or len(parts) != len(offsets) or not all(map(_is_pair, offsets)):
-            legal = '{"text": ["The film"], "offsets": [[0, 8]]}'
-            raise DataError(f"{where}: {passage!r:.80} is not a passage: write {legal}.")
-        for part, (start, _) in zip(parts, offsets, strict=True):
-            text = text[:start].ljust(start) + str(part)
-    return text
 
 
 def _tags(row: Record, column: str, num_words: int, names: Sequence[str] | None) -> tuple[str, ...]:
@@ -261,8 +243,14 @@ def read_spans(
                     f"{where}: span {start} to {end} ({labels[0]}) is empty or outside the {size} "
                     f"{unit} of the row: 0 <= start < end <= {size}, end exclusive."
                 )
-        if text is not None and len(fragments) == 1 and isinstance(item, Mapping):
-            _check_covered_text(item.get("text"), text, *fragments[0], where)
+        covered = item.get("text") if isinstance(item, Mapping) else None
+        if text is not None and isinstance(covered, str) and not covers(text, fragments, covered):
+            found = " ".join(text[start:end] for start, end in fragments)
+            raise DataError(
+                f"{where}: a span has the text {covered!r:.60}, but characters {fragments[0][0]} "
+                f"to {fragments[-1][1]} are {found!r:.60}: count characters, not bytes, from 0 "
+                "and end exclusive."
+            )
         start, end, discontinuous = enclosing_range(fragments, text)
         num_discontinuous += discontinuous
         spans += [Span(start, end, label) for label in labels]
@@ -306,16 +294,15 @@ def _parse_span(item: Any, where: str, in_words: bool) -> tuple[list[tuple[int, 
     return [(start, end) for start, end in pairs], labels
 
 
-def _check_covered_text(expected: Any, text: str, start: int, end: int, where: str) -> None:
-    """Compare a span's own text with its characters, without white space and case."""
-    if not isinstance(expected, str) or not expected.strip():
-        return
-    covered = text[start:end]
-    if "".join(expected.split()).casefold() != "".join(covered.split()).casefold():
-        raise DataError(
-            f"{where}: a span has the text {expected!r:.60}, but characters {start} to {end} are "
-            f"{covered!r:.60}: count characters, not bytes, from 0 and end exclusive."
-        )
+def covers(text: str, fragments: Offsets, expected: str) -> bool:
+    """Return whether fragments of a text read as expected, if that is not empty.
+
+    White space and case are not compared.
+    """
+    inside = all(0 <= start < end <= len(text) for start, end in fragments)
+    covered = "".join(text[start:end] for start, end in fragments)
+    same = "".join(covered.split()).casefold() == "".join(expected.split()).casefold()
+    return inside and (same or not expected.strip())
 
 
 def _is_pair(value: Any) -> bool:

@@ -178,26 +178,6 @@ def test_unread_columns_are_reported(read):
     assert read("a.csv", content, columns={"text": "body"}).notes == []
 
 
-def test_cola_without_header(read):
-    content = "gj04\t1\t\tOne fell.\ngj04\t0\t*\tFell one.\n"
-    expected = [("One fell.", None, "1"), ("Fell one.", None, "0")]
-    assert train(read("train.tsv", content)) == expected
-    by_number = read("train.tsv", content, columns={"text": "3", "label": "1"})
-    assert train(by_number) == expected
-
-
-def test_stsb_with_and_without_header(tmp_path):
-    row = "4\tmain-captions\tMSRvid\t2012test\t0009\tnone\tnone\tA man.\tA boy.\t4.250\n"
-    head = (
-        "index\tgenre\tfilename\tyear\told_index\tsource1\tsource2\tsentence1\tsentence2\tscore\n"
-    )
-    (tmp_path / "train.tsv").write_text(row)
-    (tmp_path / "test.tsv").write_text(head + row)
-    dataset = read_text(str(tmp_path))
-    assert train(dataset) == [("A man.", "A boy.", 4.25)]
-    assert dataset.splits["test"][0].label == 4.25
-
-
 def test_naming_columns(read):
     content = "body,verdict,other\nx,p,o\n"
     columns = {"text": "body", "label": "verdict"}

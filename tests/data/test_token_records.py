@@ -61,11 +61,6 @@ TEXT = "Ann  Lee, Oslo (Norway) ran"
         {"text": TEXT, "label": [{"start": 0, "end": 8, "text": "Ann  Lee", "labels": ["PER"]}]},
         {"text": TEXT, "entities": [{"type": "PER", "offsets": [[0, 3], [5, 8]]}]},
         {"text": TEXT, "entities": [{"type": "PER", "offsets": [0, 8]}]},
-        {"id": "x", "document_id": "7", "passages": [
-            {"id": "p1", "type": "title", "text": ["Ann  Lee,"], "offsets": [[0, 9]]},
-            {"id": "p2", "type": "body", "text": ["Oslo (Norway) ran"], "offsets": [[10, 27]]}],
-         "entities": [{"id": "e", "type": "PER", "text": ["Ann  Lee"], "offsets": [[0, 8]],
-                       "normalized": []}]},
         [TEXT, {"entities": [[0, 8, "PER"]]}],
         {"tokens": TEXT.split(), "spans": [{"offsets": [[0, 1], [1, 2]], "label": "PER"}]},
     ],
@@ -190,10 +185,6 @@ def test_the_text_of_a_span_may_differ_in_blanks_and_case(read):
         (
             {"text": "Zoë Lee ran", "spans": [{"start": 5, "end": 8, "label": "X", "text": "Lee"}]},
             ["a.jsonl:1", "a span has the text 'Lee', but characters 5 to 8 are 'ee '"],
-        ),
-        (
-            {"passages": [{"text": "ab", "offsets": [0, 2]}], "entities": []},
-            ["is not a passage: write"],
         ),
     ],
 )  # fmt: skip
