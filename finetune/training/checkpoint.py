@@ -163,6 +163,9 @@ def load_training_state(folder: Path, optimizer: Optimizer) -> TrainerState:
     for key, value in load_file(str(folder / OPTIMIZER)).items():
         index, _, name = key.partition(".")
         moments.setdefault(int(index), {})[name] = value
+    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+    if any(moments[i]["exp_avg"].shape != weights[i].shape for i in moments):
+        raise UserError(f"{folder.parent}: was started with another --sparse-embeddings: keep it.")
     groups = optimizer.state_dict()["param_groups"]
     optimizer.load_state_dict({"state": moments, "param_groups": groups})
     return TrainerState(**json.loads((folder / STATE).read_text(encoding="utf-8")))

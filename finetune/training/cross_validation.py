@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from finetune.config.tasks import RESULT_FREE, TagConfig, TrainConfig, settings
+from finetune.config.tasks import TagConfig, TrainConfig
 from finetune.data import Dataset, assign_folds, hold_out
 from finetune.inference.loop import predict
 from finetune.runtime.launch import make_accelerator
@@ -22,6 +22,7 @@ from finetune.runtime.progress import Reporter
 from finetune.tasks import load_task, task_class
 from finetune.tasks.base import Task
 from finetune.training import checkpoint
+from finetune.training.optimizer import result_settings
 from finetune.training.run_folder import is_run
 from finetune.training.trainer import fit
 from finetune.types import (
@@ -72,8 +73,7 @@ def cross_validate(
         )
     examples = [replace(example, id=index) for index, example in enumerate(examples)]
     folds = np.array(assign_folds(examples, num_folds, config.seed))
-    facts = {"task": name, "folds": num_folds, "data": data.fingerprint}
-    facts |= {n: value for n, value in settings(config).items() if n not in RESULT_FREE}
+    facts = {"task": name, "folds": num_folds, "data": data.fingerprint} | result_settings(config)
     path = work / "folds.json"
     if path.is_file() and json.loads(path.read_text(encoding="utf-8")) != facts:
         raise UserError(

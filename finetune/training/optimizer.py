@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import math
 from collections.abc import Mapping
@@ -11,7 +10,7 @@ from typing import Any
 
 import torch
 
-from finetune.config.tasks import RESULT_FREE, TrainConfig
+from finetune.config.tasks import RESULT_FREE, TrainConfig, settings
 from finetune.preprocessing.batching import epoch_order
 from finetune.types import UserError
 
@@ -124,4 +123,4 @@ def set_learning_rates(optimizer: torch.optim.Optimizer, factor: float) -> None:
 
 def result_settings(config: TrainConfig) -> dict[str, Any]:
     """Return the settings that can change the results of a run."""
-    return {n: value for n, value in dataclasses.asdict(config).items() if n not in RESULT_FREE}
+    return {n: value for n, value in settings(config).items() if n not in RESULT_FREE}

@@ -153,31 +153,6 @@ class RunFolder:
         lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
         self._write(f"predictions.{split}.jsonl", "".join(lines))
 
-    def check_predictions(
-        self,
-        split: str,
-        predicted: Sequence[Prediction],
-        calibrated: Sequence[Prediction] | None = None,
-    ) -> None:
-        """Raise RuntimeError unless the saved model predicts what the trained model predicted.
-
-        Other hardware can decide near ties differently: one prediction may differ from 50 examples
-        on, and one in a thousand from 2,000 on. The folder of a finished run that is resumed holds
-        the ``calibrated`` predictions.
-        """
-        if not self.accelerator.is_main_process:
-            return
-        with (self.path / f"predictions.{split}.jsonl").open(encoding="utf-8") as lines:
-            before = [json.loads(line) for line in lines]
-        differing = _differing_ids(before, predicted)
-        if calibrated is not None:
-            differing = min(differing, _differing_ids(before, calibrated), key=len)
-        if len(differing) > max(len(before) // 1000, len(before) >= 50):
-            raise RuntimeError(
-                f"{self.best}: the saved model predicts {len(differing)} of {len(before)} {split} "
-                f"examples differently than when it was saved (first: id {differing[0]})"
-            )
-
     def write_vocabulary(self, train: Sequence[Example]) -> None:
         """Write the vocabulary of the training data, for scores on seen and unseen words."""
         self._write(VOCABULARY_FILE, TrainingVocabulary.of(train).to_json())
@@ -192,24 +167,6 @@ class RunFolder:
 
 class Diverged(UserError):
     """The loss is not finite."""
-
-
-def _differing_ids(before: list[dict[str, Any]], predicted: Sequence[Prediction]) -> list[int]:
-    """Return the ids of the examples whose prediction differs from the one in the file."""
-    after = (json.loads(json.dumps(prediction.record())) for prediction in predicted)
-    pairs = zip(before, after, strict=True)
-    return [old["id"] for old, new in pairs if not _same_prediction(old, new)]
-
-
-def _same_prediction(old: dict[str, Any], new: dict[str, Any]) -> bool:
-    if isinstance(old.get("label"), float):
-        return math.isclose(old["label"], new["label"], rel_tol=1e-2, abs_tol=1e-2)
-    spans, expected = (
-        [(span["start"], span["end"], span["label"]) for span in record.get("spans") or ()]
-        for record in (old, new)
-    )
-    same = all(old.get(key) == new.get(key) for key in ("id", "label", "tags"))
-    return same and spans == expected
 
 
 class RunLog:

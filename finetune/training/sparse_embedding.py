@@ -21,56 +21,6 @@ from finetune.preprocessing.encodings import Encoded
 from finetune.types import UserError
 
 
-class _Lookup(torch.autograd.Function):
-    """Embedding lookup whose gradient reuses the same memory in every step.
-
-    The operating system would hand out memory of the size of the table page by page.
-    """
-
-    @staticmethod
-    def forward(context: Any, ids: Tensor, weight: nn.Parameter, embedding: Any) -> Tensor:
-        context.save_for_backward(ids)
-        context.weight, context.embedding = weight, embedding
-        return nn.functional.embedding(ids, weight)
-
-    @staticmethod
-    def backward(context: Any, *gradients: Tensor) -> tuple[None, None, None]:
-        (ids,), weight = context.saved_tensors, context.weight
-        if weight.grad is None:
-            memory = context.embedding.__dict__
-            old = memory.get("gradient")
-            if old is None or old.shape != weight.shape or old.dtype != weight.dtype:
-                memory["gradient"] = torch.empty_like(weight)
-            weight.grad = memory["gradient"].zero_()
-        weight.grad.index_add_(0, ids.flatten(), gradients[0].flatten(0, -2))
-        if (padding := context.embedding.padding_idx) is not None:
-            weight.grad[padding] = 0
-        return None, None, None
-
-
-def _look_up(ids: Tensor, embedding: WholeEmbedding | CompactEmbedding) -> Tensor:
-    """Return the rows of ids of any shape [...]: [..., H]."""
-    if ids.is_cpu and embedding.weight.requires_grad and torch.is_grad_enabled():
-        rows: Tensor = _Lookup.apply(ids, embedding.weight, embedding)  # type: ignore[no-untyped-call]  # of torch
-        return rows
-    return nn.functional.embedding(ids, embedding.weight, embedding.padding_idx)
-
-
-class WholeEmbedding(nn.Embedding):
-    """Replaces an ``nn.Embedding`` during a run that trains all of its rows."""
-
-    def __init__(self, plain: nn.Embedding) -> None:
-        """Share the weight of ``plain``."""
-        size, width = plain.weight.shape
-        super().__init__(size, width, plain.padding_idx, _weight=plain.weight)
-        self.weight = plain.weight
-        self.train(plain.training)
-
-    def forward(self, input: Tensor) -> Tensor:
-        """Return the rows of ids of any shape [...]: [..., H]."""
-        return _look_up(input, self)
-
-
 class CompactEmbedding(nn.Module):
     """Replaces an ``nn.Embedding`` of V rows and trains A of them, ``weight`` [A, H].
 
@@ -103,7 +53,7 @@ class CompactEmbedding(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         """Return the rows [..., H] of ids [...]; IndexError for an id that has none."""
-        return _look_up(self.index[ids], self)
+        return nn.functional.embedding(self.index[ids], self.weight, self.padding_idx)
 
     @property
     def rows(self) -> Tensor:
@@ -140,8 +90,7 @@ class SparseEmbeddings:
         self.encoder, self.note = head.encoder, ""
         self.embedding: CompactEmbedding | None = None
         self.plain = self.encoder.model.get_input_embeddings()
-        reason = _why_unsupported(head)
-        self.reason = "it is off" if setting == "off" else reason
+        self.reason = "it is off" if setting == "off" else _why_unsupported(head)
         if self.reason and setting == "on":
             raise UserError(f"--sparse-embeddings on: {self.reason}; use auto or off.")
         self.size = len(self.plain.weight)
@@ -157,8 +106,6 @@ class SparseEmbeddings:
         if self.embedding is not None:
             self._replace(self.plain, self.embedding)
             self.plain.weight.data = self.plain.weight.new_empty(0)  # the compact one holds copies
-        elif not reason:
-            self._replace(self.plain, WholeEmbedding(self.plain))
 
     def _rows(self, encoded: Iterable[Encoded]) -> Tensor:
         """Return the ids that occur, with that of the padding [A]; the encoder rejects ids >= V."""
@@ -174,67 +121,30 @@ class SparseEmbeddings:
         setattr(self.encoder.model.get_submodule(parent), child, new)
 
     def attach(self, optimizer: Optimizer) -> Optimizer:
-        """Register hooks on the optimizer and return it.
-
-        They record the weight decay of each step, save the rows with the moments, and convert
-        moments of other rows when they are loaded.
-        """
-        optimizer.register_load_state_dict_pre_hook(self._before_load)
+        """Record the weight decay of each step of the optimizer, and return it."""
         if self.embedding is not None:
             optimizer.register_step_post_hook(self._after_step)
-            optimizer.register_state_dict_post_hook(self._after_state_dict)
         return optimizer
 
     def _after_step(self, optimizer: Optimizer, *call: Any) -> None:
         if self.embedding is None:
             return
-        group = next(g for _, g, w in _numbered(optimizer) if w is self.embedding.weight)
+        weight = self.embedding.weight
+        group = next(g for g in optimizer.param_groups if any(w is weight for w in g["params"]))
         factor = 1 - group["lr"] * group["weight_decay"]
         if factor != 1:
             self.embedding.pending.append(factor)
-
-    def _after_state_dict(self, optimizer: Optimizer, content: dict[str, Any]) -> dict[str, Any]:
-        assert self.embedding is not None
-        state = dict(content["state"])
-        if (compact := self._number(optimizer)) in state:
-            state[compact] = {**state[compact], "rows": self.embedding.rows}
-        return {**content, "state": state}
-
-    def _before_load(self, optimizer: Optimizer, content: dict[str, Any]) -> dict[str, Any]:
-        compact = self._number(optimizer)
-        sizes = {number: len(weight) for number, _, weight in _numbered(optimizer) if weight.ndim}
-        state = {}
-        for number, values in content["state"].items():
-            values = dict(values)
-            old_rows, new_rows = values.pop("rows", None), None
-            if number == compact and self.embedding is not None:
-                new_rows = self.embedding.rows.cpu()
-            size = sizes.get(number, 0) if new_rows is None else self.size
-            state[number] = {
-                name: value
-                if value.ndim == 0
-                else _convert_moments(value, old_rows, new_rows, size)
-                for name, value in values.items()
-            }
-        return {**content, "state": state}
-
-    def _number(self, optimizer: Optimizer) -> int | None:
-        """Return the number of the compact weight in the optimizer's state, if there is one."""
-        weight = self.embedding and self.embedding.weight
-        return next((number for number, _, w in _numbered(optimizer) if w is weight), None)
 
     def __enter__(self) -> SparseEmbeddings:
         return self
 
     def __exit__(self, *error: object) -> None:
         """Give the model its plain embedding back, with the trained rows in it."""
-        current = self.encoder.model.get_input_embeddings()
         if self.embedding is not None:
             self.plain.weight.data = self.embedding.table()
+            self.plain.training = self.embedding.training
+            self._replace(self.embedding, self.plain)
             self.embedding = None
-        if current is not self.plain:
-            self.plain.training = current.training
-            self._replace(current, self.plain)
 
 
 def _why_unsupported(head: Any) -> str:
@@ -251,19 +161,3 @@ def _why_unsupported(head: Any) -> str:
     if sum(weight is embedding.weight for weight in weights) > 1:
         return "another layer of the model shares the table"
     return ""
-
-
-def _numbered(optimizer: Optimizer) -> list[tuple[int, dict[str, Any], Tensor]]:
-    """Return each weight with its number in ``state_dict()`` and its group."""
-    pairs = [(group, weight) for group in optimizer.param_groups for weight in group["params"]]
-    return [(number, group, weight) for number, (group, weight) in enumerate(pairs)]
-
-
-def _convert_moments(
-    moments: Tensor, old_rows: Tensor | None, new_rows: Tensor | None, size: int
-) -> Tensor:
-    """Convert moments of some rows to those of others (None: all ``size``); new ones are 0."""
-    if old_rows is not None:
-        whole = moments.new_zeros(size, *moments.shape[1:])
-        moments = whole.index_copy_(0, old_rows, moments)
-    return moments if new_rows is None else moments[new_rows]

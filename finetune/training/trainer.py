@@ -47,8 +47,6 @@ class FitResult:
     num_steps: int
     """The planned number of steps."""
     notes: list[str] = field(default_factory=list)
-    stopped_early: bool = False
-    """Whether ``--patience`` ended the run."""
 
 
 def fit(
@@ -171,7 +169,7 @@ class _Run:
         self.accelerator.wait_for_everyone()
         return FitResult(
             self.task, self.folder.path, metrics, self.state.best_step, self.schedule.num_steps,
-            self.notes, stopped_early=self.state.step < self.schedule.num_steps,
+            self.notes,
         )  # fmt: skip
 
     def _check_metric(self, name: str, split: str) -> None:
@@ -265,12 +263,16 @@ class _Run:
     def _calibrate(
         self, examples: Sequence[Example], predicted: Sequence[Prediction]
     ) -> Sequence[Prediction]:
-        """Check that the saved model predicts as before, and calibrate it on validation."""
-        assert self.validation is not None
+        """Check that the saved model scores as before, and calibrate it on validation."""
+        score = selection_score(self.task.score(examples, predicted), self.task.record.metric)
+        before = self.state.best_score
+        # other hardware can decide near ties differently
+        if before is None or abs(score - before) > 0.02:
+            raise RuntimeError(
+                f"{self.folder.best}: the saved model scores {score:.4f} on {self.validation}, but "
+                f"scored {before} when it was saved"
+            )
         calibrated = self.task.calibrate(examples, predicted)
-        self.folder.check_predictions(
-            self.validation, predicted, calibrated and calibrated.predictions
-        )
         if calibrated is None:
             return predicted
         self.task = calibrated.task

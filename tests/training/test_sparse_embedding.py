@@ -267,24 +267,13 @@ def test_a_run_gives_the_model_back_as_it_was(
     assert after == model_config
 
 
-@pytest.mark.parametrize(("before", "after"), [("on", "off"), ("off", "on")])
-def test_a_run_continues_with_the_other_setting(
-    before: str, after: str, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_run_continues_with_the_same_rows(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = config_of("tag", place, tmp_path / "whole", weight_decay=0.3, sparse_embeddings="off")
-    fit(*load_task(whole, "tag"), whole)
-    parts = replace(whole, out=str(tmp_path / "parts"), sparse_embeddings=before)
-    parts = replace(interrupted("tag", parts, monkeypatch), sparse_embeddings=after)
-    fit(*load_task(parts, "tag"), parts)
-    close_models(tmp_path / "whole", tmp_path / "parts")
-    moments = [
-        sum(
-            v.numel()
-            for v in load_file(str(tmp_path / n / "last" / "optimizer.safetensors")).values()
-        )
-        for n in ("whole", "parts")
-    ]
-    assert (moments[1] < moments[0]) == (after == "on")
+    config = config_of("tag", place, tmp_path / "run", sparse_embeddings="on")
+    config = replace(interrupted("tag", config, monkeypatch), sparse_embeddings="off")
+    with pytest.raises(UserError, match="was started with another --sparse-embeddings"):
+        fit(*load_task(config, "tag"), config)
 
 
 def close_models(one: Path, other: Path) -> None:
@@ -319,30 +308,3 @@ def test_number_of_processes_does_not_matter(place: Path, tmp_path: Path) -> Non
         (tmp_path / n / "predictions.test.jsonl").read_text().splitlines() for n in ("one", "two")
     ]
     assert [json.loads(x)["tags"] for x in lines[0]] == [json.loads(x)["tags"] for x in lines[1]]
-
-
-@pytest.mark.parametrize("setting", ["off", "on"])
-def test_the_gradient_in_kept_memory_is_that_of_torchs_embedding(setting: str, place: Path) -> None:
-    """Over two backward passes into one gradient, twice, with ids that repeat and the padding's."""
-    task, dataset = load_task(config_of("classify", place, place), "classify")
-    head = task.head()
-    encoded = task.encode(dataset.splits["train"])
-    plain = head.encoder.model.get_input_embeddings()
-    table = plain.weight.detach().clone().requires_grad_(True)
-    occurring = torch.from_numpy(encoded.sequences.ids.values[:6]).long()
-    ids = torch.cat([occurring, occurring[2:], torch.tensor([plain.padding_idx] * 2)]).view(2, 6)
-    with (vocabulary := SparseEmbeddings(head, setting, [encoded])):
-        assert (vocabulary.embedding is None) == (setting == "off")
-        embedding, memory = head.encoder.model.get_input_embeddings(), set()
-        for _ in range(2):
-            embedding.weight.grad = table.grad = None
-            for factor in (1.0, 3.0):
-                weights = torch.randn(2, 6, table.shape[1]) * factor
-                (embedding(ids) * weights).sum().backward()
-                rows = torch.nn.functional.embedding(ids, table, plain.padding_idx)
-                (rows * weights).sum().backward()
-            expected = table.grad if setting == "off" else table.grad[embedding.rows]
-            torch.testing.assert_close(embedding.weight.grad, expected)
-            memory.add(embedding.weight.grad.data_ptr())
-        assert len(memory) == 1
-    assert type(head.encoder.model.get_input_embeddings()) is torch.nn.Embedding

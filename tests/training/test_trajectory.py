@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from finetune.config.tasks import ClassifyConfig, NerConfig, TagConfig, TrainConfig
 from finetune.runtime.signals import Interrupted
@@ -263,8 +263,18 @@ def test_resume_refuses_other_settings_and_other_data(place: Path, tmp_path: Pat
 def test_early_stopping_survives_resume(place: Path, tmp_path: Path):
     config = config_of("classify", place, tmp_path / "run", lr=1e-9, patience=2, epochs=20.0)
     result = fit(*load_task(config, "classify"), config)
-    assert result.stopped_early
     log = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").open()]
     assert sum("split" in line for line in log) == 3  # the first is the best, then two no better
     again = fit(*load_task(config, "classify"), replace(config, resume=True))
     assert again.metrics == result.metrics
+
+
+def test_the_saved_model_must_score_as_the_trained_one(place: Path, tmp_path: Path):
+    config = config_of("tag", place, tmp_path / "run", lr=3e-3, epochs=8.0)
+    fit(*load_task(config, "tag"), config)
+    path = tmp_path / "run" / "best" / "model.safetensors"
+    weights = load_file(path)
+    save_file({name: torch.zeros_like(value) for name, value in weights.items()}, path)
+    config = replace(config, resume=True)
+    with pytest.raises(RuntimeError, match=r"the saved model scores 0\.0000 on validation, but"):
+        fit(*load_task(config, "tag"), config)
