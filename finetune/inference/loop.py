@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -48,6 +48,7 @@ def predict(
     keep_log_probabilities: bool = False,
     reporter: Reporter | None = None,
     title: str = "predicting",
+    device: torch.device | None = None,
 ) -> list[Prediction]:
     """Predict every example, in the order of the examples, on every process.
 
@@ -61,56 +62,52 @@ def predict(
         keep_log_probabilities: Store the log-probabilities of all tags in predictions of words.
         reporter: Shows the progress under ``title``.
         title: See ``reporter``.
+        device: Compute everything in this process, on this device, without an accelerator.
     """
-    accelerator = accelerator or make_accelerator()
     encoded = task.encode(examples) if encoded is None else encoded
-    if accelerator.num_processes == 1:
-        shard = slice(None)
-    else:
-        shard = slice(accelerator.process_index, None, accelerator.num_processes)
-    predicted = predict_on_device(
-        task,
-        head,
-        examples[shard],
-        encoded[shard],
-        accelerator.device,
-        precision=precision,
-        keep_log_probabilities=keep_log_probabilities,
-        reporter=reporter,
-        title=title,
-    )
-    by_id = {prediction.id: prediction for prediction in gather_object(predicted)}
+    mine, shared = examples, False
+    if device is None:
+        accelerator = accelerator or make_accelerator()
+        device, num_processes = accelerator.device, accelerator.num_processes
+        if shared := num_processes > 1:
+            shard = slice(accelerator.process_index, None, num_processes)
+            mine, encoded = examples[shard], encoded[shard]
+    waiting = {
+        example.id: (example, int(number), list[Partial]())
+        for example, number in zip(mine, encoded.num_windows, strict=True)
+    }
+    precision = precision or resolve_precision(task.record.config, device)
+    predicted: list[Prediction] = []
+    computed = _partials(task, head, encoded.sequences, device, precision, reporter, title)
+    with contextlib.closing(computed):
+        for partial in computed:
+            example, num_windows, found = waiting[partial.example]
+            found.append(partial)
+            if len(found) == num_windows:
+                predicted.append(
+                    task.finish(example, found, keep_log_probabilities=keep_log_probabilities)
+                )
+                del waiting[partial.example]
+    if shared:
+        predicted = gather_object(predicted)
+    by_id = {prediction.id: prediction for prediction in predicted}
     if len(by_id) != len(examples):
         raise RuntimeError(f"{len(by_id)} predictions for {len(examples)} examples")
     return [by_id[example.id] for example in examples]
 
 
-def predict_on_device(
+def _partials(
     task: Task,
     head: Any,
-    examples: Sequence[Example],
-    encoded: Encoded,
+    sequences: Encodings,
     device: torch.device,
-    *,
-    precision: str | None = None,
-    keep_log_probabilities: bool = False,
-    reporter: Reporter | None = None,
-    title: str = "predicting",
-) -> list[Prediction]:
-    """Predict examples in one process, in the order in which their last sequence was computed.
-
-    Sequences that occur several times are computed once. For the arguments see ``predict``.
-    """
-    config = task.record.config
-    waiting = {
-        example.id: (example, int(number), list[Partial]())
-        for example, number in zip(examples, encoded.num_windows, strict=True)
-    }
-    predicted: list[Prediction] = []
-    sequences = encoded.sequences
+    precision: str,
+    reporter: Reporter | None,
+    title: str,
+) -> Generator[Partial]:
+    """Yield the prediction of each sequence; equal sequences are computed once."""
     first, copies = distinct(sequences)
-    precision = precision or resolve_precision(config, device)
-    budget = config.tokens_on(device.type)
+    budget = task.record.config.tokens_on(device.type)
     if device.type == "cpu":
         budget = min(budget, CPU_TOKENS)
     groups = grouped(sequences.lengths[first], budget)
@@ -126,20 +123,11 @@ def predict_on_device(
             for number, partial in zip(group, partials, strict=True):
                 for row in copies[number]:
                     id, first_word = int(sequences.example[row]), int(sequences.first_word[row])
-                    example, num_windows, found = waiting[id]
-                    found.append(partial._replace(example=id, first_word=first_word))
-                    if len(found) == num_windows:
-                        predicted.append(
-                            task.finish(
-                                example, found, keep_log_probabilities=keep_log_probabilities
-                            )
-                        )
-                        del waiting[id]
+                    yield partial._replace(example=id, first_word=first_word)
             if reporter:
                 reporter.update(done + 1)
     if reporter:
         reporter.stop()
-    return predicted
 
 
 def forward(
@@ -240,12 +228,11 @@ class PredictionStream(Iterator[Prediction]):
         """See ``predict``. ``chunk`` examples are read, sorted and predicted at a time."""
         self.num_cut = self.num_without_document = 0
         record = task.record
-        if task.reads_words:
-            counted = self._count_documents(examples)
-            examples = read_in_context(counted, record.config, record.max_length)
-        self._predictions = self._predict(task, head, iter(examples), accelerator, chunk)
         config = record.config
-        self._counts_documents = isinstance(config, WordConfig) and config.context != "none"
+        if isinstance(config, WordConfig) and config.context != "none":
+            counted = self._count_documents(examples)
+            examples = read_in_context(counted, config, record.max_length)
+        self._predictions = self._predict(task, head, iter(examples), accelerator, chunk)
 
     def __next__(self) -> Prediction:
         """The prediction for the next example."""
@@ -253,7 +240,7 @@ class PredictionStream(Iterator[Prediction]):
 
     def _count_documents(self, examples: Iterable[Any]) -> Iterator[Any]:
         for example in examples:
-            self.num_without_document += self._counts_documents and example.document is None
+            self.num_without_document += example.document is None
             yield example
 
     def _predict(

@@ -10,13 +10,11 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import shutil
-import statistics
-import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -42,8 +40,6 @@ TOLERANCE = 1e-4
 """Largest accepted difference to torch, relative to the largest logit (or 1, if that is larger)."""
 LONGEST_CHECK = 1024
 """Longest sequence in tokens to compare on: attention over all of 8,192 takes gigabytes."""
-REPEATS = 20
-"""Number of runs whose median is the latency."""
 
 TEXTS = (
     "The train from Lisbon to Oslo was late again, and nobody on the platform knew why.",
@@ -66,9 +62,6 @@ class Exported:
     scale: float  # the largest logit
     batches: tuple[int, ...]  # sizes of the compared batches
     lengths: tuple[int, ...]  # tokens of the compared sequences
-    tokens: int  # of the text whose latency was measured
-    onnx_milliseconds: float
-    torch_milliseconds: float
 
     def lines(self) -> list[str]:
         """Return the result in lines for the user."""
@@ -77,8 +70,6 @@ class Exported:
             f"largest difference to torch: {self.difference:.1e} (logits up to {self.scale:.3g}; "
             f"batches of {batches} sequences, {min(self.lengths)} to {max(self.lengths)} tokens)",
             f"{self.folder / GRAPH}: {self.size / 1e6:,.1f} MB, inputs {', '.join(self.inputs)}",
-            f"one text of {self.tokens} tokens: onnxruntime {self.onnx_milliseconds:.1f} ms, torch "
-            f"{self.torch_milliseconds:.1f} ms (float32, CPU threads: {torch.get_num_threads()})",
         ]
 
 
@@ -102,12 +93,21 @@ def export_onnx(run: str | Path, output: str | Path) -> Exported:
     if output.is_file() or (output.exists() and any(output.iterdir())):
         problem = "is a file" if output.is_file() else "is not empty"
         raise UserError(f"--output {output}: {problem}: name a new folder.")
+    try:
+        output.absolute().parent.mkdir(parents=True, exist_ok=True)
+        scratch = TemporaryDirectory(prefix=f".{output.name}-", dir=output.absolute().parent)
+    except OSError as error:
+        raise UserError(f"--output {output}: cannot be created ({error.strerror}).") from error
     head = task.head(source).eval()
     assert isinstance(head, PretrainedHead), "all others were refused above"
-    with _new_folder(output) as fresh:
+    with scratch as folder:
+        fresh = Path(folder) / "graph"
+        fresh.mkdir()
         save_task(task, fresh)
         head.model.config.save_pretrained(fresh)
-        return _export(task, head, fresh, output)
+        exported = _export(task, head, fresh, output)
+        fresh.replace(output.absolute())
+    return exported
 
 
 def _unsupported(task: Task) -> str:
@@ -137,36 +137,17 @@ def _unsupported(task: Task) -> str:
     return ""
 
 
-@contextlib.contextmanager
-def _new_folder(folder: Path) -> Iterator[Path]:
-    """Provide a folder that is renamed to the given one after the block, or removed on an error."""
-    fresh = folder.absolute().with_name(folder.absolute().name + ".new")
-    try:
-        fresh.mkdir(parents=True)
-    except FileExistsError:
-        raise UserError(
-            f"{fresh}: exists (from an interrupted export?): remove it, or name another --output."
-        ) from None
-    except OSError as error:
-        raise UserError(f"--output {folder}: cannot be created ({error.strerror}).") from error
-    try:
-        yield fresh
-        fresh.replace(folder.absolute())
-    except BaseException:
-        shutil.rmtree(fresh, ignore_errors=True)
-        raise
-
-
 def _export(task: Task, head: PretrainedHead, fresh: Path, output: Path) -> Exported:
-    """Write the graph, compare it with the head, and measure both."""
+    """Write the graph and compare it with the head."""
     groups = _batches(task)
     segments = head.encoder.num_segments > 1 and task.tokenizer.uses_segments
     names = ("input_ids", "attention_mask", *(("token_type_ids",) if segments else ()))
     kind = head.model.config.model_type
-    before = _size(fresh)
     traced = _inputs(head, names, pack(groups[3]))  # two sequences, of which one is padded
+    before = set(fresh.iterdir())
     trace(head.model, traced, fresh / GRAPH, words=task.reads_words)
-    size = _size(fresh) - before  # weights over 2 GB are in separate files
+    written = set(fresh.iterdir()) - before  # weights over 2 GB are in separate files
+    size = sum(path.stat().st_size for path in written)
     with export_errors(head.model):
         graph = Graph(fresh / GRAPH)
         difference, scale = _compare(graph, head, names, groups)
@@ -175,14 +156,8 @@ def _export(task: Task, head: PretrainedHead, fresh: Path, output: Path) -> Expo
             f"{kind} models cannot be exported: onnxruntime's logits are off by {difference:.1e} "
             f"from torch's (up to {scale:.3g}): use `finetune predict`."
         )
-    one = _inputs(head, names, pack(groups[0]))
-    with torch.inference_mode():
-        onnx, plain = _milliseconds(lambda: graph(one)), _milliseconds(lambda: head.model(**one))
-    return Exported(
-        output, names, size, difference, scale, tuple(map(len, groups)),
-        tuple(len(sequence.input_ids) for sequence in groups[-1]),
-        tokens=one["input_ids"].shape[1], onnx_milliseconds=onnx, torch_milliseconds=plain,
-    )  # fmt: skip
+    lengths = tuple(len(sequence.input_ids) for sequence in groups[-1])
+    return Exported(output, names, size, difference, scale, tuple(map(len, groups)), lengths)
 
 
 def _batches(task: Task) -> list[list[Encoding]]:
@@ -220,20 +195,6 @@ def _compare(
             differences.append((logits - expected).abs().max())
             sizes.append(expected.abs().max())
     return float(torch.stack(differences).max()), float(torch.stack(sizes).max())
-
-
-def _milliseconds(run: Callable[[], Any]) -> float:
-    """Return the median time of a call, after two warm-up calls."""
-    times = []
-    for _ in range(REPEATS + 2):
-        start = time.perf_counter()
-        run()
-        times.append(time.perf_counter() - start)
-    return statistics.median(times[2:]) * 1000
-
-
-def _size(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.iterdir())
 
 
 class Logits(nn.Module):

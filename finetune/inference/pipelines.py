@@ -16,11 +16,11 @@ from typing import Any
 from transformers import Pipeline
 from transformers.pipelines import PIPELINE_REGISTRY
 
-from finetune.inference.loop import predict_on_device
+from finetune.inference.loop import predict
 from finetune.inference.predictor import to_example
 from finetune.models.heads.span_ner import SpanNer
 from finetune.tasks import saved_task
-from finetune.types import SpanPrediction, UserError
+from finetune.types import UserError
 
 TASK = "span-ner"
 
@@ -61,15 +61,19 @@ class SpanNerPipeline(Pipeline):
     def _forward(self, input_tensors: Any, **parameters: Any) -> Any:
         """Predict each example. ``forward`` converts named tuples to plain ones."""
         examples, task = input_tensors["examples"], self.task_of_model
-        predicted = predict_on_device(
-            task, self.model, examples, input_tensors["encoded"], self.device, precision="fp32"
-        )
-        by_id = {prediction.id: prediction for prediction in predicted}
-        return {"predictions": [by_id[example.id] for example in examples]}
+        settings: Any = {"encoded": input_tensors["encoded"], "device": self.device}
+        return {"predictions": predict(task, self.model, examples, precision="fp32", **settings)}
 
     def postprocess(self, model_outputs: Any, **parameters: Any) -> list[list[dict[str, Any]]]:
         """Return the entities of each text."""
-        return list(map(_entities, model_outputs["predictions"]))
+        return [
+            [
+                {"entity": span.label, "score": score, "word": p.text[a:b], "start": a, "end": b}
+                for span, score in zip(p.spans, p.scores, strict=True)
+                for a, b in [(p.offsets[span.start][0], p.offsets[span.end - 1][1])]
+            ]
+            for p in model_outputs["predictions"]
+        ]
 
     def run_single(self, text: str, *parameters: Any) -> list[dict[str, Any]]:
         """Return the entities of one text."""
@@ -83,18 +87,6 @@ class SpanNerPipeline(Pipeline):
         while texts := list(islice(remaining, batch_size)):
             outputs = self.forward(self.preprocess(texts))  # type: ignore[no-untyped-call]
             yield from self.postprocess(outputs)
-
-
-def _entities(prediction: SpanPrediction) -> list[dict[str, Any]]:
-    assert prediction.offsets is not None and prediction.text is not None
-    entities = []
-    for span, score in zip(prediction.spans, prediction.scores, strict=True):
-        start, end = prediction.offsets[span.start][0], prediction.offsets[span.end - 1][1]
-        word = prediction.text[start:end]
-        entities.append(
-            {"entity": span.label, "score": score, "word": word, "start": start, "end": end}
-        )
-    return entities
 
 
 PIPELINE_REGISTRY.register_pipeline(TASK, pipeline_class=SpanNerPipeline, pt_model=SpanNer)

@@ -119,30 +119,24 @@ class Predictor:
                 yield to_example(self.task, index, item)
 
 
-def load(
-    folder: str | Path,
-    *,
-    decoding: str | None = None,
-    batching: str = "auto",
-    max_tokens: int | None = None,
-) -> Predictor:
-    """Load the best model of a run folder, or the model of a model folder, for prediction.
-
-    See ``Predictor`` for the arguments.
-    """
-    return Predictor(folder, decoding=decoding, batching=batching, max_tokens=max_tokens)
+load = Predictor
+"""Load the best model of a run folder, or the model of a model folder, for prediction."""
 
 
 def to_example(task: Task, index: int, item: Input, where: str = "") -> Example:
     """Convert an input to an example of the task; raise UserError if that is impossible."""
     where = where or f"input {index}"
+    texts = isinstance(item, list | tuple) and all(isinstance(text, str) for text in item)
     if not task.reads_words:
-        first, second = (item, None) if isinstance(item, str) else _pair(item, where)
-        return _check_pair(task, TextExample(index, first, second, where=where))
+        if isinstance(item, str):
+            return _check_pair(task, TextExample(index, item, None, where=where))
+        if not texts or len(item) != 2:
+            raise UserError(f"{where}: {item!r:.60} is neither a text nor a pair of texts.")
+        return _check_pair(task, TextExample(index, item[0], item[1], where=where))
     if isinstance(item, str):
         words, offsets = split_words(item)
         return TokenExample(index, tuple(words), text=item, offsets=tuple(offsets), where=where)
-    if not _is_texts(item):
+    if not texts:
         raise UserError(f"{where}: {item!r:.60} is neither a text nor a list of words.")
     return TokenExample(index, tuple(item), where=where)
 
@@ -161,16 +155,6 @@ def _check_pair(task: Task, example: TextExample) -> TextExample:
             "second text out."
         )
     return example
-
-
-def _pair(item: Any, where: str) -> tuple[str, str]:
-    if not _is_texts(item) or len(item) != 2:
-        raise UserError(f"{where}: {item!r:.60} is neither a text nor a pair of texts.")
-    return item[0], item[1]
-
-
-def _is_texts(item: Any) -> bool:
-    return isinstance(item, list | tuple) and all(isinstance(text, str) for text in item)
 
 
 def _with_documents(

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from finetune.preprocessing.encodings import Encodings, Ragged
+from finetune.preprocessing.encodings import Encodings
 from finetune.types import Batch, Encoding, UserError
 
 
@@ -91,15 +91,18 @@ def pack(encodings: Iterable[Encoding], targets: Mapping[str, Tensor] | None = N
     if not len(lengths) or lengths.min() == 0:
         raise UserError("a batch needs at least one sequence, and every sequence a token")
     segments = encodings.segments
-    words, word_lengths = _word_rows(encodings.words, bounds)
-    num_words = encodings.num_words
+    # the word starts of a sequence, and the end of its last word, as rows of the batch
+    counts, num_words = encodings.words.counts, encodings.num_words
+    starts = encodings.words.values + np.repeat(bounds[:-1], counts)
+    is_word = np.ones(len(starts), dtype=bool)
+    is_word[encodings.words.offsets[1:][counts > 0] - 1] = False
     return Batch(
         input_ids=torch.from_numpy(ids.astype(np.int64)),
         position_ids=torch.from_numpy(np.arange(bounds[-1]) - np.repeat(bounds[:-1], lengths)),
         segment_ids=None if segments is None else torch.from_numpy(segments.astype(np.int64)),
         cu_seqlens=torch.from_numpy(bounds.astype(np.int32)),
-        words=torch.from_numpy(words),
-        word_lengths=torch.from_numpy(word_lengths),
+        words=torch.from_numpy(starts[is_word]),
+        word_lengths=torch.from_numpy(np.diff(starts, append=0)[is_word]),
         words_cu=torch.from_numpy(np.concatenate(([0], np.cumsum(num_words)))),
         lengths=tuple(lengths.tolist()),
         example=tuple(encodings.example.tolist()),
@@ -107,14 +110,3 @@ def pack(encodings: Iterable[Encoding], targets: Mapping[str, Tensor] | None = N
         num_words=tuple(num_words.tolist()),
         targets=dict(targets or {}),
     )
-
-
-def _word_rows(words: Ragged, bounds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the row of each word's first subword and its number of subwords, both [W]."""
-    if words.width == 0:
-        return np.zeros(0, np.int64), np.zeros(0, np.int64)
-    counts = words.counts
-    starts = words.values + np.repeat(bounds[:-1], counts)
-    inner = np.ones(len(starts), dtype=bool)
-    inner[words.offsets[1:][counts > 0] - 1] = False  # the last entry of a sequence ends a word
-    return starts[inner], np.diff(starts)[inner[:-1]]

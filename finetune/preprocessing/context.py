@@ -13,7 +13,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import accumulate, groupby
+from itertools import accumulate, chain, groupby, islice
 
 from finetune.config.tasks import TrainConfig, WordConfig, max_context_subwords
 from finetune.data import DataError, Dataset, document_notes
@@ -52,50 +52,34 @@ def surrounded(examples: Iterable[TokenExample], reach: int) -> Iterator[TokenEx
     the one with the ``reach``-th word, so a stream is read no further ahead than that.
     """
     for document, sentences in groupby(examples, key=lambda example: example.document):
-        if document is not None:
-            sentences = _around(sentences, reach)
-        yield from sentences
+        if document is None:
+            yield from sentences
+            continue
+        before: deque[tuple[str, ...]] = deque()
+        coming: deque[TokenExample] = deque()  # a sentence and those read after it
+        for sentence in chain(sentences, [None]):
+            if sentence is not None:
+                coming.append(sentence)
+            while coming and (sentence is None or _reached(islice(coming, 1, None), reach)):
+                middle = coming.popleft()
+                after = _up_to(reach, (other.words for other in coming))
+                yield replace(middle, before=tuple(before), after=after)
+                if middle.words:
+                    before.append(middle.words)
+                    while len(before) > len(_up_to(reach, reversed(before))):
+                        before.popleft()
 
 
-def _around(sentences: Iterable[TokenExample], reach: int) -> Iterator[TokenExample]:
-    before: deque[tuple[str, ...]] = deque()
-    coming: deque[TokenExample] = deque()  # a sentence and those read after it
-    num_coming = 0
-
-    def first() -> TokenExample:
-        nonlocal num_coming
-        sentence = coming.popleft()
-        num_coming -= _size(sentence.words)
-        after = _up_to(reach, (other.words for other in coming))
-        placed = replace(sentence, before=tuple(before), after=after)
-        if sentence.words:
-            before.append(sentence.words)
-            kept = len(_up_to(reach, reversed(before)))
-            while len(before) > kept:
-                before.popleft()
-        return placed
-
-    for sentence in sentences:
-        coming.append(sentence)
-        num_coming += _size(sentence.words)
-        while num_coming - _size(coming[0].words) >= reach:
-            yield first()
-    while coming:
-        yield first()
-
-
-def _size(words: Sequence[str]) -> int:
-    """Return the number of words, at least 1, so that a stream of empty sentences is not kept."""
-    return max(1, len(words))
+def _reached(sentences: Iterable[TokenExample], reach: int) -> bool:
+    """Return whether sentences have ``reach`` words; an empty one counts as one word."""
+    return sum(max(1, len(sentence.words)) for sentence in sentences) >= reach
 
 
 def _up_to(reach: int, sentences: Iterable[tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
     """Return the first non-empty sentences up to the one with the ``reach``-th word."""
     found, total = [], 0
     for words in sentences:
-        if total >= reach:
-            break
-        if words:
+        if words and total < reach:
             found.append(words)
             total += len(words)
     return tuple(found)
@@ -142,10 +126,7 @@ def context_facts(examples: Sequence[TokenExample]) -> str:
     """Return the context of all examples as text for a hash, each sentence once."""
     numbers: dict[tuple[str, ...], int] = {}
     around = [
-        [
-            [numbers.setdefault(words, len(numbers)) for words in side]
-            for side in (e.before, e.after)
-        ]
+        [[numbers.setdefault(words, len(numbers)) for words in s] for s in (e.before, e.after)]
         for e in examples
     ]
     return json.dumps([list(numbers), around])

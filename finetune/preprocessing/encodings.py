@@ -79,26 +79,32 @@ class Encodings(Sequence[Encoding]):
         if isinstance(items, Encodings):
             return items
         items = list(items)
+        segments = targets = None
+        if any(item.segment_ids and any(item.segment_ids) for item in items):
+            rows = (item.segment_ids or [0] * len(item.input_ids) for item in items)
+            segments = np.fromiter(chain.from_iterable(rows), np.uint8)
+        given = [item.target for item in items if item.target is not None]
+        if given and len(given) == len(items):
+            targets = {name: Ragged.of([target[name] for target in given]) for name in given[0]}
         return cls(
             Ragged.of([item.input_ids for item in items]),
-            _segments(items),
+            segments,
             Ragged.of([item.word_starts for item in items]),
             np.array([item.example for item in items], dtype=np.int64),
             np.array([item.first_word for item in items], dtype=np.int32),
-            _targets(items),
+            targets,
         )
 
     @classmethod
     def joined(cls, parts: Sequence[Encodings]) -> Encodings:
         """Concatenate several groups of sequences."""
-        segments = None
+        segments = targets = None
         if any(part.segments is not None for part in parts):
-            rows = [
-                np.zeros(len(part.ids.values), np.uint8) if part.segments is None else part.segments
-                for part in parts
-            ]
-            segments = np.concatenate(rows)
-        targets = None
+            zeros = (np.zeros(len(part.ids.values), np.uint8) for part in parts)
+            given = (part.segments for part in parts)
+            segments = np.concatenate(
+                [zero if own is None else own for zero, own in zip(zeros, given, strict=True)]
+            )
         groups = [part.targets for part in parts if part.targets is not None]
         if len(groups) == len(parts):
             targets = {name: Ragged.joined([group[name] for group in groups]) for name in groups[0]}
@@ -213,20 +219,6 @@ class Encoded(Sequence[Encodings]):
             return Encoded(self.sequences.take(rows), offsets)
         row = range(len(self))[index]
         return self.sequences[int(self.offsets[row]) : int(self.offsets[row + 1])]
-
-
-def _segments(items: Sequence[Encoding]) -> Array | None:
-    if not any(item.segment_ids and any(item.segment_ids) for item in items):
-        return None
-    rows = (item.segment_ids or [0] * len(item.input_ids) for item in items)
-    return np.fromiter(chain.from_iterable(rows), np.uint8)
-
-
-def _targets(items: Sequence[Encoding]) -> dict[str, Ragged] | None:
-    targets = [item.target for item in items if item.target is not None]
-    if not targets or len(targets) < len(items):
-        return None
-    return {name: Ragged.of([target[name] for target in targets]) for name in targets[0]}
 
 
 def _compact(values: Array) -> Array:

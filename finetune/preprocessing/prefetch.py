@@ -9,12 +9,6 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-POLL = 0.1
-"""Seconds after which a waiting thread checks whether the iterator was closed."""
-
-PATIENCE = 0.5
-"""Seconds to wait for the thread at the end, as it may be reading from an open pipe."""
-
 
 def ahead(items: Iterable[T], most: int = 2) -> Generator[T]:
     """Yield the same items in the same order, computing up to ``most`` of them in advance.
@@ -28,7 +22,7 @@ def ahead(items: Iterable[T], most: int = 2) -> Generator[T]:
     def put(what: str, value: Any = None) -> bool:
         while not closed.is_set():
             try:
-                ready.put((what, value), timeout=POLL)
+                ready.put((what, value), timeout=0.1)
             except queue.Full:
                 continue
             return True
@@ -52,4 +46,4 @@ def ahead(items: Iterable[T], most: int = 2) -> Generator[T]:
             raise found[1]
     finally:
         closed.set()
-        thread.join(PATIENCE)
+        thread.join(0.5)  # no longer: it may be reading from an open pipe

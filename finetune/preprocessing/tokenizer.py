@@ -78,7 +78,14 @@ class SubwordTokenizer:
                 "an encoder: choose another model."
             )
         if words:
-            self._check_words()
+            probe = self.backend.encode(
+                ["one", "two", "three"], is_pretokenized=True, add_special_tokens=False
+            )
+            if sorted(set(probe.word_ids)) != [0, 1, 2]:
+                raise UserError(
+                    f"{self.name}: its tokenizer does not align subwords with words "
+                    f"(word ids {probe.word_ids} for three words): choose another model."
+                )
         special = (tokenizer.unk_token_id, tokenizer.mask_token_id, tokenizer.sep_token_id)
         known = [token for token in special if token is not None]
         self.placeholder = int(known[0] if known else self.single.prefix[0])
@@ -209,15 +216,6 @@ class SubwordTokenizer:
         middle = ids[first + size : second] if pair else ()
         segments = (types[0], types[first], types[second - 1], types[second], types[-1])
         return Template(tuple(ids[:first]), tuple(middle), tuple(ids[end:]), segments)
-
-    def _check_words(self) -> None:
-        words = ["one", "two", "three"]
-        encoding = self.backend.encode(words, is_pretokenized=True, add_special_tokens=False)
-        if sorted(set(encoding.word_ids)) != [0, 1, 2]:
-            raise UserError(
-                f"{self.name}: its tokenizer does not align subwords with words "
-                f"(word ids {encoding.word_ids} for three words): choose another model."
-            )
 
 
 def _set_prefix_space(tokenizer: Any) -> bool:

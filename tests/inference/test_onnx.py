@@ -141,12 +141,11 @@ def test_command(tmp_path: Path) -> None:
     place, graph = saved(tmp_path, "tag", label_subwords="all"), tmp_path / "new" / "graph"
     outcome = run("export", place, "--output", graph)
     assert outcome.code == 0 and outcome.err == ""
-    difference, size, latency = outcome.out.splitlines()
+    difference, size = outcome.out.splitlines()
     assert difference.startswith("largest difference to torch: ")
     assert "batches of 1, 1, 1, 2, 6 sequences" in difference and "to 63 tokens" in difference
     megabytes = (graph / "model.onnx").stat().st_size / 1e6
     assert size.startswith(f"{graph / 'model.onnx'}: {megabytes:.1f} MB, inputs input_ids, att")
-    assert latency.startswith("one text of ") and "onnxruntime" in latency and "torch" in latency
     assert {path.name for path in graph.iterdir()} == FILES
     assert [path.name for path in graph.parent.iterdir()] == ["graph"]
     config = json.loads((graph / "config.json").read_text())
@@ -158,6 +157,7 @@ def test_command(tmp_path: Path) -> None:
 
 def test_an_empty_folder_may_stand_there(tmp_path: Path) -> None:
     place = saved(tmp_path, "classify")
+    before = {path.name for path in tmp_path.iterdir()}
     (tmp_path / "graph").mkdir()
     export.export_onnx(place / "best", tmp_path / "graph")
     one_line(run("export", place, "--output", tmp_path / "graph"), "is not empty", "new folder")
@@ -165,9 +165,7 @@ def test_an_empty_folder_may_stand_there(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     one_line(run("export", place, "--output", tmp_path / "file"), "is a file")
     one_line(run("export", place, "--output", tmp_path / "file" / "x"), "cannot be created")
-    (tmp_path / "other.new").mkdir()
-    one_line(run("export", place, "--output", tmp_path / "other"), "other.new: exists")
-    assert (tmp_path / "other.new").exists() and not (tmp_path / "other").exists()
+    assert {path.name for path in tmp_path.iterdir()} == {*before, "graph", "file"}
 
 
 def test_what_no_graph_can_answer(tmp_path: Path) -> None:
