@@ -177,7 +177,7 @@ def _known_options(kind: type[Any], name: str, arguments: list[str]) -> Any:
 def train(task: str, config: TrainConfig, recipe_run: RecipeRun | None) -> None:
     """Train a model; print its scores, how they compare with the recipe's, and its folder."""
     from finetune.reporting import REPORT_FILE
-    from finetune.reporting.hub_upload import push, require_login
+    from finetune.reporting.hub_upload import create_repository, push
     from finetune.runtime.launch import on_main_process
     from finetune.runtime.progress import clock
     from finetune.training.environment import predict_command, resume_command
@@ -185,7 +185,7 @@ def train(task: str, config: TrainConfig, recipe_run: RecipeRun | None) -> None:
 
     begin = time.monotonic()
     if (id := config.push_to_hub) is not None:
-        on_main_process(lambda: require_login(id))
+        on_main_process(lambda: create_repository(id))
     config = with_run_folder(config, task, recipe_run.recipe.name if recipe_run else None)
     folder = Path(config.out or "")
     trained = train_once(task, config, lambda: resume_command(str(folder)), recipe_run)

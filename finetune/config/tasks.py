@@ -106,7 +106,7 @@ class TrainConfig:
     """Also send losses and scores to this tracker."""
     push_to_hub: str | None = None
     """Upload the best model with its model card to this id on the Hugging Face hub after training.
-    The run checks before training that you are signed in. `finetune push` uploads later."""
+    The repository is created before training. `finetune push` uploads later."""
     trust_remote_code: bool = False
     """Allow a model's own Python code from the hub to run."""
 

@@ -41,8 +41,7 @@ class Chart:
     label: str
     shapes: Sequence[Shape]
     legend: Sequence[tuple[str, str]] = ()
-    height: int = HEIGHT
-    width: int = WIDTH
+    size: tuple[int, int] = (WIDTH, HEIGHT)
 
 
 @dataclass(frozen=True)
@@ -83,12 +82,8 @@ def line_chart(caption: str, label: str, series: Sequence[tuple[str, Points]]) -
 
 
 def reliability_chart(caption: str, label: str, bins: Sequence[Bin]) -> Chart:
-    """Draw accuracy by confidence as bars against the diagonal of perfect calibration.
-
-    A strip below the axis is darker where a bin holds more predictions (by logarithm).
-    """
+    """Draw accuracy by confidence as bars against the diagonal of perfect calibration."""
     scale = Scale(0.0, 1.0, 0.0, 1.0)
-    most = max(each.number for each in bins)
     shapes = _axes(scale, "confidence")
     for low, high, number, confidence, accuracy in bins:
         if not number:
@@ -96,25 +91,12 @@ def reliability_chart(caption: str, label: str, bins: Sequence[Bin]) -> Chart:
         x, width = scale.x(low) + 1, scale.x(high) - scale.x(low) - 2
         tooltip = (f"confidence {low:.2f} to {high:.2f}: {number:,} predictions, mean confidence "
                    f"{confidence:.3f}, accuracy {accuracy:.3f}")  # fmt: skip
-        density = math.log1p(number) / math.log1p(most)
+        height = scale.y(0) - scale.y(accuracy)
         shapes += [
-            _bar(scale, x, width, accuracy, tooltip),
-            _shape("rect", "density", tooltip, x=x, y=scale.y(0) + 1, width=width, height=5,
-                   opacity=f"{density:.3f}"),
+            _shape("rect", "bar1", tooltip, x=x, y=scale.y(accuracy), width=width, height=height),
             _line("expected", x, scale.y(confidence), x + width, scale.y(confidence)),
-        ]  # fmt: skip
+        ]
     shapes.append(_line("diagonal", scale.x(0), scale.y(0), scale.x(1), scale.y(1)))
-    return Chart(caption, label, shapes)
-
-
-def bar_chart(caption: str, label: str, bars: Sequence[tuple[str, float]], x_name: str) -> Chart:
-    """Draw one bar for each named value."""
-    scale = Scale(0.0, float(len(bars)), 0.0, max(value for _, value in bars) or 1.0)
-    shapes = _axes(scale, x_name, x_ticks=False)
-    for index, (name, value) in enumerate(bars):
-        x, width = scale.x(index) + 2, scale.x(1) - scale.x(0) - 4
-        shapes += [_bar(scale, x, width, value, f"{name}: {tick(value)}"),
-                   _text(x + width / 2, HEIGHT - BOTTOM + 17, name)]  # fmt: skip
     return Chart(caption, label, shapes)
 
 
@@ -129,32 +111,6 @@ def scatter_chart(caption: str, label: str, points: Points) -> Chart:
         _dot(scale.x(x), scale.y(y), "point", f"gold {x:.3g}, predicted {y:.3g}") for x, y in points
     ]
     return Chart(caption, label, shapes)
-
-
-def interval_chart(
-    caption: str, label: str, rows: Sequence[tuple[str, float, float, float, Sequence[float]]]
-) -> Chart:
-    """Draw scores with their intervals, one row each.
-
-    ``rows`` are name, score, lower and upper end of the interval, and the scores of single runs.
-    """
-    values = [v for _, score, low, high, runs in rows for v in (score, low, high, *runs)]
-    left, right = _padded(min(values), max(values), from_zero=False)
-    scale, height = Scale(left, right, 0, 1), 40 * len(rows) + 26
-    shapes = []
-    for value in ticks(left, right):
-        x = scale.x(value)
-        shapes += [_line("grid", x, 4, x, height - 22), _text(x, height - 7, tick(value))]
-    for number, (name, score, low, high, runs) in enumerate(rows):
-        y, tooltip = 40 * number + 28, f"{name}: {score:.4f}, from {low:.4f} to {high:.4f}"
-        series = _series(number)
-        shapes += [
-            _text(LEFT, y - 11, name[:52], "start", "name"),
-            _line(f"interval {series}", scale.x(low), y, scale.x(high), y, tooltip),
-            *(_dot(scale.x(run), y, "point", f"{name}: {run:.4f}", 2.5) for run in runs),
-            _dot(scale.x(score), y, f"dot {series}", tooltip, 5),
-        ]
-    return Chart(caption, label, shapes, height=height)
 
 
 def ticks(low: float, high: float, most: int = 5) -> list[float]:
@@ -183,20 +139,20 @@ def tick(value: float) -> str:
     return f"{value:,.0f}" if value == int(value) else f"{value:.4g}"
 
 
-def _padded(low: float, high: float, from_zero: bool = True) -> tuple[float, float]:
+def _padded(low: float, high: float) -> tuple[float, float]:
     """Widen a range on both sides, or down to 0 where that is near."""
     room = (high - low) * 0.06 or abs(high) * 0.1 or 1.0
-    near = from_zero and 0 <= low < (high - low) * 0.5
+    near = 0 <= low < (high - low) * 0.5
     return (0.0 if near else low - room), high + room
 
 
-def _axes(scale: Scale, x_name: str, x_ticks: bool = True) -> list[Shape]:
+def _axes(scale: Scale, x_name: str) -> list[Shape]:
     shapes = []
     for value in ticks(scale.bottom, scale.top):
         y = scale.y(value)
         shapes += [_line("grid", LEFT, y, WIDTH - RIGHT, y),
                    _text(LEFT - 6, y + 4, tick(value), "end")]  # fmt: skip
-    for value in ticks(scale.left, scale.right) if x_ticks else ():
+    for value in ticks(scale.left, scale.right):
         shapes.append(_text(scale.x(value), HEIGHT - BOTTOM + 17, tick(value)))
     return [*shapes, _text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 5, x_name, kind="axis")]
 
@@ -212,17 +168,12 @@ def _shape(element: str, kind: str, text: str = "", **attributes: Any) -> Shape:
     return Shape(element, {"class": kind} | values, text)
 
 
-def _line(kind: str, x1: float, y1: float, x2: float, y2: float, tooltip: str = "") -> Shape:
-    return _shape("line", kind, tooltip, x1=x1, y1=y1, x2=x2, y2=y2)
+def _line(kind: str, x1: float, y1: float, x2: float, y2: float) -> Shape:
+    return _shape("line", kind, x1=x1, y1=y1, x2=x2, y2=y2)
 
 
-def _dot(x: float, y: float, kind: str, tooltip: str, radius: float = 3) -> Shape:
-    return _shape("circle", kind, tooltip, cx=x, cy=y, r=radius)
-
-
-def _bar(scale: Scale, x: float, width: float, value: float, tooltip: str) -> Shape:
-    height = max(0.0, scale.y(0) - scale.y(value))
-    return _shape("rect", "bar1", tooltip, x=x, y=scale.y(value), width=width, height=height)
+def _dot(x: float, y: float, kind: str, tooltip: str) -> Shape:
+    return _shape("circle", kind, tooltip, cx=x, cy=y, r=3)
 
 
 def _text(x: float, y: float, text: str, anchor: str = "middle", kind: str = "tick") -> Shape:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from finetune.data.tag_schemes import tags_to_spans
 from finetune.evaluation.alignment import AlignedPredictions
 from finetune.evaluation.errors import AROUND, ErrorCase, most_confident
+from finetune.evaluation.pairs import pair, sets_of
 from finetune.reporting.highlight import Part, clip, highlight
 from finetune.reporting.runs import Evaluated
 from finetune.types import Span, TextExample, TokenExample
@@ -69,7 +69,8 @@ def error_examples(name: str, evaluated: Evaluated, most: int) -> tuple[list[Err
     }
     order = sorted(by_id, key=lambda id: -max(each.confidence or 0.0 for each in by_id[id]))
     indices = {example.id: index for index, example in enumerate(run.examples)}
-    spans = _both_spans(run)
+    pairs = pair(run.kind, run.gold, run.predicted, schemes=run.schemes)
+    spans = sets_of(pairs) if pairs.kind in ("tags", "spans") else None
     found = []
     for id in order[:most]:
         index, errors = indices[id], by_id[id]
@@ -79,8 +80,7 @@ def error_examples(name: str, evaluated: Evaluated, most: int) -> tuple[list[Err
         if isinstance(example, TextExample):
             content = _text_content(run, index, example, errors)
         else:
-            both = spans and (spans[0][index], spans[1][index])
-            content = _sentence_content(example, both, errors)
+            content = _sentence_content(example, spans[index] if spans else None, errors)
         found.append(
             ErrorExample(
                 run=name,
@@ -94,23 +94,6 @@ def error_examples(name: str, evaluated: Evaluated, most: int) -> tuple[list[Err
             )
         )
     return found, len(by_id)
-
-
-def value_counts(values: Iterable[Sequence[str]]) -> list[tuple[str, int]]:
-    """Return the number of examples with each value, the most frequent first."""
-    counts = Counter(value for each in values for value in each)
-    return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-
-
-def _both_spans(run: AlignedPredictions) -> tuple[Sequence[Any], Sequence[Any]] | None:
-    """Return gold and predicted spans of each sentence; None for texts and for plain tags."""
-    if run.kind == "spans":
-        return run.gold, run.predicted
-    if run.kind == "tags" and run.schemes[0] is not None:
-        gold, predicted = map(str, run.schemes)
-        return ([tags_to_spans(tags, gold) for tags in run.gold],
-                [tags_to_spans(tags, predicted) for tags in run.predicted])  # fmt: skip
-    return None
 
 
 def _text_content(
@@ -132,7 +115,7 @@ def _text_content(
 
 def _sentence_content(
     example: TokenExample,
-    both: tuple[Sequence[Span], Sequence[Span]] | None,
+    both: tuple[set[Span], set[Span]] | None,
     errors: Sequence[ErrorCase],
 ) -> dict[str, Any]:
     """Highlight all spans of gold and prediction, or of plain tags those of the wrong words.
@@ -141,8 +124,8 @@ def _sentence_content(
     """
     wrong = [[Span(side["start"], side["end"], side["label"]) for side in sides if side]
              for sides in ([e.gold for e in errors], [e.predicted for e in errors])]  # fmt: skip
-    gold, predicted = both or wrong
-    correct = {*gold} & {*predicted}
+    gold, predicted = both or map(set, wrong)
+    correct = gold & predicted
     first, last = 0, len(example.words)
     if last > MOST_WORDS:
         first = max(0, min(span.start for side in wrong for span in side) - AROUND)
@@ -151,7 +134,7 @@ def _sentence_content(
     return {
         "sentences": [
             (side, highlight(example, {span: "right" if span in correct else style
-                                       for span in spans}, first, last))
+                                       for span in sorted(spans)}, first, last))
             for side, spans, style in (("gold", gold, "missed"), ("predicted", predicted, "wrong"))
         ]
     }  # fmt: skip

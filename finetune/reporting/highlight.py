@@ -22,14 +22,8 @@ class Fragment(NamedTuple):
     last: bool
 
 
-class Part(NamedTuple):
-    """A "text", or the "start" or the "end" of a highlight.
-
-    ``text`` is the text, the style of the highlight that starts, or the label of the one that ends.
-    """
-
-    kind: str
-    text: str
+Part = tuple[str, str]
+"""A "text", or the "start" or the "end" of a highlight, with the text, the style or the label."""
 
 
 def fragments(spans: Sequence[Span]) -> list[Fragment]:
@@ -68,25 +62,24 @@ def highlight(
     starting = defaultdict(list)
     for fragment in fragments([span for span in clipped if span.start < span.end]):
         starting[fragment.start].append(fragment)
-    parts = [Part("text", "… ")] if first else []
+    parts: list[Part] = [("text", "… ")] if first else []
     open_: list[Fragment] = []
     for index in range(first, last + 1):
         while open_ and open_[-1].end <= index:
             ended = open_.pop()
-            label = ended.span.label if ended.last else "\N{RIGHTWARDS ARROW}"
-            parts.append(Part("end", label))
+            parts.append(("end", ended.span.label if ended.last else "\N{RIGHTWARDS ARROW}"))
         if index == last:
             break
         if index > first:
             space = " "
             if example.text is not None and example.offsets is not None:
                 space = example.text[example.offsets[index - 1][1] : example.offsets[index][0]]
-            parts.append(Part("text", clip(space)))
+            parts.append(("text", clip(space)))
         for fragment in starting[index]:
-            parts.append(Part("start", clipped[fragment.span]))
+            parts.append(("start", clipped[fragment.span]))
             open_.append(fragment)
-        parts.append(Part("text", clip(example.words[index])))
-    return [*parts, Part("text", " …")] if last < len(example.words) else parts
+        parts.append(("text", clip(example.words[index])))
+    return [*parts, ("text", " …")] if last < len(example.words) else parts
 
 
 def clip(text: str, length: int = MAX_WORD_LENGTH) -> str:

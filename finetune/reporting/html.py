@@ -9,7 +9,6 @@ import base64
 import hashlib
 import math
 import re
-import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,10 +24,9 @@ from finetune.evaluation.error_analysis import TITLES, Analysis
 from finetune.evaluation.errors import count_categories
 from finetune.evaluation.reproduction import summarize
 from finetune.evaluation.significance import ALPHA
-from finetune.evaluation.subgroups import SENTENCE_LENGTHS, bucket, buckets, num_words
 from finetune.reporting import charts
 from finetune.reporting.charts import Chart, Points
-from finetune.reporting.error_examples import MOST_EXAMPLES, error_examples, value_counts
+from finetune.reporting.error_examples import MOST_EXAMPLES, error_examples
 from finetune.reporting.model_card import write_card
 from finetune.reporting.rendering import render
 from finetune.reporting.runs import Evaluated, Run, System, gather
@@ -43,6 +41,8 @@ MOST_POINTS = 1500
 """Points of a scatter chart."""
 _BARS = frozenset({"precision", "recall", "f1", "accuracy"})
 """Columns of fractions, which are also drawn as bars."""
+_DRAWN = re.compile(r"(?!.*:)(?!inner_).*(f1|accuracy|matthews|pearson|spearman)")
+"""Scores that are drawn over training: no counts, scores of single types or other scales."""
 _CLASS_TABLES = ("type", "label", "tag", "counted")
 
 NamedRuns = Sequence[tuple[str, Run]]
@@ -145,19 +145,17 @@ def _run_name(system: System, run: Run, systems: Sequence[System]) -> str:
     return run.folder.name if len(systems) == 1 else f"{system.name}/{run.folder.name}"
 
 
-def _intervals(systems: Sequence[System]) -> Chart | str | None:
-    """Draw the scores with their intervals; return a sentence where they cannot be compared."""
+def _intervals(systems: Sequence[System]) -> dict[str, Any] | None:
+    """Collect the scores of several systems or runs with the range to draw them in."""
     found = [(system.name, system.headline) for system in systems if system.headline]
     if len(found) < 2 and not any(len(each.scores) > 1 for _, each in found):
         return None
-    if len({(each.metric, each.split) for _, each in found}) > 1:
-        return "The runs were scored by different metrics or splits; see the tables."
-    rows = [(name, *each.estimate, each.scores if len(each.scores) > 1 else ())
-            for name, each in found]  # fmt: skip
-    caption = f"{found[0][1].metric} on {found[0][1].split} with {1 - ALPHA:.0%} intervals"
-    label = "; ".join(f"{name} {value:.4f}, {low:.4f} to {high:.4f}"
-                      for name, value, low, high, _ in rows)  # fmt: skip
-    return charts.interval_chart(caption, f"{caption}: {label}", rows)
+    values = [v for _, each in found for v in (*each.estimate, *each.scores)]
+    return {
+        "rows": found,
+        "comparable": len({(each.metric, each.split) for _, each in found}) == 1,
+        "range": (min(values), max(values)),
+    }
 
 
 def _comparison(systems: Sequence[System]) -> dict[str, Any]:
@@ -202,11 +200,11 @@ def _errors(evaluated: NamedEvaluations, most: int) -> dict[str, Any]:
     per_run = max(1, most // max(1, len(evaluated)))
     found = [error_examples(name, each, per_run) for name, each in evaluated]
     examples = [example for some, _ in found for example in some]
-    filters = {
-        "run": ("Run", value_counts((e.run,) for e in examples) if len(evaluated) > 1 else []),
-        "view": ("Show", value_counts(e.views for e in examples)),
-        "kind": ("Kind", value_counts(e.kinds for e in examples)),
-        "label": ("Label", value_counts(e.labels for e in examples)),
+    values = {
+        "run": ("Run", [e.run for e in examples] if len(evaluated) > 1 else []),
+        "view": ("Show", [view for e in examples for view in e.views]),
+        "kind": ("Kind", [kind for e in examples for kind in e.kinds]),
+        "label": ("Label", [label for e in examples for label in e.labels]),
     }
     return {
         "examples": examples,
@@ -214,7 +212,8 @@ def _errors(evaluated: NamedEvaluations, most: int) -> dict[str, Any]:
         "per_run": per_run,
         "notes": [(name, each.analysis.not_credible) for name, each in evaluated
                   if each.analysis.not_credible],
-        "filters": filters,
+        "filters": {key: (name, Counter(found).most_common()) for key, (name, found) in
+                    values.items()},
     }  # fmt: skip
 
 
@@ -248,7 +247,19 @@ def _curves(runs: NamedRuns, metric: str | None) -> list[Chart]:
         _curve(caption, [(name, _points(run.training, key)) for name, run in runs])
         for key, caption in captions.items()
     ]
-    found.insert(1, _evaluation_curve(runs, metric))
+    evaluations = [(name, run.evaluations) for name, run in runs if run.evaluations]
+    if evaluations:
+        first = evaluations[0][1][0]
+        drawn = [name for name in first if _DRAWN.match(name)]
+        if len(runs) > 1:
+            drawn = [metric if metric in drawn else drawn[0]] if drawn else []
+        series = [
+            (name if len(runs) > 1 else score, _points(lines, score))
+            for name, lines in evaluations
+            for score in drawn
+        ]
+        caption = f"{drawn[0] if len(drawn) == 1 else 'Scores'} on {first['split']}"
+        found.insert(1, _curve(caption, series))
     return [chart for chart in found if chart]
 
 
@@ -257,28 +268,13 @@ def _points(lines: Sequence[Mapping[str, Any]], key: str) -> Points:
 
 
 def _curve(caption: str, series: Sequence[tuple[str, Points]]) -> Chart | None:
+    """Draw a chart of lines; a single point needs none."""
     series = [(name, points) for name, points in series if points]
     if max((len(points) for _, points in series), default=0) < 2:
         return None
     ends = "; ".join(f"{name}: {points[0][1]:.4g} at step {points[0][0]} to {points[-1][1]:.4g} "
                      f"at step {points[-1][0]}" for name, points in series)  # fmt: skip
     return charts.line_chart(caption, f"{caption}. {ends}", series)
-
-
-def _evaluation_curve(runs: NamedRuns, metric: str | None) -> Chart | None:
-    """Draw all scores of one run, or the main score of several runs."""
-    first = next((line for _, run in runs for line in run.evaluations), None)
-    if first is None:
-        return None
-    left_out = re.compile("step|mse|inner_|.*:")  # counts, scores of single types, other scales
-    metrics = [name for name, value in first.items()
-               if isinstance(value, int | float) and not left_out.match(name)]  # fmt: skip
-    if len(runs) > 1:
-        metric = metric if metric in metrics else next(iter(metrics), "")
-        series = [(name, _points(run.evaluations, metric)) for name, run in runs]
-        return _curve(f"{metric} on {first['split']}", series)
-    lines = runs[0][1].evaluations
-    return _curve(f"Scores on {first['split']}", [(n, _points(lines, n)) for n in metrics[:6]])
 
 
 def _class_tables(evaluated: NamedEvaluations) -> list[Table]:
@@ -303,14 +299,16 @@ def _class_tables(evaluated: NamedEvaluations) -> list[Table]:
 
 def _analysis_tables(analysis: Analysis, names: Iterable[str]) -> list[Table]:
     """Return the tables of an analysis that have rows."""
-    tables = []
-    for name in names:
-        if rows := analysis.tables.get(name):
-            columns = list(rows[0])
-            bars = [index for index, column in enumerate(columns) if column in _BARS]
-            cells = [list(row.values()) for row in rows]
-            tables.append(Table(TITLES.get(name, name), columns, cells, bars))
-    return tables
+    found = [(name, analysis.tables[name]) for name in names if analysis.tables.get(name)]
+    return [
+        Table(
+            TITLES.get(name, name),
+            list(rows[0]),
+            [list(row.values()) for row in rows],
+            [index for index, column in enumerate(rows[0]) if column in _BARS],
+        )
+        for name, rows in found
+    ]
 
 
 def _evaluation(name: str, evaluated: Evaluated) -> dict[str, Any]:
@@ -329,8 +327,8 @@ def _evaluation(name: str, evaluated: Evaluated) -> dict[str, Any]:
         "scatter": _scatter(evaluated) if analysis.kind == "number" else None,
         "matrix": matrix,
         "confusion_tables": tables,
-        "calibration": _calibration(analysis),
-        "lengths": _lengths(evaluated),
+        "reliability": _reliability(analysis),
+        "calibration_error": error_of_bins(analysis.bins) if analysis.bins else None,
         "subgroup_tables": _analysis_tables(analysis, other),
     }
 
@@ -345,53 +343,28 @@ def _scatter(evaluated: Evaluated) -> Chart:
     return charts.scatter_chart(caption, f"{caption}; the line is where both are equal", points)
 
 
-def _calibration(analysis: Analysis) -> dict[str, Any] | None:
-    bins = analysis.bins
-    if not bins:
+def _reliability(analysis: Analysis) -> Chart | None:
+    if not analysis.bins:
         return None
     units = {"label": "labels", "labels": "labels that may apply", "tags": "words"}
     caption = f"Accuracy by confidence ({units.get(analysis.kind, 'predicted spans')})"
-    rows = [[f"{each.low:.2f} to {each.high:.2f}", *each[2:]] for each in bins if each.number]
-    columns = ["confidence", "predictions", "mean confidence", "accuracy"]
-    error = error_of_bins(bins)
-    label = f"{caption}. Expected calibration error {error:.4f}."
-    return {
-        "error": error,
-        "chart": charts.reliability_chart(caption, label, bins),
-        "table": Table(caption, columns, rows, [3]),
-    }
-
-
-def _lengths(evaluated: Evaluated) -> Chart:
-    """Draw the number of examples by length in words."""
-    sizes = [num_words(example) for example in evaluated.predictions.examples]
-    counts = Counter(bucket(size, SENTENCE_LENGTHS) for size in sizes)
-    bars = [(name, counts[name]) for name in buckets(SENTENCE_LENGTHS)]
-    caption = (
-        f"Examples of the split {evaluated.split} by length in words: mean "
-        f"{statistics.fmean(sizes):.1f}, median {statistics.median(sizes):g}, longest "
-        f"{max(sizes):,}"
-    )
-    listed = ", ".join(f"{name}: {number:,}" for name, number in bars)
-    return charts.bar_chart(caption, f"{caption}; {listed}", bars, "words")
+    label = f"{caption}. Expected calibration error {error_of_bins(analysis.bins):.4f}."
+    return charts.reliability_chart(caption, label, analysis.bins)
 
 
 def _environment(name: str, run: Run) -> dict[str, Any]:
     """Collect the command, the settings and the environment of a run."""
     about = run.environment
     defaults = settings(CONFIGS[run.task]()) if run.task in CONFIGS else {}
-    rows = [
-        ((key, "unset" if value is None else str(value)), value == defaults.get(key))
-        for key, value in run.config.items()
-    ]
-    changed = [row for row, is_default in rows if not is_default]
-    default = [row for row, is_default in rows if is_default]
-    facts = {key: about[key] for key in ("device", "precision", "python", "platform", "cores")
-             if key in about} | about.get("versions", {})  # fmt: skip
+    rows: list[list[list[Any]]] = [[], []]
+    for key, value in run.config.items():
+        rows[value == defaults.get(key)].append([key, "unset" if value is None else str(value)])
+    names = ("device", "precision", "python", "platform", "cores")
+    facts = {key: about[key] for key in names if key in about} | about.get("versions", {})
     return {
         "name": name,
         "command": about.get("command"),
-        "changed": Table("Settings other than the defaults", ["setting", "value"], changed),
-        "default": Table("Defaults", ["setting", "value"], default),
+        "changed": Table("Settings other than the defaults", ["setting", "value"], rows[0]),
+        "default": Table("Defaults", ["setting", "value"], rows[1]),
         "facts": Table("Environment", ["fact", "value"], [[k, str(v)] for k, v in facts.items()]),
     }

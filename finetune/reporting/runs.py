@@ -23,10 +23,8 @@ from finetune.types import UserError
 
 TOLERANCE = 1e-4
 """Largest difference of scores that count as equal."""
-MOST_DRAWN = 20_000_000
-"""Most examples times resamples of an interval, which bounds its time to seconds. The scores of
-large test sets vary less, so they need fewer resamples."""
-MOST_RESAMPLES, FEWEST_RESAMPLES = 1000, 100
+NUM_RESAMPLES = 1000
+"""Resamples of the bootstrap for an interval."""
 MOST_SEEDS = 10
 """Most runs of one system that are read."""
 _MAY_DIFFER = RESULT_FREE | {"seed", "revision_used", "data"}
@@ -81,7 +79,6 @@ class Headline:
     folders: tuple[Path, ...]
     num_units: int
     unit: str
-    num_resamples: int
 
 
 @dataclass(frozen=True)
@@ -200,9 +197,7 @@ def headline(runs: Sequence[Run], warnings: list[str]) -> Headline | None:
         warnings.append("the runs predicted different examples: there is no score over all of them")
         return None
     metric, counts = _counts(known[0][0].config.get("metric"), predictions, warnings)
-    units = counts[0].num_units
-    resamples = max(FEWEST_RESAMPLES, min(MOST_RESAMPLES, MOST_DRAWN // (units * len(counts))))
-    interval = estimate(counts, num_resamples=resamples)
+    interval = estimate(counts, num_resamples=NUM_RESAMPLES)
     scores = tuple(observed_scores(counts).tolist())
     for (run, _), value in zip(known, scores, strict=True):
         saved = run.metrics.get(split, {}).get(metric)
@@ -212,9 +207,16 @@ def headline(runs: Sequence[Run], warnings: list[str]) -> Headline | None:
                 f"split, but {saved:.4f} in metrics.json"
             )
     unit = "sentences" if predictions[0].kind in ("tags", "spans") else "texts"
-    folders = tuple(run.folder for run, _ in known)
-    deviation = standard_deviation(scores)
-    return Headline(metric, split, interval, scores, deviation, folders, units, unit, resamples)
+    return Headline(
+        metric,
+        split,
+        interval,
+        scores,
+        standard_deviation(scores),
+        tuple(run.folder for run, _ in known),
+        counts[0].num_units,
+        unit,
+    )
 
 
 def _counts(
@@ -267,10 +269,10 @@ def _read_object(path: Path, warnings: list[str], consequence: str = "") -> dict
 
 
 def _read_log(path: Path, warnings: list[str]) -> list[dict[str, Any]]:
-    """Read the complete lines of a log; a killed run may have cut the last one."""
+    """Read the complete lines of a log; a killed run may have cut one."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, ValueError):
+    except OSError:
         warnings.append(f"no {path.name}: the course of training is unknown")
         return []
     found = []
