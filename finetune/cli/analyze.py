@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional, arg
 
-from finetune.cli.output import cell, print_table
+from finetune.cli.output import EvaluationOptions, cell, print_table
 from finetune.config.tasks import column_map
 from finetune.types import UserError, abbreviated
 
@@ -22,28 +22,15 @@ MOST_COLUMNS, MOST_ROWS = 20, 15
 
 
 @dataclass(frozen=True, kw_only=True)
-class Analyze:
+class Analyze(EvaluationOptions):
     """Analyze the predictions of one system: subgroup scores, calibration, and errors to read."""
 
     predictions: Annotated[Positional[str], arg(metavar="PREDICTIONS")]
     """Run folder, or file of predictions."""
     gold_file: Annotated[Positional[str | None], arg(metavar="[GOLD]")] = None
     """File of gold labels."""
-    gold: str | None = None
-    """File of gold labels, as an option. Unset takes the gold in the predictions of a run, or the
-    last column but one of predictions in columns."""
-    split: str = "test"
-    """Split of the predictions in a run folder."""
-    train: str | None = None
-    """Training data of the system, to tell seen from unseen names and words. Unset is the
-    vocabulary in a run folder."""
-    columns: tuple[str, ...] = ()
-    """Columns of the gold and training files if their names are not recognized, as `role=column`.
-    """
     examples: int = 10
     """Number of errors of each category to show."""
-    json: bool = False
-    """Print JSON in place of tables."""
 
     def run(self) -> None:
         """Analyze the predictions and print the result."""

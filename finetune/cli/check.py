@@ -6,9 +6,8 @@ import contextlib
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
-from itertools import chain
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -53,11 +52,9 @@ class Check:
 
     def run(self) -> None:
         """Print the findings; exit with 1 if one of them is an error."""
-        if not self.label_errors:
-            for field in fields(self):
-                needed = field.name in ("folds", "epochs", "out", "examples")
-                if needed and getattr(self, field.name) != field.default:
-                    raise UserError(f"--{field.name} needs --label-errors: add it.")
+        for name in () if self.label_errors else ("folds", "epochs", "out", "examples"):
+            if getattr(self, name) != getattr(Check, name):
+                raise UserError(f"--{name} needs --label-errors: add it.")
         command, config = self._with_recipe()
         if not command.data:
             raise UserError("check needs a recipe or --data.")
@@ -124,13 +121,13 @@ class Check:
         seen: Counter[int | None] = Counter()  # subword ids
 
         def count(items: Sequence[Any]) -> list[Any]:
-            if not words:
-                texts = tokenizer.text_subwords(items)
-                seen.update(chain.from_iterable(texts))
-                return list(map(len, texts))
-            sentences = tokenizer.raw_word_subwords(items)
-            seen.update(id for sentence in sentences for word in sentence for id in word)
-            return [list(map(len, words)) for words in sentences]
+            if words:
+                sentences = tokenizer.raw_word_subwords(items)
+                seen.update(id for sentence in sentences for word in sentence for id in word)
+                return [list(map(len, sentence)) for sentence in sentences]
+            texts = tokenizer.text_subwords(items)
+            seen.update(id for text in texts for id in text)
+            return list(map(len, texts))
 
         max_length = tokenizer.max_length(limit, self.max_length)
         findings = check_data(data, count_subwords=count, max_length=max_length)
@@ -143,6 +140,7 @@ class Check:
         from finetune.runtime.memory import memory_kept
         from finetune.runtime.signals import Interrupted
         from finetune.training.label_errors import search_label_errors
+        from finetune.training.run_folder import require_writable
 
         if self.model is None and recipe_config is None:
             raise UserError("--label-errors trains a model: name one with --model.")
@@ -156,7 +154,14 @@ class Check:
             **{name: value for name, value in given.items() if value is not None},  # type: ignore[arg-type]
         )
         out = Path(self.out) if self.out else None
-        with _work_folder(out) as work:
+        with contextlib.ExitStack() as stack:
+            if out is None:
+                work = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            elif out.is_dir():
+                raise UserError(f"--out {out} is a folder: name a file.")
+            else:
+                require_writable(out.parent)
+                work = Path(f"{out}.folds")  # kept after an interruption
             try:
                 with memory_kept():
                     suspects = search_label_errors(task, config, self.folds, out, work)
@@ -168,21 +173,6 @@ class Check:
         print_suspects(suspects, noun, self.examples)
         if out is not None:
             print(f"all suspects, the most probable first: {out}")
-
-
-@contextlib.contextmanager
-def _work_folder(out: Path | None) -> Iterator[Path]:
-    """Yield the folder of unfinished folds: next to the file to write, or a temporary one."""
-    from finetune.training.run_folder import require_writable
-
-    if out is None:
-        with tempfile.TemporaryDirectory(prefix="finetune-folds-") as folder:
-            yield Path(folder)
-        return
-    if out.is_dir():
-        raise UserError(f"--out {out} is a folder: name a file.")
-    require_writable(out.parent)
-    yield Path(f"{out}.folds")
 
 
 def print_suspects(suspects: Suspects, noun: str, examples: int) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from finetune.cli.output import print_table
+from finetune.cli.output import EvaluationOptions, print_table
 from finetune.config.tasks import column_map
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Compare:
+class Compare(EvaluationOptions):
     """Test whether two systems differ on the same examples by more than chance."""
 
     first: Annotated[Positional[str], arg(metavar="A")]
@@ -25,29 +25,16 @@ class Compare:
     last), a run folder, or several runs (A1,A2,A3 or a folder of run folders)."""
     second: Annotated[Positional[str], arg(metavar="B")]
     """The second system, in the same form."""
-    gold: str | None = None
-    """File of gold labels. Unset takes the gold in the predictions of a run, or the last column but
-    one of predictions in columns."""
     metric: str | None = None
     """Metric of `finetune score` or `finetune analyze`, for one label, tag or type (`f1:NAME`,
     `span_f1_strict:PER`), or for one subgroup in a table of the analysis (`span_f1_length:3`).
     Unset is the metric that selects models in training."""
-    split: str = "test"
-    """Split of the predictions in run folders."""
-    train: str | None = None
-    """Training data of the systems, to tell seen from unseen names and words. Unset is the
-    vocabulary in a run folder."""
     unit: Literal["example", "document"] = "example"
     """Unit to resample: sentences or texts, or whole documents if gold has documents."""
     resamples: int = 10_000
     """Number of resamples of each test."""
     seed: int = 0
     """Seed of the resamples."""
-    columns: tuple[str, ...] = ()
-    """Columns of the gold and training files if their names are not recognized, as `role=column`.
-    """
-    json: bool = False
-    """Print JSON in place of the table."""
 
     def run(self) -> None:
         """Compare the systems and print the result."""

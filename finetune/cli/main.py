@@ -23,27 +23,18 @@ from finetune.cli.push import Push
 from finetune.cli.recipes import Recipes
 from finetune.cli.report import Report
 from finetune.cli.score import Score
-from finetune.cli.train import Classify, Ner, Nli, Run, Tag, expand_recipe
+from finetune.cli.train import TASKS, Run, expand_recipe
 from finetune.config.tasks import RENAMED, flag
 from finetune.types import UserError, did_you_mean
 
 COMMANDS: dict[str, type[Any]] = {
-    "classify": Classify,
-    "nli": Nli,
-    "tag": Tag,
-    "ner": Ner,
-    "run": Run,
-    "recipes": Recipes,
-    "check": Check,
-    "predict": Predict,
-    "export": Export,
-    "score": Score,
-    "analyze": Analyze,
-    "compare": Compare,
-    "report": Report,
-    "push": Push,
-    "bench": Bench,
-}
+    **TASKS,
+    **{
+        kind.__name__.lower(): kind
+        for kind in (Run, Recipes, Check, Predict, Export, Score, Analyze, Compare, Report, Push,
+                     Bench)
+    },
+}  # fmt: skip
 """The dataclass of each command: its options are the fields, and ``run()`` carries it out."""
 
 OLD_NAMES = {"analyse": "analyze"} | {flag(old): flag(new) for old, new in RENAMED.items()}

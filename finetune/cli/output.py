@@ -8,6 +8,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -17,6 +18,25 @@ from rich.table import Table
 from rich.text import Text
 
 from finetune.types import UserError
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationOptions:
+    """Options of the commands that evaluate predictions."""
+
+    gold: str | None = None
+    """File of gold labels. Unset takes the gold in the predictions of a run, or the last column but
+    one of predictions in columns."""
+    split: str = "test"
+    """Split of the predictions in run folders."""
+    train: str | None = None
+    """Training data of the systems, to tell seen from unseen names and words. Unset is the
+    vocabulary in a run folder."""
+    columns: tuple[str, ...] = ()
+    """Columns of the gold and training files if their names are not recognized, as `role=column`.
+    """
+    json: bool = False
+    """Print JSON in place of tables."""
 
 
 def print_table(

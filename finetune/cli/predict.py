@@ -46,7 +46,10 @@ class Predict:
 
     def run(self) -> None:
         """Write one JSON line for each input."""
-        self._check()
+        if bool(self.text) == (self.file is not None):
+            raise UserError("predict needs either --text or --file (- is standard input).")
+        if len(self.text) > 1:
+            raise UserError("--text is given twice: write several texts to a file, for --file.")
         quiet_libraries()
         from finetune.inference.predictor import Predictor
 
@@ -63,19 +66,13 @@ class Predict:
         with open_output(self.output) as out:
             for prediction in predictions:
                 out.write(json.dumps(prediction.record(), ensure_ascii=False) + "\n")
-        if (number := predictions.num_without_document) and not self.text:
-            line = f"{number:,} inputs name no document and were read without the context"
-            print(line, file=sys.stderr)
-        if number := predictions.num_cut:
-            line = f"{number:,} texts or words were cut to {task.record.max_length} tokens"
-            print(line, file=sys.stderr)
-
-    def _check(self) -> None:
-        """Raise UserError for options that exclude each other."""
-        if bool(self.text) == (self.file is not None):
-            raise UserError("predict needs either --text or --file (- is standard input).")
-        if len(self.text) > 1:
-            raise UserError("--text is given twice: write several texts to a file, for --file.")
+        for number, problem in (
+            (not self.text and predictions.num_without_document,
+             "inputs name no document and were read without the context"),
+            (predictions.num_cut, f"texts or words were cut to {task.record.max_length} tokens"),
+        ):  # fmt: skip
+            if number:
+                print(f"{number:,} {problem}", file=sys.stderr)
 
     def _examples(self, task: Any) -> Iterator[Example]:
         """Yield the inputs."""

@@ -7,7 +7,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, make_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -16,14 +16,7 @@ from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from finetune.cli.output import error_line, print_table, quiet_libraries
 from finetune.config.recipes import RecipeRun, load_recipe
-from finetune.config.tasks import (
-    ClassifyConfig,
-    NerConfig,
-    NliConfig,
-    TagConfig,
-    TrainConfig,
-    settings,
-)
+from finetune.config.tasks import CONFIGS, TrainConfig, settings
 from finetune.types import UserError, abbreviated
 
 if TYPE_CHECKING:
@@ -73,8 +66,15 @@ class TaskCommand(TaskOptions):
             recipe_run = RecipeRun.of(recipe, self.config, recipe_config)
         elif self.smoke:
             raise UserError("--smoke needs a recipe: add --recipe FILE, or leave --smoke out.")
-        if self.seeds is not None:
-            self._check_seeds(self.seeds)
+        if self.seeds is not None and self.seeds < 1:
+            raise UserError(f"--seeds must be 1 or more, not {self.seeds}.")
+        if self.seeds is not None and self.config.resume:
+            raise UserError("--seeds continues unfinished seeds by itself: leave --resume out.")
+        if self.seeds is not None and self.config.push_to_hub is not None:
+            raise UserError(
+                "--push-to-hub uploads a single run: leave it out with --seeds, and upload the "
+                "seed you choose with: finetune push RUN ID"
+            )
         quiet_libraries()
         from finetune.runtime.launch import destroy_process_group
 
@@ -88,49 +88,6 @@ class TaskCommand(TaskOptions):
         finally:
             destroy_process_group()
 
-    def _check_seeds(self, number: int) -> None:
-        if number < 1:
-            raise UserError(f"--seeds must be 1 or more, not {number}.")
-        if self.config.resume:
-            raise UserError("--seeds continues unfinished seeds by itself: leave --resume out.")
-        if self.config.push_to_hub is not None:
-            raise UserError(
-                "--push-to-hub uploads a single run: leave it out with --seeds, and upload the "
-                "seed you choose with: finetune push RUN ID"
-            )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Classify(TaskCommand):
-    """Label texts: one label, several, or a number."""
-
-    task = "classify"
-    config: OmitArgPrefixes[ClassifyConfig]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Nli(TaskCommand):
-    """Label pairs of texts: entailment, paraphrase and the like."""
-
-    task = "nli"
-    config: OmitArgPrefixes[NliConfig]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Tag(TaskCommand):
-    """Tag words: named entities, parts of speech, chunks."""
-
-    task = "tag"
-    config: OmitArgPrefixes[TagConfig]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Ner(TaskCommand):
-    """Label spans of words: named entities, also nested ones."""
-
-    task = "ner"
-    config: OmitArgPrefixes[NerConfig]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Run(RunOptions):
@@ -141,7 +98,18 @@ class Run(RunOptions):
     --help` lists the options of its task with the values of the recipe."""
 
 
-TASKS: dict[str, type[TaskCommand]] = {kind.task: kind for kind in (Classify, Nli, Tag, Ner)}
+TASKS: dict[str, type[TaskCommand]] = {
+    task: make_dataclass(
+        task.capitalize(),
+        [("config", OmitArgPrefixes[config])],  # type: ignore[misc, valid-type]
+        bases=(TaskCommand,),
+        namespace={"task": task, "__doc__": config.__doc__},
+        frozen=True,
+        kw_only=True,
+    )
+    for task, config in CONFIGS.items()
+}
+"""The commands that train one task."""
 
 
 def expand_recipe(name: str, rest: list[str]) -> tuple[str, list[str], TaskCommand | None]:
@@ -223,11 +191,13 @@ def train_seeds(task: str, config: TrainConfig, number: int, recipe_run: RecipeR
     name = recipe_run.recipe.name if recipe_run else run_name(config, task)
     folder = Path(config.out or RUNS / f"{name}-seeds")
 
-    def train_seed(seed_config: TrainConfig) -> RunOutcome | None:
-        return train_once(task, seed_config, command_line, recipe_run)
-
     results = seeds.train_seeds(
-        config, number, folder, train_seed, recipe_run=recipe_run, on_start=announce
+        config,
+        number,
+        folder,
+        lambda seed_config: train_once(task, seed_config, command_line, recipe_run),
+        recipe_run=recipe_run,
+        on_start=announce,
     )
     if not is_main_process():
         return
@@ -259,8 +229,8 @@ def train_once(
 ) -> RunOutcome | None:
     """Train in the folder ``config.out``, write its README and report, and print the scores.
 
-    Returns the outcome, or None on all processes but the main one. After Ctrl-C the program prints
-    ``resume_command`` and ends with exit code 130.
+    Returns None on all processes but the main one. After Ctrl-C the program prints
+    ``resume_command`` and exits with 130.
     """
     from finetune.reporting import write_run_readme
     from finetune.runtime.launch import make_accelerator

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,46 +90,37 @@ def read_expected(where: str, task: str, problem: Any, entry: Any) -> Expected:
             "(and optionally source_checked: false; statistic: median; fingerprint, of the data "
             f"of the source), not {entry!r}."
         )
-    _check_name(where, "split", entry["split"], SPLITS)
+    values = {"statistic": "mean", "source_checked": True, "fingerprint": None, **entry}
+
+    def require(legal: object, name: str, wanted: str) -> None:
+        if not legal:
+            raise UserError(f"{where}: {name} must be {wanted}, not {values[name]!r}.")
+
     of_problem = PROBLEMS.get(problem) if isinstance(problem, str) else None
-    _check_name(where, "metric", entry["metric"], of_problem or METRICS[task])
-    _check_name(where, "statistic", entry.get("statistic", "mean"), STATISTICS)
-    source, checked = entry["source"], entry.get("source_checked", True)
-    data = entry.get("fingerprint")
-    for legal_value, name, wanted in (
-        (isinstance(source, str) and source.strip(), "source", "text that names the origin"),
-        (isinstance(checked, bool), "source_checked", "true or false"),
-        (data is None or re.fullmatch("[0-9a-f]{64}", str(data)), "fingerprint",
-         "64 hexadecimal digits, as in a run's config.json"),
+    for name, names in (
+        ("split", SPLITS), ("metric", of_problem or METRICS[task]), ("statistic", STATISTICS)
     ):  # fmt: skip
-        if not legal_value:
-            raise UserError(f"{where}: {name} must be {wanted}, not {entry[name]!r}.")
-    numbers = {name: _number(where, name, entry[name]) for name in ("value", "tolerance")}
-    _check_range(where, entry["metric"], **numbers)
-    return Expected(**{**entry, **numbers})
-
-
-def _check_name(where: str, what: str, name: Any, legal: Collection[str]) -> None:
-    """Raise UserError for an unknown name; a metric may be that of one span type."""
-    if not isinstance(name, str):
-        raise UserError(f"{where}: {what} must be a name, not {name!r}.")
-    kind, colon, part = name.partition(":")
-    of_type = bool(colon and part) and kind == "span_f1_strict" and kind in legal
-    if name not in legal and not of_type:
-        raise UserError(
-            f"{where}: unknown {what} {name!r}.{did_you_mean(name, legal)} Legal are "
-            f"{abbreviated(legal, 20)}."
-        )
-
-
-def _number(where: str, name: str, value: Any) -> float:
-    try:
-        number = math.nan if isinstance(value, bool) else float(value)  # YAML reads 1e-2 as text
-    except (TypeError, ValueError):
-        number = math.nan
-    if not math.isfinite(number):
-        raise UserError(f"{where}: {name} must be a finite number, not {value!r}.")
-    return number
+        value = values[name]
+        require(isinstance(value, str), name, "a name")
+        of_type = "span_f1_strict" in names and re.fullmatch("span_f1_strict:.+", value)
+        if value not in names and not of_type:
+            raise UserError(
+                f"{where}: unknown {name} {value!r}.{did_you_mean(value, names)} Legal are "
+                f"{abbreviated(names, 20)}."
+            )
+    source, data = values["source"], values["fingerprint"]
+    require(isinstance(source, str) and source.strip(), "source", "text that names the origin")
+    require(isinstance(values["source_checked"], bool), "source_checked", "true or false")
+    legal_data = data is None or re.fullmatch("[0-9a-f]{64}", str(data))
+    require(legal_data, "fingerprint", "64 hexadecimal digits, as in a run's config.json")
+    for name in ("value", "tolerance"):
+        number = values[name]
+        with contextlib.suppress(TypeError, ValueError):  # YAML reads 1e-2 as text
+            values[name] = number if isinstance(number, bool) else float(number)
+        require(isinstance(values[name], float) and math.isfinite(values[name]), name,
+                "a finite number")  # fmt: skip
+    _check_range(where, **{name: values[name] for name in ("metric", "value", "tolerance")})
+    return Expected(**values)
 
 
 def _check_range(where: str, metric: str, value: float, tolerance: float) -> None:

@@ -8,7 +8,9 @@ and a command line can set all of them.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_type_hints
 
@@ -113,19 +115,11 @@ class TrainConfig:
     def __post_init__(self) -> None:
         if self.model is None and self.init_from is None:
             object.__setattr__(self, "model", DEFAULT_MODEL)
-        for name in (
-            "batch_size", "layer_decay", "adam_epsilon", "epochs", "lr", "limit", "steps",
-            "max_tokens", "max_length", "head_lr", "eval_every", "save_every", "patience",
-        ):  # fmt: skip
-            value = getattr(self, name)
-            self._require(value is None or value > 0, name, "above 0")
-        for name in ("warmup", "weight_decay", "clip"):
-            self._require(getattr(self, name) >= 0, name, "0 or more")
-        self._require(self.overlap is None or self.overlap >= 0, "overlap", "0 or more")
-        self._require(self.layer_decay <= 1, "layer_decay", "at most 1")
-        self._require(0 <= self.adam_beta2 < 1, "adam_beta2", "0 or more and below 1")
-        legal = self.freeze in ("none", "embeddings", "all") or self.freeze.isdecimal()
-        self._require(legal, "freeze", "none, embeddings, all, or a number of layers")
+        for names, (legal, wanted) in RANGES.items():
+            for name in names:
+                value = getattr(self, name, None)  # a setting of some tasks, or unset
+                if value is not None and not legal(value):
+                    raise UserError(f"{flag(name)} must be {wanted}, not {value!r}.")
         column_map(self.columns)
         if self.max_length and self.max_tokens and self.max_length > self.max_tokens:
             raise UserError(
@@ -133,18 +127,9 @@ class TrainConfig:
                 "sequence must fit into a forward pass): raise --max-tokens."
             )
 
-    def _require(self, legal: bool, name: str, wanted: str) -> None:
-        if not legal:
-            raise UserError(f"{flag(name)} must be {wanted}, not {getattr(self, name)!r}.")
-
     def tokens_on(self, device: str) -> int:
         """Return the tokens per forward pass on a type of device (``cpu``, ``cuda``, …)."""
         return self.max_tokens or (MAX_TOKENS_ON_CUDA if device == "cuda" else MAX_TOKENS)
-
-    @property
-    def column_map(self) -> dict[str, str]:
-        """The --columns as a mapping from role to column name."""
-        return column_map(self.columns)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,11 +148,6 @@ class TextConfig(TrainConfig):
     match the accuracy; predicted labels do not change. It is saved with the task: `finetune
     predict` applies it, pipelines of transformers and ONNX graphs do not."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        dropout = self.classifier_dropout
-        self._require(dropout is None or 0 <= dropout < 1, "classifier_dropout", "0 to below 1")
-
 
 @dataclass(frozen=True, kw_only=True)
 class ClassifyConfig(TextConfig):
@@ -179,10 +159,6 @@ class ClassifyConfig(TextConfig):
     training labels."""
     threshold: float = 0.5
     """Lowest probability (after --calibrate) of a predicted label, with `--problem multi`."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._require(0 < self.threshold < 1, "threshold", "between 0 and 1")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,9 +180,6 @@ class WordConfig(TrainConfig):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "context", str(self.context))  # Python may give an int
-        is_count = self.context.isascii() and self.context.isdecimal() and int(self.context) > 0
-        legal = self.context in ("none", "doc") or is_count
-        self._require(legal, "context", "none, doc, or a number of subwords, 1 or more")
         super().__post_init__()
 
 
@@ -237,14 +210,12 @@ class TagConfig(WordConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.crf_lr is not None:
-            self._require(self.crf_lr > 0, "crf_lr", "above 0")
-            self._require(self.crf, "crf_lr", "left out without --crf")
-        if self.crf:
-            self._require(self.label_subwords == "first", "label_subwords", "first with --crf")
-            self._require(self.word_score == "first", "word_score", "first with --crf")
-            self._require(self.decoding != "greedy", "decoding", "constrained with --crf")
-            self._require(self.calibrate == "none", "calibrate", "none with --crf")
+        if self.crf_lr is not None and not self.crf:
+            raise UserError(f"--crf-lr must be left out without --crf, not {self.crf_lr}.")
+        for name in ("label_subwords", "word_score", "decoding", "calibrate") if self.crf else ():
+            value, default = getattr(self, name), getattr(TagConfig, name)
+            if value != default:
+                raise UserError(f"{flag(name)} must be {default} with --crf, not {value!r}.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -278,8 +249,6 @@ class NerConfig(WordConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._require(self.max_width is None or self.max_width > 0, "max_width", "above 0")
-        self._require(0 < self.negatives <= 1, "negatives", "above 0 and at most 1")
         if self.max_width and self.max_length and self.max_width > self.max_length:
             raise UserError(
                 f"--max-width {self.max_width} exceeds --max-length {self.max_length} (words "
@@ -303,6 +272,27 @@ RENAMED = {"active_vocabulary": "sparse_embeddings", "label_pieces": "label_subw
 """Old names of settings, and their new names; the old ones are accepted for one release."""
 REMOVED = frozenset({"cuda_graphs"})
 """Settings that runs of earlier versions may contain; they never changed results."""
+
+
+RANGES: dict[tuple[str, ...], tuple[Callable[[Any], bool], str]] = {
+    ("batch_size", "epochs", "lr", "limit", "steps", "max_tokens", "max_length", "head_lr",
+     "crf_lr", "eval_every", "save_every", "patience", "max_width", "adam_epsilon"): (
+        lambda value: 0 < value < math.inf, "above 0"),
+    ("warmup", "weight_decay", "clip", "overlap"): (
+        lambda value: 0 <= value < math.inf, "0 or more"),
+    ("layer_decay", "negatives"): (lambda value: 0 < value <= 1, "above 0 and at most 1"),
+    ("adam_beta2", "classifier_dropout"): (
+        lambda value: 0 <= value < 1, "0 or more and below 1"),
+    ("threshold",): (lambda value: 0 < value < 1, "between 0 and 1"),
+    ("seed",): (lambda value: 0 <= value < 2**32, "from 0 to 4294967295"),
+    ("freeze",): (
+        lambda value: bool(re.fullmatch("none|embeddings|all|[0-9]{1,4}", value)),
+        "none, embeddings, all, or a number of layers"),
+    ("context",): (
+        lambda value: bool(re.fullmatch("none|doc|0*[1-9][0-9]{0,5}", value)),
+        "none, doc, or a number of subwords, 1 or more"),
+}  # fmt: skip
+"""The legal values of settings, and their description; every number is finite."""
 
 
 def flag(name: str) -> str:

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from finetune.config.tasks import ClassifyConfig, TextConfig
+from finetune.config.tasks import ClassifyConfig, TextConfig, column_map
 from finetune.data import Dataset, read_text
 from finetune.data.nli_labels import ALIASES, NLI_LABELS, canonical_name
 from finetune.evaluation.calibration import calibration_scores, fit_on_probabilities, scale
@@ -83,7 +83,7 @@ class TextClassificationTask(Task):
     @classmethod
     def read(cls, config: TextConfig) -> Dataset:
         """Read texts or pairs of texts."""
-        return read_text(config.data, columns=config.column_map)
+        return read_text(config.data, columns=column_map(config.columns))
 
     @classmethod
     def prepare(cls, config: TextConfig, data: Dataset) -> Dataset:
@@ -343,7 +343,7 @@ class NliTask(TextClassificationTask):
     @classmethod
     def read(cls, config: TextConfig) -> Dataset:
         """Read pairs of texts."""
-        return read_text(config.data, columns=config.column_map, pair=True)
+        return read_text(config.data, columns=column_map(config.columns), pair=True)
 
     @classmethod
     def prepare(cls, config: TextConfig, data: Dataset) -> Dataset:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from finetune.config.tasks import WordConfig, max_context_subwords
+from finetune.config.tasks import WordConfig, column_map, max_context_subwords
 from finetune.data import Dataset, read_tokens
 from finetune.preprocessing.context import fill
 from finetune.preprocessing.windows import Window, windows
@@ -32,7 +32,7 @@ class WordTask(Task):
     @classmethod
     def read(cls, config: WordConfig) -> Dataset:
         """Read words with tags or spans."""
-        return read_tokens(config.data, columns=config.column_map)
+        return read_tokens(config.data, columns=column_map(config.columns))
 
     def _windows(
         self, examples: Sequence[TokenExample], *, core_only: bool

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from finetune.cli.main import COMMANDS
-from finetune.cli.reference import field_docs
 from finetune.cli.train import score_lines
 from finetune.config.tasks import CONFIGS, flag
 from tests import small_data as data
+from tests.cli.reference import field_docs
 from tests.command import Outcome, run
 from tests.tiny import save_tiny_checkpoint
 

@@ -17,12 +17,12 @@ from finetune.cli.check import Check
 from finetune.cli.compare import Compare
 from finetune.cli.main import COMMANDS, main, parse
 from finetune.cli.predict import Predict
-from finetune.cli.reference import reference
 from finetune.cli.report import Report
 from finetune.cli.score import Score
 from finetune.config.recipes import RecipeRun
 from finetune.config.tasks import CONFIGS, TagConfig
 from finetune.types import UserError
+from tests.cli.reference import reference
 from tests.command import run
 
 ROOT = Path(__file__).parents[2]
@@ -218,6 +218,6 @@ def test_every_setting_is_an_option():
 
 def test_the_reference_is_current():
     text = (ROOT / "docs" / "cli.md").read_text("utf-8")
-    assert text == reference(), "write it with: python -m finetune.cli.reference > docs/cli.md"
+    assert text == reference(), "write it with: python -m tests.cli.reference > docs/cli.md"
     tables = [line for line in text.splitlines() if line.startswith("| `")]
     assert all(line.count(" | ") == 2 for line in tables), "a | in a cell would end it"

@@ -7,7 +7,6 @@ import json
 
 import pytest
 
-from finetune.cli.reference import field_docs
 from finetune.config.tasks import (
     CONFIGS,
     DEFAULT_MODEL,
@@ -16,10 +15,12 @@ from finetune.config.tasks import (
     NliConfig,
     TagConfig,
     TrainConfig,
+    column_map,
     flag,
     from_settings,
     settings,
 )
+from tests.cli.reference import field_docs
 
 every_task = pytest.mark.parametrize("task", CONFIGS)
 
@@ -51,7 +52,7 @@ def test_tokens_of_a_pass_follow_the_device_unless_said():
 
 def test_names():
     assert flag("batch_size") == "--batch-size"
-    assert ClassifyConfig(columns=("text=a", "label=b=c")).column_map == {
+    assert column_map(("text=a", "label=b=c")) == {
         "text": "a", "label": "b=c",
     }  # fmt: skip
     assert {field.name for field in dataclasses.fields(TrainConfig)} >= RESULT_FREE
@@ -61,7 +62,7 @@ WRONG = [
     (ClassifyConfig, {"epochs": 0}, "--epochs must be above 0, not 0"),
     (ClassifyConfig, {"batch_size": -1}, "--batch-size must be above 0, not -1"),
     (ClassifyConfig, {"max_tokens": 0}, "--max-tokens must be above 0"),
-    (ClassifyConfig, {"layer_decay": 1.5}, "--layer-decay must be at most 1, not 1.5"),
+    (ClassifyConfig, {"layer_decay": 1.5}, "--layer-decay must be above 0 and at most 1, not 1.5"),
     (ClassifyConfig, {"layer_decay": 0}, "--layer-decay must be above 0"),
     (ClassifyConfig, {"warmup": -0.1}, "--warmup must be 0 or more"),
     (ClassifyConfig, {"weight_decay": -1}, "--weight-decay must be 0 or more"),

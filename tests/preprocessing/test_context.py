@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from finetune.cli.reference import field_docs
 from finetune.config.tasks import NerConfig, TagConfig, max_context_subwords
 from finetune.data import check_data, document_notes, read_token_file, read_tokens
 from finetune.data.dataset import DataError, Dataset
 from finetune.preprocessing.context import fill, surrounded
 from finetune.types import TokenExample
+from tests.cli.reference import field_docs
 
 # The setting
 

@@ -813,5 +813,7 @@ def test_dropout_of_the_classifier(family: str, tmp_path: Path) -> None:
     head = load_task(config, "classify")[0].head()
     dropout = head.model.classifier.dropout if family == "roberta" else head.model.dropout
     assert dropout.p == 0.4
-    with pytest.raises(ValueError, match="--classifier-dropout must be 0 to below 1, not 1"):
+    with pytest.raises(
+        ValueError, match="--classifier-dropout must be 0 or more and below 1, not 1"
+    ):
         replace(config, classifier_dropout=1.0)

@@ -6,7 +6,6 @@ import pytest
 import torch
 from transformers import get_linear_schedule_with_warmup
 
-from finetune.cli.reference import field_docs
 from finetune.config.tasks import RESULT_FREE, NerConfig, TagConfig, TrainConfig
 from finetune.models.heads.crf_tagger import CrfTagger
 from finetune.models.heads.sequence_classification import SequenceClassifier
@@ -24,6 +23,7 @@ from finetune.training.optimizer import (
     set_learning_rates,
 )
 from tests import tiny
+from tests.cli.reference import field_docs
 
 
 def config(**settings) -> TrainConfig:
