@@ -263,18 +263,7 @@ def train_once(
         device=accelerator.device.type, precision=resolve_precision(config, accelerator.device),
     )  # fmt: skip
     baselines = {split: str(line) for split, line in outcome.baselines.items()}
-    write_run_readme(
-        folder,
-        task=task_name,
-        config=config,
-        labels=list(task.record.labels),
-        pairs=task.record.pairs,
-        metrics=result.metrics,
-        baselines=baselines,
-        notes=result.notes,
-        best_step=result.best_step,
-        num_steps=result.num_steps,
-    )
+    write_run_readme(config, result, baselines)
     print(score_lines(result.metrics, baselines))
     report_run(folder)
     return outcome

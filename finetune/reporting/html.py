@@ -85,9 +85,7 @@ def write_report(
     _write_page(systems, out, most_examples)
     if len(systems) == 1 and not (folders[0] / "best" / "README.md").exists():
         _write_card(systems[0])  # an existing card may have been edited
-    warnings = [f"{s.folder}: {line}" for s in systems for line in s.warnings]
-    warnings += [f"{r.folder}: {line}" for s in systems for r in s.runs for line in r.warnings]
-    return out, warnings
+    return out, [f"{system.folder}: {line}" for system in systems for line in system.problems]
 
 
 def write_run_report(folder: Path) -> None:
@@ -187,10 +185,7 @@ def _compare(first: System, second: System) -> SystemComparison:
     if one is None or other is None:
         raise UserError("one of them has no score.")
     if (one.metric, one.split) != (other.metric, other.split):
-        raise UserError(
-            f"the first was scored by {one.metric} on {one.split}, the second by {other.metric} on "
-            f"{other.split}."
-        )
+        raise UserError(f"{one.metric} on {one.split} and {other.metric} on {other.split} differ.")
     files = (",".join(map(str, each.folders)) for each in (one, other))
     return compare_systems(*files, gold=None, metric=one.metric, split=one.split)
 

@@ -138,14 +138,12 @@ def gather(folder: Path, split: str | None) -> System:
     elif paths:
         runs = [gather_run(path, split) for path in paths[:MOST_SEEDS]]
         seeds = _read_object(folder / "seeds.json", warnings)
-        names = dict.fromkeys(name for run in runs for name in run.config)
-        if differing := [
-            name
-            for name in names
-            if name not in _MAY_DIFFER
-            and any(run.config.get(name) != runs[0].config.get(name) for run in runs)
-        ]:
-            warnings.append(f"the runs differ in more than their seed: {', '.join(differing)}")
+        settings = [(name, value) for run in runs for name, value in run.config.items()]
+        first = runs[0].config
+        differing = {name for name, value in settings if value != first.get(name)} - _MAY_DIFFER
+        if differing:
+            names = ", ".join(sorted(differing))
+            warnings.append(f"the runs differ in more than their seed: {names}")
         if len(paths) > MOST_SEEDS:
             warnings.append(f"only the first {MOST_SEEDS} of {len(paths)} runs are read")
     else:
