@@ -17,7 +17,6 @@ from finetune.data.spans import (
     inner_spans,
     multi_label_spans,
     proposed_width,
-    width_recall,
 )
 from finetune.data.tag_schemes import detect_scheme, illegal_transitions
 from finetune.types import Example, Span, TextExample, TokenExample
@@ -34,7 +33,7 @@ _MAX_LABELS = 20
 
 @dataclass(frozen=True)
 class Finding:
-    """One fact or problem of the data; ``lines`` are a table to print below the message.
+    """One fact or problem of the data.
 
     An ``error`` stops training or makes its score meaningless, a ``warning`` probably costs
     quality, an ``info`` is a statistic.
@@ -44,7 +43,6 @@ class Finding:
     check: str
     message: str
     locations: tuple[str, ...] = ()
-    lines: tuple[str, ...] = ()
 
 
 def check_data(
@@ -73,7 +71,6 @@ def render(findings: Iterable[Finding]) -> str:
     lines = []
     for finding in ranked:
         lines.append(f"{finding.level:<8} {finding.check:<11} {finding.message}")
-        lines += [f"{'':<20} {line}" for line in finding.lines]
         lines += [f"{'':<20} at {location}" for location in finding.locations]
     totals = Counter(finding.level for finding in ranked)
     lines.append(f"{totals['error']} errors, {totals['warning']} warnings")
@@ -365,14 +362,11 @@ def _spans(dataset: Dataset) -> Iterator[Finding]:
     limit = 0
     if train := widths.get("train"):
         limit, widest = proposed_width(train), max(train)
-        recall = width_recall(train)
-        covered = (
-            "all" if limit == widest else _percent(sum(w <= limit for w in train) / len(train))
-        )
+        fraction = sum(width <= limit for width in train) / len(train)
+        # rounded down: 100 % is all
+        covered = "all" if limit == widest else f"{math.floor(fraction * 10_000) / 100:.2f}%"
         message = f"train: spans are up to {_words(widest)} wide; --max-width {limit} covers "
-        table = [f"{limit:>9}  {_percent(part):>7}  {wider:>9,}" for limit, part, wider in recall]
-        lines = ("max width   covers      wider", *table) if widest > 1 else ()
-        yield Finding("info", "widths", f"{message}{covered} of them", lines=lines)
+        yield Finding("info", "widths", f"{message}{covered} of them")
     nested_in_train = any(inner_spans(spans) for _, spans in rows.get("train", ()))
     for split, found in rows.items():
         total = len(widths[split])
@@ -413,10 +407,6 @@ def _level(split: str, unreachable: int, total: int) -> Level:
     """Return a warning if train loses more spans than a proposed width may."""
     many = unreachable * 1000 > total * (1000 - COVERED_PER_MILLE)
     return "warning" if split == "train" and many else "info"
-
-
-def _percent(fraction: float) -> str:
-    return f"{math.floor(fraction * 10_000) / 100:.2f}%"  # rounded down: 100 % is all
 
 
 def _words(number: int) -> str:

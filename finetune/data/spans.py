@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
@@ -58,16 +57,3 @@ def proposed_width(widths: Iterable[int]) -> int:
     if not ordered:
         raise UserError("no spans, so there is no width that covers them")
     return ordered[-(-len(ordered) * COVERED_PER_MILLE // 1000) - 1]
-
-
-def width_recall(widths: Iterable[int]) -> list[tuple[int, float, int]]:
-    """Return rows (maximum width, fraction of spans covered, number of wider spans).
-
-    Maximum widths are 1, 2, 3, 4, 5, 6, 8, 10, 12, 16, … below the widest span, then its width.
-    """
-    ordered = sorted(widths)
-    limits = (1, 2, 3, *(factor << power for power in range(20) for factor in (4, 5, 6)))
-    limits = (*(limit for limit in limits if ordered and limit < ordered[-1]), *ordered[-1:])
-    covered = [bisect_right(ordered, limit) for limit in limits]
-    total = len(ordered)
-    return [(limit, n / total, total - n) for limit, n in zip(limits, covered, strict=True)]

@@ -10,7 +10,6 @@ from finetune.data.spans import (
     multi_label_spans,
     overlapping,
     proposed_width,
-    width_recall,
 )
 from finetune.types import Span
 
@@ -67,13 +66,3 @@ def test_proposed_width_by_hand():
     assert proposed_width(iter([3])) == 3
     with pytest.raises(ValueError, match="no spans"):
         proposed_width([])
-
-
-def test_width_recall_ends_at_the_widest_span():
-    assert width_recall([]) == []
-    assert width_recall([1, 1]) == [(1, 1.0, 0)]
-    assert width_recall([1, 1, 2, 7]) == [
-        (1, 0.5, 2), (2, 0.75, 1), (3, 0.75, 1), (4, 0.75, 1), (5, 0.75, 1), (6, 0.75, 1),
-        (7, 1.0, 0)]  # fmt: skip
-    limits = [limit for limit, _, _ in width_recall([1, 70])]
-    assert limits == [1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 70]
