@@ -106,18 +106,6 @@ def convert_labels(
     }, note if numbers or is_class else None
 
 
-def without_missing_labels(examples: Sequence[TextExample]) -> list[TextExample]:
-    """Return the streamed examples of one file with -1 as None where it means *no label*."""
-    labels = [example.label for example in examples if example.label is not None]
-    kept = _minus_one_is_class(labels) or _are_numbers(labels, False)
-    if kept and not all(map(_is_minus_one, labels)):
-        return list(examples)
-    return [
-        dataclasses.replace(example, label=None) if _is_minus_one(example.label) else example
-        for example in examples
-    ]
-
-
 def _minus_one_is_class(labels: Sequence[RawLabel]) -> bool:
     """Return whether labels are whole numbers with -1 frequent or not the only negative one."""
     if not all(_is_integer(label) for label in labels):

@@ -18,7 +18,7 @@ from typing import Any
 from finetune.data import DataError, read_gold, read_text_file, read_token_file
 from finetune.data.conll import find_layout
 from finetune.data.formats import open_data
-from finetune.data.labels import without_missing_labels
+from finetune.data.labels import convert_labels
 from finetune.data.token_records import read_spans
 from finetune.types import Example, Prediction, TextExample, TokenExample
 
@@ -80,7 +80,8 @@ def read_gold_file(
     annotation.
     """
     if kind == "label":
-        return without_missing_labels(list(read_text_file(path, columns=columns)))
+        examples = list(read_text_file(path, columns=columns))
+        return convert_labels({"gold": examples}, typed=False)[0]["gold"]
     if kind == "tags":
         return list(read_token_file(path, columns=columns, format=format))
     return read_gold(path, columns=columns)
