@@ -354,7 +354,7 @@ def _environment(name: str, run: Run) -> dict[str, Any]:
     rows: list[list[list[Any]]] = [[], []]
     for key, value in run.config.items():
         rows[value == defaults.get(key)].append([key, "unset" if value is None else str(value)])
-    names = ("device", "precision", "python", "platform", "cores")
+    names = ("device", "precision", "python", "platform", "cores", "threads")
     facts = {key: about[key] for key in names if key in about} | about.get("versions", {})
     return {
         "name": name,

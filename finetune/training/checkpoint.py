@@ -117,6 +117,8 @@ class TrainerState:
     settings: dict[str, Any] = field(default_factory=dict)
     fingerprint: str = ""
     num_processes: int = 1
+    num_threads: int | None = None
+    """Threads of an operation on a CPU; None on other devices."""
 
     def check_resumable(self, last: Path, config: TrainConfig) -> None:
         """Raise UserError if settings, data or number of processes differ from a checkpoint's."""

@@ -96,6 +96,8 @@ def memory_estimate(config: TrainConfig, mean_length: float) -> str:
 
 def environment(device: str, precision: str) -> dict[str, Any]:
     """Return versions, machine and command of this process."""
+    import torch
+
     versions = {}
     for package in PACKAGES:
         try:
@@ -108,6 +110,7 @@ def environment(device: str, precision: str) -> dict[str, Any]:
         "platform": platform.platform(),
         "processor": platform.machine(),
         "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
         "device": device,
         "precision": precision,
         "versions": versions,

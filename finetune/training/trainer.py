@@ -21,6 +21,7 @@ from finetune.config.tasks import TrainConfig, settings
 from finetune.data import Dataset
 from finetune.inference.loop import predict
 from finetune.models.dropout import fast_dropout
+from finetune.runtime.contention import ContentionCheck
 from finetune.runtime.launch import make_accelerator
 from finetune.runtime.precision import resolve_precision
 from finetune.runtime.progress import Reporter
@@ -105,9 +106,10 @@ class _Run:
             require_empty(self.folder.path)
         self.device = accelerator.device
         self.precision = resolve_precision(config, self.device)
+        self.num_threads = torch.get_num_threads() if self.device.type == "cpu" else None
         self.state = TrainerState(
             settings=result_settings(config), fingerprint=data.fingerprint,
-            num_processes=accelerator.num_processes,
+            num_processes=accelerator.num_processes, num_threads=self.num_threads,
         )  # fmt: skip
 
         def report(note: str) -> None:
@@ -145,6 +147,13 @@ class _Run:
         )  # fmt: skip
         if resuming:
             self.state = load_training_state(last, self.optimizer)
+            if (before := self.state.num_threads) not in (None, self.num_threads):
+                self.reporter.say(
+                    f"the run was started with {before} CPU threads, and now has "
+                    f"{self.num_threads}: the weights will differ by rounding from those of an "
+                    f"uninterrupted run (OMP_NUM_THREADS={before} avoids that)"
+                )
+            self.state.num_threads = self.num_threads
             load_random_state(last, self.accelerator.process_index)
             self.reporter.say(
                 f"continuing from step {self.state.step} of {self.schedule.num_steps}"
@@ -190,11 +199,16 @@ class _Run:
         state, schedule = self.state, self.schedule
         log = RunLog(self.folder.path / "log.jsonl", self.accelerator, state.step)
         every = max(1, schedule.num_steps // 200)
+        alone = self.device.type == "cpu" and self.accelerator.num_processes == 1
+        contention = ContentionCheck(torch.get_num_threads() if alone else 1)
         self.reporter.start("training", schedule.num_steps, state.step)
         with self.reporter, contextlib.closing(self.data.batches(state.step)) as batches:
             for micro_batches, weight, num_examples in batches:
                 lr_factor = schedule.lr_factor(state.step)
-                loss, norm = self.step(micro_batches, weight=weight, lr_factor=lr_factor)
+                with contention:
+                    loss, norm = self.step(micro_batches, weight=weight, lr_factor=lr_factor)
+                if advice := contention.advice():
+                    self.reporter.say(advice)
                 log.add(loss, norm, num_examples)
                 state.step += 1
                 at_end = state.step == schedule.num_steps

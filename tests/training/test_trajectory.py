@@ -3,6 +3,7 @@ interrupted and continued."""
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -17,6 +18,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from finetune.config.tasks import ClassifyConfig, NerConfig, TagConfig, TrainConfig
+from finetune.runtime.progress import Reporter
 from finetune.runtime.signals import Interrupted
 from finetune.tasks import load_task
 from finetune.training.trainer import fit
@@ -246,6 +248,21 @@ def _step(state: Path) -> int:
         return json.loads(state.read_text())["step"]
     except (OSError, ValueError):
         return -1
+
+
+def test_resume_reports_another_number_of_threads(place: Path, tmp_path: Path):
+    config = config_of("classify", place, tmp_path / "run", steps=2)
+    fit(*load_task(config, "classify"), config)
+    state = tmp_path / "run" / "last" / "trainer_state.json"
+    saved = json.loads(state.read_text())
+    threads = torch.get_num_threads()
+    assert saved["num_threads"] == threads
+    resumed, note = replace(config, resume=True), "the run was started with 96 CPU threads"
+    for before, noted in ((96, True), (threads, False), (None, False)):
+        state.write_text(json.dumps({**saved, "num_threads": before}))
+        stream = io.StringIO()
+        fit(*load_task(resumed, "classify"), resumed, reporter=Reporter(stream=stream))
+        assert (note in stream.getvalue()) == noted
 
 
 def test_resume_refuses_other_settings_and_other_data(place: Path, tmp_path: Path):
