@@ -1,10 +1,8 @@
 """Attention inside each sequence of a packed row, as a function for transformers' interface.
 
-A packed row is [1, T] tokens: sequences end to end, no padding. Plain attention would attend across
-sequences. A ``PackedLayout`` holds the boundaries and reaches every layer as the keyword
-``layout``; modeling code stays as it is. Half precision on CUDA uses the variable-length
-FlashAttention kernel of PyTorch (Dao, 2023, arXiv:2307.08691). Everything else computes sequences
-of near-equal length in a few dense calls.
+A packed row is [1, T] tokens: sequences end to end, no padding. A ``PackedLayout`` has their
+boundaries and reaches every layer as the keyword ``layout``. Half precision on CUDA uses PyTorch's
+FlashAttention for variable lengths (Dao, 2023, arXiv:2307.08691).
 """
 
 from __future__ import annotations
@@ -99,11 +97,9 @@ def _grouped(
 ) -> Tensor:  # fmt: skip
     """Call torch's own attention once per group: [T, A, D] three times -> [T, A, D]."""
     order = layout.row_order(query.shape[1])
-    columns = [torch.split(order.to_groups(t), order.sizes) for t in (query, key, value)]
     outputs = []
-    for group, *rows in zip(layout.groups, *columns, strict=True):
-        shape = (group.size, query.shape[1], group.longest)
-        queries, keys, values = (tensor.unflatten(0, shape) for tensor in rows)
+    for group, rows in order.split(*(order.to_groups(t) for t in (query, key, value))):
+        queries, keys, values = (row.unflatten(0, (group.size, -1)) for row in rows)
         output = F.scaled_dot_product_attention(
             queries, keys, values, attn_mask=group.attention_mask(sliding_window, query.device),
             dropout_p=dropout, scale=scaling,

@@ -1,15 +1,12 @@
 """Attention of a packed row on the CPU, with forward and backward passes written out.
 
-Sequences of near-equal length share the calls of a group. Rows are ordered with heads first, once
-on the way in and once on the way out. Softmax runs in single precision, as torch's half-precision
-softmax is slow for short rows.
+Rows are ordered with heads first, once on the way in and once on the way out. Softmax runs in
+single precision, as torch's half-precision softmax is slow for short rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,26 +15,9 @@ from torch.autograd.function import once_differentiable
 from finetune.models.dropout import DropoutMask
 from finetune.models.packing import PackedLayout, RowOrder
 
-
-class _GroupBias(NamedTuple):
-    """A group of ``size`` sequences of L tokens and the bias on its scores."""
-
-    size: int
-    longest: int
-    bias: Tensor | None  # as [size, A, L, L]: -inf where a query must not attend to a key, else 0
-
-
-class _Plan(NamedTuple):
-    """The order of rows and the groups of a layout."""
-
-    order: RowOrder
-    groups: list[_GroupBias]
-
-    def split(self, *tensors: Tensor) -> Iterator[tuple[_GroupBias, list[Tensor]]]:
-        """Yield each group with its rows of tensors [G * A, D], as matrices [size * A, L, D]."""
-        columns = (torch.split(tensor, self.order.sizes) for tensor in tensors)
-        for group, *rows in zip(self.groups, *columns, strict=True):
-            yield group, [tensor.view(-1, group.longest, tensor.shape[1]) for tensor in rows]
+_Plan = tuple[RowOrder, list[Tensor | None]]
+"""The order of rows, and the bias on the scores of each group, [size, A, L, L] or broadcastable:
+-inf where a query must not attend to a key, else 0 (None: 0 everywhere)."""
 
 
 def attend_on_cpu(
@@ -46,19 +26,15 @@ def attend_on_cpu(
 ) -> Tensor:  # fmt: skip
     """Compute attention inside each sequence: [T, A, D] three times -> [T, A, D]."""
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    settings = (query.shape[1], sliding_window)
-    plan = layout.cached(("cpu", *settings), partial(_plan, layout, *settings))
+
+    def biases() -> list[Tensor | None]:
+        device = torch.device("cpu")
+        masks = [group.attention_mask(sliding_window, device) for group in layout.groups]
+        return [None if m is None else torch.where(m, 0.0, -torch.inf) for m in masks]
+
+    plan = layout.row_order(query.shape[1]), layout.cached(("biases", sliding_window), biases)
     output: Tensor = _Attention.apply(query, key, value, plan, dropout, scale)  # type: ignore[no-untyped-call]
     return output
-
-
-def _plan(layout: PackedLayout, num_heads: int, sliding_window: int | None) -> _Plan:
-    groups = []
-    for group in layout.groups:
-        mask = group.attention_mask(sliding_window, torch.device("cpu"))
-        bias = None if mask is None else torch.zeros(mask.shape).masked_fill_(~mask, -torch.inf)
-        groups.append(_GroupBias(group.size, group.longest, bias))
-    return _Plan(layout.row_order(num_heads), groups)
 
 
 class _Attention(torch.autograd.Function):
@@ -72,31 +48,32 @@ class _Attention(torch.autograd.Function):
         context: Any, query: Tensor, key: Tensor, value: Tensor,
         plan: _Plan, dropout: float, scale: float,
     ) -> Tensor:  # fmt: skip
-        sources, positions, _ = plan.order
-        rows = [t.flatten(0, 1).index_select(0, sources) for t in (query, key, value)]
+        order, biases = plan
+        rows = [t.flatten(0, 1).index_select(0, order.sources) for t in (query, key, value)]
         outputs, saved = torch.empty_like(rows[2]), []
         with torch.autocast("cpu", enabled=False):
-            for group, (queries, keys, values, out) in plan.split(*rows, outputs):
+            parts = zip(order.split(*rows, outputs), biases, strict=True)
+            for (group, (queries, keys, values, out)), bias in parts:
                 scores = torch.bmm(queries, keys.transpose(1, 2))
-                weights = _softmax(scores, group, scale)
+                weights = _softmax(scores, bias, group.size, scale)
                 mask = DropoutMask.draw(weights, dropout)
                 torch.bmm(mask(weights), values, out=out)
                 saved += [weights, mask.bits]
         context.save_for_backward(*rows, *saved)
-        context.plan, context.scale, context.mask_scale = plan, scale, mask.scale
-        return outputs.index_select(0, positions).view(query.shape)
+        context.order, context.scale, context.mask_scale = order, scale, mask.scale
+        return outputs.index_select(0, order.positions).view(query.shape)
 
     @staticmethod
     @once_differentiable
     def backward(context: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        plan: _Plan = context.plan
-        positions, saved = plan.order.positions, context.saved_tensors
+        order: RowOrder = context.order
+        positions, saved = order.positions, context.saved_tensors
         rows, weights_and_bits = saved[:3], zip(saved[3::2], saved[4::2], strict=True)
         of_tokens = gradients[0].reshape(-1, rows[0].shape[1])
         of_outputs = torch.zeros_like(rows[2]).index_copy_(0, positions, of_tokens)  # 0 at padding
         of_rows = [torch.empty_like(row) for row in rows]
         with torch.autocast("cpu", enabled=False):
-            for _, tensors in plan.split(*rows, of_outputs, *of_rows):
+            for _, tensors in order.split(*rows, of_outputs, *of_rows):
                 queries, keys, values, out, of_queries, of_keys, of_values = tensors
                 weights, bits = next(weights_and_bits)
                 mask = DropoutMask(bits, context.mask_scale)
@@ -113,13 +90,12 @@ def _softmax_dtype(tensor: Tensor) -> torch.dtype:
     return torch.promote_types(tensor.dtype, torch.float32)
 
 
-def _softmax(scores: Tensor, group: _GroupBias, scale: float) -> Tensor:
+def _softmax(scores: Tensor, bias: Tensor | None, size: int, scale: float) -> Tensor:
     """Return the attention weights [size * A, L, L] of scores, in their type."""
-    if group.bias is None:
+    if bias is None:
         scaled = scores.to(_softmax_dtype(scores)).mul_(scale)
     else:
-        by_sequence = scores.view(group.size, -1, *scores.shape[1:])
-        scaled = torch.add(group.bias, by_sequence, alpha=scale).view_as(scores)
+        scaled = torch.add(bias, scores.unflatten(0, (size, -1)), alpha=scale).view_as(scores)
     return scaled.softmax(-1).to(scores.dtype)
 
 

@@ -5,10 +5,8 @@ position-to-content terms (He et al., 2021, arXiv:2006.03654, section 3.1):
 
     Q_i K_j + Q_i PK[i - j] + K_j PQ[i - j],    divided by sqrt(3 D);
 
-from v2 on, distant positions share buckets. Projections, norms and feed-forward layers run on the T
-tokens; padding exists only inside attention, among sequences of near-equal length. Only relative
-positions within reach of the longest sequence are projected, once for all sequences. All submodules
-are those of the Hugging Face model, which keeps its weights, names and dropout.
+from v2 on, distant positions share buckets. Only relative positions within reach of the longest
+sequence are projected, once for all sequences. All submodules are those of the Hugging Face model.
 """
 
 from __future__ import annotations
@@ -29,8 +27,7 @@ MAX_WASTE_ON_DEVICE = 1.0
 
 
 RelativePositions = tuple[Tensor, Tensor | None]
-"""Embeddings of relative positions [R, H], and the row of each distance -(L-1) .. L-1 (None: one
-each, in order)."""
+"""Embeddings [R, H], and the row of each distance -(L-1) .. L-1 (None: one each, in order)."""
 
 
 def unsupported_reason(model: Any) -> str:
@@ -43,6 +40,8 @@ def unsupported_reason(model: Any) -> str:
         return f"{type(model).__name__} is not the {config.model_type} model that transformers has"
     if model.z_steps > 1:
         return "the model runs its last layer more than once"
+    if config.model_type == "deberta-v2" and model.encoder.conv is not None:
+        return "it has a convolution next to its first layer"
     if config.model_type == "deberta" and model.encoder.layer[0].attention.self.talking_head:
         return "its attention heads mix their scores (talking_head)"
     if len({"c2p", "p2c"} & set(kinds)) != len(kinds):
@@ -57,18 +56,16 @@ def forward(
     """Run a base model on one packed row: ids [1, T] three times -> hidden states [1, T, H]."""
     if input_ids.device.type != "cpu":
         layout = dataclasses.replace(layout, max_waste=MAX_WASTE_ON_DEVICE)
-    hidden = embedded = model.embeddings(
+    hidden = model.embeddings(
         input_ids=input_ids, position_ids=position_ids, token_type_ids=token_type_ids
     )[0]  # [T, H]
     is_v2 = model.config.model_type == "deberta-v2"
     longest = max(group.longest for group in layout.groups)
     states, positions = [hidden], _relative_positions(model.encoder, longest, is_v2)
-    for number, layer in enumerate(model.encoder.layer):
+    for layer in model.encoder.layer:
         attention = _attend(layer.attention.self, hidden, positions, layout, is_v2)
         attention = layer.attention.output(attention, hidden)
         hidden = layer.output(layer.intermediate(attention), attention)
-        if number == 0 and is_v2 and model.encoder.conv is not None:
-            hidden = _convolve(model.encoder.conv, embedded, hidden, layout)
         states.append(hidden)
     hidden_states = tuple(state[None] for state in states) if output_hidden_states else None
     return BaseModelOutput(last_hidden_state=hidden[None], hidden_states=hidden_states)
@@ -113,13 +110,12 @@ def _attend(
     to_keys, to_queries = _position_projections(module, positions, is_v2)
     query = query / scale
     to_queries = None if to_queries is None else to_queries / scale
-    p = module.dropout.p if module.training else 0.0
     num_heads = query.shape[1]
     order = layout.row_order(num_heads, heads_first=True)
-    columns = [torch.split(order.to_groups(t), order.sizes) for t in (query, key, value)]
     outputs = []
-    for group, *rows in zip(layout.groups, *columns, strict=True):
-        dense = [torch.unflatten(row, 0, (num_heads, -1)) for row in rows]  # [A, size * L, D]
+    for group, rows in order.split(*(order.to_groups(t) for t in (query, key, value))):
+        dense = [row.view(num_heads, -1, row.shape[2]) for row in rows]  # [A, size * L, D]
+        p = module.dropout.p if module.training else 0.0
         outputs.append(_attend_group(dense, to_keys, to_queries, group, p))
     return order.to_tokens(torch.cat(outputs)).view(len(hidden), -1)
 
@@ -196,21 +192,3 @@ def _distances_to_pairs(scores: Tensor) -> Tensor:
     *outer_strides, row_stride, _ = scores.stride()
     shape, strides = (*outer, length, length), (*outer_strides, row_stride - 1, 1)
     return scores.as_strided(shape, strides, scores.storage_offset() + length - 1)
-
-
-def _convolve(layer: Any, embedded: Tensor, hidden: Tensor, layout: PackedLayout) -> Tensor:
-    """Add the convolution next to the first layer (xlarge) to its output [T, H].
-
-    The convolution of the embeddings [T, H] reads neighboring tokens, so zeros separate sequences.
-    """
-    gap = layer.conv.kernel_size[0] // 2
-    lengths = layout.cu_seqlens.diff().long()
-    sequence = torch.arange(len(lengths), device=hidden.device)
-    index = torch.arange(len(hidden), device=hidden.device)
-    index = index + gap * torch.repeat_interleave(sequence, lengths, output_size=len(hidden))
-    size = len(hidden) + gap * (len(lengths) - 1)
-    rows = (
-        values.new_zeros(size, *values.shape[1:]).index_copy(0, index, values)[None]
-        for values in (embedded, hidden, torch.ones_like(index))
-    )  # [1, T + gaps, …] each; the last is the mask
-    return torch.index_select(layer(*rows)[0], 0, index)

@@ -1,8 +1,7 @@
 """Encoder: a Hugging Face text encoder over batches without padding.
 
-Tokens go in flat and hidden states come out flat, so heads never see padding. Sequences share one
-packed row if the model's code uses transformers' attention interface or ``finetune.models.deberta``
-has a forward pass for it; other models run on padded rows inside. Both give the same numbers.
+Sequences share one packed row if the model's code allows it; other models run on padded rows
+inside. Both give the same numbers.
 """
 
 from __future__ import annotations
@@ -38,8 +37,7 @@ Batching = Literal["auto", "packed", "padded"]
 class Encoder(nn.Module):
     """A pretrained encoder: a ``Batch`` of T tokens in, hidden states [T, H] out.
 
-    Wrapping changes nothing of the model. With gradient checkpointing on, training runs on padded
-    rows.
+    Wrapping changes nothing of the model. Gradient checkpointing makes training run on padded rows.
 
     Args:
         model: A base model of transformers, such as ``AutoModel`` loads.
@@ -81,17 +79,13 @@ class Encoder(nn.Module):
         self.max_length = position_limit(config, self.family)
         self.padding_reason = _padding_reason(model, self.family, batching)
         self.packed = not self.padding_reason
-        self._checkpointed = [m for m in model.modules() if hasattr(m, "gradient_checkpointing")]
 
     @classmethod
     def from_pretrained(cls, name: str, *, batching: Batching = "auto", **options: Any) -> Encoder:
         """Load an encoder in float32, without its pooler.
 
-        ``name`` is a hub id, a short name (``roberta-base``, ``minilm``) or a folder, and
-        ``options`` are the ``revision`` and ``trust_remote_code`` of ``load_config``.
-
-        Raises:
-            UserError: If there is no such model, it is not an encoder, or its weights do not match.
+        ``name`` and ``options`` are those of ``load_config``. Raises ``UserError`` if there is no
+        such model, it is not an encoder, or its weights do not match.
         """
         model = load_weights(AutoModel, name, load_config(name, **options), **options)
         if getattr(model, "pooler", None) is not None:
@@ -151,18 +145,13 @@ class Encoder(nn.Module):
     def freeze(self, what: str | int) -> int:
         """Stop training a part of the model; return the number of frozen scalar parameters.
 
-        A pooler stays trainable, as it comes after the hidden states, like heads.
-
-        Args:
-            what: ``"none"``, ``"embeddings"``, a number of layers (from the lowest, with the
-                embeddings) or ``"all"`` below the hidden states.
+        The part is ``"none"``, ``"embeddings"``, a number of layers (from the lowest, with the
+        embeddings) or ``"all"`` below the hidden states. A pooler stays trainable, like heads.
         """
-        if what == "none":
-            return 0
-        if what not in ("embeddings", "all") and not str(what).isdecimal():
+        depths = {"none": -1, "embeddings": 0, "all": self.top_depth}
+        if what not in depths and not str(what).isdecimal():
             raise UserError(f"freeze must be none, embeddings, all or a number, not {what!r}")
-        depth = {"embeddings": 0, "all": self.top_depth}.get(str(what))
-        depth = int(what) if depth is None else depth
+        depth = depths[what] if what in depths else int(what)
         if depth > self.top_depth or (depth == self.top_depth and what != "all"):
             raise UserError(f"cannot freeze {what} layers: the model has {self.top_depth - 1}")
         frozen = [
@@ -194,7 +183,7 @@ class Encoder(nn.Module):
             self.family.packing == "interface"
             and self.model.training
             and torch.is_grad_enabled()
-            and any(module.gradient_checkpointing for module in self._checkpointed)
+            and any(getattr(m, "gradient_checkpointing", False) for m in self.model.modules())
         )
         if self.packed and not recomputes_layers:
             num_tokens = len(batch.input_ids)

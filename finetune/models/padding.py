@@ -1,8 +1,4 @@
-"""Padded rows for models that cannot run on a packed row, in groups of near-equal length.
-
-A random batch padded to its longest sequence would compute mostly padding; groups by length give
-the same numbers.
-"""
+"""Padded rows, in groups of near-equal length, for models that cannot run on a packed row."""
 
 from __future__ import annotations
 

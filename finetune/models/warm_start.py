@@ -1,8 +1,7 @@
 """Warm start (``--init-from``): begin with the encoder of a trained model, and its head if it fits.
 
-First train on an intermediate task with much data, then on the task with little: Phang et al.
-(2018), "Sentence encoders on STILTs". The trained model is any model of this toolkit or any encoder
-on the hub. ``WarmStart`` writes a plain checkpoint with the new labels, and a new model loads it.
+Phang et al. (2018), "Sentence encoders on STILTs". ``WarmStart`` writes a plain checkpoint with the
+new labels, and a new model loads it.
 """
 
 from __future__ import annotations
@@ -27,6 +26,11 @@ from finetune.models.loading import load_config, load_weights, quiet
 from finetune.types import UserError
 
 ReusableHead = type[SequenceClassifier] | type[TokenTagger]
+CUSTOM_MODELS: dict[str, tuple[Any, str]] = {
+    "span-ner": (SpanNer, "encoder"),
+    "crf-tagger": (CrfTagger, "tagger"),
+}
+"""Model types of this toolkit: the class, and the setting with the configuration inside."""
 
 
 @dataclass(frozen=True)
@@ -63,8 +67,7 @@ class WarmStart:
         """Return the Hugging Face model: the encoder, or the whole model with the new classes."""
         head: Any = None
         if self.custom_type is not None:
-            head = {"span-ner": SpanNer, "crf-tagger": CrfTagger}[self.custom_type]
-            head = head.from_pretrained(self.source)
+            head = CUSTOM_MODELS[self.custom_type][0].from_pretrained(self.source)
         if self.rows is None:
             if head is not None:
                 return head.encoder.model
@@ -93,9 +96,8 @@ def find_warm_start(
         "trust_remote_code": config.trust_remote_code,
     }
     custom_type = content.get("model_type")
-    if custom_type in ("crf-tagger", "span-ner"):
-        embedded = content["tagger" if custom_type == "crf-tagger" else "encoder"]
-        inner: Any = AutoConfig.for_model(**embedded)
+    if custom_type in CUSTOM_MODELS:
+        inner: Any = AutoConfig.for_model(**content[CUSTOM_MODELS[custom_type][1]])
     else:
         custom_type = None
         try:

@@ -113,7 +113,7 @@ def test_rows_go_to_their_groups_and_back(heads_first: bool) -> None:
     ((grouped * weight).sum() + order.to_tokens(grouped).square().sum()).backward()
     assert torch.equal(rows.grad.flatten(0, 1), weight[order.positions] + 2 * rows.flatten(0, 1))
     sequences = rows[:, 1].split(lengths)
-    for group, own in zip(layout.groups, grouped.split(order.sizes), strict=True):
+    for group, (own,) in order.split(grouped):
         assert group.longest % MULTIPLE == 0
         shape = (num_heads, group.size) if heads_first else (group.size, num_heads)
         outer = own.view(*shape, group.longest, 2)

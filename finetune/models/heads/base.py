@@ -19,7 +19,7 @@ class Head(nn.Module):
     """A task head on an ``Encoder``.
 
     Attributes:
-        encoder: The encoder inside. It is a view and not a submodule, so each weight has one name.
+        encoder: The encoder inside: a view and not a submodule, so that weights have one name.
         encoder_prefix: The prefix of the encoder's weights in ``named_parameters()``.
         head_lr_factor: The default learning rate of the head, in multiples of the encoder's.
         own_learning_rates: Submodules with a separate learning rate and no weight decay: the name
@@ -90,6 +90,15 @@ class CustomModel(Head, PreTrainedModel):
         """Write config.json and model.safetensors, all that ``from_pretrained`` needs."""
         with quiet():
             super().save_pretrained(folder, **options)
+
+
+def require_library_model(name: str, model: Any) -> None:
+    """Raise ``UserError`` if a model runs its own Python code, which cannot be saved inside."""
+    if not type(model).__module__.startswith("transformers."):
+        raise UserError(
+            f"model {name!r} runs its own Python code, which a saved `ner` or `tag --crf` model "
+            "cannot contain: use a model of transformers."
+        )
 
 
 def labels_of(config: Any) -> LabelSet:

@@ -1,8 +1,4 @@
-"""CrfTagger: a token classification model with a linear-chain CRF.
-
-Importing this module registers the class with ``AutoModel`` and its configuration with
-``AutoConfig``.
-"""
+"""CrfTagger: a token classification model with a linear-chain CRF."""
 
 from __future__ import annotations
 
@@ -12,7 +8,7 @@ from typing import Any, ClassVar
 from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
 
 from finetune.models.encoder import Batching
-from finetune.models.heads.base import CustomModel
+from finetune.models.heads.base import CustomModel, require_library_model
 from finetune.models.heads.crf import CrfScores, LinearChainCrf
 from finetune.models.heads.pretrained import load_task_model
 from finetune.models.heads.token_classification import TokenTagger
@@ -78,17 +74,11 @@ class CrfTagger(CustomModel):
         """Make a tagger to train on a pretrained encoder, in float32.
 
         ``scheme`` is that of the tags in ``labels``, such as ``"BIO"``; None makes all transitions
-        legal. ``name`` and ``options`` are those of ``load_config``.
-
-        Raises:
-            UserError: If the model cannot be loaded, or comes with Python code.
+        legal. ``name`` and ``options`` are those of ``load_config``. Raises ``UserError`` if the
+        model cannot be loaded, or comes with Python code.
         """
         model = load_task_model(TokenTagger.auto_class, name, labels=labels, **options)
-        if type(model).__module__.startswith("transformers_modules"):
-            raise UserError(
-                f"model {name!r} runs its own Python code, which a tagger with a CRF cannot save: "
-                "leave --crf out, or use another model."
-            )
+        require_library_model(name, model)
         inner = model.config.to_dict()
         for stale in ("_name_or_path", "architectures"):  # those of the checkpoint
             inner.pop(stale, None)

@@ -133,26 +133,18 @@ def _reorder_classes(model: Any, old_labels: dict[int, str]) -> None:
     new = [names[index].lower() for index in range(len(names))]
     if old == new or sorted(old) != sorted(new) or len(set(old)) != len(old):
         return
-    rows = torch.tensor([old.index(label) for label in new])
-    with torch.no_grad():
-        for parameter in _classifier(model).parameters():
-            parameter.copy_(parameter[rows])
+    select_classes(model, [old.index(label) for label in new], list(names.values()))
 
 
-def select_classes(model: PreTrainedModel, rows: Sequence[int], labels: Sequence[str]) -> None:
+def select_classes(model: Any, rows: Sequence[int], labels: Sequence[str]) -> None:
     """Keep these rows of a model's classifier, in this order and under these labels."""
-    classifier = _classifier(model)
+    num_classes = len(model.config.id2label)
+    classifier = next(  # the last linear layer with a row for each class
+        module for module in reversed(list(model.modules()))
+        if isinstance(module, nn.Linear) and module.out_features == num_classes
+    )  # fmt: skip
     index = torch.tensor(list(rows))
     for name, parameter in list(classifier.named_parameters()):
         setattr(classifier, name, nn.Parameter(parameter.detach()[index].clone()))
     classifier.out_features = len(index)
     _set_labels(model.config, LabelSet(labels))
-
-
-def _classifier(model: Any) -> nn.Linear:
-    """Return the last linear layer with a row for each class."""
-    num_classes = len(model.config.id2label)
-    return next(
-        module for module in reversed(list(model.modules()))
-        if isinstance(module, nn.Linear) and module.out_features == num_classes
-    )  # fmt: skip

@@ -1,8 +1,7 @@
 """SequenceClassifier: one prediction for each sequence, from its first token.
 
-Jurafsky & Martin, chapter "Masked Language Models", section on fine-tuning for classification:
-the vector of [CLS] in the last layer goes through a classifier head. The layers of that head differ
-by family; the family's head is used, so that checkpoints with a trained one keep it.
+Jurafsky & Martin, chapter "Masked Language Models", section on fine-tuning for classification. The
+head is that of the family, so that checkpoints with a trained one keep it.
 """
 
 from __future__ import annotations

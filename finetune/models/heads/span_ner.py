@@ -1,11 +1,7 @@
 """SpanNer: scores of each type for every candidate span of words.
 
-Jurafsky & Martin, *Speech and Language Processing* (3rd ed.), "Masked Language Models", span-based
-NER: all spans up to a number of words are candidates, and each gets one of the types or none,
-y = softmax(FFN(spanrep_ij)). ``finetune.models.heads.span_scorers`` computes the scores.
-
-Importing this module registers the class with ``AutoModel`` and its configuration with
-``AutoConfig``.
+Jurafsky & Martin, chapter "Masked Language Models", span-based NER: all spans up to a number of
+words are candidates, and each gets one of the types or none, y = softmax(FFN(spanrep_ij)).
 """
 
 from __future__ import annotations
@@ -19,10 +15,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
-from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from finetune.models.encoder import Batching, Encoder
-from finetune.models.heads.base import CustomModel, labels_of
+from finetune.models.heads.base import CustomModel, labels_of, require_library_model
 from finetune.models.heads.span_scorers import (
     BIAFFINE_WIDTH,
     BiaffineScorer,
@@ -80,17 +75,13 @@ class SpanNerConfig(PreTrainedConfig):
         """Raise ``UserError`` if the settings are incomplete, or not legal together."""
         if self.encoder is None:
             raise UserError("a span-ner configuration needs that of its encoder")
-        for name, legal in (
-            ("representation", REPRESENTATIONS),
-            ("word_vectors", WORD_VECTORS),
-            ("decoding", DECODINGS),
-        ):
-            value = getattr(self, name)
-            if value not in legal:
-                raise UserError(
-                    f"{name} {value!r} is not one of {', '.join(legal)}."
-                    f"{did_you_mean(value, legal)}"
-                )
+        settings = {
+            "representation": REPRESENTATIONS, "word_vectors": WORD_VECTORS, "decoding": DECODINGS,
+        }  # fmt: skip
+        for name, legal in settings.items():
+            if (value := getattr(self, name)) not in legal:
+                hint = did_you_mean(value, legal)
+                raise UserError(f"{name} {value!r} is not one of {', '.join(legal)}.{hint}")
         if self.max_width is None and self.representation != "biaffine":
             raise UserError(
                 f"max_width None: only biaffine scores spans of any width, not "
@@ -159,18 +150,10 @@ class SpanNer(CustomModel):
 
         ``labels`` are the types, without one for none; the other settings are those of
         ``SpanNerConfig``, ``batching`` is that of ``Encoder``, ``name`` and ``options`` are those
-        of ``load_config``.
-
-        Raises:
-            UserError: If settings are not legal together, or the encoder cannot be loaded or comes
-                with Python code.
+        of ``load_config``. Raises ``UserError`` if settings are not legal together, or the encoder
+        cannot be loaded or comes with Python code.
         """
         inner = load_config(name, **options)
-        if inner.model_type not in CONFIG_MAPPING or hasattr(inner, "auto_map"):
-            raise UserError(
-                f"model {name!r} runs its own Python code, which span NER cannot save: use a model "
-                "of transformers."
-            )
         names = LabelSet(labels)
         config = SpanNerConfig(
             encoder=inner, representation=representation, word_vectors=word_vectors,
@@ -180,7 +163,9 @@ class SpanNer(CustomModel):
         config.require_legal()
         embedded: Any = config.encoder
         embedded.name_or_path, embedded.architectures = "", None  # those of the checkpoint
-        ner = cls(config, batching, load_weights(AutoModel, name, inner, **options))
+        model = load_weights(AutoModel, name, inner, **options)
+        require_library_model(name, model)
+        ner = cls(config, batching, model)
         with torch.no_grad():
             ner.scorer.bias.fill_(math.log(PRIOR / len(names)))
             if not multi_label:

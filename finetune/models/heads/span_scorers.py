@@ -28,29 +28,29 @@ are recomputed in the backward pass, one width at a time: the same numbers in le
 BIAFFINE_WIDTH = 150
 """Width of the start and end vectors of the biaffine scorer (Yu et al., 2020)."""
 
-TILE = 16
-"""Number of first words in a tile of the biaffine product; that of last words is a multiple."""
-
 
 class SpanLayout:
     """The S candidate spans of a batch of W words, by sequence, first word and width.
 
     ``start`` [S] is the first word of each candidate among all words and ``width`` [S] its number
-    of words; ``room`` [W] is the number of words from each word to the end of its sequence. All
-    sizes are Python values, so that nothing waits for a device: ``size`` is S, ``widest`` the
-    largest width, and ``counts`` has the number of candidates of width w at index w - 1.
+    of words. For each word [W], ``first`` and ``length`` are the first word and the number of words
+    of its sequence, and ``room`` is the number of words to the end of it. All sizes are Python
+    values, so that nothing waits for a device: ``size`` is S, ``widest`` the largest width, and
+    ``counts`` has the number of candidates of width w at index w - 1.
     """
 
     def __init__(self, batch: Batch, max_width: int | None) -> None:
         longest = max(1, *batch.num_words)
-        self.num_words = batch.num_words
+        self.num_words = list(batch.num_words)
         self.widest = longest if max_width is None else min(longest, max_width)
         self.counts = [sum(max(0, n - w) for n in batch.num_words) for w in range(self.widest)]
         self.size = sum(self.counts)
         bounds, total = batch.words_cu, len(batch.words)
-        ends = torch.repeat_interleave(bounds[1:], bounds.diff(), output_size=total)  # [W]
+        sequences = torch.stack([bounds[:-1], bounds.diff()])  # [2, N]
+        spread = torch.repeat_interleave(sequences, sequences[1], 1, output_size=total)
+        self.first, self.length = spread[0], spread[1]
         words = torch.arange(total, device=bounds.device)
-        self.room = ends - words
+        self.room = self.first + self.length - words
         widths = self.room.clamp(max=self.widest)
         before = widths.cumsum(0) - widths  # [W] candidates of earlier words
         self.start = torch.repeat_interleave(words, widths, output_size=self.size)
@@ -205,8 +205,7 @@ class PooledContent:
 class BiaffineScorer(nn.Module):
     """s_i^T U_c e_j + W_c [s_i; e_j] + b_c of a start and an end vector (Yu et al., 2020).
 
-    U is applied to the W starts, and the result is multiplied with the ends in tiles of ``TILE``
-    starts, so that few products are outside of a sequence, left of the start or too wide.
+    U is applied to the W starts; the result is multiplied with the ends of the same sequence.
     """
 
     def __init__(self, width: int, hidden: int, num_classes: int, dropout: float) -> None:
@@ -228,50 +227,12 @@ class BiaffineScorer(nn.Module):
         last = layout.start + layout.width - 1
         alone: Tensor = self.start(starts)[layout.start] + self.end(ends)[last]
         left = torch.unflatten(self.product(starts), 1, (alone.shape[1], -1))  # [W, C, h]
-        if not layout.size:
-            return alone + left.sum(-1)  # [0, C]: all weights have gradients, on every process
-        tiles, found = _Tiles(layout), []
-        for first, num_ends in tiles.groups:  # [g]
-            rows = tiles.rows(first, TILE)
-            columns = tiles.rows(first, num_ends)
-            products = left[rows].flatten(1, 2) @ ends[columns].transpose(1, 2)
-            by_class = products.unflatten(1, (TILE, -1)).movedim(2, 3)  # [g, TILE, ends, C]
-            found.append(by_class.flatten(0, 2))
-        return alone + torch.cat(found).index_select(0, tiles.index)
-
-
-class _Tiles:
-    """Blocks of first words, each with the last words that its candidates can have.
-
-    ``groups`` are tiles with equally many last words: the first word of each [g], and the number
-    of last words from there on. ``index`` [S] is the index of each candidate among the products of
-    all groups, [tiles, TILE, last words] one after the other.
-    """
-
-    def __init__(self, layout: SpanLayout) -> None:
-        by_size: dict[int, list[tuple[int, int]]] = {}  # last words -> first word, first words
-        begin = 0
-        for length in layout.num_words:
-            for skipped in range(0, length, TILE):
-                reach = min(length - skipped, TILE + layout.widest - 1)
-                tile = (begin + skipped, min(TILE, length - skipped))
-                by_size.setdefault(-(-reach // TILE) * TILE, []).append(tile)
-            begin += length
-        self.last_word = begin - 1
-        device = layout.start.device
-        self.groups, offset = [], 0
-        bases = torch.empty(3, begin, dtype=torch.long)  # of each word's tile: offset, first, size
-        for num_ends, tiles in by_size.items():
-            for first, size in tiles:
-                bases[:, first : first + size] = torch.tensor([[offset], [first], [num_ends]])
-                offset += TILE * num_ends
-            firsts = torch.tensor([first for first, _ in tiles])
-            self.groups.append((to_device(firsts, device), num_ends))
-        base, first, num_ends = to_device(bases, device)[:, layout.start]  # [S] each
-        inside = layout.start - first
-        self.index = base + inside * num_ends + inside + layout.width - 1
-
-    def rows(self, first: Tensor, count: int) -> Tensor:
-        """Return ``count`` words from each first word on, [g, count], up to the last word."""
-        words = first[:, None] + torch.arange(count, device=first.device)
-        return words.clamp(max=self.last_word)
+        first, length = layout.first[layout.start], layout.length[layout.start]
+        index = (layout.start - first) * length + last - first  # among the pairs of a sequence [S]
+        sizes = [sum(min(layout.widest, n - i) for i in range(n)) for n in layout.num_words]
+        columns = left.split(layout.num_words), ends.split(layout.num_words), index.split(sizes)
+        found = []
+        for lefts, rights, rows in zip(*columns, strict=True):
+            products = (lefts @ rights.T).movedim(1, 2)  # [n, n, C]
+            found.append(products.flatten(0, 1).index_select(0, rows))
+        return alone + torch.cat(found)

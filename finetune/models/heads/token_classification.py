@@ -1,8 +1,7 @@
 """TokenTagger: logits for each word, from its first subword or from all of them.
 
-Jurafsky & Martin, chapter "Masked Language Models", section on sequence labeling: the vector of a
-word's first subword goes through a linear layer. Rows are selected before dropout and classifier,
-as a head over W words costs less than one over T tokens.
+Jurafsky & Martin, chapter "Masked Language Models", section on sequence labeling. Rows are selected
+before dropout and classifier, as a head over W words costs less than one over T tokens.
 """
 
 from __future__ import annotations
