@@ -71,6 +71,7 @@ class TokenExample:
 Example = TextExample | TokenExample
 
 
+@dataclass(frozen=True, init=False)
 class LabelSet:
     """The label names of a model, in the order of its classes.
 
@@ -78,9 +79,12 @@ class LabelSet:
     1
     """
 
+    names: tuple[str, ...]
+    _ids: dict[str, int] = field(repr=False, compare=False)
+
     def __init__(self, names: Iterable[str]) -> None:
-        self.names: tuple[str, ...] = tuple(names)
-        self._ids = {name: index for index, name in enumerate(self.names)}
+        object.__setattr__(self, "names", tuple(names))
+        object.__setattr__(self, "_ids", {name: i for i, name in enumerate(self.names)})
         if len(self._ids) != len(self.names):
             repeated = next(n for n in self.names if self.names.count(n) > 1)
             raise UserError(f"label {repeated!r} occurs twice in the label set")
@@ -106,25 +110,15 @@ class LabelSet:
     def __getitem__(self, index: int) -> str:
         return self.names[index]
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, LabelSet) and self.names == other.names
-
-    def __hash__(self) -> int:
-        return hash(self.names)
-
-    def __repr__(self) -> str:
-        return f"LabelSet({list(self.names)!r})"
-
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
     """One sequence for the model: a whole example, or one window of a long one.
 
-    The core words of a sequence are those that it predicts: ``first_word``, ``first_word + 1``, …
-    of the example. Every word is a core word of exactly one window; the others are context.
-    ``word_starts`` has the index of the first subword of each core word, then the end of the last
-    one; it is empty for texts. ``target`` has the numbers of the task by name, the same names in
-    all sequences, or is None without gold.
+    The core words of a sequence are those that it predicts, from ``first_word`` of the example on.
+    Every word is a core word of exactly one window; the others are context. ``word_starts`` has the
+    index of the first subword of each core word, then the end of the last one; it is empty for
+    texts. ``target`` has the numbers of the task by name, or is None without gold.
     """
 
     example: int
@@ -153,9 +147,8 @@ class Batch:
     ``cu_seqlens`` [N+1] int32, the boundaries of the sequences; ``words`` [W], the row of each
     word's first subword; ``word_lengths`` [W], its number of subwords; ``words_cu`` [N+1], the
     boundaries of the sequences' words. Python values, so that nothing waits for a device:
-    ``lengths`` [N], ``example`` [N], ``first_word`` [N], ``num_words`` [N]. ``targets`` is the
-    task's own. ``num_subwords`` is the sum of ``word_lengths``, where it was taken before they went
-    to a device.
+    ``lengths``, ``example``, ``first_word`` and ``num_words`` [N]; ``num_subwords``, the sum of
+    ``word_lengths``, if known. ``targets`` is the task's own.
     """
 
     input_ids: torch.Tensor
@@ -210,9 +203,8 @@ class TextPrediction:
 
     def record(self) -> dict[str, Any]:
         """Return the prediction as JSON values."""
-        record: dict[str, Any] = {"id": self.id, "label": self.label}
-        if isinstance(self.label, tuple):
-            record["label"] = list(self.label)
+        label = list(self.label) if isinstance(self.label, tuple) else self.label
+        record: dict[str, Any] = {"id": self.id, "label": label}
         if self.score is not None:
             record["score"] = round(self.score, 6)
         if self.scores is not None:

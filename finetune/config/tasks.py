@@ -192,9 +192,9 @@ class TagConfig(WordConfig):
     """Tag scheme for training; `auto` is BIO for spans, and leaves other tags as they are."""
     label_subwords: Literal["first", "all"] = "first"
     """Train on each word's first subword, or on all of them (`B-` continues as `I-`)."""
-    word_score: Literal["first", "mean", "max"] = "first"
-    """Scores of a word: those of its first subword, or over its subwords the mean of the
-    log-probabilities or the largest probability."""
+    word_score: Literal["first", "mean"] = "first"
+    """Scores of a word: those of its first subword, or the mean over its subwords of the
+    log-probabilities."""
     decoding: Literal["constrained", "greedy"] = "constrained"
     """Predict the most probable tag sequence that the scheme allows (Viterbi), or the most probable
     tag of each word. Both agree for tags without a span scheme."""

@@ -85,7 +85,7 @@ def predict(
             found.append(partial)
             if len(found) == num_windows:
                 predicted.append(
-                    task.finish(example, found, keep_log_probabilities=keep_log_probabilities)
+                    task.finish(example, found, log_probabilities=keep_log_probabilities)
                 )
                 del waiting[partial.example]
     if shared:

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from finetune.config.tasks import CONFIGS, TrainConfig, from_settings
+from finetune.config.tasks import CONFIGS, TrainConfig, from_settings, settings
 from finetune.types import LabelSet, UserError
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ TASKS = {
 
 TASK_FILE = "finetune.json"
 """File in the folder of a saved model with the task's record."""
+FORMAT = 1
+"""Version of that file."""
 
 
 def task_class(name: str) -> type[Task]:
@@ -34,32 +36,19 @@ def task_class(name: str) -> type[Task]:
 
 
 def load_task(config: TrainConfig, name: str, data: Dataset | None = None) -> tuple[Task, Dataset]:
-    """Read the data, derive the labels from them and load the tokenizer.
+    """Read the data (or take ``data`` in memory), derive the labels and load the tokenizer.
 
-    Args:
-        config: The settings of the training run.
-        name: classify, nli, tag or ner.
-        data: Data in memory, in place of those that ``config.data`` names.
+    Returns the task and the prepared data: labels mapped, a validation split held out if there was
+    none, and notes on all changes. Raises UserError if data, settings and model do not fit.
 
-    Returns:
-        The task and the prepared data: labels mapped, a validation split held out if there was
-        none, and notes on all changes.
-
-    Raises:
-        UserError: The data, the settings and the model do not fit together.
-
-    Example:
-        >>> config = ClassifyConfig(model="minilm", data="reviews/")  # doctest: +SKIP
-        >>> task, data = load_task(config, "classify")  # doctest: +SKIP
+    >>> config = ClassifyConfig(model="minilm", data="reviews/")  # doctest: +SKIP
+    >>> task, data = load_task(config, "classify")  # doctest: +SKIP
     """
     return task_class(name).load(config, data)
 
 
 def saved_task(folder: str | Path) -> Task:
-    """Load the task of a saved model from a run folder or the folder of the model.
-
-    Raises UserError if there is no saved model or its task file is damaged.
-    """
+    """Load the task of a saved model from a run folder or the folder of the model."""
     from finetune.preprocessing.tokenizer import SubwordTokenizer
 
     path = model_folder(folder) / TASK_FILE
@@ -87,7 +76,15 @@ def saved_task(folder: str | Path) -> Task:
 def save_task(task: Task, folder: Path) -> None:
     """Write the tokenizer and the task's record into the folder of a model."""
     task.tokenizer.save_pretrained(folder)
-    text = json.dumps(task.record.to_json(task.name), indent=2, ensure_ascii=False)
+    content = {
+        "format": FORMAT,
+        "task": task.name,
+        "labels": list(task.record.labels),
+        "max_length": task.record.max_length,
+        "extra": task.record.own_fields(),
+        "config": settings(task.record.config),
+    }
+    text = json.dumps(content, indent=2, ensure_ascii=False)
     (folder / TASK_FILE).write_text(text + "\n", encoding="utf-8")
 
 
@@ -99,10 +96,8 @@ def model_folder(folder: str | Path) -> Path:
             return candidate
     if not folder.exists():
         raise UserError(f"{folder}: no such folder. Give a run folder or the model inside it.")
-    inner = next(
-        (run for run in sorted(folder.glob("*/")) if (run / "best" / TASK_FILE).is_file()), None
-    )
-    if inner is not None:
+    for run in sorted(folder.glob("*/best/" + TASK_FILE)):
+        inner = run.parent.parent
         raise UserError(f"{folder} is a folder of runs: give one of them, for instance {inner}.")
     raise UserError(
         f"{folder}: no {TASK_FILE} in it or in {folder / 'best'}, so it has no model saved "

@@ -1,8 +1,7 @@
 """The interface that every task implements: encoding, loss, decoding and scores.
 
-A task is immutable and holds no data. ``load_task`` returns the task and the prepared data, and
-``calibrate`` returns a new task. ``Any`` in a signature is the configuration, record, example or
-prediction class of the task: subclasses narrow it.
+A task is immutable and holds no data. ``Any`` in a signature is the configuration, record, example
+or prediction class of the task, or the output of its head: subclasses narrow it.
 """
 
 from __future__ import annotations
@@ -13,11 +12,13 @@ import gc
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 from finetune.config.tasks import TrainConfig, settings
 from finetune.data import Dataset, hold_out
+from finetune.evaluation.metrics import DEFAULT_METRICS
 from finetune.models.families import FAMILIES, position_limit
 from finetune.models.loading import load_config
 from finetune.models.warm_start import WarmStart, find_warm_start
@@ -38,13 +39,10 @@ if TYPE_CHECKING:
     import torch
 
 OVERLAP = 64
-"""Default number of tokens that neighboring windows of a long text share."""
 CHUNK = 8192
 """Number of examples that are tokenized at a time."""
 FITTED: Mapping[str, Any] = {"temperature": None, "thresholds": {}}
 """Fields of records that are fitted on the validation split after training; their defaults."""
-FORMAT = 1
-"""Version of the saved record."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,32 +50,32 @@ class TaskRecord(ABC):
     """Everything that is saved with a model in order to use it again (``finetune.json``).
 
     Each task adds the fields that it derives from training data or fits on validation data.
-
-    Attributes:
-        config: The settings of the training run.
-        labels: The label names in the order of the classes.
-        max_length: Length of the longest sequence in tokens, special tokens included.
-        pairs: Whether examples are pairs of texts; None for words and for data of both kinds.
     """
 
     config: TrainConfig
     labels: LabelSet
-    max_length: int
+    max_length: int  # in tokens, special tokens included
     pairs: bool | None = None
+    """Whether examples are pairs of texts; None for words and for data of both kinds."""
 
     @property
     @abstractmethod
+    def kind(self) -> str:
+        """The kind of predictions, as in ``DEFAULT_METRICS``."""
+
+    @property
     def metric(self) -> str:
         """Name of the metric that selects the best model (higher is better)."""
+        return self.config.metric or DEFAULT_METRICS[self.kind]
 
     @property
     def calibrates(self) -> bool:
-        """Return whether ``Task.calibrate`` fits something."""
-        return False
+        """Whether ``Task.calibrate`` fits something."""
+        return bool(settings(self.config)["calibrate"] != "none")
 
     @property
     def overlap(self) -> int:
-        """Number of tokens that neighboring windows share."""
+        """Number of tokens that neighboring windows of a long text share."""
         overlap, largest = self.config.overlap, self.max_length // 2
         if overlap is not None and overlap > largest:
             raise UserError(
@@ -88,28 +86,16 @@ class TaskRecord(ABC):
 
     def own_fields(self) -> dict[str, Any]:
         """Return the fields under ``extra`` in ``finetune.json``."""
-        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        for name in ("config", "labels", "max_length"):
-            del values[name]
+        own = dataclasses.fields(self)[3:]  # without config, labels and max_length
+        values = {field.name: getattr(self, field.name) for field in own}
         if values.get("temperature", 1.0) is None:  # not fitted
             del values["temperature"]
         return values
 
     def unfitted(self) -> Self:
         """Return the record without the values fitted by an earlier training run."""
-        names = {field.name for field in dataclasses.fields(self)}
-        return replace(self, **{n: value for n, value in FITTED.items() if n in names})
-
-    def to_json(self, task: str) -> dict[str, Any]:
-        """Return the content of ``finetune.json``."""
-        return {
-            "format": FORMAT,
-            "task": task,
-            "labels": list(self.labels),
-            "max_length": self.max_length,
-            "extra": self.own_fields(),
-            "config": settings(self.config),
-        }
+        own = self.own_fields()
+        return replace(self, **{name: value for name, value in FITTED.items() if name in own})
 
 
 class Calibrated(NamedTuple):
@@ -122,7 +108,7 @@ class Calibrated(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Task(ABC):
-    """The base class of all tasks. A new task implements the abstract methods."""
+    """The base class of all tasks."""
 
     record: TaskRecord
     tokenizer: SubwordTokenizer
@@ -133,8 +119,8 @@ class Task(ABC):
     reads_words: ClassVar[bool]
     """Whether examples are words (``TokenExample``) and not whole texts (``TextExample``)."""
     record_class: ClassVar[type[TaskRecord]]
-
-    # Preparing data
+    _gold: ClassVar[attrgetter[Any]]
+    """Return the gold of an example, None if it has none."""
 
     @classmethod
     def load(cls, config: TrainConfig, data: Dataset | None = None) -> tuple[Task, Dataset]:
@@ -149,8 +135,9 @@ class Task(ABC):
         data = hold_out(data)
         warm_start = None
         if config.init_from is not None:
-            labels, problem = derived["labels"], derived.get("problem")
-            warm_start = find_warm_start(config, cls.name, labels, problem)
+            warm_start = find_warm_start(
+                config, cls.name, derived["labels"], derived.get("problem")
+            )
             tokenizer = SubwordTokenizer.saved(
                 warm_start.source, words=cls.reads_words, **warm_start.options
             )
@@ -191,8 +178,6 @@ class Task(ABC):
         """Return notes for the log on how settings and data fit together."""
         return []
 
-    # Training and inference
-
     def encode(self, examples: Sequence[Example]) -> Encoded:
         """Turn examples into sequences of token ids: one for each example, or several windows."""
         chunks = (examples[start : start + CHUNK] for start in range(0, len(examples), CHUNK))
@@ -224,10 +209,7 @@ class Task(ABC):
 
     @abstractmethod
     def loss(self, logits: Any, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the sum of the losses of a batch, and the number to divide it by.
-
-        ``logits`` is the output of the head: a tensor or a named tuple of tensors.
-        """
+        """Return the sum of the losses of a batch, and the number to divide it by."""
 
     @abstractmethod
     def decode(self, logits: Any, batch: Batch) -> list[Partial]:
@@ -235,29 +217,15 @@ class Task(ABC):
 
     @abstractmethod
     def finish(
-        self,
-        example: Any,
-        partials: Sequence[Partial],
-        *,
-        keep_log_probabilities: bool = False,
+        self, example: Any, partials: Sequence[Partial], *, log_probabilities: bool = False
     ) -> Any:
-        """Make the prediction for an example from the partial results of its sequences.
-
-        ``keep_log_probabilities`` stores the log-probabilities of all tags in ``TokenPrediction``.
-        """
+        """Make the prediction for an example from the partial results of its sequences."""
 
     def score(self, gold: Sequence[Any], predicted: Sequence[Any]) -> dict[str, float]:
-        """Compute metrics by name from examples and their predictions, in the same order.
-
-        Examples without gold are left out. The result is empty if none has gold.
-        """
+        """Compute metrics by name from predictions of examples in order; none without gold."""
         pairs = zip(gold, predicted, strict=True)
         scored = [pair for pair in pairs if self._gold(pair[0]) is not None]
         return self._score(*map(list, zip(*scored, strict=True))) if scored else {}
-
-    @abstractmethod
-    def _gold(self, example: Any) -> Any:
-        """Return the gold of an example, None if it has none."""
 
     @abstractmethod
     def _score(self, gold: Sequence[Any], predicted: Sequence[Any]) -> dict[str, float]:
@@ -265,7 +233,20 @@ class Task(ABC):
 
     def calibrate(self, gold: Sequence[Any], predicted: Sequence[Any]) -> Calibrated | None:
         """Fit a temperature or thresholds on the validation split, if the configuration asks."""
-        return None
+        if not self.record.calibrates:
+            return None
+        fitted, note = self._fit(gold, predicted)
+        task = replace(self, record=replace(self.record, **fitted))
+        predictions = [task._calibrated(*pair) for pair in zip(gold, predicted, strict=True)]
+        return Calibrated(task, predictions, note)
+
+    @abstractmethod
+    def _fit(self, gold: Sequence[Any], predicted: Sequence[Any]) -> tuple[dict[str, Any], str]:
+        """Return fitted fields of the record, and a note about them."""
+
+    @abstractmethod
+    def _calibrated(self, example: Any, prediction: Any) -> Any:
+        """Apply the fitted values to the prediction of an uncalibrated model."""
 
     @contextlib.contextmanager
     def _pretrained(self) -> Iterator[dict[str, Any]]:
@@ -308,9 +289,7 @@ def _limited(data: Dataset, limit: int) -> Dataset:
     if limit >= len(train):
         return data
     note = f"the first {limit:,} of {len(train):,} training examples are used (--limit)"
-    used, labels = (
-        {e.label for e in rows if isinstance(e, TextExample)} for rows in (train[:limit], train)
-    )
-    if len(used) == 1 < len(labels):
-        note += f"; all of them are {next(iter(used))!r}: the data are sorted, shuffle them"
+    labels = {example.label for example in train[:limit] if isinstance(example, TextExample)}
+    if len(labels) == 1:
+        note += f"; all of them are {labels.pop()!r}: the data are sorted, shuffle them"
     return replace(data, splits={**data.splits, "train": train[:limit]}, notes=[*data.notes, note])

@@ -1,8 +1,7 @@
 """Tagging with a CRF: targets, the negative log-likelihood, and the best sequence of tags.
 
 Training treats each window of a long sentence as a separate chain: the scores of starting and
-ending a sentence count only in its first and last window. Prediction joins the windows, so the best
-sequence and the probabilities are those of the whole sentence.
+ending a sentence count only in its first and last window. Prediction joins the windows.
 """
 
 from __future__ import annotations
@@ -33,11 +32,6 @@ class Chain(NamedTuple):
     scores: CrfScores
     tags: np.ndarray
     probabilities: np.ndarray
-
-
-def chain_target(tags: Sequence[int], begins: bool, ends: bool) -> dict[str, Sequence[float]]:
-    """Return the gold classes of core words, and whether they begin and end the sentence."""
-    return {"tag": tags, "begins": [begins], "ends": [ends]}
 
 
 def chain_targets(rows: Mapping[str, Ragged], num_tags: int) -> dict[str, Tensor]:
@@ -87,10 +81,7 @@ def decode_chains(scores: CrfScores, batch: Batch) -> list[Partial]:
 
 
 def whole_chain(partials: Sequence[Partial]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the best tags of a sentence and their marginal probabilities, both [words].
-
-    ``partials`` are the results of its sequences in order.
-    """
+    """Return the best tags of a sentence and their marginal probabilities, both [words]."""
     chains: list[Chain] = [partial.values for partial in partials]
     if len(chains) == 1:
         return chains[0].tags, chains[0].probabilities
@@ -107,10 +98,6 @@ def _best_tags(scores: CrfScores, num_words: Sequence[int]) -> tuple[Tensor, Ten
 
 
 def _centred(scores: CrfScores) -> CrfScores:
-    """Shift the emissions of each word so that the best one is 0.
-
-    This changes neither likelihood nor best tags, and sums over hundreds of words lose less
-    precision in float32.
-    """
+    """Shift the emissions of each word so that the best one is 0, for precision in float32."""
     emissions = scores.emissions
     return scores._replace(emissions=emissions - emissions.detach().amax(-1, keepdim=True))

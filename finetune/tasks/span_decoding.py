@@ -3,15 +3,13 @@
 The score p of a candidate is the probability that it is a span of its type rather than none, and t
 is the threshold of the type. A candidate with p >= t has the weight log(p / (1 - p)) - log(t / (1 -
 t)). The prediction is the set of largest total weight that the constraint allows, found exactly.
-If candidates are independent given the text, the probability of a set is proportional to the
-product of its odds p / (1 - p), so with thresholds of 0.5 this is the most probable set. The common
-greedy method takes candidates by falling score and drops those that conflict (Yu, Bohnet & Poesio
-2020, "Named Entity Recognition as Dependency Parsing"), so one span can displace two others with a
-larger total weight.
+If candidates are independent given the text, this is the most probable set for thresholds of 0.5.
+The common greedy method (Yu, Bohnet & Poesio 2020, "Named Entity Recognition as Dependency
+Parsing") takes candidates by falling score, so one span can displace two of larger total weight.
 
 Constraints: ``overlapping`` allows all sets. ``flat`` allows no two spans that share a word.
-``nested`` allows no two spans that cross, that is overlap while neither contains the other (a
-laminar family); several labels for the same words are allowed.
+``nested`` allows no two spans that cross, that is overlap while neither contains the other;
+several labels for the same words are allowed.
 """
 
 from __future__ import annotations
@@ -19,11 +17,10 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from itertools import compress
 from operator import add, attrgetter, not_
-from typing import NamedTuple
 
 import numpy as np
 
@@ -47,9 +44,8 @@ def best_spans(
 ) -> list[tuple[Span, float]]:
     """Return the set of spans of largest total weight that a decoding allows, with their scores.
 
-    ``thresholds`` are by label, with a ``default``. Among sets of equal weight the one with most
-    spans wins, then position and label decide; the order of the candidates never matters. Spans
-    are returned by start, the longer first, then by label.
+    Among sets of equal weight the one with most spans wins, then position and label decide; the
+    order of the candidates never matters. Spans are sorted by start, the longer first, and label.
     """
     scores = _unique(candidates)
     chosen = _decided(list(scores.items()), decoding, thresholds, default)
@@ -155,9 +151,8 @@ def _best_disjoint(weighted: Sequence[Weighted]) -> list[Span]:
 def _best_laminar(weighted: Sequence[Weighted]) -> list[Span]:
     """Return the heaviest spans of which no two cross, by the CKY recursion.
 
-    It runs over the m different boundaries of spans instead of all words, in O(m^3): the spans on
-    exactly a stretch conflict with nothing in it, and all others are on one side of some point.
-    Nested entities as constituents: Finkel & Manning 2009, "Nested Named Entity Recognition".
+    It runs over the m different boundaries of spans instead of all words, in O(m^3). Nested
+    entities as constituents: Finkel & Manning 2009, "Nested Named Entity Recognition".
     """
     points = sorted({point for span, _ in weighted for point in span[:2]})
     index = {point: number for number, point in enumerate(points)}
@@ -209,7 +204,7 @@ def choose_thresholds(
     for label in often * 2 if per_type else ():
         if tried.get(label) != best:
             trials = [{**best, label: threshold} for threshold in GRID]
-            scores = validation.f1_of(label, trials)
+            scores = [validation.f1(trial) for trial in trials]
             if max(scores) > highest:
                 highest = max(scores)
                 best = trials[scores.index(highest)]
@@ -217,19 +212,11 @@ def choose_thresholds(
     return best
 
 
-class _Group(NamedTuple):
-    """Candidates of one text that conflict with each other and with no others."""
-
-    candidates: Candidates
-    gold: frozenset[Span]
-    highest: Mapping[str, float]  # the largest score of each label
-
-
 class _Validation:
     """Texts prepared for scoring many thresholds.
 
     Candidates without conflicts are only compared with their threshold, by sorted scores of each
-    label. The others are decoded group by group.
+    label. The others are decoded group by group, once for the same thresholds.
     """
 
     def __init__(
@@ -237,7 +224,8 @@ class _Validation:
     ) -> None:
         self.decoding = decoding
         self.num_gold = Counter(span.label for spans in gold for span in set(spans))
-        self.groups: list[_Group] = []
+        self.groups: list[tuple[Candidates, frozenset[Span]]] = []
+        self.counts: dict[tuple[float, ...], tuple[int, int]] = {}
         alone: dict[str, list[tuple[float, bool]]] = defaultdict(list)
         for spans, scored in zip(map(frozenset, gold), candidates, strict=True):
             scores = {s: p for s, p in _unique(scored).items() if p >= min(GRID)}
@@ -245,9 +233,7 @@ class _Validation:
                 if len(group) == 1:
                     alone[group[0].label].append((scores[group[0]], group[0] in spans))
                 else:
-                    items = [(span, scores[span]) for span in group]
-                    highest = dict(sorted((span.label, score) for span, score in items))
-                    self.groups.append(_Group(items, spans & {*group}, highest))
+                    self.groups.append(([(s, scores[s]) for s in group], spans & {*group}))
         self.alone = {
             label: (np.sort([p for p, gold in pairs if gold]), np.sort([p for p, _ in pairs]))
             for label, pairs in alone.items()
@@ -255,36 +241,15 @@ class _Validation:
 
     def f1(self, thresholds: Mapping[str, float]) -> float:
         """Return the micro F1 with these thresholds."""
-        counts = self._counts_alone(self.alone, thresholds)
-        return self._f1(sum((self._counts(g, thresholds) for g in self.groups), counts))
-
-    def f1_of(self, label: str, trials: Sequence[Mapping[str, float]]) -> list[float]:
-        """Return the micro F1 with each of several thresholds that differ in this label only."""
-        rest = self._counts_alone(self.alone.keys() - {label}, trials[0])
-        own = self.alone.keys() & {label}
-        counts = np.array([rest + self._counts_alone(own, trial) for trial in trials])  # [K, 2]
-        values = np.array([trial[label] for trial in trials])
-        for group in self.groups:
-            reached = values <= group.highest.get(label, 0.0)  # False: no score does
-            if not reached.all():
-                counts[~reached] += self._counts(group, {**trials[0], label: math.inf})
-            for number in reached.nonzero()[0].tolist():
-                counts[number] += self._counts(group, trials[number])
-        return [self._f1(count) for count in counts]
-
-    def _f1(self, counts: np.ndarray) -> float:
-        correct, predicted = map(int, counts)
+        correct, predicted = 0, 0
+        for label, (of_gold, of_all) in self.alone.items():
+            correct += len(of_gold) - int(of_gold.searchsorted(thresholds[label]))
+            predicted += len(of_all) - int(of_all.searchsorted(thresholds[label]))
+        for number, (candidates, gold) in enumerate(self.groups):
+            key = (number, *[thresholds[span.label] for span, _ in candidates])
+            if key not in self.counts:
+                chosen = _decided(candidates, self.decoding, thresholds, 0.5)
+                self.counts[key] = len(gold.intersection(chosen)), len(chosen)
+            correct += self.counts[key][0]
+            predicted += self.counts[key][1]
         return 2 * correct / total if (total := predicted + self.num_gold.total()) else 0.0
-
-    def _counts_alone(self, labels: Iterable[str], thresholds: Mapping[str, float]) -> np.ndarray:
-        """Count correct and predicted spans [2] among those that conflict with nothing."""
-        counts = np.zeros(2, dtype=np.int64)
-        for label in labels:
-            threshold = thresholds.get(label, 0.5)
-            counts += [len(p) - p.searchsorted(threshold) for p in self.alone[label]]
-        return counts
-
-    def _counts(self, group: _Group, thresholds: Mapping[str, float]) -> np.ndarray:
-        """Count correct and predicted spans [2] of a group."""
-        chosen = _decided(group.candidates, self.decoding, thresholds, 0.5)
-        return np.array([len(group.gold.intersection(chosen)), len(chosen)])

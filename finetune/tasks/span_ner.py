@@ -1,9 +1,8 @@
 """Named entities as labeled spans of words, nested ones too (span-based NER).
 
-Every span of up to a number of words is a candidate and gets one of the types or none
-(Jurafsky & Martin, "Masked Language Models", span-based NER, equations 11.21 to 11.27), so
-nested entities need no special treatment. Decoding selects the candidates that may be predicted
-together (``finetune.tasks.span_decoding``).
+Every span of up to a number of words is a candidate and gets one of the types or none (Jurafsky &
+Martin, "Masked Language Models", span-based NER, equations 11.21 to 11.27). Decoding selects the
+candidates that may be predicted together (``finetune.tasks.span_decoding``).
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,15 +22,13 @@ from torch.nn import functional
 from finetune.config.tasks import NerConfig
 from finetune.data import Dataset
 from finetune.data.spans import overlapping, proposed_width
-from finetune.evaluation.metrics import DEFAULT_METRICS, span_scores
+from finetune.evaluation.metrics import span_scores
 from finetune.models.heads.span_ner import SpanNer
-from finetune.preprocessing.context import in_documents
 from finetune.preprocessing.encodings import Array, Encoded, Ragged
 from finetune.preprocessing.span_candidates import candidates, num_candidates, predicted_candidates
-from finetune.tasks.base import Calibrated
 from finetune.tasks.span_decoding import LOWEST, best_spans, choose_thresholds
 from finetune.tasks.span_targets import SpanTargets
-from finetune.tasks.word_task import WordRecord, WordTask, unseen_note
+from finetune.tasks.word_task import WordRecord, WordTask, check_complete, unseen_notes
 from finetune.types import (
     IGNORED,
     Batch,
@@ -56,15 +54,7 @@ class SpanRecord(WordRecord):
     thresholds: Mapping[str, float] = field(default_factory=dict)
     """The fitted threshold of each span type; 0.5 for types without one."""
 
-    @property
-    def metric(self) -> str:
-        """Name of the metric that selects the best model."""
-        return self.config.metric or DEFAULT_METRICS["spans"]
-
-    @property
-    def calibrates(self) -> bool:
-        """Return whether ``Task.calibrate`` fits something."""
-        return self.config.calibrate != "none"
+    kind = "spans"
 
     @property
     def constraint(self) -> str:
@@ -88,20 +78,11 @@ class SpanNerTask(WordTask):
     name = "ner"
     record_class = SpanRecord
     record: SpanRecord
-
-    @classmethod
-    def prepare(cls, config: NerConfig, data: Dataset) -> Dataset:
-        """Drop training and validation sentences without spans."""
-        data, splits = in_documents(config, data), {}
-        for split, examples in data.splits.items():
-            labeled = [example for example in examples if example.spans is not None]
-            if not labeled and not split.startswith("test"):
-                raise UserError(
-                    f"{data.name}: no sentence of {split} has spans, or tags that spell spans "
-                    "(B-TYPE, I-TYPE, O). For tags of single words use `finetune tag`."
-                )
-            splits[split] = labeled or examples
-        return replace(data, splits=splits)
+    _gold = attrgetter("spans")
+    no_gold = (
+        "spans, or tags that spell spans (B-TYPE, I-TYPE, O). For tags of single words use "
+        "`finetune tag`."
+    )
 
     @classmethod
     def derive(cls, config: NerConfig, data: Dataset) -> dict[str, Any]:
@@ -127,10 +108,9 @@ class SpanNerTask(WordTask):
         width = record.max_width
         limit = "of any width" if width is None else f"up to {width} words wide"
         notes = [f"candidates: spans {limit}; decoding {record.constraint}"]
-        for split in list(data.splits)[1:]:
-            types = {span.label for example in data.splits[split] for span in example.spans or ()}
-            notes += unseen_note(split, sorted(types - set(record.labels)))
-        return notes
+        return notes + unseen_notes(
+            data, record.labels.names, lambda example: {span.label for span in example.spans or ()}
+        )
 
     @cached_property
     def _span_targets(self) -> SpanTargets:
@@ -152,7 +132,6 @@ class SpanNerTask(WordTask):
         return result, num_cut
 
     def _encoding_notes(self, examples: Sequence[TokenExample], encoded: Encoded) -> list[str]:
-        """Also count gold spans that no prediction can contain."""
         notes = super()._encoding_notes(examples, encoded)
         if not any(example.spans for example in examples):
             return notes
@@ -240,19 +219,12 @@ class SpanNerTask(WordTask):
         return result
 
     def finish(
-        self,
-        example: TokenExample,
-        partials: Sequence[Partial],
-        *,
-        keep_log_probabilities: bool = False,
+        self, example: TokenExample, partials: Sequence[Partial], *, log_probabilities: bool = False
     ) -> SpanPrediction:
         """Predict the most probable set of spans that the constraint allows."""
         partials = sorted(partials, key=lambda partial: partial.first_word)
         end = max(partial.first_word + partial.values.num_words for partial in partials)
-        if end != len(example.words):
-            raise RuntimeError(
-                f"{example.where}: predictions for {end} of {len(example.words)} words"
-            )
+        check_complete(example, end)
         prediction = SpanPrediction(
             example.id, example.words, (), (), example.offsets, example.text,
             tuple(self._candidates(partials)),
@@ -281,13 +253,10 @@ class SpanNerTask(WordTask):
         spans, scores = zip(*chosen, strict=True) if chosen else ((), ())
         return replace(prediction, spans=spans, scores=scores)
 
-    def calibrate(
+    def _fit(
         self, gold: Sequence[TokenExample], predicted: Sequence[SpanPrediction]
-    ) -> Calibrated | None:
-        """Choose the thresholds with the best F1 on the validation split."""
+    ) -> tuple[dict[str, Any], str]:
         record = self.record
-        if not record.calibrates:
-            return None
         thresholds = choose_thresholds(
             [example.spans or () for example in gold],
             [prediction.candidates for prediction in predicted],
@@ -297,16 +266,14 @@ class SpanNerTask(WordTask):
         )
         shown = sorted({round(value, 3) for value in thresholds.values()})
         note = f"thresholds chosen on validation: {', '.join(map(str, shown))}"
-        task = replace(self, record=replace(record, thresholds=thresholds))
-        return Calibrated(task, [self._decided(p, thresholds) for p in predicted], note)
+        return {"thresholds": thresholds}, note
 
-    def _gold(self, example: TokenExample) -> Any:
-        return example.spans
+    def _calibrated(self, example: TokenExample, prediction: SpanPrediction) -> SpanPrediction:
+        return self._decided(prediction, self.record.thresholds)
 
     def _score(
         self, gold: Sequence[TokenExample], predicted: Sequence[SpanPrediction]
     ) -> dict[str, float]:
-        """Compute span scores, with the F1 before calibration if thresholds were fitted."""
         spans = [example.spans or () for example in gold]
         scores = span_scores(spans, [prediction.spans for prediction in predicted])
         if self.record.thresholds:

@@ -31,12 +31,9 @@ class SpanTargets:
         self.first_class = 0 if multi_label else 1
 
     def gold(self, spans: Sequence[Span], bounds: Bounds, index: int) -> dict[str, Sequence[float]]:
-        """Make the target of window ``index`` of a text.
-
-        ``indices`` and ``classes`` are those of the gold candidates, ``others`` the indices of
-        candidates that another window predicts, ``num_words`` the number of words that this window
-        predicts as candidates, and ``width`` the number of its words.
-        """
+        """Make the target of window ``index``: ``indices`` and ``classes`` of its gold candidates,
+        indices of the ``others``, which another window predicts, ``num_words`` that it predicts as
+        candidates, and ``width``, the number of its words."""
         start, end = bounds[index]
         found = [
             (candidate_index(s.start - start, s.end - start, end - start, self.max_width), number)

@@ -2,8 +2,7 @@
 
 The first token's vector represents the whole input and goes through the family's own classifier
 head, y = softmax(W_C z_CLS) (Jurafsky & Martin, "Masked Language Models", sequence classification;
-Devlin et al., 2019). For natural language inference, premise and hypothesis form one sequence with
-a separator between them (pairwise sequence classification).
+Devlin et al., 2019). A pair forms one sequence with a separator between its texts.
 """
 
 from __future__ import annotations
@@ -11,8 +10,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
+from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -23,7 +24,6 @@ from finetune.data import Dataset, read_text
 from finetune.data.nli_labels import ALIASES, NLI_LABELS, canonical_name
 from finetune.evaluation.calibration import calibration_scores, fit_on_probabilities, scale
 from finetune.evaluation.metrics import (
-    DEFAULT_METRICS,
     classification_scores,
     multilabel_scores,
     regression_scores,
@@ -32,7 +32,7 @@ from finetune.models.heads.pretrained import Problem
 from finetune.models.heads.sequence_classification import SequenceClassifier
 from finetune.preprocessing.encodings import Ragged
 from finetune.preprocessing.texts import class_weights, encode_texts, in_one_form, problem_of
-from finetune.tasks.base import Calibrated, Task, TaskRecord
+from finetune.tasks.base import Task, TaskRecord
 from finetune.types import (
     Batch,
     Encoding,
@@ -42,8 +42,6 @@ from finetune.types import (
     TextPrediction,
     UserError,
 )
-
-_PREDICTION_KINDS = {"single": "label", "multi": "labels", "regression": "number"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,14 +55,9 @@ class TextRecord(TaskRecord):
     """Divides the logits before the softmax (Guo et al., 2017)."""
 
     @property
-    def metric(self) -> str:
-        """Name of the metric that selects the best model."""
-        return self.config.metric or DEFAULT_METRICS[_PREDICTION_KINDS[self.problem]]
-
-    @property
-    def calibrates(self) -> bool:
-        """Return whether ``Task.calibrate`` fits something."""
-        return self.config.calibrate != "none"
+    def kind(self) -> str:
+        """The kind of predictions."""
+        return {"single": "label", "multi": "labels", "regression": "number"}[self.problem]
 
     @property
     def threshold(self) -> float:
@@ -79,11 +72,13 @@ class TextClassificationTask(Task):
     reads_words = False
     record_class = TextRecord
     record: TextRecord
+    pairs_only: ClassVar[bool | None] = None
+    _gold = attrgetter("label")
 
     @classmethod
     def read(cls, config: TextConfig) -> Dataset:
         """Read texts or pairs of texts."""
-        return read_text(config.data, columns=column_map(config.columns))
+        return read_text(config.data, columns=column_map(config.columns), pair=cls.pairs_only)
 
     @classmethod
     def prepare(cls, config: TextConfig, data: Dataset) -> Dataset:
@@ -108,10 +103,9 @@ class TextClassificationTask(Task):
                 f"({', '.join(map(repr, labels))}), so there is nothing to learn. Name the label "
                 "column with --columns label=COLUMN."
             )
-        for examples in data.splits.values():
-            for example in examples:
-                for name in _names(example):
-                    labels.id(name, example.where)  # raises for labels that train does not have
+        for example in chain.from_iterable(data.splits.values()):
+            for name in _names(example):
+                labels.id(name, example.where)  # raises for labels that train does not have
         weights = class_weights(config.class_weights, list(labels), counts, len(train), problem)
         return {**derived, "labels": labels, "class_weights": weights and tuple(weights)}
 
@@ -123,7 +117,6 @@ class TextClassificationTask(Task):
         return sorted(names, key=int) if numeric else names
 
     def _sequences(self, examples: Sequence[TextExample]) -> tuple[list[list[Encoding]], int]:
-        """Return a sequence for each text, or several windows with ``--long-text window``."""
         record = self.record
         encoded, num_cut = encode_texts(
             examples, self.tokenizer, record.max_length, record.config.long_text, record.overlap
@@ -148,9 +141,8 @@ class TextClassificationTask(Task):
         return {"label": numbers, "fraction": [1 / num_windows]}
 
     def _targets(self, rows: Mapping[str, Ragged]) -> dict[str, torch.Tensor]:
-        """Return ``label`` [N], or [N, C] with several labels; ``weight`` [N], the weight of the
-        class divided by the number of windows; and with several labels and class weights
-        ``positive_weight`` [C]."""
+        """Return ``label`` [N] or [N, C], ``weight`` [N] of class and window, and with several
+        labels and class weights ``positive_weight`` [C]."""
         label = rows["label"].values
         weight = torch.from_numpy(rows["fraction"].values)
         classes = self.record.class_weights
@@ -210,11 +202,7 @@ class TextClassificationTask(Task):
         return [Partial(*item) for item in zip(batch.example, batch.first_word, rows, strict=True)]
 
     def finish(
-        self,
-        example: TextExample,
-        partials: Sequence[Partial],
-        *,
-        keep_log_probabilities: bool = False,
+        self, example: TextExample, partials: Sequence[Partial], *, log_probabilities: bool = False
     ) -> TextPrediction:
         """Average the windows; take the best label, those over the threshold, or the number."""
         partials = sorted(partials, key=lambda partial: partial.first_word)  # a fixed summation
@@ -224,10 +212,7 @@ class TextClassificationTask(Task):
         return self._prediction(example.id, values)
 
     def _prediction(self, id: int, probabilities: np.ndarray) -> TextPrediction:
-        """Make a prediction from the model's probabilities [C].
-
-        The temperature is applied after windows are averaged, so it cannot change the best label.
-        """
+        """Make a prediction from the probabilities [C] of the model, averaged over windows."""
         best = int(probabilities.argmax())
         labels, multi = self.record.labels, self.record.problem == "multi"
         if self.record.temperature is not None:
@@ -239,22 +224,19 @@ class TextClassificationTask(Task):
             return TextPrediction(id, chosen, None, scores)
         return TextPrediction(id, labels[best], float(probabilities[best]), scores)
 
-    def calibrate(
+    def _fit(
         self, gold: Sequence[TextExample], predicted: Sequence[TextPrediction]
-    ) -> Calibrated | None:
-        """Fit a temperature on the validation split."""
-        if not self.record.calibrates:
-            return None
-        probabilities = self._probabilities(predicted)
+    ) -> tuple[dict[str, Any], str]:
         known = [index for index, example in enumerate(gold) if example.label is not None]
         temperature, note = fit_on_probabilities(
-            probabilities[known],
+            self._probabilities([predicted[index] for index in known]),
             self._gold_classes([gold[index] for index in known]),
             self.record.problem == "multi",
         )
-        task = replace(self, record=replace(self.record, temperature=temperature))
-        pairs = zip(predicted, probabilities, strict=True)
-        return Calibrated(task, [task._prediction(p.id, row) for p, row in pairs], note)
+        return {"temperature": temperature}, note
+
+    def _calibrated(self, example: TextExample, prediction: TextPrediction) -> TextPrediction:
+        return self._prediction(example.id, self._probabilities([prediction])[0])
 
     def _probabilities(self, predicted: Sequence[TextPrediction]) -> np.ndarray:
         """Return the predicted probabilities [N, C]."""
@@ -270,13 +252,9 @@ class TextClassificationTask(Task):
             return np.array(applies, dtype=bool).reshape(len(gold), len(labels))
         return np.array([labels.id(str(e.label), e.where) for e in gold], dtype=int)
 
-    def _gold(self, example: TextExample) -> Any:
-        return example.label
-
     def _score(
         self, gold: Sequence[TextExample], predicted: Sequence[TextPrediction]
     ) -> dict[str, float]:
-        """Compute accuracy, F1 and Matthews; multi-label F1; or correlations."""
         expected: list[Any] = [example.label for example in gold]
         labels: list[Any] = [prediction.label for prediction in predicted]
         if self.record.problem == "regression":
@@ -290,8 +268,7 @@ class TextClassificationTask(Task):
     def _calibration_errors(
         self, gold: Sequence[TextExample], predicted: Sequence[TextPrediction], temperature: float
     ) -> dict[str, float]:
-        """Compute the calibration error with and without the temperature, of the predicted labels
-        or, with several labels, of the probability of every label."""
+        """Compute the calibration error of the predicted labels, or of all labels (multi-label)."""
         multi = self.record.problem == "multi"
         after, correct = self._probabilities(predicted), self._gold_classes(gold)
         before = scale(after, 1 / temperature, multi)
@@ -303,26 +280,20 @@ class TextClassificationTask(Task):
 
 def _check_settings(config: TextConfig, problem: str, data: Dataset) -> None:
     """Raise UserError for settings that have no meaning for the kind of problem."""
-    if problem == "regression" and config.class_weights != "none":
-        raise UserError(
-            f"--class-weights {config.class_weights}: the labels of {data.name} are numbers, not "
-            "classes: leave --class-weights out."
-        )
-    if problem != "multi" and isinstance(config, ClassifyConfig) and config.threshold != 0.5:
-        raise UserError(
-            f"--threshold {config.threshold} applies to several labels for a text (--problem "
-            "multi): leave it out."
-        )
-    if problem == "regression" and config.calibrate != "none":
-        raise UserError(
-            f"--calibrate {config.calibrate}: the predictions are numbers and have no "
-            "probabilities: leave --calibrate out."
-        )
-    if config.overlap is not None and config.long_text != "window":
-        raise UserError(
-            f"--overlap {config.overlap} applies to --long-text window: add that, or leave "
-            "--overlap out."
-        )
+    numbers = problem == "regression"
+    threshold = config.threshold if isinstance(config, ClassifyConfig) else 0.5
+    for wrong, setting, reason in (
+        (numbers and config.class_weights != "none", f"--class-weights {config.class_weights}",
+         f"the labels of {data.name} are numbers, not classes"),
+        (problem != "multi" and threshold != 0.5, f"--threshold {threshold}",
+         "it applies to several labels for a text (--problem multi)"),
+        (numbers and config.calibrate != "none", f"--calibrate {config.calibrate}",
+         "the predictions are numbers and have no probabilities"),
+        (config.overlap is not None and config.long_text != "window", f"--overlap {config.overlap}",
+         "it applies to --long-text window"),
+    ):  # fmt: skip
+        if wrong:
+            raise UserError(f"{setting}: {reason}: leave {setting.split()[0]} out.")
 
 
 def _names(example: TextExample) -> Sequence[str]:
@@ -339,25 +310,20 @@ class NliTask(TextClassificationTask):
     """
 
     name = "nli"
-
-    @classmethod
-    def read(cls, config: TextConfig) -> Dataset:
-        """Read pairs of texts."""
-        return read_text(config.data, columns=column_map(config.columns), pair=True)
+    pairs_only = True
 
     @classmethod
     def prepare(cls, config: TextConfig, data: Dataset) -> Dataset:
         """Map label names to the standard ones if all of them are NLI labels."""
-        names = {
-            example.label
-            for examples in data.splits.values()
-            for example in examples
-            if isinstance(example.label, str)
-        }
+        every = chain.from_iterable(data.splits.values())
+        names = {example.label for example in every if isinstance(example.label, str)}
         renamed = sorted(name for name in names if canonical_name(name) != name)
         if renamed and all(name.strip().lower() in ALIASES for name in names):
             splits = {
-                split: [_canonical(example) for example in examples]
+                split: [
+                    replace(e, label=canonical_name(e.label)) if isinstance(e.label, str) else e
+                    for e in examples
+                ]
                 for split, examples in data.splits.items()
             }
             listed = ", ".join(f"{name!r} is {canonical_name(name)}" for name in renamed)
@@ -370,9 +336,3 @@ class NliTask(TextClassificationTask):
         """Order NLI labels as entailment, neutral, contradiction; sort all others."""
         standard = [name for name in (*NLI_LABELS, "not_entailment") if name in labels]
         return standard if len(standard) == len(labels) else TextClassificationTask.order(labels)
-
-
-def _canonical(example: TextExample) -> TextExample:
-    if not isinstance(example.label, str):
-        return example
-    return replace(example, label=canonical_name(example.label))

@@ -1,9 +1,8 @@
 """Tagging of words: named entities, parts of speech, chunks.
 
 Each word's tag is predicted from its subwords, y = softmax(W_K z_i) (Jurafsky & Martin, "Masked
-Language Models", sequence labelling; Devlin et al., 2019, section 5.3). Gold tags are spread to
-subwords for the loss, and scores of subwords are combined to scores of words before decoding, so
-every word gets exactly one prediction. With ``--crf`` see ``finetune.tasks.crf``.
+Language Models", sequence labeling; Devlin et al., 2019, section 5.3), so every word gets exactly
+one prediction. With ``--crf`` see ``finetune.tasks.crf``.
 """
 
 from __future__ import annotations
@@ -11,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
+from itertools import chain, pairwise
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from finetune.config.tasks import TagConfig
+from finetune.config.tasks import TagConfig, WordConfig
 from finetune.data import Dataset
 from finetune.data.tag_schemes import (
     continuation_tag,
@@ -29,16 +29,14 @@ from finetune.data.tag_schemes import (
     tags_to_spans,
 )
 from finetune.evaluation.calibration import fit_on_words, probabilities_of, word_calibration_scores
-from finetune.evaluation.metrics import DEFAULT_METRICS, tagging_scores
+from finetune.evaluation.metrics import tagging_scores
 from finetune.models.heads.crf import CrfScores
 from finetune.models.heads.crf_tagger import CrfTagger
 from finetune.models.heads.token_classification import TokenTagger
-from finetune.preprocessing.context import in_documents
 from finetune.preprocessing.encodings import Ragged
-from finetune.tasks.base import Calibrated
-from finetune.tasks.crf import chain_loss, chain_target, chain_targets, decode_chains, whole_chain
-from finetune.tasks.viterbi import Transitions, viterbi, word_scores
-from finetune.tasks.word_task import WordRecord, WordTask, unseen_note
+from finetune.tasks.crf import chain_loss, chain_targets, decode_chains, whole_chain
+from finetune.tasks.viterbi import Transitions, log_transitions, viterbi, word_scores
+from finetune.tasks.word_task import WordRecord, WordTask, check_complete, unseen_notes
 from finetune.types import (
     IGNORED,
     Batch,
@@ -66,18 +64,13 @@ class TagRecord(WordRecord):
     """Divides the log-probabilities before the softmax (Guo et al., 2017)."""
 
     @property
-    def metric(self) -> str:
-        """Name of the metric that selects the best model."""
-        return self.config.metric or DEFAULT_METRICS["tags" if self.scheme else "plain tags"]
-
-    @property
-    def calibrates(self) -> bool:
-        """Return whether ``Task.calibrate`` fits something."""
-        return self.config.calibrate != "none"
+    def kind(self) -> str:
+        """The kind of predictions."""
+        return "tags" if self.scheme else "plain tags"
 
     @property
     def scores_all_subwords(self) -> bool:
-        """Return whether the head computes logits for all subwords of a word."""
+        """Whether the head computes logits for all subwords of a word."""
         return self.config.label_subwords == "all" or self.config.word_score != "first"
 
 
@@ -87,23 +80,19 @@ class TokenClassificationTask(WordTask):
     name = "tag"
     record_class = TagRecord
     record: TagRecord
+    _gold = attrgetter("tags")
+    no_gold = "tags."
 
     @classmethod
-    def prepare(cls, config: TagConfig, data: Dataset) -> Dataset:
+    def prepare(cls, config: WordConfig, data: Dataset) -> Dataset:
         """Drop training and validation sentences without tags; refuse nested spans."""
-        data, splits = in_documents(config, data), {}
-        for split, examples in data.splits.items():
-            nested = next((e for e in examples if e.tags is None and e.spans is not None), None)
-            if nested is not None:
+        for example in chain.from_iterable(data.splits.values()):
+            if example.tags is None and example.spans is not None:
                 raise UserError(
-                    f"{nested.where}: spans overlap or nest, which one tag for each word cannot "
+                    f"{example.where}: spans overlap or nest, which one tag for each word cannot "
                     "represent: use `finetune ner`, or keep the outermost spans only."
                 )
-            labeled = [example for example in examples if example.tags is not None]
-            if not labeled and not split.startswith("test"):
-                raise UserError(f"{data.name}: no sentence of {split} has tags.")
-            splits[split] = labeled or examples
-        return replace(data, splits=splits)
+        return super().prepare(config, data)
 
     @classmethod
     def derive(cls, config: TagConfig, data: Dataset) -> dict[str, Any]:
@@ -141,14 +130,11 @@ class TokenClassificationTask(WordTask):
             return tag.split("-", 1)[-1] if record.scheme else tag
 
         known = {kind(tag) for tag in record.labels}
-        for split in list(data.splits)[1:]:
-            found = {kind(tag) for example in data.splits[split] for tag in example.tags or ()}
-            notes += unseen_note(split, sorted(found - known))
-        return notes
+        return notes + unseen_notes(data, known, lambda example: map(kind, example.tags or ()))
 
     @cached_property
     def _transitions(self) -> Transitions:
-        return Transitions(list(self.record.labels), self.record.scheme)
+        return log_transitions(self.record.labels.names, self.record.scheme)
 
     @cached_property
     def _continuations(self) -> list[int]:
@@ -169,11 +155,10 @@ class TokenClassificationTask(WordTask):
         return result, num_cut
 
     def _target(self, window: Encoding, tags: list[int]) -> dict[str, Sequence[float]]:
-        """Make the targets of a window from the classes of all words of its sentence."""
         end = window.first_word + window.num_words
         core = tags[window.first_word : end]
         if self.record.config.crf:
-            return chain_target(core, window.first_word == 0, end == len(tags))
+            return {"tag": core, "begins": [window.first_word == 0], "ends": [end == len(tags)]}
         if not self.record.scores_all_subwords:
             return {"tag": core}
         spread: list[int] = []
@@ -192,12 +177,10 @@ class TokenClassificationTask(WordTask):
         return [labels.id(tag) if tag in labels else IGNORED for tag in tags]
 
     def _in_scheme(self, tags: Sequence[str]) -> Sequence[str]:
-        """Convert gold tags to the scheme of the predictions."""
         source, scheme = self.record.source, self.record.scheme
         return tags if source is None or scheme is None else convert_tags(tags, source, scheme)
 
     def _targets(self, rows: Mapping[str, Ragged]) -> dict[str, torch.Tensor]:
-        """Return ``tag`` [W], or one for each scored subword; for a CRF see ``chain_targets``."""
         if self.record.config.crf:
             return chain_targets(rows, len(self.record.labels))
         return {"tag": torch.from_numpy(rows["tag"].values.astype(np.int64))}
@@ -246,11 +229,7 @@ class TokenClassificationTask(WordTask):
         return [Partial(*item) for item in zip(batch.example, batch.first_word, rows, strict=True)]
 
     def finish(
-        self,
-        example: TokenExample,
-        partials: Sequence[Partial],
-        *,
-        keep_log_probabilities: bool = False,
+        self, example: TokenExample, partials: Sequence[Partial], *, log_probabilities: bool = False
     ) -> TokenPrediction:
         """Predict one tag for each word."""
         partials = sorted(partials, key=lambda partial: partial.first_word)
@@ -262,13 +241,9 @@ class TokenClassificationTask(WordTask):
             constrained = self.record.config.decoding == "constrained"
             classes = viterbi(logs, self._transitions) if constrained else logs.argmax(-1)
             probabilities = probabilities_of(classes.tolist(), logs, self.record.temperature or 1.0)
-        if len(classes) != len(example.words):
-            raise RuntimeError(
-                f"{example.where}: {len(classes)} predictions for {len(example.words)} words"
-            )
-        return self._prediction(
-            example, classes, probabilities, logs if keep_log_probabilities else None
-        )
+        check_complete(example, len(classes))
+        kept = logs if log_probabilities else None
+        return self._prediction(example, classes, probabilities, kept)
 
     def _prediction(
         self,
@@ -289,32 +264,24 @@ class TokenClassificationTask(WordTask):
             example.text, logs,
         )  # fmt: skip
 
-    def calibrate(
+    def _fit(
         self, gold: Sequence[TokenExample], predicted: Sequence[TokenPrediction]
-    ) -> Calibrated | None:
-        """Fit a temperature on the words of the validation split (needs log-probabilities)."""
-        if not self.record.calibrates:
-            return None
+    ) -> tuple[dict[str, Any], str]:
         temperature, note = fit_on_words(
             [self._gold_classes(example) for example in gold],
             [prediction.log_probabilities for prediction in predicted],
         )
-        task = replace(self, record=replace(self.record, temperature=temperature))
-        predictions = []
-        for example, prediction in zip(gold, predicted, strict=True):
-            logs = prediction.log_probabilities
-            classes = [self.record.labels.id(tag) for tag in prediction.tags]
-            probabilities = probabilities_of(classes, logs, temperature)
-            predictions.append(task._prediction(example, classes, probabilities, logs))
-        return Calibrated(task, predictions, note)
+        return {"temperature": temperature}, note
 
-    def _gold(self, example: TokenExample) -> Any:
-        return example.tags
+    def _calibrated(self, example: TokenExample, prediction: TokenPrediction) -> TokenPrediction:
+        logs = prediction.log_probabilities
+        classes = [self.record.labels.id(tag) for tag in prediction.tags]
+        probabilities = probabilities_of(classes, logs, self.record.temperature or 1.0)
+        return self._prediction(example, classes, probabilities, logs)
 
     def _score(
         self, gold: Sequence[TokenExample], predicted: Sequence[TokenPrediction]
     ) -> dict[str, float]:
-        """Compute span scores, or accuracy and macro F1 if tags are not spans."""
         scores = tagging_scores(
             [example.tags or () for example in gold],
             [prediction.tags for prediction in predicted],

@@ -9,29 +9,29 @@ import torch
 
 from finetune.data.tag_schemes import legal_transitions
 
+Transitions = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""Log scores (0 or -inf) of tags at the start [C], at the end [C], and of pairs [C, C]."""
 
-class Transitions:
-    """Log scores (0 or -inf) of tags at the start [C], at the end [C], and of pairs [C, C]."""
 
-    def __init__(self, tags: Sequence[str], scheme: str | None) -> None:
-        start, end, matrix = legal_transitions(tags, scheme)
-        self.start = np.where(start, 0.0, -np.inf)
-        self.end = np.where(end, 0.0, -np.inf)
-        self.matrix = np.where(matrix, 0.0, -np.inf)
+def log_transitions(tags: Sequence[str], scheme: str | None) -> Transitions:
+    """Return the transitions that a tag scheme allows."""
+    start, end, pairs = (np.where(part, 0.0, -np.inf) for part in legal_transitions(tags, scheme))
+    return start, end, pairs
 
 
 def viterbi(scores: np.ndarray, transitions: Transitions) -> np.ndarray:
     """Return the legal tag sequence [W] with the largest sum of scores [W, C] (Viterbi, 1967)."""
     if len(scores) == 0:
         return np.zeros(0, dtype=int)
-    best = scores[0] + transitions.start  # [C]
+    start, end, pairs = transitions
+    best = scores[0] + start  # [C]
     back = np.zeros(scores.shape, dtype=int)
     for word in range(1, len(scores)):
-        paths = best[:, None] + transitions.matrix  # [C, C]
+        paths = best[:, None] + pairs  # [C, C]
         back[word] = paths.argmax(0)
         best = paths.max(0) + scores[word]
     tags = np.zeros(len(scores), dtype=int)
-    tags[-1] = (best + transitions.end).argmax()
+    tags[-1] = (best + end).argmax()
     for word in range(len(scores) - 1, 0, -1):
         tags[word - 1] = back[word, tags[word]]
     return tags
@@ -42,10 +42,9 @@ def word_scores(
 ) -> torch.Tensor:
     """Combine log-probabilities of subwords [P, C] to those of words [W, C].
 
-    ``first`` takes the first subword, ``mean`` the mean log-probability and ``max`` the largest.
-    For both, a later subword counts for the tags that continue with its tag (``I-`` for ``B-``),
-    the first subword alone decides between tags with the same continuation, and the result is
-    normalized.
+    ``first`` takes the first subword, ``mean`` the mean log-probability, normalized. A later
+    subword counts for the tags that continue with its tag (``I-`` for ``B-``), so the first one
+    alone decides between tags with the same continuation.
     """
     starts = torch.cumsum(word_lengths, 0) - word_lengths  # [W]
     if how == "first":
@@ -53,25 +52,6 @@ def word_scores(
     word = torch.arange(len(starts), device=logs.device)
     word = torch.repeat_interleave(word, word_lengths, output_size=len(logs))  # [P]
     index = torch.tensor(continuations, device=logs.device)
-    scores = logs[:, index]  # [P, C]
-    if how == "max":  # otherwise a later subword with a high I- makes B- and I- equal
-        scores = scores + _given_continuation(logs[starts], index)[word]
-    scores = scores.index_copy(0, starts, logs[starts])
-    combined = torch.zeros(len(starts), logs.shape[1], dtype=logs.dtype, device=logs.device)
-    combined = combined.scatter_reduce(
-        0,
-        word[:, None].expand_as(scores),
-        scores,
-        reduce="mean" if how == "mean" else "amax",
-        include_self=False,
-    )
-    return combined.log_softmax(-1)
-
-
-def _given_continuation(logs: torch.Tensor, continuations: torch.Tensor) -> torch.Tensor:
-    """Return log-probabilities [W, C] of each tag among those with the same continuation."""
-    exact = torch.float32 if logs.device.type == "mps" else torch.float64  # mps has no double
-    probabilities = logs.to(exact).exp()
-    together = torch.zeros_like(probabilities).index_add(1, continuations, probabilities)  # [W, C]
-    together = together[:, continuations].clamp_min(torch.finfo(exact).tiny)
-    return (logs - together.log()).to(logs.dtype)
+    scores = logs[:, index].index_copy(0, starts, logs[starts])  # [P, C]
+    sums = logs.new_zeros(len(starts), logs.shape[1]).index_add(0, word, scores)
+    return (sums / word_lengths[:, None]).log_softmax(-1)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from finetune.config.tasks import WordConfig, column_map, max_context_subwords
 from finetune.data import Dataset, read_tokens
-from finetune.preprocessing.context import fill
+from finetune.preprocessing.context import fill, in_documents
 from finetune.preprocessing.windows import Window, windows
 from finetune.tasks.base import Task, TaskRecord
-from finetune.types import Encoding, TokenExample, abbreviated
+from finetune.types import Encoding, TokenExample, UserError, abbreviated
 
 Subwords = list[list[int]]
 """The ids of the subwords of each word."""
@@ -28,11 +29,24 @@ class WordTask(Task):
 
     reads_words = True
     record: WordRecord
+    no_gold: ClassVar[str]
+    """End of the error message for a split without gold."""
 
     @classmethod
     def read(cls, config: WordConfig) -> Dataset:
         """Read words with tags or spans."""
         return read_tokens(config.data, columns=column_map(config.columns))
+
+    @classmethod
+    def prepare(cls, config: WordConfig, data: Dataset) -> Dataset:
+        """Drop training and validation sentences without gold."""
+        data, splits = in_documents(config, data), {}
+        for split, examples in data.splits.items():
+            labeled = [example for example in examples if cls._gold(example) is not None]
+            if not labeled and not split.startswith("test"):
+                raise UserError(f"{data.name}: no sentence of {split} has {cls.no_gold}")
+            splits[split] = labeled or examples
+        return replace(data, splits=splits)
 
     def _windows(
         self, examples: Sequence[TokenExample], *, core_only: bool
@@ -95,7 +109,20 @@ class WordTask(Task):
         return Encoding(example, *self.tokenizer.build(subwords), starts, first - shift)
 
 
-def unseen_note(split: str, unseen: Sequence[str]) -> list[str]:
-    """Return a note on tags or span types of a split that are not in the training data."""
-    note = "never occurs in train: cannot be predicted and counts as missed"
-    return [f"{abbreviated(unseen)} in {split} {note}"] if unseen else []
+def unseen_notes(
+    data: Dataset, known: Collection[str], names: Callable[[TokenExample], Iterable[str]]
+) -> list[str]:
+    """Return notes on the tags or span types of other splits that are not in the training data."""
+    notes = []
+    for split in list(data.splits)[1:]:
+        found = {name for example in data.splits[split] for name in names(example)}
+        if unseen := sorted(found.difference(known)):
+            note = "never occurs in train: cannot be predicted and counts as missed"
+            notes.append(f"{abbreviated(unseen)} in {split} {note}")
+    return notes
+
+
+def check_complete(example: TokenExample, number: int) -> None:
+    """Raise RuntimeError unless every word has a prediction."""
+    if number != len(example.words):
+        raise RuntimeError(f"{example.where}: {number} predictions for {len(example.words)} words")

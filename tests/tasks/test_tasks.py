@@ -121,12 +121,11 @@ CASES = {
     "bio": Case("tag", _BIO, {"decoding": "greedy"}),
     "bio constrained": Case("tag", _BIO, {"decoding": "constrained"}),
     "bio all mean": Case("tag", _BIO, {"label_subwords": "all", "word_score": "mean"}),
-    "bio all max": Case("tag", _BIO, {"label_subwords": "all", "word_score": "max"}),
     "bio first mean": Case("tag", _BIO, {"word_score": "mean"}),
     "io": Case("tag", _BIO, {"scheme": "IO"}),
     "bioes": Case("tag", _BIO, {"scheme": "BIOES"}),
     "bioes all max constrained": Case("tag", _BIO, {
-        "scheme": "BIOES", "label_subwords": "all", "word_score": "max",
+        "scheme": "BIOES", "label_subwords": "all", "word_score": "mean",
         "decoding": "constrained"}),
     "bio windows": Case("tag", _BIO, {"max_length": 12, "overlap": 4, "decoding": "constrained"}),
     "bio crf": Case("tag", _BIO, {"crf": True}),
@@ -797,8 +796,8 @@ def test_settings_without_effect_are_refused(tmp_path: Path) -> None:
     sentiment(tmp_path / "data")
     plain = ClassifyConfig(model=str(tmp_path / "bert"), data=str(tmp_path / "data"))
     for changes, message in (
-        ({"threshold": 0.7}, "--threshold 0.7 applies to several labels"),
-        ({"overlap": 8}, "--overlap 8 applies to --long-text window"),
+        ({"threshold": 0.7}, "--threshold 0.7: it applies to several labels"),
+        ({"overlap": 8}, "--overlap 8: it applies to --long-text window"),
         ({"class_weights": "neg=-1"}, "0 or more"),
     ):
         with pytest.raises(ValueError, match=message):

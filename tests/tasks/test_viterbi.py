@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from finetune.data.tag_schemes import continuation_tag, illegal_transitions, tag_names
-from finetune.tasks.viterbi import Transitions, viterbi, word_scores
+from finetune.tasks.viterbi import log_transitions, viterbi, word_scores
 
 TAGS = {
     "IO": tag_names(["A", "B"], "IO"),
@@ -37,7 +37,7 @@ def test_viterbi_equals_enumeration(scheme: str | None, data) -> None:
     row = st.lists(number, min_size=len(names), max_size=len(names))
     rows = data.draw(st.lists(row, min_size=num_words, max_size=num_words))
     scores = np.array(rows, dtype=float)
-    ids = viterbi(scores, Transitions(names, scheme))
+    ids = viterbi(scores, log_transitions(names, scheme))
     assert ids.shape == (num_words,)
     assert legal([names[i] for i in ids], scheme)
     best = max(
@@ -62,16 +62,16 @@ def test_viterbi_equals_enumeration(scheme: str | None, data) -> None:
 def test_one_word_must_both_begin_and_end(scheme, scores, expected) -> None:
     names = TAGS[scheme]
     row = np.array([[scores.get(name, -9.0) for name in names]])
-    assert names[viterbi(row, Transitions(names, scheme))[0]] == expected
+    assert names[viterbi(row, log_transitions(names, scheme))[0]] == expected
 
 
 def test_no_words_and_long_sentences() -> None:
     names = TAGS["BIOES"]
-    transitions = Transitions(names, "BIOES")
+    transitions = log_transitions(names, "BIOES")
     assert viterbi(np.zeros((0, len(names))), transitions).shape == (0,)
     scores = np.random.default_rng(0).normal(size=(500, len(names)))
     assert legal([names[i] for i in viterbi(scores, transitions)], "BIOES")
-    assert viterbi(scores, Transitions(names, None)).tolist() == scores.argmax(-1).tolist()
+    assert viterbi(scores, log_transitions(names, None)).tolist() == scores.argmax(-1).tolist()
 
 
 LOGS = torch.tensor(
@@ -119,38 +119,27 @@ def test_mean_of_log_probabilities() -> None:
     torch.testing.assert_close(scored("mean"), expected)
 
 
-def test_largest_over_the_pieces() -> None:
-    """By hand: a later piece's own B- (0.5 and 0.8) says nothing about the word, and its I- is
-    shared out as the first piece has it."""
-    expected = normalised([[0.5, 0.3, 0.2], [0.2, 0.8, 0.1], [0.6, 0.2, 0.6]])
-    torch.testing.assert_close(scored("max"), expected)
-    sure = torch.tensor([[0.1, 0.3, 0.6], [0.05, 0.05, 0.9]], dtype=torch.double).log()
-    found = word_scores(sure, torch.tensor([2]), CONTINUATIONS, "max").exp()
-    torch.testing.assert_close(found, normalised([[0.1, 0.9 * 0.3 / 0.9, 0.9 * 0.6 / 0.9]]))
-
-
-@pytest.mark.parametrize("how", ["mean", "max"])
 @pytest.mark.parametrize("tag", ["B-A", "I-A", "E-A", "S-A"])
-def test_the_first_piece_decides_between_tags_that_continue_alike(how: str, tag: str) -> None:
+def test_the_first_piece_decides_between_tags_that_continue_alike(tag: str) -> None:
     """A later piece that is surer of I- than the first of its tag must not make a tie."""
     names = TAGS["BIOES"]
     continuations = [names.index(continuation_tag(name, "BIOES")) for name in names]
     logits = torch.zeros(2, len(names))
     logits[0, names.index(tag)] = 1.0
     logits[1, names.index("I-A")] = 9.0
-    words = word_scores(logits.log_softmax(-1), torch.tensor([2]), continuations, how)
+    words = word_scores(logits.log_softmax(-1), torch.tensor([2]), continuations, "mean")
     assert names[words[0].argmax()] == tag
     torch.testing.assert_close(words.exp().sum(), torch.tensor(1.0))
 
 
-@pytest.mark.parametrize("how", ["first", "mean", "max"])
+@pytest.mark.parametrize("how", ["first", "mean"])
 def test_words_of_one_piece_keep_their_scores(how: str) -> None:
     logs = torch.randn(7, 3, dtype=torch.double).log_softmax(-1)
     words = word_scores(logs, torch.ones(7, dtype=torch.long), CONTINUATIONS, how)
     torch.testing.assert_close(words, logs, rtol=0, atol=1e-15)
 
 
-@pytest.mark.parametrize("how", ["first", "mean", "max"])
+@pytest.mark.parametrize("how", ["first", "mean"])
 def test_no_words(how: str) -> None:
     none = word_scores(torch.zeros(0, 3), torch.zeros(0, dtype=torch.long), CONTINUATIONS, how)
     assert none.shape == (0, 3)
