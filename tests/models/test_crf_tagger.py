@@ -21,7 +21,7 @@ from finetune.models.heads.token_classification import TokenTagger
 from finetune.preprocessing.batching import micro_batches, pack
 from finetune.preprocessing.encodings import Encodings
 from finetune.tasks import load_task
-from finetune.tasks.crf import chain_loss, chain_target, chain_targets, decode_chains, whole_chain
+from finetune.tasks.crf import chain_loss, chain_targets, decode_chains, whole_chain
 from finetune.training.optimizer import parameter_groups
 from finetune.types import IGNORED, Encoding, TokenExample
 from tests import small_data as data
@@ -189,7 +189,7 @@ def test_errors_of_loading(tmp_path: Path) -> None:
 def target_of(tags: list[int], ends: bool, example: int = 0, first_word: int = 0) -> Encoding:
     starts = list(range(1, len(tags) + 2))
     ids = [5] * (len(tags) + 2)
-    target = chain_target(tags, first_word == 0, ends)
+    target = {"tag": tags, "begins": [first_word == 0], "ends": [ends]}
     return Encoding(example, ids, None, starts, first_word, target)
 
 
