@@ -14,8 +14,9 @@ from finetune.config.tasks import column_map
 from finetune.types import UserError, abbreviated
 
 if TYPE_CHECKING:
-    from finetune.evaluation.error_analysis import Analysis, Table
+    from finetune.evaluation.error_analysis import Analysis
     from finetune.evaluation.errors import ErrorCase
+    from finetune.evaluation.subgroups import Table
 
 MOST_COLUMNS, MOST_ROWS = 20, 15
 """Labels of the largest confusion matrix, and rows of other tables; JSON has larger ones too."""

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from finetune.data import DataError
 from finetune.data.nli_labels import canonical_names
-from finetune.data.tag_schemes import convert_tags, detect_scheme, spans_to_tags, tags_to_spans
+from finetune.data.tag_schemes import convert_tags, detect_scheme, tags_to_spans
 from finetune.data.token_records import read_spans
 from finetune.evaluation.predictions import PredictionFile
 from finetune.types import Example, Span, TextExample, TokenExample
@@ -29,6 +29,11 @@ class AlignedPredictions(NamedTuple):
     schemes: tuple[str | None, str | None] = (None, None)
     examples: Sequence[Example] = ()
     rows: Sequence[Mapping[str, Any]] = ()
+
+    @property
+    def spells_spans(self) -> bool:
+        """Whether predictions are spans, or tags that spell them."""
+        return self.kind == "spans" or (self.kind == "tags" and self.schemes[0] is not None)
 
 
 class Gold(NamedTuple):
@@ -275,7 +280,10 @@ def with_probabilities(run: AlignedPredictions) -> list[list[tuple[float, bool]]
         for table, gold in zip(tables, run.gold, strict=True):
             found.append([(probability, name in gold) for name, probability in table.items()])
     elif run.kind == "tags" and (words := word_probabilities(run)):
-        for row in zip(words, run.gold, _in_scheme_of_gold(run), strict=True):
+        predicted, (scheme, other) = run.predicted, run.schemes
+        if scheme is not None and other not in (None, scheme):
+            predicted = [convert_tags(tags, str(other), scheme) for tags in predicted]
+        for row in zip(words, run.gold, predicted, strict=True):
             found.append([(p, gold == tag) for p, gold, tag in zip(*row, strict=True)])
     elif run.kind == "spans":
         known = span_probabilities(run, run.gold, run.predicted)
@@ -286,12 +294,13 @@ def with_probabilities(run: AlignedPredictions) -> list[list[tuple[float, bool]]
     return found if any(found) else None
 
 
-def _in_scheme_of_gold(run: AlignedPredictions) -> Sequence[Sequence[str]]:
-    """Return the predicted tags, converted to the scheme of gold where theirs is another."""
-    scheme, predicted = run.schemes
-    if scheme is None or predicted in (None, scheme):
-        return run.predicted
-    return [spans_to_tags(tags_to_spans(t, predicted), len(t), scheme) for t in run.predicted]
+def both_spans(run: AlignedPredictions) -> tuple[Sequence[Any], Sequence[Any]]:
+    """Return gold and predicted spans, or those that tags spell, read as conlleval does."""
+    if run.kind == "spans":
+        return run.gold, run.predicted
+    gold, predicted = map(str, run.schemes)
+    return ([tags_to_spans(tags, gold) for tags in run.gold],
+            [tags_to_spans(tags, predicted) for tags in run.predicted])  # fmt: skip
 
 
 def predicted_label_probabilities(run: AlignedPredictions) -> list[float]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -57,11 +57,11 @@ def compare_systems(
     aligned = align_runs([*systems[0].files, *systems[1].files], gold, columns=columns, train=train)
     examples = aligned.runs[0].examples
     metric = metric or default_metric(aligned.runs[0])
-    counts: list[Any] = count_metric(metric, aligned.runs, aligned.vocabulary)
+    counts = count_metric(metric, aligned.runs, aligned.vocabulary)
     units = "texts" if isinstance(examples[0], TextExample) else "sentences"
     if unit == "document":
         units, documents = "documents", _document_indices(examples, aligned.gold)
-        counts = [each.by_unit(documents) for each in counts]
+        counts = [replace(each, unit=documents) for each in counts]
     num_first = len(systems[0].files)
     result = compare(counts[:num_first], counts[num_first:], num_resamples=resamples, seed=seed)
     return SystemComparison(*systems, aligned.gold, metric, units, seed, result)

@@ -4,25 +4,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import chain
+from statistics import fmean
 from typing import Any
 
-from finetune.data.tag_schemes import tags_to_spans
 from finetune.evaluation import alignment, errors, subgroups
 from finetune.evaluation.alignment import AlignedPredictions
 from finetune.evaluation.calibration import Bin, error_of_bins, reliability
 from finetune.evaluation.confident_learning import credibility_warning
 from finetune.evaluation.errors import ErrorCase
-from finetune.evaluation.metrics import class_scores, score, scores_by_criterion
-from finetune.evaluation.pairs import pair
+from finetune.evaluation.metrics import class_scores, scores_by_criterion
 from finetune.evaluation.runs import align_runs, find_system, score_aligned
 from finetune.evaluation.span_matching import match_sentences
-from finetune.evaluation.subgroups import TrainingVocabulary
-from finetune.types import UserError
+from finetune.evaluation.subgroups import Table, TrainingVocabulary
+from finetune.types import TokenExample, UserError
 
-Table = list[dict[str, Any]]
-"""Rows with the same columns, of which the first names the row."""
 NOTHING = "(nothing)"
 """In a confusion matrix of spans: no span corresponds."""
 TITLES = {
@@ -100,87 +97,77 @@ def analyze_predictions(
     found = Analysis(predictions, gold, run.kind, len(run.gold), score_aligned(run))
     pairs = [pair for each in alignment.with_probabilities(run) or () for pair in each]
     found.confidences = [probability for probability, _ in pairs], [right for _, right in pairs]
-    examples: Any = run.examples
     if run.kind == "label":
-        _analyze_labels(found, run, examples)
+        _analyze_labels(found, run)
     elif run.kind == "labels":
-        table = class_scores("labels", run.gold, run.predicted)
-        found.tables["label"] = _score_table(table, "label")
-        probabilities = alignment.label_probabilities(run)
-        found.errors = errors.label_set_errors(examples, run.gold, run.predicted, probabilities)
+        _add_scores(found, "label", class_scores("labels", run.gold, run.predicted))
+        found.errors = errors.label_set_errors(run)
     elif run.kind == "number":
-        found.errors = errors.number_errors(examples, run.gold, run.predicted)
+        found.errors = errors.number_errors(run)
     elif run.kind == "tags" and run.schemes[0] is None:
-        _analyze_words(found, run, examples, vocabulary)
+        _analyze_words(found, run, vocabulary)
     else:
-        _analyze_spans(found, run, examples, vocabulary)
+        _analyze_spans(found, run, vocabulary)
     return found
 
 
-def _analyze_labels(found: Analysis, run: AlignedPredictions, examples: Any) -> None:
-    gold, predicted = run.gold, run.predicted
-    found.scores["micro_f1"] = score("micro_f1", pair("label", gold, predicted))
-    groupings = subgroups.text_groupings(examples)
-    _add_label_tables(found, "label", "texts", gold, predicted, groupings)
-    confidences = alignment.predicted_label_probabilities(run)
-    found.errors = errors.label_errors(examples, gold, predicted, confidences)
-    if probabilities := alignment.label_probabilities(run):
+def _analyze_labels(found: Analysis, run: AlignedPredictions) -> None:
+    found.scores["micro_f1"] = found.scores["accuracy"]  # equal where each text has one label
+    groupings = subgroups.text_groupings(run.examples)
+    _add_label_tables(found, "label", "texts", run.gold, run.predicted, groupings)
+    found.errors = errors.label_errors(run)
+    if alignment.label_probabilities(run):
         error = error_of_bins(found.bins) if found.bins else 1.0
         found.not_credible = credibility_warning(found.scores["accuracy"], error)
         if not found.not_credible:
-            found.contradictions = errors.contradictions(examples, gold, probabilities)
+            found.contradictions = errors.contradictions(run)
 
 
 def _analyze_words(
-    found: Analysis, run: AlignedPredictions, examples: Any, vocabulary: TrainingVocabulary | None
+    found: Analysis, run: AlignedPredictions, vocabulary: TrainingVocabulary | None
 ) -> None:
     """Analyze tags that do not spell spans, such as parts of speech."""
     gold, predicted = ([*chain.from_iterable(side)] for side in (run.gold, run.predicted))
-    words = [example.words for example in examples]
     word_tags = vocabulary.word_tags if vocabulary else None
-    groupings = subgroups.word_groupings(words, word_tags)
-    tables = _add_label_tables(found, "tag", "words", gold, predicted, groupings)
-    if "in training" in tables:
-        unseen = [group for group in tables["in training"] if group.name == subgroups.SEEN_WORDS[2]]
-        found.scores["unseen_words"] = float(sum(group.number for group in unseen))
-        found.scores["unseen_word_accuracy"] = sum(group.accuracy for group in unseen)
-    probabilities = alignment.word_probabilities(run)
-    found.errors = errors.word_errors(examples, run.gold, run.predicted, probabilities)
+    groupings = subgroups.word_groupings(_words(run), word_tags)
+    _add_label_tables(found, "tag", "words", gold, predicted, groupings)
+    if "in training" in found.tables:
+        unseen = [row for row in found.tables["in training"]
+                  if row["in training"] == subgroups.SEEN_WORDS[2]]  # fmt: skip
+        found.scores["unseen_words"] = float(sum(row["words"] for row in unseen))
+        found.scores["unseen_word_accuracy"] = sum(row["accuracy"] for row in unseen)
+    found.errors = errors.word_errors(run)
 
 
 def _analyze_spans(
-    found: Analysis, run: AlignedPredictions, examples: Any, vocabulary: TrainingVocabulary | None
+    found: Analysis, run: AlignedPredictions, vocabulary: TrainingVocabulary | None
 ) -> None:
     """Analyze spans, or the spans that tags spell, read as conlleval does."""
-    gold, predicted = run.gold, run.predicted
-    if run.kind == "tags":
-        scheme, predicted_scheme = map(str, run.schemes)
-        gold = [tags_to_spans(tags, scheme) for tags in gold]
-        predicted = [tags_to_spans(tags, predicted_scheme) for tags in predicted]
+    gold, predicted = alignment.both_spans(run)
     matches = match_sentences(gold, predicted)
-    found.scores["span_f1_macro"] = score("span_f1_macro", pair("spans", gold, predicted))
+    by_type = class_scores("spans", gold, predicted)
+    found.scores["span_f1_macro"] = fmean([row["f1"] for row in by_type.values()] or [0.0])
     types = Counter(
         tuple(NOTHING if span is None else span.label for span in match)
         for sentence in matches
         for match in sentence
     )
-    found.tables["counted"] = _score_table(scores_by_criterion(matches), "counted")
-    found.tables["type"] = _score_table(class_scores("spans", gold, predicted), "type")
+    _add_scores(found, "counted", scores_by_criterion(matches))
+    _add_scores(found, "type", by_type)
     found.tables |= confusion_tables(types)
-    words = [example.words for example in examples]
     seen = vocabulary.entity_types if vocabulary else None
-    for name, groups in subgroups.span_subgroups(words, gold, predicted, seen).items():
-        found.tables[name] = [
-            {name: group.name, "precision": group.precision, "recall": group.recall,
-             "f1": group.f1, **{key: n for key, n in asdict(group).items() if key != "name"}}
-            for group in groups
-        ]  # fmt: skip
+    found.tables |= subgroups.span_subgroups(_words(run), gold, predicted, seen)
     probabilities = alignment.span_probabilities(run, gold, predicted)
+    examples: Any = run.examples
     found.errors = errors.span_errors(examples, gold, predicted, probabilities)
 
 
-def _score_table(scores: Mapping[str, Mapping[str, float]], name: str) -> Table:
-    return [{name: label} | dict(values) for label, values in scores.items()]
+def _words(run: AlignedPredictions) -> list[Sequence[str]]:
+    return [example.words for example in run.examples if isinstance(example, TokenExample)]
+
+
+def _add_scores(found: Analysis, name: str, scores: Mapping[str, Mapping[str, float]]) -> None:
+    found.tables[name] = [{name: label} | dict(values) for label, values in scores.items()]
 
 
 def _add_label_tables(
@@ -190,19 +177,12 @@ def _add_label_tables(
     gold: Sequence[str],
     predicted: Sequence[str],
     groupings: Mapping[str, tuple[subgroups.Words, Sequence[str]]],
-) -> dict[str, list[subgroups.Subgroup]]:
-    """Add the tables of labels of texts or tags of words, and return the counts of subgroups."""
-    found.tables[name] = _score_table(class_scores("label", gold, predicted), name)
+) -> None:
+    """Add the tables of labels of texts or tags of words."""
+    _add_scores(found, name, class_scores("label", gold, predicted))
     found.tables |= confusion_tables(Counter(zip(gold, predicted, strict=True)))
     right = [label == other for label, other in zip(gold, predicted, strict=True)]
-    tables = subgroups.count_subgroups(groupings, right)
-    for title, groups in tables.items():
-        found.tables[title] = [
-            {title: group.name, unit: group.number, "right": group.right,
-             "accuracy": group.accuracy}
-            for group in groups
-        ]  # fmt: skip
-    return tables
+    found.tables |= subgroups.count_subgroups(groupings, right, unit)
 
 
 def confusion_tables(pairs: Counter[Any]) -> dict[str, Table]:

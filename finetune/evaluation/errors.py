@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import repeat
 from typing import Any
 
 import numpy as np
 
+from finetune.evaluation import alignment
+from finetune.evaluation.alignment import AlignedPredictions
 from finetune.evaluation.confident_learning import probable_label_errors
 from finetune.evaluation.span_matching import match_sentences
 from finetune.evaluation.subgroups import surface
-from finetune.types import Span, TextExample, TokenExample
+from finetune.types import Example, Span, TextExample, TokenExample
 
 AROUND = 12  # words of an excerpt on each side of an error
 MOST_CHARACTERS = 200  # of the excerpt of a text
@@ -57,7 +60,7 @@ def span_errors(
     probabilities = probabilities or [{}] * len(examples)
     matches = match_sentences(gold, predicted)
     for example, known, sentence in zip(examples, probabilities, matches, strict=True):
-        text = _sentence_text(example)
+        text = example_text(example)
         for match in sentence:
             span = match.predicted or match.gold
             if match.kind != "correct" and span is not None:
@@ -69,80 +72,64 @@ def span_errors(
     return found
 
 
-def word_errors(
-    examples: Sequence[TokenExample],
-    gold: Sequence[Sequence[str]],
-    predicted: Sequence[Sequence[str]],
-    probabilities: Sequence[Sequence[float]] = (),
-) -> list[ErrorCase]:
+def word_errors(run: AlignedPredictions) -> list[ErrorCase]:
     """List every word with a wrong tag; the category names the gold and the predicted tag."""
     found = []
-    for number, (example, *sides) in enumerate(zip(examples, gold, predicted, strict=True)):
-        text = _sentence_text(example)
-        for index, (tag, predicted_tag) in enumerate(zip(*sides, strict=True)):
-            if tag != predicted_tag:
+    probabilities = alignment.word_probabilities(run)
+    examples: Sequence[Any] = run.examples
+    for number, (example, *sides) in enumerate(zip(examples, run.gold, run.predicted, strict=True)):
+        text = example_text(example)
+        for index, (tag, predicted) in enumerate(zip(*sides, strict=True)):
+            if tag != predicted:
                 found.append(ErrorCase(
-                    _confusion(tag, predicted_tag), example.id, example.where,
+                    _confusion(tag, predicted), example.id, example.where,
                     _span_record(example, Span(index, index + 1, tag)),
-                    _span_record(example, Span(index, index + 1, predicted_tag)),
+                    _span_record(example, Span(index, index + 1, predicted)),
                     probabilities[number][index] if probabilities else None, text,
                     excerpt(example.words, index, index + 1),
                 ))  # fmt: skip
     return found
 
 
-def label_errors(
-    examples: Sequence[TextExample],
-    gold: Sequence[str],
-    predicted: Sequence[str],
-    probabilities: Sequence[float | None] = (),
-) -> list[ErrorCase]:
+def label_errors(run: AlignedPredictions) -> list[ErrorCase]:
     """List every text with a wrong label; the category names the gold and the predicted label."""
-    probabilities = probabilities or [None] * len(examples)
-    rows = zip(examples, gold, predicted, probabilities, strict=True)
+    probabilities = alignment.predicted_label_probabilities(run) or repeat(None, len(run.gold))
+    rows = zip(run.examples, run.gold, run.predicted, probabilities, strict=True)
     return [
-        _text_error(_confusion(right, label), example, right, label, confidence)
-        for example, right, label, confidence in rows
-        if right != label
+        _text_error(_confusion(gold, predicted), example, gold, predicted, confidence)
+        for example, gold, predicted, confidence in rows
+        if gold != predicted
     ]
 
 
-def contradictions(
-    examples: Sequence[TextExample],
-    gold: Sequence[str],
-    probabilities: Sequence[Mapping[str, float]],
-) -> list[ErrorCase]:
+def contradictions(run: AlignedPredictions) -> list[ErrorCase]:
     """List the texts whose gold label may be wrong, the most confident prediction first.
 
     The prediction contradicts the gold label with more confidence than is usual for its class
     (``probable_label_errors``). Nothing is found if texts have probabilities of different labels,
     or if those of a gold label are missing.
     """
+    probabilities = alignment.label_probabilities(run)
     names = sorted(probabilities[0]) if probabilities else []
-    if any({*each} != {*names} for each in probabilities) or not {*gold} <= {*names}:
+    if any({*each} != {*names} for each in probabilities) or not {*run.gold} <= {*names}:
         return []
     table = np.array([[each[name] for name in names] for each in probabilities])
-    classes = np.array([names.index(name) for name in gold], dtype=int)
+    classes = np.array([names.index(name) for name in run.gold], dtype=int)
     return [
-        _text_error("contradicts gold", examples[i], gold[i], names[j], float(table[i, j]))
+        _text_error("contradicts gold", run.examples[i], run.gold[i], names[j], float(table[i, j]))
         for i, j in probable_label_errors(table, classes)
     ]
 
 
-def label_set_errors(
-    examples: Sequence[TextExample],
-    gold: Sequence[Collection[str]],
-    predicted: Sequence[Collection[str]],
-    probabilities: Sequence[Mapping[str, float]] = (),
-) -> list[ErrorCase]:
+def label_set_errors(run: AlignedPredictions) -> list[ErrorCase]:
     """List every label of a text that was missed or is a false positive."""
     found = []
-    probabilities = probabilities or [{}] * len(examples)
-    rows = zip(examples, gold, predicted, probabilities, strict=True)
-    for example, gold_names, predicted_names, known in rows:
-        for name in sorted({*gold_names} ^ {*predicted_names}):
+    probabilities = alignment.label_probabilities(run) or [{}] * len(run.gold)
+    rows = zip(run.examples, run.gold, run.predicted, probabilities, strict=True)
+    for example, gold, predicted, known in rows:
+        for name in sorted({*gold} ^ {*predicted}):
             probability = known.get(name)
-            if name not in gold_names:
+            if name not in gold:
                 found.append(_text_error("false positive", example, None, name, probability))
             else:
                 missed = None if probability is None else 1 - probability
@@ -150,13 +137,10 @@ def label_set_errors(
     return found
 
 
-def number_errors(
-    examples: Sequence[TextExample], gold: Sequence[float], predicted: Sequence[float]
-) -> list[ErrorCase]:
+def number_errors(run: AlignedPredictions) -> list[ErrorCase]:
     """List all texts, those with the largest errors first."""
-    errors = [
-        _text_error("error", *row, None) for row in zip(examples, gold, predicted, strict=True)
-    ]
+    rows = zip(run.examples, run.gold, run.predicted, strict=True)
+    errors = [_text_error("error", *row, None) for row in rows]
     return sorted(errors, key=lambda error: -abs(error.gold - error.predicted))
 
 
@@ -174,11 +158,9 @@ def most_confident(errors: Iterable[ErrorCase], number: int) -> list[ErrorCase]:
 def first_by_category(errors: Sequence[ErrorCase], number: int) -> dict[str, list[ErrorCase]]:
     """Return the first errors of each category, the most confident ones where that is known."""
     by_category: dict[str, list[ErrorCase]] = {name: [] for name in count_categories(errors)}
-    for error in errors:
+    for error in sorted(errors, key=_negative_confidence):
         by_category[error.category].append(error)
-    return {
-        name: sorted(some, key=_negative_confidence)[:number] for name, some in by_category.items()
-    }
+    return {name: some[:number] for name, some in by_category.items()}
 
 
 def _negative_confidence(error: ErrorCase) -> float:
@@ -193,18 +175,19 @@ def _span_record(example: TokenExample, span: Span | None) -> dict[str, Any] | N
     return None if span is None else {**span._asdict(), "text": surface(example.words, span)}
 
 
-def _sentence_text(example: TokenExample) -> str:
-    """Return the text of a sentence, one string for all errors in it."""
+def example_text(example: Example) -> str:
+    """Return the text of a sentence, or the text or pair of texts of an example."""
+    if isinstance(example, TextExample):
+        return example.text if example.pair is None else f"{example.text} ||| {example.pair}"
     return " ".join(example.words) if example.text is None else example.text
 
 
 def _text_error(
-    category: str, example: TextExample, gold: Any, predicted: Any, confidence: float | None
+    category: str, example: Example, gold: Any, predicted: Any, confidence: float | None
 ) -> ErrorCase:
-    text = example.text if example.pair is None else f"{example.text} ||| {example.pair}"
-    return ErrorCase(
-        category, example.id, example.where, gold, predicted, confidence, text, text_excerpt(text)
-    )
+    text = example_text(example)
+    shown = text_excerpt(text)
+    return ErrorCase(category, example.id, example.where, gold, predicted, confidence, text, shown)
 
 
 def text_excerpt(text: str) -> str:

@@ -167,7 +167,7 @@ def _centered(values: Sequence[float], all_values: Sequence[float]) -> np.ndarra
 
 
 def rank_moments(pairs: Pairs) -> np.ndarray:
-    """Return the ``moments`` of ranks. In a resample ranks change: see ``resampling.Ranks``."""
+    """Return the ``moments`` of ranks. In a resample ranks change: see ``resampling.Counts``."""
     one = np.ones((1, len(pairs)))
     gold, predicted = (weighted_ranks(side, one)[0] for side in (pairs.gold, pairs.predicted))
     return moments(Pairs("number", gold, predicted, all_predicted=predicted))
@@ -428,12 +428,6 @@ def total(counts: Callable[[Pairs], np.ndarray], pairs: Pairs) -> np.ndarray:
     return rows.sum(axis=0) if rows.dtype.kind == "i" else _exact_sum(np.moveaxis(rows, 0, -1))
 
 
-def score(metric: str, pairs: Pairs) -> float:
-    """Return one metric of gold and predictions, by its name in ``METRICS``."""
-    found = METRICS[pairs.kind][metric]
-    return float(found.value(total(found.counts, pairs)))
-
-
 def scores(pairs: Pairs) -> dict[str, float]:
     """Return the reported metrics of gold and predictions, by name."""
     sums: dict[Callable[[Pairs], np.ndarray], np.ndarray] = {}
@@ -497,8 +491,8 @@ def span_scores(
     if _is_nested(pairs):
         of_gold, of_found, of_predicted, _ = map(float, total(_inner_counts, pairs))
         found |= {"inner_gold": of_gold, "inner_predicted": of_predicted, "inner_found": of_found}
-    by_type = class_scores("spans", gold, predicted)
-    return found | {f"span_f1_strict:{name}": each["f1"] for name, each in by_type.items()}
+    by_type = zip(pairs.names, f1(class_totals(pairs)).tolist(), strict=True)
+    return found | {f"span_f1_strict:{name}": value for name, value in by_type}
 
 
 def class_scores(

@@ -1,8 +1,7 @@
 """Counts of a metric for each example of each run, from which any resample can be scored.
 
-Most metrics are functions of sums. The sums of R resamples are one product of matrices, weights
-[R, U] times counts [U, K] (``Sums``). Ranks change with the resample (``Ranks``). R resamples, U
-resampling units (examples or documents), N examples, K counts.
+Most metrics are functions of sums: those of R resamples are one product of matrices. Ranks change
+with the resample. R resamples, U resampling units (examples or documents), N examples.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from finetune.evaluation.alignment import AlignedPredictions, with_probabilities
 from finetune.evaluation.metrics import (
     DEFAULT_METRICS,
     METRICS,
-    correlation,
+    Metric,
     mean,
     metrics_of_names,
     rank_moments,
@@ -39,73 +38,46 @@ from finetune.types import TokenExample, UserError, abbreviated, did_you_mean
 
 
 @dataclass(frozen=True)
-class Sums:
-    """Counts of each unit [U, ...] and the value of their sum."""
+class Counts:
+    """The counts of a run for each example, from which any resample of them can be scored.
+
+    The score of a resample is the ``value`` of the sum of its ``rows`` [N, ...]. For ``ranks`` rows
+    are pairs of numbers [N, 2], and ``value`` correlates their ranks (Spearman). ``unit`` [N] is
+    the resampling unit of each example, where units hold several.
+    """
 
     rows: np.ndarray
     value: Callable[[np.ndarray], np.ndarray]
-
-    @property
-    def num_units(self) -> int:
-        """Return the number of units."""
-        return len(self.rows)
-
-    def values(self, weights: np.ndarray) -> np.ndarray:
-        """Return the score of each resample: weights [R, U] -> [R]."""
-        sums = weights @ self.rows.reshape(len(self.rows), -1)
-        return self.value(sums.reshape(len(weights), *self.rows.shape[1:]))
-
-    def concatenate(self, other: Sums) -> Sums:
-        """Return these units followed by those of another run."""
-        return replace(self, rows=np.concatenate([self.rows, other.rows]))
-
-    def by_unit(self, unit: np.ndarray) -> Sums:
-        """Return larger units: example i belongs to ``unit[i]``."""
-        rows = np.zeros((unit.max() + 1, *self.rows.shape[1:]))
-        np.add.at(rows, unit, self.rows)
-        return replace(self, rows=rows)
-
-
-@dataclass(frozen=True)
-class Ranks:
-    """Two numbers of each example [N], whose ranks are correlated (Spearman).
-
-    ``unit`` [N] is the unit of each example where units hold several.
-    """
-
-    gold: np.ndarray
-    predicted: np.ndarray
+    ranks: bool = False
     unit: np.ndarray | None = None
 
     @property
     def num_units(self) -> int:
         """Return the number of units."""
-        return len(self.gold) if self.unit is None else int(self.unit.max()) + 1
+        return len(self.rows) if self.unit is None else int(self.unit.max()) + 1
 
     def values(self, weights: np.ndarray) -> np.ndarray:
-        """Return the correlation of each resample: weights [R, U] -> [R]."""
+        """Return the scores where unit u occurs ``weights[r, u]`` times: [R, U] -> [R]."""
         if self.unit is not None:
             weights = weights[:, self.unit]
+        if not self.ranks:
+            sums = weights @ self.rows.reshape(len(self.rows), -1)
+            return self.value(sums.reshape(len(weights), *self.rows.shape[1:]))
         number = weights.sum(axis=1)
         center = (number[:, None] + 1) / 2  # the mean of all ranks, exactly
-        x, y = (weighted_ranks(side, weights) - center for side in (self.gold, self.predicted))
+        x, y = (weighted_ranks(side, weights) - center for side in self.rows.T)
         xy, xx, yy = (
             np.einsum("rn,rn,rn->r", weights, *sides) for sides in ((x, y), (x, x), (y, y))
         )
         zero = np.zeros_like(number)
-        return correlation(np.stack([xy, zero, zero, xx, yy, number], axis=-1))
+        return self.value(np.stack([xy, zero, zero, xx, yy, number], axis=-1))
 
-    def concatenate(self, other: Ranks) -> Ranks:
+    def concatenate(self, other: Counts) -> Counts:
         """Return these units followed by those of another run."""
         unit = None
         if self.unit is not None and other.unit is not None:
             unit = np.concatenate([self.unit, other.unit + self.num_units])
-        gold = np.concatenate([self.gold, other.gold])
-        return Ranks(gold, np.concatenate([self.predicted, other.predicted]), unit)
-
-    def by_unit(self, unit: np.ndarray) -> Ranks:
-        """Return larger units: example i belongs to ``unit[i]``."""
-        return replace(self, unit=unit)
+        return replace(self, rows=np.concatenate([self.rows, other.rows]), unit=unit)
 
 
 def default_metric(run: AlignedPredictions) -> str:
@@ -115,27 +87,23 @@ def default_metric(run: AlignedPredictions) -> str:
 
 def count_metric(
     metric: str, runs: Sequence[AlignedPredictions], train: TrainingVocabulary | None = None
-) -> list[Sums | Ranks]:
+) -> list[Counts]:
     """Return the counts of a metric for each run; the runs predict the same examples.
 
     The metric is a name in ``metrics.METRICS``; the precision, recall or F1 of one label, tag or
     type, such as ``f1:NAME`` and ``span_f1_strict:TYPE``; or the score of a subgroup in a table of
-    ``finetune analyze`` (``subgroup_counters``). A UserError names those that the predictions have.
+    ``finetune analyze`` (``subgroup_metrics``). A UserError names those that the predictions have.
     """
     pairs = comparable(runs)
     table = METRICS[pairs[0].kind]
     known = {name: each for name, each in table.items() if all(map(each.applies, pairs))}
     known |= metrics_of_names(pairs[0])
-    if metric in known:
-        found = known[metric]
-        if found.counts is rank_moments:
-            return [Ranks(np.asarray(p.gold), np.asarray(p.predicted)) for p in pairs]
-        return [Sums(found.counts(p).astype(np.float64), found.value) for p in pairs]
-    subgroups = subgroup_counters(runs, train)
-    if metric in subgroups:
-        counts = [subgroups[metric](p) for p in pairs]
-        if any(each.rows.any() for each in counts):  # the subgroup occurs
-            return [*counts]
+    subgroups = {} if metric in known else subgroup_metrics(runs, train)
+    if found := (known | subgroups).get(metric):
+        ranks = found.counts is rank_moments
+        rows = [np.array([p.gold, p.predicted]).T if ranks else found.counts(p) for p in pairs]
+        if not subgroups or any(each.any() for each in rows):  # the subgroup occurs
+            return [Counts(each.astype(np.float64), found.value, ranks) for each in rows]
     legal = [*known, *subgroups]
     usual = default_metric(runs[0])
     near = did_you_mean(metric, [usual] if usual.startswith(metric) else legal)
@@ -159,10 +127,10 @@ def comparable(runs: Sequence[AlignedPredictions]) -> list[Pairs]:
     ]  # fmt: skip
 
 
-def subgroup_counters(
+def subgroup_metrics(
     runs: Sequence[AlignedPredictions], train: TrainingVocabulary | None = None
-) -> dict[str, Callable[[Pairs], Sums]]:
-    """Return functions that count each subgroup in the tables of ``finetune analyze``.
+) -> dict[str, Metric]:
+    """Return the metrics of each subgroup in the tables of ``finetune analyze``.
 
     Their names join the score, the table and the subgroup, with ``_`` for spaces:
     ``span_f1_length:3``, ``span_f1_in_training:unseen``, ``accuracy_place:1``. Seen and unseen are
@@ -172,11 +140,10 @@ def subgroup_counters(
     kind = pairs[0].kind
     words = [example.words for example in examples if isinstance(example, TokenExample)]
     if kind == "label" and examples:
-        return _named("accuracy", text_groupings(examples), _accuracy)
+        return _named("accuracy", text_groupings(examples), _accuracy_counts, mean)
     if kind == "plain tags" and words:
-        found = _named(
-            "accuracy", word_groupings(words, train.word_tags if train else None), _accuracy
-        )
+        tags = train.word_tags if train else None
+        found = _named("accuracy", word_groupings(words, tags), _accuracy_counts, mean)
         if train is not None:
             found["unseen_word_accuracy"] = found[f"accuracy_in_training:{SEEN_WORDS[2]}"]
         return found
@@ -185,36 +152,34 @@ def subgroup_counters(
         sides = (spans for each in pairs for both in sets_of(each) for spans in both)
         if not any(map(inner_spans, sides)):
             del groupings["depth"]
-        return _named("span_f1", groupings, _span_f1)
+        return _named("span_f1", groupings, _span_counts, subgroup_f1)
     return {}
 
 
 def _named(
     score: str,
     groupings: Mapping[str, tuple[Sequence[Sequence[str]] | SpanGrouping, Sequence[str]]],
-    counter: Callable[..., Sums],
-) -> dict[str, Callable[[Pairs], Sums]]:
+    counts: Callable[..., np.ndarray],
+    value: Callable[[np.ndarray], np.ndarray],
+) -> dict[str, Metric]:
     return {
-        f"{score}_{name}:{group}".replace(" ", "_"): partial(counter, groups=groups, group=group)
+        f"{score}_{name}:{group}".replace(" ", "_"): Metric(partial(counts, groups, group), value)
         for name, (groups, order) in groupings.items()
         for group in order
     }
 
 
-def _span_f1(pairs: Pairs, groups: SpanGrouping, group: str) -> Sums:
-    """Return the F1 of the spans of one subgroup: counts of ``subgroup_f1`` [N, 4]."""
-    rows = [
-        span_counts(index, *sides, groups).get(group, [0] * 4)
-        for index, sides in enumerate(sets_of(pairs))
-    ]
-    return Sums(np.array(rows, dtype=np.float64), subgroup_f1)
+def _span_counts(groups: SpanGrouping, group: str, pairs: Pairs) -> np.ndarray:
+    """Return the counts of ``subgroup_f1`` of one subgroup [N, 4]."""
+    sides = enumerate(sets_of(pairs))
+    return np.array([span_counts(i, *both, groups).get(group, [0] * 4) for i, both in sides])
 
 
-def _accuracy(pairs: Pairs, groups: Sequence[Sequence[str]], group: str) -> Sums:
-    """Return the accuracy of one subgroup of words, or of texts: correct and number [N, 2]."""
+def _accuracy_counts(groups: Sequence[Sequence[str]], group: str, pairs: Pairs) -> np.ndarray:
+    """Return the correct and all words, or texts, of one subgroup [N, 2]."""
     rows = []
     for names, gold, predicted in zip(groups, pairs.gold, pairs.predicted, strict=True):
         both = [(gold, predicted)] if pairs.kind == "label" else zip(gold, predicted, strict=True)
         equal = [g == p for name, (g, p) in zip(names, both, strict=True) if name == group]
         rows.append((sum(equal), len(equal)))
-    return Sums(np.array(rows, dtype=np.float64), mean)
+    return np.array(rows)

@@ -18,28 +18,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from finetune.evaluation.resampling import Counts
 from finetune.types import UserError
 
 ALPHA = 0.05
 """Significance level of the tests; intervals contain 1 - ALPHA of the resamples."""
-
-
-class Counts(Protocol):
-    """The counts of a run on each of U units, from which any resample of them can be scored."""
-
-    @property
-    def num_units(self) -> int:
-        """Return the number of units."""
-
-    def values(self, weights: np.ndarray) -> np.ndarray:
-        """Return the scores where unit u occurs ``weights[r, u]`` times: [R, U] -> [R]."""
-
-    def concatenate(self, other: Self) -> Self:
-        """Return these units followed by those of another run."""
 
 
 class Estimate(NamedTuple):

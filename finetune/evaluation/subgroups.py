@@ -21,6 +21,8 @@ from finetune.data.tag_schemes import detect_scheme, tags_to_spans
 from finetune.evaluation.metrics import subgroup_f1
 from finetune.types import Example, Span, TextExample, TokenExample
 
+Table = list[dict[str, Any]]
+"""Rows with the same columns, of which the first names the row."""
 Spans = Sequence[Collection[Span]]  # of each sentence
 Words = Sequence[Sequence[str]]  # of each sentence, or their tags, or their subgroups
 SpanGrouping = Callable[[int, Collection[Span]], Mapping[Span, str]]
@@ -88,74 +90,42 @@ class TrainingVocabulary:
         return json.dumps(content, ensure_ascii=False) + "\n"
 
 
-@dataclass(frozen=True)
-class SpanSubgroup:
-    """The counts and scores of the spans of one subgroup.
+def span_subgroups(
+    words: Words, gold: Spans, predicted: Spans, entity_types: Vocabulary | None = None
+) -> dict[str, Table]:
+    """Score spans in each subgroup of ``span_groupings``; by depth only where spans nest.
 
     ``found`` counts the gold spans that were predicted, ``right`` the predicted spans that are in
     gold. They differ only where the subgroup of a span depends on the spans around it (depth),
     which can differ between gold and predictions.
     """
-
-    name: str
-    gold: int
-    found: int
-    predicted: int
-    right: int
-
-    @property
-    def precision(self) -> float:
-        """The fraction of the predicted spans that are right."""
-        return self.right / max(1, self.predicted)
-
-    @property
-    def recall(self) -> float:
-        """The fraction of the gold spans that were found."""
-        return self.found / max(1, self.gold)
-
-    @property
-    def f1(self) -> float:
-        """The harmonic mean of precision and recall."""
-        return float(subgroup_f1(np.array([self.gold, self.found, self.predicted, self.right])))
-
-
-@dataclass(frozen=True)
-class Subgroup:
-    """The number of words or texts of one subgroup, and how many were predicted right."""
-
-    name: str
-    number: int
-    right: int
-
-    @property
-    def accuracy(self) -> float:
-        """The fraction that was predicted right."""
-        return self.right / max(1, self.number)
-
-
-def span_subgroups(
-    words: Words, gold: Spans, predicted: Spans, entity_types: Vocabulary | None = None
-) -> dict[str, list[SpanSubgroup]]:
-    """Score spans in each subgroup of ``span_groupings``; by depth only where spans nest."""
-    found = {}
+    tables = {}
     for name, (grouping, order) in span_groupings(words, entity_types).items():
         counts: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0, 0, 0])
         for index, sides in enumerate(zip(gold, predicted, strict=True)):
             for group, more in span_counts(index, *sides, grouping).items():
                 counts[group] = [a + b for a, b in zip(counts[group], more, strict=True)]
-        found[name] = [SpanSubgroup(group, *counts[group]) for group in order if group in counts]
-    if len(found["depth"]) < 2:
-        del found["depth"]
-    return found
+        tables[name] = [
+            {name: group} | span_subgroup_row(*counts[group]) for group in order if group in counts
+        ]
+    if len(tables["depth"]) < 2:
+        del tables["depth"]
+    return tables
+
+
+def span_subgroup_row(gold: int, found: int, predicted: int, right: int) -> dict[str, float]:
+    """Return the scores of a subgroup of spans with their counts."""
+    return {
+        "precision": right / max(1, predicted), "recall": found / max(1, gold),
+        "f1": float(subgroup_f1(np.array([gold, found, predicted, right]))),
+        "gold": gold, "found": found, "predicted": predicted, "right": right,
+    }  # fmt: skip
 
 
 def span_counts(
     index: int, gold: Collection[Span], predicted: Collection[Span], grouping: SpanGrouping
 ) -> dict[str, list[int]]:
-    """Return the four counts of each ``SpanSubgroup`` that occurs in sentence ``index``.
-
-    A repeated span counts once.
-    """
+    """Return the four counts of each subgroup in sentence ``index``; repeated spans count once."""
     counts: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0, 0, 0])
     sides = set(gold), set(predicted)
     for first, (side, other) in ((0, sides), (2, sides[::-1])):
@@ -223,22 +193,24 @@ def surface(words: Sequence[str], span: Span) -> str:
 
 
 def count_subgroups(
-    groupings: Mapping[str, tuple[Words, Sequence[str]]], right: Sequence[bool]
-) -> dict[str, list[Subgroup]]:
-    """Count right predictions in each subgroup of words or texts that occurs.
+    groupings: Mapping[str, tuple[Words, Sequence[str]]], right: Sequence[bool], unit: str
+) -> dict[str, Table]:
+    """Count right predictions in each subgroup of words or texts (``unit``) that occurs.
 
     ``right`` has the correctness of each word of all sentences, or of each text.
     """
-    found = {}
+    tables = {}
     for name, (groups, order) in groupings.items():
         number, correct = Counter[str](), Counter[str]()
         for group, is_right in zip(chain.from_iterable(groups), right, strict=True):
             number[group] += 1
             correct[group] += is_right
-        found[name] = [
-            Subgroup(each, number[each], correct[each]) for each in order if number[each]
-        ]
-    return found
+        tables[name] = [
+            {name: each, unit: number[each], "right": correct[each],
+             "accuracy": correct[each] / number[each]}
+            for each in order if number[each]
+        ]  # fmt: skip
+    return tables
 
 
 def word_groupings(

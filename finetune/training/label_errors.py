@@ -20,7 +20,7 @@ import numpy as np
 from finetune.config.tasks import TrainConfig
 from finetune.data.tag_schemes import convert_tags
 from finetune.evaluation.confident_learning import confident_joint, probable_label_errors
-from finetune.evaluation.errors import excerpt, span_errors, text_excerpt
+from finetune.evaluation.errors import example_text, excerpt, span_errors, text_excerpt
 from finetune.training import checkpoint
 from finetune.training.cross_validation import OutOfFold, cross_validate
 from finetune.types import Span, TextExample, TokenExample
@@ -241,12 +241,8 @@ def _suspect(
     words: tuple[int, int] | None = None,
 ) -> Suspect:
     """Return a suspect from the probabilities of the suggested and of the given label."""
-    if words is None:
-        text = example.text if example.pair is None else f"{example.text} ||| {example.pair}"
-        shown = text_excerpt(text)
-    else:
-        text = " ".join(example.words) if example.text is None else example.text
-        shown = excerpt(example.words, *words)
+    text = example_text(example)
+    shown = text_excerpt(text) if words is None else excerpt(example.words, *words)
     return Suspect(
         *file_and_line(example.where), given, suggested, *scores, scores[0] - scores[1], text,
         shown, kind, *(words or (None, None)),

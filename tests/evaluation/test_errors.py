@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from finetune.evaluation.alignment import AlignedPredictions
 from finetune.evaluation.errors import (
     count_categories,
     excerpt,
@@ -22,6 +23,12 @@ from finetune.types import Span, TextExample, TokenExample
 WORDS = ("Ana", "Lima", "saw", "New", "York")
 SENTENCE = TokenExample(7, WORDS, where="a.conll:3")
 TEXTS = [TextExample(index, f"text {index}", where=f"a:{index}") for index in range(3)]
+
+
+def aligned(kind, gold, predicted, rows=None, examples=None):
+    examples = examples or ([SENTENCE] if kind == "tags" else TEXTS[: len(gold)])
+    rows = rows or [{}] * len(gold)
+    return AlignedPredictions(kind, gold, predicted, examples=examples, rows=rows)
 
 
 def test_a_boundary_error_with_its_sentence():
@@ -44,8 +51,8 @@ def test_a_boundary_error_with_its_sentence():
 
 def test_errors_of_a_sentence_share_its_text():
     """A document with thousands of errors holds its text once."""
-    gold, predicted = [["A"] * 5], [["B"] * 5]
-    assert len({id(error.text) for error in word_errors([SENTENCE], gold, predicted)}) == 1
+    run = aligned("tags", [["A"] * 5], [["B"] * 5])
+    assert len({id(error.text) for error in word_errors(run)}) == 1
     spans = [[Span(n, n + 1, "A") for n in range(5)]]
     assert len({id(error.text) for error in span_errors([SENTENCE], spans, [[]])}) == 1
 
@@ -69,23 +76,25 @@ def test_every_wrong_span_is_in_one_error(gold: list[Span], predicted: list[Span
 
 
 def test_words():
-    found = word_errors([SENTENCE], [["N", "N", "V", "N", "N"]], [["N", "V", "V", "D", "V"]],
-                          [[0.9, 0.8, 1.0, 0.6, 0.95]])  # fmt: skip
+    found = word_errors(aligned(
+        "tags", [["N", "N", "V", "N", "N"]], [["N", "V", "V", "D", "V"]],
+        [{"scores": [0.9, 0.8, 1.0, 0.6, 0.95]}],
+    ))  # fmt: skip
     assert count_categories(found) == {"N taken for V": 2, "N taken for D": 1}
     assert [m.gold["text"] for m in found] == ["Lima", "New", "York"]
     assert [m.gold["text"] for m in most_confident(found, 2)] == ["York", "Lima"]
 
 
 def test_labels_sets_and_numbers():
-    found = label_errors(TEXTS, ["a", "b", "a"], ["a", "a", "b"], [0.9, 0.6, 0.7])
+    rows = [{"score": score} for score in (0.9, 0.6, 0.7)]
+    found = label_errors(aligned("label", ["a", "b", "a"], ["a", "a", "b"], rows))
     assert [(m.category, m.id, m.confidence) for m in found] == [
         ("b taken for a", 1, 0.6), ("a taken for b", 2, 0.7)]  # fmt: skip
-    found = label_set_errors(
-        TEXTS[:1], [("x", "y")], [("y", "z")], [{"x": 0.2, "y": 0.9, "z": 0.6}]
-    )
+    rows = [{"scores": {"x": 0.2, "y": 0.9, "z": 0.6}}]
+    found = label_set_errors(aligned("labels", [("x", "y")], [("y", "z")], rows))
     assert [(m.category, m.gold, m.predicted, m.confidence) for m in found] == [
         ("miss", "x", None, pytest.approx(0.8)), ("false positive", None, "z", 0.6)]  # fmt: skip
-    found = number_errors(TEXTS, [1.0, 2.0, 3.0], [1.5, 0.0, 3.0])
+    found = number_errors(aligned("number", [1.0, 2.0, 3.0], [1.5, 0.0, 3.0]))
     assert [m.id for m in found] == [1, 0, 2]
     assert most_confident(found, 9) == []
 
@@ -95,6 +104,6 @@ def test_excerpts_are_cut():
     shown = excerpt(words, 20, 21).split()
     assert (shown[0], shown[-1], len(shown)) == ("…", "…", 27) and "[w20]" in shown
     pair = TextExample(0, "one " * 100, "two")
-    (found,) = label_errors([pair], ["a"], ["b"])
+    (found,) = label_errors(aligned("label", ["a"], ["b"], examples=[pair]))
     assert found.excerpt.endswith("…") and len(found.excerpt) == 201
     assert found.text.endswith("||| two")

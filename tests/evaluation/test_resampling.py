@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -21,7 +22,7 @@ from finetune.evaluation.resampling import (
     comparable,
     count_metric,
     default_metric,
-    subgroup_counters,
+    subgroup_metrics,
 )
 from finetune.evaluation.significance import compare
 from finetune.evaluation.subgroups import TrainingVocabulary
@@ -142,7 +143,7 @@ GROUPED = (
 def metrics_of(runs: Sequence[AlignedPredictions]) -> dict[str, list]:
     """Every metric that fits, counted."""
     names = names_of(runs)
-    wanted = [*METRICS[comparable(runs)[0].kind], *subgroup_counters(runs, TRAIN)]
+    wanted = [*METRICS[comparable(runs)[0].kind], *subgroup_metrics(runs, TRAIN)]
     wanted += [name for run in runs for name in scores_of(run, names)]
     counted = {}
     for name in dict.fromkeys(wanted):
@@ -217,8 +218,8 @@ def test_documents(runs: tuple[AlignedPredictions, AlignedPredictions], data: st
     unit = np.unique(drawn, return_inverse=True)[1]
     weights = np.array([[2.0, 0, 1, 3]])[:, : unit.max() + 1]
     for first, second in metrics_of(runs).values():
-        pair = first.by_unit(unit).concatenate(second.by_unit(unit))
-        assert first.by_unit(unit).num_units == unit.max() + 1
+        pair = replace(first, unit=unit).concatenate(replace(second, unit=unit))
+        assert replace(first, unit=unit).num_units == unit.max() + 1
         both = np.hstack([weights[:, unit], 1 + weights[:, unit]])
         expected = first.concatenate(second).values(both)
         assert pair.values(np.hstack([weights, 1 + weights])) == pytest.approx(expected, abs=1e-9)

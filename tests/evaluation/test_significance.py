@@ -12,7 +12,7 @@ from scipy import stats
 from finetune.evaluation import significance
 from finetune.evaluation.metrics import f1, mean
 from finetune.evaluation.resampling import (
-    Sums,
+    Counts,
 )
 from finetune.evaluation.significance import Comparison, compare
 
@@ -22,18 +22,18 @@ GENERATOR = "rng" if "rng" in inspect.signature(stats.bootstrap).parameters else
 # --- against scipy ---------------------------------------------------------------------------
 
 
-def correct(rng: np.random.Generator, size: int, chance: float) -> Sums:
+def correct(rng: np.random.Generator, size: int, chance: float) -> Counts:
     right = (rng.random(size) < chance).astype(float)
-    return Sums(np.column_stack([right, np.ones(size)]), mean)
+    return Counts(np.column_stack([right, np.ones(size)]), mean)
 
 
-def spans(rng: np.random.Generator, gold: np.ndarray, chance: np.ndarray | float) -> Sums:
+def spans(rng: np.random.Generator, gold: np.ndarray, chance: np.ndarray | float) -> Counts:
     """Right, answered and gold spans of each sentence, each gold span found with a chance."""
     right = rng.binomial(gold, chance)
-    return Sums(np.column_stack([right, right + rng.binomial(2, 0.1, len(gold)), gold]) * 1.0, f1)
+    return Counts(np.column_stack([right, right + rng.binomial(2, 0.1, len(gold)), gold]) * 1.0, f1)
 
 
-def permutation_test(first: Sums, second: Sums, resamples: float) -> float:
+def permutation_test(first: Counts, second: Counts, resamples: float) -> float:
     rows = np.concatenate([first.rows, second.rows])
     size = first.num_units
 
@@ -106,7 +106,7 @@ def test_bootstrap_p_of_a_mean_is_that_of_the_normal_distribution():
 # --- what holds for any two systems ----------------------------------------------------------
 
 
-def two(size: int = 80, runs: tuple[int, int] = (1, 1)) -> tuple[list[Sums], list[Sums]]:
+def two(size: int = 80, runs: tuple[int, int] = (1, 1)) -> tuple[list[Counts], list[Counts]]:
     rng = np.random.default_rng(7)
     return tuple([correct(rng, size, 0.8 - 0.08 * side) for _ in range(number)]
                  for side, number in enumerate(runs))  # fmt: skip
@@ -120,7 +120,7 @@ def test_the_same_system():
 
 
 def test_no_p_is_zero():
-    ones, zeros = (Sums(np.column_stack([np.full(90, x), np.ones(90)]), mean) for x in (1.0, 0.0))
+    ones, zeros = (Counts(np.column_stack([np.full(90, x), np.ones(90)]), mean) for x in (1.0, 0.0))
     found = compare([ones], [zeros], num_resamples=99)
     assert (found.p_bootstrap, found.p_randomization) == (0.01, 0.01)
     assert tuple(found.difference) == (1.0, 1.0, 1.0)

@@ -15,12 +15,12 @@ from finetune.evaluation.subgroups import (
     SEEN_ENTITIES,
     SEEN_WORDS,
     VOCABULARY_FILE,
-    SpanSubgroup,
     TrainingVocabulary,
     bucket,
     buckets,
     count_subgroups,
     depths,
+    span_subgroup_row,
     span_subgroups,
     word_groupings,
 )
@@ -75,14 +75,14 @@ def test_subgroups_sum_to_the_whole(sentences: list[tuple[list[str], list[Span],
     found = span_subgroups(words, gold, predicted, train.entity_types)
     assert {"length", "sentence length", "first word", "in training"} <= {*found}
     for name, groups in found.items():
-        sums = {key: sum(getattr(group, key) for group in groups)
+        sums = {key: sum(group[key] for group in groups)
                 for key in ("gold", "found", "predicted", "right")}  # fmt: skip
         assert sums["found"] == sums["right"] == correct
         assert sums["gold"] == sum(len(set(spans)) for spans in gold)
         assert sums["predicted"] == sum(len(set(spans)) for spans in predicted)
-        assert SpanSubgroup("", **sums).f1 == pytest.approx(whole["span_f1_strict"])
+        assert span_subgroup_row(**sums)["f1"] == pytest.approx(whole["span_f1_strict"])
         if name != "depth":
-            assert all(group.found == group.right for group in groups)
+            assert all(group["found"] == group["right"] for group in groups)
 
 
 def test_depth_agrees_with_the_score():
@@ -91,19 +91,24 @@ def test_depth_agrees_with_the_score():
     words = [["w"] * 4, ["w"] * 3]
     outermost, inner = span_subgroups(words, gold, predicted)["depth"]
     scores = span_scores(gold, predicted)
-    assert (outermost.name, inner.name) == ("outermost", "within 1")
-    assert outermost.f1 == pytest.approx(scores["span_f1_outermost"])
-    assert inner.f1 == pytest.approx(scores["span_f1_inner"])
-    assert (inner.gold, inner.predicted) == (scores["inner_gold"], scores["inner_predicted"])
+    assert (outermost["depth"], inner["depth"]) == ("outermost", "within 1")
+    assert outermost["f1"] == pytest.approx(scores["span_f1_outermost"])
+    assert inner["f1"] == pytest.approx(scores["span_f1_inner"])
+    assert (inner["gold"], inner["predicted"]) == (scores["inner_gold"], scores["inner_predicted"])
 
 
 def test_depth_found_otherwise():
     """A span that is inner in gold and outermost among the predicted is found, and right there."""
     gold, predicted = [[Span(0, 4, "ORG"), Span(1, 2, "LOC")]], [[Span(1, 2, "LOC")]]
     outermost, inner = span_subgroups([["w"] * 4], gold, predicted)["depth"]
-    assert (outermost.gold, outermost.found, outermost.predicted, outermost.right) == (1, 0, 1, 1)
-    assert (inner.gold, inner.found, inner.predicted, inner.right) == (1, 1, 0, 0)
-    assert outermost.f1 == inner.f1 == 0.0
+    assert (outermost["gold"], outermost["found"], outermost["predicted"], outermost["right"]) == (
+        1,
+        0,
+        1,
+        1,
+    )
+    assert (inner["gold"], inner["found"], inner["predicted"], inner["right"]) == (1, 1, 0, 0)
+    assert outermost["f1"] == inner["f1"] == 0.0
 
 
 def test_seen_and_unseen():
@@ -115,8 +120,12 @@ def test_seen_and_unseen():
     gold = [[Span(0, 1, "PER"), Span(2, 4, "ORG"), Span(5, 6, "LOC")]]
     predicted = [[Span(0, 1, "PER"), Span(2, 4, "LOC"), Span(5, 6, "LOC")]]
     found = span_subgroups(words, gold, predicted, train)["in training"]
-    assert tuple(p.name for p in found) == SEEN_ENTITIES
-    assert [(p.gold, p.predicted, p.right) for p in found] == [(1, 2, 1), (1, 0, 0), (1, 1, 1)]
+    assert tuple(p["in training"] for p in found) == SEEN_ENTITIES
+    assert [(p["gold"], p["predicted"], p["right"]) for p in found] == [
+        (1, 2, 1),
+        (1, 0, 0),
+        (1, 1, 1),
+    ]
     assert "in training" not in span_subgroups(words, gold, predicted)
 
 
@@ -125,12 +134,12 @@ def test_unseen_words():
     train = TrainingVocabulary.of([example]).word_tags
     words = [["the", "run"], ["a", "the", "dog"]]
     right = [True, False, True, False, False]
-    found = count_subgroups(word_groupings(words, train), right)
-    assert [(p.name, p.number, p.right) for p in found["in training"]] == [
+    found = count_subgroups(word_groupings(words, train), right, "words")
+    assert [(p["in training"], p["words"], p["right"]) for p in found["in training"]] == [
         (SEEN_WORDS[0], 2, 1), (SEEN_WORDS[1], 1, 0), (SEEN_WORDS[2], 2, 1)]  # fmt: skip
-    assert [(p.name, p.accuracy) for p in found["place"]] == [("1", 1.0), ("2-10", 0.0)]
+    assert [(p["place"], p["accuracy"]) for p in found["place"]] == [("1", 1.0), ("2-10", 0.0)]
     for groups in found.values():
-        assert (sum(p.number for p in groups), sum(p.right for p in groups)) == (5, 2)
+        assert (sum(p["words"] for p in groups), sum(p["right"] for p in groups)) == (5, 2)
 
 
 def test_the_vocabulary_of_training_data_is_saved(tmp_path: Path):
