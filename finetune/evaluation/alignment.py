@@ -44,10 +44,9 @@ class Gold(NamedTuple):
 
 
 def align(file: PredictionFile, gold: Gold, kind: str | None = None) -> AlignedPredictions:
-    """Align predictions with gold by their order.
+    """Align predictions with gold by their order, as a kind, by default that of the file.
 
-    ``kind`` is the kind that gold was read for: ``spans`` to read the spans that tags spell,
-    ``number`` where whole numbers are not the names of classes; None for the kind of the file.
+    ``spans`` reads the spans that tags spell; of kind ``number``, whole numbers are not classes.
     """
     kind = kind or file.kind
     if kind == "tags":
@@ -106,10 +105,7 @@ def _is_number(label: Any) -> bool:
 
 
 def _is_regression(gold: Sequence[Any], predicted: Sequence[Any]) -> bool:
-    """Return whether predicted numbers are values and not names of classes.
-
-    Also true where gold has no numbers, so that such files are refused.
-    """
+    """Return whether predicted numbers are values, not names; also where gold has no numbers."""
     whole = all(float(label).is_integer() for label in predicted)
     if not whole or any(isinstance(label, float) for label in gold):
         return True
@@ -127,7 +123,7 @@ def _spells_number(label: str) -> bool:
 
 
 def _name(label: Any) -> str:
-    """Return a label as a model names it: 1.0 is the class `1`."""
+    """Return a label as a model names it: 1.0 is `1`."""
     if isinstance(label, bool):
         return str(label).lower()
     return f"{label:g}" if isinstance(label, float) else str(label)
@@ -161,11 +157,7 @@ def _align_tags(file: PredictionFile, gold: Gold) -> AlignedPredictions:
 
 
 def _sentences(file: PredictionFile, gold: Gold, spans: bool = False) -> list[TokenExample]:
-    """Return the examples that the predictions are about.
-
-    A run leaves examples without words, and some systems those without gold, out of its
-    predictions.
-    """
+    """Return the examples of predictions; some systems leave out those without words or gold."""
     examples = [example for example in gold.examples if isinstance(example, TokenExample)]
     with_gold = [each for each in examples if (each.spans if spans else each.tags) is not None]
     if spans and not with_gold:
@@ -269,8 +261,7 @@ def _check_number(file: PredictionFile, examples: Sequence[Example], gold: str) 
 def with_probabilities(run: AlignedPredictions) -> list[list[tuple[float, bool]]] | None:
     """Return the probability of each prediction and whether it is correct, for each example.
 
-    Predictions are labels; for sets of labels every label, with the probability that it applies;
-    the tags of words; or spans. None where not all of their probabilities are known.
+    For sets of labels, that of every label. None where not all probabilities are known.
     """
     found: list[list[tuple[float, bool]]] = []
     if run.kind == "label" and (values := predicted_label_probabilities(run)):
@@ -319,26 +310,20 @@ def predicted_label_probabilities(run: AlignedPredictions) -> list[float]:
 
 def label_probabilities(run: AlignedPredictions) -> list[dict[str, float]]:
     """Return the probability of every label for each text, from ``scores``."""
-    found = []
-    for row in run.rows:
-        scores = row.get("scores")
-        if not isinstance(scores, dict) or not _are_probabilities(scores.values()):
-            return []
-        found.append({name: float(value) for name, value in scores.items()})
-    return found
+    found: list[Any] = [row.get("scores") for row in run.rows]
+    if not all(isinstance(each, dict) and _are_probabilities(each.values()) for each in found):
+        return []
+    return [{name: float(value) for name, value in each.items()} for each in found]
 
 
 def word_probabilities(run: AlignedPredictions) -> list[list[float]]:
     """Return the probability of each word's tag, from ``scores``."""
-    found = []
-    for row, tags in zip(run.rows, run.predicted, strict=True):
-        scores = row.get("scores")
-        if not isinstance(scores, list) or len(scores) != len(tags):
+    found: list[Any] = [row.get("scores") for row in run.rows]
+    for scores, tags in zip(found, run.predicted, strict=True):
+        known = isinstance(scores, list) and len(scores) == len(tags)
+        if not known or not _are_probabilities(scores):
             return []
-        if not _are_probabilities(scores):
-            return []
-        found.append([float(value) for value in scores])
-    return found
+    return [list(map(float, scores)) for scores in found]
 
 
 def span_probabilities(
@@ -346,8 +331,7 @@ def span_probabilities(
 ) -> list[dict[Span, float]]:
     """Return the known probabilities of the spans of each sentence.
 
-    The probability of a span that tags spell is the mean over its words, also for a gold span that
-    was missed: that of the tags predicted there.
+    That of a span that tags spell is the mean over its words, also for a missed gold span.
     """
     if run.kind == "tags" and (words := word_probabilities(run)):
         return [

@@ -31,10 +31,7 @@ class Baseline(NamedTuple):
 def majority_baselines(
     splits: Mapping[str, Sequence[Example]], metrics: Mapping[str, Mapping[str, float]]
 ) -> dict[str, Baseline]:
-    """Return the accuracy of always predicting the most frequent label of training, by split.
-
-    Splits without an accuracy (spans, several labels, numbers) have no such baseline.
-    """
+    """Return the accuracy of always predicting the most frequent training label, by split."""
     counts = Counter(name for example in splits["train"] for name in _gold_names(example))
     if not counts:
         return {}
@@ -49,7 +46,6 @@ def majority_baselines(
 
 
 def _gold_names(example: Example) -> Sequence[str]:
-    """Return the tags of words or the one label of a text; for several labels or a number none."""
     if isinstance(example, TokenExample):
         return example.tags or ()
     return [example.label] if isinstance(example.label, str) else []
@@ -64,8 +60,7 @@ def degenerate(
     """Yield the reasons why a run is degenerate; none for a run that learned something.
 
     A run is degenerate if a score is not finite, if every prediction is the same, or if its score
-    is not above that of the majority class (of no correlation, of no correct span). ``metric`` is
-    the one that the run was configured with.
+    is not above that of the majority class. ``metric`` is that of the configuration.
     """
     for split, values in metrics.items():
         if bad := [name for name, value in values.items() if not math.isfinite(value)]:

@@ -2,8 +2,7 @@
 
 Expected calibration error: Naeini, Cooper & Hauskrecht 2015 (``metrics.calibration_error``); its
 use and temperature scaling: Guo, Pleiss, Sun & Weinberger 2017, "On Calibration of Modern Neural
-Networks". Dividing all logits by one number changes no argmax and makes probabilities more or less
-extreme. Logarithms of probabilities are the logits up to a constant, which is enough for it.
+Networks". Logarithms of probabilities are the logits up to a constant, which is enough for it.
 
 Shapes: N examples or words, W words, C classes.
 """
@@ -17,11 +16,10 @@ from typing import NamedTuple
 import numpy as np
 
 from finetune.evaluation.metrics import NUM_BINS, bin_counts, calibration_error
-from finetune.types import IGNORED, LabelSet, TokenPrediction, UserError
+from finetune.types import IGNORED, LabelSet, TokenPrediction
 
 LOWEST, HIGHEST = 0.05, 20.0
-"""Bounds of the temperature: where every prediction on validation is correct, no temperature is
-low enough."""
+"""Bounds of the temperature: without errors on validation, no temperature is low enough."""
 
 
 class Bin(NamedTuple):
@@ -41,25 +39,13 @@ def reliability(
     confidences: Sequence[float], correct: Sequence[bool], num_bins: int = NUM_BINS
 ) -> list[Bin]:
     """Return the reliability diagram of predictions: bins of equal width from 0 to 1."""
-    number, confidence, accuracy = _bin_counts(confidences, correct, num_bins)
+    number, confidence, accuracy = bin_counts(confidences, correct, num_bins)
     whole = np.maximum(number, 1)
     rows = zip(number, confidence / whole, accuracy / whole, strict=True)
     return [
         Bin(index / num_bins, (index + 1) / num_bins, int(count), *map(float, means))
         for index, (count, *means) in enumerate(rows)
     ]
-
-
-def _bin_counts(
-    confidences: Sequence[float], correct: Sequence[bool], num_bins: int = NUM_BINS
-) -> np.ndarray:
-    if len(confidences) != len(correct):
-        raise UserError(f"{len(confidences)} confidences of {len(correct)} predictions")
-    values = np.asarray(confidences, dtype=float)
-    wrong = values[~((values >= 0) & (values <= 1 + 1e-6))]
-    if len(wrong):
-        raise UserError(f"{wrong[0]} is not a probability: confidences are from 0 to 1")
-    return bin_counts(values, np.asarray(correct, dtype=float), num_bins)
 
 
 def error_of_bins(bins: Sequence[Bin]) -> float:
@@ -71,13 +57,10 @@ def error_of_bins(bins: Sequence[Bin]) -> float:
 def calibration_scores(
     correct: Sequence[bool], after: Sequence[float], before: Sequence[float] | None
 ) -> dict[str, float]:
-    """Return the calibration errors of predictions with (``after``) and without the temperature.
-
-    ``ece``, and where probabilities ``before`` scaling are known also ``ece_uncalibrated``.
-    """
-    found = {"ece": float(calibration_error(_bin_counts(after, correct)))}
+    """Return ``ece``, and ``ece_uncalibrated`` where probabilities ``before`` scaling are known."""
+    found = {"ece": float(calibration_error(bin_counts(after, correct)))}
     if before is not None:
-        found["ece_uncalibrated"] = float(calibration_error(_bin_counts(before, correct)))
+        found["ece_uncalibrated"] = float(calibration_error(bin_counts(before, correct)))
     return found
 
 
@@ -99,8 +82,7 @@ def word_calibration_scores(
 def fit_temperature(logs: np.ndarray, gold: np.ndarray) -> float:
     """Return the temperature under which the gold classes [N] are most likely, 1 without any.
 
-    The negative log-likelihood of ``logs`` [N, C] is convex in 1 / temperature, so it has one
-    minimum between ``LOWEST`` and ``HIGHEST``.
+    The negative log-likelihood of ``logs`` [N, C] is convex in 1 / temperature.
     """
     from scipy.optimize import minimize_scalar  # imported late: it costs half a second
 
@@ -129,10 +111,7 @@ def fit_and_describe(logs: np.ndarray, gold: np.ndarray) -> tuple[float, str]:
 def fit_on_probabilities(
     probabilities: np.ndarray, gold: np.ndarray, independent: bool
 ) -> tuple[float, str]:
-    """Return a temperature and a note about it for probabilities [N, C].
-
-    Gold is classes [N]; for ``independent`` probabilities (multi-label) it is yes or no [N, C].
-    """
+    """Return a temperature and a note for probabilities [N, C]; multi-label gold is [N, C]."""
     logs = log_probabilities(probabilities, independent)
     return fit_and_describe(logs.reshape(-1, logs.shape[-1]), gold.astype(int).reshape(-1))
 
@@ -140,10 +119,7 @@ def fit_on_probabilities(
 def fit_on_words(
     targets: Sequence[Sequence[int] | None], logs: Sequence[np.ndarray]
 ) -> tuple[float, str]:
-    """Return a temperature and a note about it for log-probabilities [W, C] of each sentence.
-
-    Leaves out unknown tags and sentences without gold.
-    """
+    """Return a temperature and a note for log-probabilities [W, C] of each sentence."""
     pairs = [(tags, rows) for tags, rows in zip(targets, logs, strict=True) if tags is not None]
     if not pairs:
         return 1.0, "temperature 1: no words of validation have tags"
@@ -153,13 +129,9 @@ def fit_on_words(
 
 
 def scale(probabilities: np.ndarray, temperature: float, independent: bool) -> np.ndarray:
-    """Return probabilities [..., C] with their logits divided by a temperature.
-
-    They sum to 1 over the classes, or belong to ``independent`` decisions (multi-label).
-    """
-    scaled: np.ndarray = np.exp(
-        tempered(log_probabilities(probabilities, independent), temperature)
-    )
+    """Return probabilities [..., C] with their logits divided by a temperature."""
+    logs = log_probabilities(probabilities, independent)
+    scaled: np.ndarray = np.exp(tempered(logs, temperature))
     return scaled[..., 1] if independent else scaled
 
 

@@ -18,11 +18,7 @@ from finetune.types import Example, TextExample, TokenExample, UserError
 
 @dataclass(frozen=True)
 class SystemComparison:
-    """The comparison of two systems, A and B.
-
-    ``gold`` is the name of the file with gold. ``unit`` is the plural of the resampling unit:
-    texts, sentences or documents. ``result`` has scores, intervals and p-values.
-    """
+    """The comparison of two systems, A and B; ``unit`` is texts, sentences or documents."""
 
     first: System
     second: System
@@ -48,8 +44,8 @@ def compare_systems(
 ) -> SystemComparison:
     """Compare two systems, each given by the predictions of one or several runs (``find_system``).
 
-    Gold, columns and training data are those of ``align_runs``. The metric is by default the one
-    that selects models in training. ``unit`` is the resampling unit: ``example`` or ``document``.
+    Gold, columns and training data are those of ``align_runs``. The default metric is that of
+    training. ``unit`` is the resampling unit: ``example`` or ``document``.
     """
     if resamples < 1:
         raise UserError(f"--resamples must be 1 or more, not {resamples}.")

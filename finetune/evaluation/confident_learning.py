@@ -9,18 +9,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from finetune.types import UserError
-
 CREDIBLE_ACCURACY, CREDIBLE_ERROR = 0.9, 0.05
 """A model may question gold labels if its accuracy is at least the first, or its expected
 calibration error at most the second: otherwise many of its most confident predictions are wrong."""
 
 
 def credibility_warning(accuracy: float, error: float) -> str:
-    """Return why a model with this accuracy and calibration error must not question gold labels.
-
-    Empty if it may.
-    """
+    """Return why a model this good must not question gold labels; empty if it may."""
     if accuracy >= CREDIBLE_ACCURACY or error <= CREDIBLE_ERROR:
         return ""
     return (
@@ -34,8 +29,7 @@ def probable_label_errors(probabilities: np.ndarray, given: np.ndarray) -> list[
     """Return examples whose label is probably wrong, each with the class that the model predicts.
 
     Takes probabilities [N, C] and given labels [N]. A label is suspect if the most likely of the
-    ``confident_classes`` is more likely than it. The order is that of the margin of the class over
-    the label.
+    ``confident_classes`` is more likely than it. The largest margin of the class comes first.
     """
     better = confident_classes(probabilities, given)
     suspects = np.flatnonzero((better >= 0) & (better != given))
@@ -49,11 +43,8 @@ def confident_classes(probabilities: np.ndarray, given: np.ndarray) -> np.ndarra
 
     A model is confident of a class where its probability reaches the mean probability of the class
     in the examples labeled so. Unlike in the paper, a class that is not more likely than the label
-    does not count: models that cannot predict a rare class give it a threshold near 0, and every
-    example below the threshold of its own class would get the rare class.
+    does not count: a rare class that a model cannot predict has a threshold near 0.
     """
-    if len(probabilities) != len(given):
-        raise UserError(f"probabilities of {len(probabilities)} examples with {len(given)} labels")
     if len(given) == 0:
         return np.zeros(0, dtype=int)
     rows = np.arange(len(given))
@@ -71,8 +62,7 @@ def confident_classes(probabilities: np.ndarray, given: np.ndarray) -> np.ndarra
 def confident_joint(probabilities: np.ndarray, given: np.ndarray) -> np.ndarray:
     """Return the estimated joint distribution [C, C] of given (row) and true (column) labels.
 
-    Counts ``confident_classes``, scales each row to the number of examples labeled so, and all to
-    a sum of 1 (equation 3 of the paper). A row without confident examples counts as correct.
+    Equation 3 of the paper; a row without confident examples counts as correct.
     """
     better = confident_classes(probabilities, given)
     num_classes = probabilities.shape[1]

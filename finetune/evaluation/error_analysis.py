@@ -45,10 +45,9 @@ TITLES = {
 class Analysis:
     """The analysis of one system's predictions, of the kinds of ``AlignedPredictions``.
 
-    ``tables`` has the scores of classes and subgroups by the names of ``TITLES``. ``confidences``
-    are the probability of each prediction and whether it is correct; empty where probabilities are
-    not known. ``contradictions`` are confident predictions whose gold label may be wrong;
-    ``not_credible`` is the reason why they were not searched for, or empty.
+    ``tables`` has the names of ``TITLES``. ``confidences`` are the known probabilities of
+    predictions, and whether each is correct. ``contradictions`` are confident predictions whose
+    gold label may be wrong; ``not_credible`` is the reason why they were not searched for.
     """
 
     predictions: str

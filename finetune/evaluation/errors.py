@@ -13,7 +13,7 @@ import numpy as np
 from finetune.evaluation import alignment
 from finetune.evaluation.alignment import AlignedPredictions
 from finetune.evaluation.confident_learning import probable_label_errors
-from finetune.evaluation.span_matching import match_sentences
+from finetune.evaluation.span_matching import Match, match_sentences
 from finetune.evaluation.subgroups import surface
 from finetune.types import Example, Span, TextExample, TokenExample
 
@@ -53,8 +53,7 @@ def span_errors(
 ) -> list[ErrorCase]:
     """List every gold or predicted span that is wrong, in one error each, in the order of the data.
 
-    ``probabilities`` has the known ones of the spans of each sentence. For a missed gold span it is
-    the probability of predicting nothing there.
+    The probability of a missed gold span is that of predicting nothing there.
     """
     found = []
     probabilities = probabilities or [{}] * len(examples)
@@ -62,13 +61,8 @@ def span_errors(
     for example, known, sentence in zip(examples, probabilities, matches, strict=True):
         text = example_text(example)
         for match in sentence:
-            span = match.predicted or match.gold
-            if match.kind != "correct" and span is not None:
-                found.append(ErrorCase(
-                    match.kind, example.id, example.where, _span_record(example, match.gold),
-                    _span_record(example, match.predicted), known.get(span), text,
-                    excerpt(example.words, span.start, span.end),
-                ))  # fmt: skip
+            if match.kind != "correct":
+                found.append(_words_error(match.kind, example, match, known, text))
     return found
 
 
@@ -81,13 +75,11 @@ def word_errors(run: AlignedPredictions) -> list[ErrorCase]:
         text = example_text(example)
         for index, (tag, predicted) in enumerate(zip(*sides, strict=True)):
             if tag != predicted:
-                found.append(ErrorCase(
-                    _confusion(tag, predicted), example.id, example.where,
-                    _span_record(example, Span(index, index + 1, tag)),
-                    _span_record(example, Span(index, index + 1, predicted)),
-                    probabilities[number][index] if probabilities else None, text,
-                    excerpt(example.words, index, index + 1),
-                ))  # fmt: skip
+                span = Span(index, index + 1, predicted)
+                match = Match(Span(index, index + 1, tag), span)
+                known = {span: probabilities[number][index]} if probabilities else {}
+                category = _confusion(tag, predicted)
+                found.append(_words_error(category, example, match, known, text))
     return found
 
 
@@ -105,9 +97,8 @@ def label_errors(run: AlignedPredictions) -> list[ErrorCase]:
 def contradictions(run: AlignedPredictions) -> list[ErrorCase]:
     """List the texts whose gold label may be wrong, the most confident prediction first.
 
-    The prediction contradicts the gold label with more confidence than is usual for its class
-    (``probable_label_errors``). Nothing is found if texts have probabilities of different labels,
-    or if those of a gold label are missing.
+    Nothing is found (``probable_label_errors``) if texts have probabilities of different labels, or
+    if those of a gold label are missing.
     """
     probabilities = alignment.label_probabilities(run)
     names = sorted(probabilities[0]) if probabilities else []
@@ -171,15 +162,25 @@ def _confusion(gold: str, predicted: str) -> str:
     return f"{gold} taken for {predicted}"
 
 
-def _span_record(example: TokenExample, span: Span | None) -> dict[str, Any] | None:
-    return None if span is None else {**span._asdict(), "text": surface(example.words, span)}
-
-
 def example_text(example: Example) -> str:
     """Return the text of a sentence, or the text or pair of texts of an example."""
     if isinstance(example, TextExample):
         return example.text if example.pair is None else f"{example.text} ||| {example.pair}"
     return " ".join(example.words) if example.text is None else example.text
+
+
+def _words_error(
+    category: str, example: TokenExample, match: Match, known: Mapping[Span, float], text: str
+) -> ErrorCase:
+    gold, predicted = (
+        span and {**span._asdict(), "text": surface(example.words, span)} for span in match
+    )
+    span = match.predicted or match.gold
+    assert span is not None
+    return ErrorCase(
+        category, example.id, example.where, gold, predicted, known.get(span), text,
+        excerpt(example.words, span.start, span.end),
+    )  # fmt: skip
 
 
 def _text_error(

@@ -13,12 +13,7 @@ from typing import Any
 import numpy as np
 
 from finetune.data.tag_schemes import detect_scheme
-from finetune.evaluation.metrics import (
-    classification_scores,
-    multilabel_scores,
-    regression_scores,
-    tagging_scores,
-)
+from finetune.evaluation import metrics
 from finetune.types import IGNORED, UserError
 
 
@@ -27,19 +22,14 @@ def compute_metrics(
 ) -> Callable[[Any], dict[str, float]]:
     """Return a function for ``Trainer(compute_metrics=…)``.
 
-    The arrays that the Trainer passes decide which metrics it computes; their names are those of
-    ``finetune score``, so one can be given as ``metric_for_best_model``.
-
-    - Tags: logits [N, L, C] or classes [N, L], labels as integers [N, L], -100 at positions that do
-      not count. With gold on the first subword of each word these are scores of words.
-    - One label: logits [N, C], labels as integers [N].
-    - Several labels: logits [N, C], labels as floats 0 and 1 [N, C]; the threshold is 0.5.
-    - A number: [N] or [N, 1], labels as floats [N].
+    The shapes of the arrays decide which metrics it computes, with the names of ``finetune score``:
+    logits [N, L, C] or classes [N, L] with integers [N, L] are tags (-100 does not count); logits
+    [N, C] are a label with integers [N], several labels (threshold 0.5) with floats 0 and 1 [N, C];
+    and [N] or [N, 1] with floats [N] are numbers.
 
     Args:
         labels: The label names, in the order of the model's classes.
-        scheme: The scheme of the tags; "auto" takes it from the label names (B and I are BIO), and
-            None is for tags that do not spell spans.
+        scheme: The scheme of the tags, None if they spell no spans; "auto": found from the labels.
 
     Raises:
         UserError: The scheme does not fit the labels; the function raises it for other shapes.
@@ -50,7 +40,7 @@ def compute_metrics(
         if scheme == "IOB1":  # an I- without tags around it looks like IOB1
             scheme = "BIO"
     elif scheme is not None:
-        tagging_scores([names], [names], scheme)  # raises for tags that are not in it
+        metrics.tagging_scores([names], [names], scheme)  # raises for tags that are not in it
 
     def compute(evaluated: Any) -> dict[str, float]:
         predictions, gold, *_ = evaluated  # an EvalPrediction, or a pair of arrays
@@ -75,20 +65,20 @@ def _scores(
             ]
             for side in (gold, predicted)
         ]
-        return tagging_scores(tags[0], tags[1], scheme)
+        return metrics.tagging_scores(tags[0], tags[1], scheme)
     if classes and gold.ndim == 1 and predicted.shape[:1] == gold.shape:
         if predicted.ndim == 2:
             predicted = _checked(predicted, names).argmax(-1)
         labels = [[names[index] for index in side.tolist()] for side in (gold, predicted)]
-        return classification_scores(labels[0], labels[1], names)
+        return metrics.text_scores("label", labels[0], labels[1], names)
     if not classes and gold.ndim == 2 and predicted.shape == gold.shape:
         sets = [
             [tuple(compress(names, row)) for row in side.tolist()]
             for side in (gold > 0.5, _checked(predicted, names) >= 0)
         ]
-        return multilabel_scores(sets[0], sets[1], names)
+        return metrics.text_scores("labels", sets[0], sets[1], names)
     if not classes and gold.ndim == 1 and predicted.size == gold.size:
-        return regression_scores(gold.tolist(), predicted.reshape(-1).tolist())
+        return metrics.text_scores("number", gold.tolist(), predicted.reshape(-1).tolist())
     raise UserError(
         f"predictions of shape {predicted.shape} for labels of shape {gold.shape} and type "
         f"{gold.dtype}: expected tags [N, L], a label [N], labels as floats [N, C], or a number as "

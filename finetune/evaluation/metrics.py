@@ -1,8 +1,8 @@
 """Metrics, each written once: counts of each example, and the value of their sum.
 
-Training, ``finetune score`` and ``finetune analyze`` sum over all examples; confidence intervals
-and significance tests (``resampling``) take weighted sums, so values also take batches of sums. To
-add a metric, add a ``Metric`` to ``METRICS``. A score with nothing to divide by is 0.0.
+Scores sum over all examples; confidence intervals and significance tests (``resampling``) take
+weighted sums, so values also take batches of sums. To add a metric, add a ``Metric`` to
+``METRICS``. A score with nothing to divide by is 0.0.
 
 Shapes: N examples, C names (labels, tags or span types).
 """
@@ -11,11 +11,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -56,8 +54,8 @@ def item_counts(pairs: Pairs, strict: bool = False, name: str | None = None) -> 
 def class_counts(pairs: Pairs) -> np.ndarray:
     """Return the ``item_counts`` of every name [N, C, 3], of label sets [N, C, 4].
 
-    The fourth count is 1 for the labels of the model: averages over label sets include them even
-    where they do not occur, as in scikit-learn.
+    The fourth count is 1 for the model's labels: averages over label sets include them all, as in
+    scikit-learn.
     """
     column = {name: index for index, name in enumerate(pairs.names)}
     cells = [
@@ -67,24 +65,11 @@ def class_counts(pairs: Pairs) -> np.ndarray:
         for item in items
     ]
     shape = len(pairs), len(column), 3
-    counts = np.bincount(np.array(cells, dtype=np.int64), minlength=math.prod(shape))
-    return _with_model_labels(counts.reshape(shape), pairs)
-
-
-def class_totals(pairs: Pairs) -> np.ndarray:
-    """Return the sum of ``class_counts`` [C, 3 or 4], without an array of all examples."""
-    correct, predicted, gold = (
-        Counter(map(name_of, chain.from_iterable(side))) for side in items_of(pairs)
-    )
-    rows = [(correct[name], predicted[name], gold[name]) for name in pairs.names]
-    return _with_model_labels(np.array(rows, dtype=np.int64).reshape(-1, 3), pairs)
-
-
-def _with_model_labels(counts: np.ndarray, pairs: Pairs) -> np.ndarray:
+    counts = np.bincount(np.array(cells, dtype=np.int64), minlength=math.prod(shape)).reshape(shape)
     if pairs.kind != "labels":
         return counts
     of_model = np.isin(pairs.names, pairs.labels).astype(np.int64)[:, None]
-    return np.concatenate([counts, np.broadcast_to(of_model, (*counts.shape[:-1], 1))], axis=-1)
+    return np.concatenate([counts, np.broadcast_to(of_model, (*shape[:2], 1))], axis=-1)
 
 
 def positive_counts(pairs: Pairs) -> np.ndarray:
@@ -103,13 +88,6 @@ def hamming_counts(pairs: Pairs) -> np.ndarray:
     counts = class_counts(pairs)
     wrong = (counts[..., 1] + counts[..., 2] - 2 * counts[..., 0]).sum(axis=-1)
     return np.column_stack([wrong, np.ones_like(wrong), counts[..., 1:].sum(axis=-1)])
-
-
-def hamming_totals(pairs: Pairs) -> np.ndarray:
-    """Return the sum of ``hamming_counts`` [2 + C]."""
-    counts = class_totals(pairs)
-    wrong = (counts[:, 1] + counts[:, 2] - 2 * counts[:, 0]).sum()
-    return np.array([wrong, len(pairs), *counts[:, 1:].sum(axis=-1)])
 
 
 def tag_counts(pairs: Pairs) -> np.ndarray:
@@ -150,8 +128,7 @@ def squared_errors(pairs: Pairs) -> np.ndarray:
 def moments(pairs: Pairs) -> np.ndarray:
     """Return the moments of gold x and predicted y: xy, x, y, xx, yy, 1 [N, 6].
 
-    Both sides are centered and scaled first, so that little cancels and no square underflows;
-    predictions by those of all runs, so that predictions of two runs can be swapped.
+    Both sides are centered and scaled, by the values of all runs: no square underflows.
     """
     x = _centered(pairs.gold, pairs.gold)
     y = _centered(pairs.predicted, pairs.all_predicted)
@@ -159,7 +136,6 @@ def moments(pairs: Pairs) -> np.ndarray:
 
 
 def _centered(values: Sequence[float], all_values: Sequence[float]) -> np.ndarray:
-    """Return deviations from the mean of all values, divided by the largest of all."""
     if len(set(all_values)) < 2:
         return np.zeros(len(values))
     mean = math.fsum(all_values) / len(all_values)
@@ -192,18 +168,16 @@ def confidence_counts(pairs: Pairs) -> np.ndarray:
 
 
 def bin_counts(
-    confidences: np.ndarray, correct: np.ndarray, num_bins: int = NUM_BINS
+    confidences: npt.ArrayLike, correct: npt.ArrayLike, num_bins: int = NUM_BINS
 ) -> np.ndarray:
-    """Return number, summed confidence and correct predictions of each bin of confidence [3, bins].
+    """Return number, summed confidence and correct predictions of each bin [3, bins].
 
     A bin includes its upper end, the first one also 0.
     """
-    index = np.ceil(confidences * num_bins - 1e-9).astype(int) - 1
+    index = np.ceil(np.asarray(confidences) * num_bins - 1e-9).astype(int) - 1
     index = np.clip(index, 0, num_bins - 1)
-    return np.stack([
-        np.bincount(index, weights=weights, minlength=num_bins)
-        for weights in (np.ones(len(index)), confidences, correct)
-    ])  # fmt: skip
+    sides = np.ones(len(index)), confidences, correct
+    return np.stack([np.bincount(index, weights=side, minlength=num_bins) for side in sides])
 
 
 # --- Values of sums -------------------------------------------------------------------------------
@@ -239,7 +213,7 @@ def f1(sums: np.ndarray) -> np.ndarray:
 
 
 def macro_f1(sums: np.ndarray) -> np.ndarray:
-    """Return the mean F1 of the names that occur in gold or predictions [..., C, 3] -> [...]."""
+    """Return the mean F1 of the names that occur [..., C, 3] -> [...]."""
     occurs = (sums[..., 1:] > 0).any(axis=-1)
     return ratio(_exact_sum(f1(sums)), occurs.sum(axis=-1))
 
@@ -253,9 +227,8 @@ def weighted_f1(sums: np.ndarray) -> np.ndarray:
 def matthews(sums: np.ndarray) -> np.ndarray:
     """Return the Matthews correlation of any number of classes [..., C, 3] -> [...].
 
-    With n examples, c correct, and g_k and p_k examples of class k in gold and predicted:
     ``(c n - sum_k g_k p_k) / sqrt((n² - sum_k g_k²) (n² - sum_k p_k²))`` (Matthews 1975; Gorodkin
-    2004). It is 0 where gold or predictions have one class only.
+    2004) of n examples, c correct, g_k and p_k of class k; 0 where a side has one class only.
     """
     correct, predicted, gold = np.moveaxis(np.asarray(sums, dtype=np.float64), -1, 0)
     n = gold.sum(axis=-1)
@@ -272,7 +245,7 @@ def hamming_loss(sums: np.ndarray) -> np.ndarray:
 def subgroup_f1(sums: np.ndarray) -> np.ndarray:
     """Return the F1 of a subgroup of spans: gold, found, predicted and correct [..., 4] -> [...].
 
-    The subgroup of a span may depend on the spans around it (depth), so found and correct differ.
+    Found and correct differ where the subgroup of a span depends on the spans around it (depth).
     """
     recall, precision = ratio(sums[..., 1], sums[..., 0]), ratio(sums[..., 3], sums[..., 2])
     return ratio(2 * precision * recall, precision + recall)
@@ -293,8 +266,7 @@ def calibration_error(sums: np.ndarray) -> np.ndarray:
     """Return the expected calibration error from ``bin_counts`` [..., 3, bins] -> [...].
 
     The mean distance of confidence and accuracy over bins, weighted by the number of predictions
-    (Naeini, Cooper & Hauskrecht 2015). It grows as examples get fewer, so resamples, which repeat
-    some examples, have a larger error than all examples.
+    (Naeini, Cooper & Hauskrecht 2015). Resamples, which repeat examples, have a larger error.
     """
     number, confidence, correct = np.moveaxis(sums, -2, 0)
     gaps = number * np.abs(ratio(correct, number) - ratio(confidence, number))
@@ -314,8 +286,7 @@ def _exact_sum(values: np.ndarray) -> np.ndarray:
 class Metric:
     """A metric: ``counts(pairs) -> [N, ...]`` of each example, ``value(sums [..., K]) -> [...]``.
 
-    ``applies(pairs)`` returns whether gold and predictions have this metric. Training and
-    ``finetune score`` give only ``reported`` ones; ``finetune compare --metric`` takes all.
+    Training and ``finetune score`` give only the ``reported`` ones that apply.
     """
 
     counts: Callable[[Pairs], np.ndarray]
@@ -416,15 +387,15 @@ def metrics_of_names(pairs: Pairs) -> dict[str, Metric]:
 
 # --- Scores ---------------------------------------------------------------------------------------
 
-_TOTALS = {class_counts: class_totals, hamming_counts: hamming_totals}
-"""Functions that sum the counts of many names in little memory."""
-
 
 def total(counts: Callable[[Pairs], np.ndarray], pairs: Pairs) -> np.ndarray:
     """Return the sum of the counts of all examples; sums of floats are rounded once."""
-    if counts in _TOTALS:
-        return _TOTALS[counts](pairs)
-    rows = counts(pairs)
+    if counts in (class_counts, hamming_counts):  # large where there are many names
+        chunks = [slice(start, start + 1024) for start in range(0, max(1, len(pairs)), 1024)]
+        parts = [replace(pairs, gold=pairs.gold[c], predicted=pairs.predicted[c]) for c in chunks]
+        rows = np.array([counts(part).sum(axis=0) for part in parts])
+    else:
+        rows = counts(pairs)
     return rows.sum(axis=0) if rows.dtype.kind == "i" else _exact_sum(np.moveaxis(rows, 0, -1))
 
 
@@ -440,39 +411,19 @@ def scores(pairs: Pairs) -> dict[str, float]:
     return found
 
 
-def classification_scores(
-    gold: Sequence[str], predicted: Sequence[str], labels: Collection[str]
+def text_scores(
+    kind: str, gold: Sequence[Any], predicted: Sequence[Any], labels: Collection[str] = ()
 ) -> dict[str, float]:
-    """Return ``accuracy``, ``macro_f1``, ``weighted_f1`` and ``matthews`` of single labels.
+    """Return the scores of texts, of kind "label", "labels" or "number" (``pair``).
 
-    Averages are those of scikit-learn, over the labels that occur in gold or predictions. With two
-    ``labels`` also ``f1``, that of the positive class (``positive_label``).
+    Averages are those of scikit-learn: of single labels over those that occur, of label sets over
+    all ``labels``. Two ``labels`` also have the ``f1`` of the positive class (``positive_label``).
+    Ties share their mean rank, as in scipy. The correlation with a constant is 0.0.
 
-    >>> classification_scores(["a", "b"], ["a", "a"], ["a", "b"])["accuracy"]
+    >>> text_scores("label", ["a", "b"], ["a", "a"], ["a", "b"])["accuracy"]
     0.5
     """
-    return scores(pair("label", gold, predicted, labels))
-
-
-def multilabel_scores(
-    gold: Sequence[Collection[str]], predicted: Sequence[Collection[str]], labels: Collection[str]
-) -> dict[str, float]:
-    """Return the scores of sets of labels.
-
-    ``micro_f1`` pools all decisions; ``macro_f1`` is the mean F1 over all ``labels`` (labels that
-    never occur have 0.0, as in scikit-learn); ``weighted_f1`` is weighted by the gold count;
-    ``subset_accuracy`` is the fraction of examples with exactly the gold set; ``hamming_loss`` is
-    the fraction of wrong decisions among examples times labels.
-    """
-    return scores(pair("labels", gold, predicted, labels))
-
-
-def regression_scores(gold: Sequence[float], predicted: Sequence[float]) -> dict[str, float]:
-    """Return ``pearson`` and ``spearman`` correlation and ``mse``, the mean squared error.
-
-    Ties share their mean rank, as in scipy. The correlation with a constant is 0.0.
-    """
-    return scores(pair("number", gold, predicted))
+    return scores(pair(kind, gold, predicted, labels))
 
 
 def span_scores(
@@ -480,18 +431,16 @@ def span_scores(
 ) -> dict[str, float]:
     """Return the scores of spans that may nest; a span is correct if start, end and label are.
 
-    ``span_precision_strict``, ``span_recall_strict`` and ``span_f1_strict`` are micro averages; on
-    flat data they are those of seqeval's strict mode. ``span_f1_strict:TYPE`` is the F1 of a type.
-    If gold is nested, also ``span_f1_outermost`` and ``span_f1_inner`` (``subgroup_f1``) and the
-    counts ``inner_gold``, ``inner_predicted`` and ``inner_found`` (gold inner spans that were
-    predicted). A repeated span counts once.
+    ``span_f1_strict`` is a micro average, that of seqeval's strict mode on flat data, and
+    ``span_f1_strict:TYPE`` the F1 of a type. Nested gold also has ``span_f1_outermost``,
+    ``span_f1_inner`` and counts of inner spans. A repeated span counts once.
     """
     pairs = pair("spans", gold, predicted)
     found = scores(pairs)
     if _is_nested(pairs):
         of_gold, of_found, of_predicted, _ = map(float, total(_inner_counts, pairs))
         found |= {"inner_gold": of_gold, "inner_predicted": of_predicted, "inner_found": of_found}
-    by_type = zip(pairs.names, f1(class_totals(pairs)).tolist(), strict=True)
+    by_type = zip(pairs.names, f1(total(class_counts, pairs)).tolist(), strict=True)
     return found | {f"span_f1_strict:{name}": value for name, value in by_type}
 
 
@@ -501,10 +450,9 @@ def class_scores(
     predicted: Sequence[Any],
     schemes: tuple[str | None, str | None] = (None, None),
 ) -> dict[str, dict[str, float]]:
-    """Return ``precision``, ``recall``, ``f1`` and ``support`` (gold count) of each name.
+    """Return ``precision``, ``recall``, ``f1`` and ``support`` (gold count) of each name in order.
 
-    Names are the labels, plain tags or span types that occur, in alphabetical order. The arguments
-    are those of ``pair``.
+    Names are the labels, plain tags or span types that occur. The arguments are those of ``pair``.
     """
     pairs = pair(kind, gold, predicted, schemes=schemes)
     return {
@@ -514,11 +462,7 @@ def class_scores(
 
 
 def scores_by_criterion(matches: Iterable[Iterable[Match]]) -> dict[str, dict[str, float]]:
-    """Return the scores of matched spans under each of the ``CRITERIA``, with counts of pairs.
-
-    Precision is (correct + partial / 2) over the predicted spans, recall the same over the gold
-    spans.
-    """
+    """Return the scores of matched spans under each of the ``CRITERIA``, with counts of pairs."""
     kinds = count_kinds(matches)
     paired = sum(kinds[kind] for kind in KINDS[:4])
     found = {}
@@ -543,14 +487,11 @@ def tagging_scores(
 ) -> dict[str, float]:
     """Return the scores of tags, one for each word.
 
-    ``span_precision_conll``, ``span_recall_conll`` and ``span_f1_conll`` read both sides as the
-    script conlleval does (Tjong Kim Sang & Buchholz 2000; seqeval's default mode);
-    ``span_f1_strict`` counts only spans that are spelled as the scheme demands (seqeval's strict
-    mode): a lone ``I-PER`` is a span in the first three only. seqeval finds these spans
-    (``seqeval_spans``). ``tag_accuracy`` is the fraction of equal tags. Tags without a scheme, such
-    as parts of speech, get ``accuracy``, ``macro_f1``, ``weighted_f1`` and ``matthews`` of words.
-
-    ``predicted_scheme`` is that of the predictions where it is not that of gold.
+    ``span_f1_conll`` reads both sides as the script conlleval does (Tjong Kim Sang & Buchholz 2000;
+    seqeval's default mode); ``span_f1_strict`` counts only spans that are spelled as the scheme
+    demands (seqeval's strict mode): a lone ``I-PER`` is a span in the first only. Tags without a
+    scheme, such as parts of speech, get the scores of single labels, by word. ``predicted_scheme``
+    is that of the predictions where it is not that of gold.
 
     Raises:
         UserError: The numbers of sentences or words differ, or a tag is not in its scheme.

@@ -18,11 +18,9 @@ class Pairs:
 
     ``kind`` is a key of ``metrics.METRICS``: "label" (a name), "labels" (a collection of names),
     "number", "tags" (a tag for each word, which spell spans), "plain tags" (which do not), or
-    "spans" (a collection of ``Span``). ``names`` are all labels, plain tags or span types of all
-    compared runs, in alphabetical order. ``labels`` are the labels of the model, where they are
-    known. ``schemes`` are those of gold and predicted tags. ``all_predicted`` are the predicted
-    numbers of all compared runs. ``confidences`` hold for each example the probability of each
-    prediction and whether it is correct.
+    "spans" (a collection of ``Span``). ``names`` are the sorted labels, plain tags or span types of
+    all compared runs, ``all_predicted`` their numbers. ``labels`` are those of the model, if known.
+    ``confidences`` hold for each example the probability and correctness of each prediction.
     """
 
     kind: str

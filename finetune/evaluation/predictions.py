@@ -25,10 +25,7 @@ from finetune.types import Example, Prediction, TextExample, TokenExample
 
 @dataclass(frozen=True)
 class PredictionFile:
-    """The lines of a prediction file: one JSON object for each example with its ``file:line``.
-
-    The format is ``jsonl``, ``conll`` or ``conllu``.
-    """
+    """The lines of a prediction file: one JSON object for each example with its ``file:line``."""
 
     path: Path
     rows: Sequence[tuple[str, dict[str, Any]]]
@@ -74,11 +71,7 @@ def read_predictions(path: Path) -> PredictionFile:
 def read_gold_file(
     path: str, columns: Mapping[str, str] | None, kind: str, format: str | None = None
 ) -> Sequence[Example]:
-    """Read the examples of a file with the gold that predictions of a kind are aligned with.
-
-    Tags are read in the scheme of the file. For spans the file may be a folder of standoff
-    annotation.
-    """
+    """Read the examples of a file, or a folder of standoff, with gold for predictions of a kind."""
     if kind == "label":
         examples = list(read_text_file(path, columns=columns))
         return convert_labels({"gold": examples}, typed=False)[0]["gold"]
@@ -95,8 +88,7 @@ def to_row(prediction: Prediction, example: Example) -> dict[str, Any]:
 def gold_record(example: Example) -> dict[str, Any]:
     """Return the gold of an example, and what is needed to show it, as JSON values.
 
-    ``gold`` is a label, a list of labels or a number for a text, and an object with ``tags`` or
-    ``spans`` or both for words. It is None where the example has no gold.
+    ``gold`` of words is an object with ``tags`` or ``spans`` or both.
     """
     shown: dict[str, Any] = {"text": example.text, "where": example.where or None}
     gold: Any

@@ -16,10 +16,10 @@ from finetune.config.recipes import Recipe, changed, load_recipe
 
 
 class ScoreVerdict(NamedTuple):
-    """An expected score against the score of a run, or of several seeds; None: not measured.
+    """An expected score against the score of a run or of several seeds, None if not measured.
 
     The verdict is reproduced, below, above, not measured, not reproduced (and why), or not
-    comparable (and which settings differ). ``statistic`` names the value in messages.
+    comparable (and why). ``statistic`` names the value in messages.
     """
 
     expected: Expected
@@ -63,8 +63,7 @@ def run_verdicts(
 ) -> list[ScoreVerdict]:
     """Compare every expected score with the metrics of a run, by split.
 
-    ``differing`` are the settings in which the run differs from the recipe. ``fingerprint`` is that
-    of its data. A degenerate run reproduces nothing.
+    ``differing`` are the settings other than the recipe's, ``fingerprint`` is that of the data.
     """
     found = []
     for entry in expected:
@@ -82,10 +81,7 @@ def seed_verdicts(
     num_seeds: int,
     fingerprint: str | None = None,
 ) -> list[ScoreVerdict]:
-    """Compare every expected score with its statistic over seeds, degenerate ones included.
-
-    ``summary`` is that of `seeds.json`, by split and metric.
-    """
+    """Compare every expected score with its statistic over seeds in the summary of `seeds.json`."""
     found = []
     for entry in expected:
         scores = summary.get(entry.split, {}).get(entry.metric, {})
@@ -103,8 +99,7 @@ def summarize(
 ) -> dict[str, dict[str, dict[str, Any]]]:
     """Return statistics over seeds by split and name, from scores by seed, split and name.
 
-    The statistics are ``mean``, ``standard_deviation``, ``median``, ``minimum``, ``maximum`` and
-    ``seeds``, the values by seed. A score that a seed lacks or that is not finite is left out.
+    A score that a seed lacks or that is not finite is left out.
     """
     summary: dict[str, dict[str, dict[str, Any]]] = {}
     first = next(iter(metrics.values()), {})
@@ -154,11 +149,7 @@ def _verdict(
 
 
 class FinishedRun(NamedTuple):
-    """A finished run, or several seeds: ``config`` of the first, ``metrics`` with their summary.
-
-    ``seeds`` is the content of seeds.json; empty for a single run. ``recipe`` is the name and path
-    of the recipe, if any. ``degenerate`` are the reasons why a single run is.
-    """
+    """A finished run, or several seeds (``seeds`` is seeds.json): ``config`` of the first."""
 
     folder: Path
     config: Mapping[str, Any]

@@ -13,27 +13,11 @@ from functools import partial
 import numpy as np
 
 from finetune.data.spans import inner_spans
+from finetune.evaluation import metrics, subgroups
 from finetune.evaluation.alignment import AlignedPredictions, with_probabilities
-from finetune.evaluation.metrics import (
-    DEFAULT_METRICS,
-    METRICS,
-    Metric,
-    mean,
-    metrics_of_names,
-    rank_moments,
-    subgroup_f1,
-    weighted_ranks,
-)
+from finetune.evaluation.metrics import METRICS, Metric
 from finetune.evaluation.pairs import Pairs, pair, sets_of
-from finetune.evaluation.subgroups import (
-    SEEN_WORDS,
-    SpanGrouping,
-    TrainingVocabulary,
-    span_counts,
-    span_groupings,
-    text_groupings,
-    word_groupings,
-)
+from finetune.evaluation.subgroups import TrainingVocabulary
 from finetune.types import TokenExample, UserError, abbreviated, did_you_mean
 
 
@@ -41,9 +25,8 @@ from finetune.types import TokenExample, UserError, abbreviated, did_you_mean
 class Counts:
     """The counts of a run for each example, from which any resample of them can be scored.
 
-    The score of a resample is the ``value`` of the sum of its ``rows`` [N, ...]. For ``ranks`` rows
-    are pairs of numbers [N, 2], and ``value`` correlates their ranks (Spearman). ``unit`` [N] is
-    the resampling unit of each example, where units hold several.
+    The score of a resample is the ``value`` of the sum of its ``rows`` [N, ...]; ``ranks`` rows are
+    pairs of numbers [N, 2]. ``unit`` [N] is the unit of each example, where units hold several.
     """
 
     rows: np.ndarray
@@ -65,7 +48,7 @@ class Counts:
             return self.value(sums.reshape(len(weights), *self.rows.shape[1:]))
         number = weights.sum(axis=1)
         center = (number[:, None] + 1) / 2  # the mean of all ranks, exactly
-        x, y = (weighted_ranks(side, weights) - center for side in self.rows.T)
+        x, y = (metrics.weighted_ranks(side, weights) - center for side in self.rows.T)
         xy, xx, yy = (
             np.einsum("rn,rn,rn->r", weights, *sides) for sides in ((x, y), (x, x), (y, y))
         )
@@ -82,7 +65,7 @@ class Counts:
 
 def default_metric(run: AlignedPredictions) -> str:
     """Return the metric that selects models of this kind in training."""
-    return DEFAULT_METRICS[comparable([run])[0].kind]
+    return metrics.DEFAULT_METRICS[comparable([run])[0].kind]
 
 
 def count_metric(
@@ -97,14 +80,14 @@ def count_metric(
     pairs = comparable(runs)
     table = METRICS[pairs[0].kind]
     known = {name: each for name, each in table.items() if all(map(each.applies, pairs))}
-    known |= metrics_of_names(pairs[0])
-    subgroups = {} if metric in known else subgroup_metrics(runs, train)
-    if found := (known | subgroups).get(metric):
-        ranks = found.counts is rank_moments
+    known |= metrics.metrics_of_names(pairs[0])
+    of_subgroups = {} if metric in known else subgroup_metrics(runs, train)
+    if found := (known | of_subgroups).get(metric):
+        ranks = found.counts is metrics.rank_moments
         rows = [np.array([p.gold, p.predicted]).T if ranks else found.counts(p) for p in pairs]
-        if not subgroups or any(each.any() for each in rows):  # the subgroup occurs
+        if not of_subgroups or any(each.any() for each in rows):  # the subgroup occurs
             return [Counts(each.astype(np.float64), found.value, ranks) for each in rows]
-    legal = [*known, *subgroups]
+    legal = [*known, *of_subgroups]
     usual = default_metric(runs[0])
     near = did_you_mean(metric, [usual] if usual.startswith(metric) else legal)
     if train is None and runs[0].kind in ("tags", "spans"):
@@ -133,32 +116,32 @@ def subgroup_metrics(
     """Return the metrics of each subgroup in the tables of ``finetune analyze``.
 
     Their names join the score, the table and the subgroup, with ``_`` for spaces:
-    ``span_f1_length:3``, ``span_f1_in_training:unseen``, ``accuracy_place:1``. Seen and unseen are
-    relative to ``train``.
+    ``span_f1_length:3``, ``span_f1_in_training:unseen``, ``accuracy_place:1``.
     """
     pairs, examples = comparable(runs), runs[0].examples
     kind = pairs[0].kind
     words = [example.words for example in examples if isinstance(example, TokenExample)]
     if kind == "label" and examples:
-        return _named("accuracy", text_groupings(examples), _accuracy_counts, mean)
+        by_length = subgroups.text_groupings(examples)
+        return _named("accuracy", by_length, _counts_of_words, metrics.mean)
     if kind == "plain tags" and words:
-        tags = train.word_tags if train else None
-        found = _named("accuracy", word_groupings(words, tags), _accuracy_counts, mean)
+        of_words = subgroups.word_groupings(words, train.word_tags if train else None)
+        found = _named("accuracy", of_words, _counts_of_words, metrics.mean)
         if train is not None:
-            found["unseen_word_accuracy"] = found[f"accuracy_in_training:{SEEN_WORDS[2]}"]
+            found["unseen_word_accuracy"] = found[f"accuracy_in_training:{subgroups.SEEN_WORDS[2]}"]
         return found
     if kind in ("tags", "spans") and words:
-        groupings = span_groupings(words, train.entity_types if train else None)
+        groupings = subgroups.span_groupings(words, train.entity_types if train else None)
         sides = (spans for each in pairs for both in sets_of(each) for spans in both)
         if not any(map(inner_spans, sides)):
             del groupings["depth"]
-        return _named("span_f1", groupings, _span_counts, subgroup_f1)
+        return _named("span_f1", groupings, _counts_of_spans, metrics.subgroup_f1)
     return {}
 
 
 def _named(
     score: str,
-    groupings: Mapping[str, tuple[Sequence[Sequence[str]] | SpanGrouping, Sequence[str]]],
+    groupings: Mapping[str, tuple[Sequence[Sequence[str]] | subgroups.SpanGrouping, Sequence[str]]],
     counts: Callable[..., np.ndarray],
     value: Callable[[np.ndarray], np.ndarray],
 ) -> dict[str, Metric]:
@@ -169,13 +152,13 @@ def _named(
     }
 
 
-def _span_counts(groups: SpanGrouping, group: str, pairs: Pairs) -> np.ndarray:
-    """Return the counts of ``subgroup_f1`` of one subgroup [N, 4]."""
-    sides = enumerate(sets_of(pairs))
-    return np.array([span_counts(i, *both, groups).get(group, [0] * 4) for i, both in sides])
+def _counts_of_spans(groups: subgroups.SpanGrouping, group: str, pairs: Pairs) -> np.ndarray:
+    """Return the counts of ``metrics.subgroup_f1`` of one subgroup [N, 4]."""
+    counts = [subgroups.span_counts(i, *both, groups) for i, both in enumerate(sets_of(pairs))]
+    return np.array([each.get(group, [0] * 4) for each in counts])
 
 
-def _accuracy_counts(groups: Sequence[Sequence[str]], group: str, pairs: Pairs) -> np.ndarray:
+def _counts_of_words(groups: Sequence[Sequence[str]], group: str, pairs: Pairs) -> np.ndarray:
     """Return the correct and all words, or texts, of one subgroup [N, 2]."""
     rows = []
     for names, gold, predicted in zip(groups, pairs.gold, pairs.predicted, strict=True):

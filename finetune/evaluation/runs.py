@@ -1,7 +1,4 @@
-"""Find, align and score the predictions of a file, a run folder, or several of these.
-
-A run's prediction files hold their gold. Files of other systems are aligned with a gold file.
-"""
+"""Find, align and score the predictions of a file, a run folder, or several of these."""
 
 from __future__ import annotations
 
@@ -32,10 +29,7 @@ class System:
 
 @dataclass(frozen=True)
 class AlignedRuns:
-    """The predictions of several runs for the same examples, all of the same kind.
-
-    ``gold`` is the name of the file with gold. The vocabulary of the training data may be unknown.
-    """
+    """The predictions of several runs for the same examples; ``gold`` is the name of its file."""
 
     runs: Sequence[AlignedPredictions]
     gold: str
@@ -45,8 +39,8 @@ class AlignedRuns:
 def find_system(name: str, split: str) -> System:
     """Return the prediction files of a system.
 
-    ``name`` is a prediction file, the folder of a run (where predictions of ``split`` are read), a
-    folder of run folders (several seeds), or a list of these with commas.
+    ``name`` is a prediction file, a run folder (with ``split``), a folder of run folders (several
+    seeds), or a list of these with commas.
     """
     parts = [name] if Path(name).exists() else [part.strip() for part in name.split(",")]
     files = tuple(file for part in parts if part for file in _files_of(Path(part), split))
@@ -81,9 +75,9 @@ def align_runs(
 ) -> AlignedRuns:
     """Read prediction files for the same examples and align them with the same gold.
 
-    ``gold`` is a file; None for the gold that one of the prediction files holds. ``train`` is a
-    file with the training data, to tell seen from unseen words. A run folder has their vocabulary,
-    which is used where ``gold`` is None. ``columns`` names columns of these files by role.
+    ``gold`` is a file; None for the gold that a prediction file holds, and the vocabulary of its
+    run. ``train`` is a file with training data, to tell seen from unseen words. ``columns`` names
+    columns of these files by role.
     """
     files = [read_predictions(path) for path in paths]
     for other in files[1:]:
@@ -188,8 +182,7 @@ def score_predictions(
 
     Predictions are JSON Lines with ``label`` (a name, a list of names, or a number), ``tags``, or
     ``spans`` (in words; in characters where the line has a ``text`` and no words), or words in
-    columns of which the last is predicted. Where a line has tags and spans, its tags are scored.
-    ``columns`` names columns of the gold file by role, where they cannot be guessed.
+    columns of which the last is predicted. ``columns`` names columns of the gold file by role.
     """
     return score_aligned(align_runs([predictions], gold, columns=columns).runs[0])
 

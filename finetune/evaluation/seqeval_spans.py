@@ -1,8 +1,7 @@
 """Counts of the spans that the library seqeval finds in tags.
 
-The reported span scores of tags rest on these counts. seqeval's own score functions read every word
-and are slow on large data. A word that gold and predictions both tag O ends every span, so here
-seqeval reads each distinct stretch between such words once.
+The reported span scores of tags rest on these counts. seqeval's own score functions are slow on
+large data: here seqeval reads each distinct stretch between words that both sides tag O once.
 """
 
 from __future__ import annotations

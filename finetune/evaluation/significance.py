@@ -1,15 +1,14 @@
 """Significance tests of the difference between two systems, and confidence intervals.
 
 Systems are compared on the same resampling units (sentences, texts or documents): Jurafsky &
-Martin, *Speech and Language Processing*, section "Statistical significance testing"; Dror et al.
-2018, "The hitchhiker's guide to testing statistical significance in NLP". Scores such as F1 are not
-means over units, so every resample is scored as a whole, from sums of the counts of its units.
+Martin, section "Statistical significance testing"; Dror et al. 2018, "The hitchhiker's guide to
+testing statistical significance in NLP". Scores such as F1 are not means over units, so every
+resample is scored as a whole.
 
 The paired bootstrap (Efron & Tibshirani 1993; Koehn 2004) draws units with replacement, the same
-for both systems: a resample stands for another test set of the same kind. The approximate
-randomization test (Noreen 1989; Yeh 2000) swaps the predictions of the two systems on each unit
-with probability one half. Both p-values are two-sided and count the observed outcome as one of the
-resamples, so that none is 0 (Davison & Hinkley 1997; Phipson & Smyth 2010).
+for both systems. The approximate randomization test (Noreen 1989; Yeh 2000) swaps the predictions
+of the two systems on each unit with probability one half. Both p-values are two-sided and count the
+observed outcome as one of the resamples (Davison & Hinkley 1997; Phipson & Smyth 2010).
 
 Shapes: R resamples, U units.
 """
@@ -38,11 +37,10 @@ class Estimate(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """The difference between two systems.
+    """The difference between two systems, whose score is the mean over their ``runs``.
 
-    The score of a system is the mean over its ``runs``. ``deviation`` is the standard deviation
-    across runs of one system, without the part that comes from their different predictions on
-    these units; None where each system has one run.
+    ``deviation`` is the standard deviation across runs of one system, beyond the effect of their
+    different predictions on these units; None where each system has one run.
     """
 
     first: Estimate
@@ -65,21 +63,17 @@ def compare(
 ) -> Comparison:
     """Compare two systems, each given by the counts of its runs, on the same units.
 
-    The score of a system is the mean over its runs. The null hypothesis of the *bootstrap* is that
-    both systems, trained and tested again, have the same expected score. Units are drawn for all
-    runs alike. The variance across runs (``_variance_across_runs``) is added as a multivariate
-    Student t: drawing runs with replacement would count the interaction of runs and units three
-    times (Owen 2007, "The pigeonhole bootstrap") and would take three seeds for all seeds. Both
-    systems are assumed to vary alike, so one run can be compared with several. With two runs each,
-    too few to estimate their variance, the test rejects about twice as often as it should. p is the
-    fraction of resamples whose difference is at least as far from the observed one as that is from
-    0 (Efron & Tibshirani 1993, section 16.4; Berg-Kirkpatrick et al. 2012). Intervals are
-    percentiles.
+    The null hypothesis of the *bootstrap* is that both systems, trained and tested again, have the
+    same expected score. Units are drawn for all runs alike. The variance across runs is added as a
+    multivariate Student t: drawing runs with replacement would count the interaction of runs and
+    units three times (Owen 2007, "The pigeonhole bootstrap"). Both systems are assumed to vary
+    alike. With two runs each the test rejects about twice as often as it should. p is the fraction
+    of resamples whose difference is at least as far from the observed one as that is from 0 (Efron
+    & Tibshirani 1993, section 16.4; Berg-Kirkpatrick et al. 2012). Intervals are percentiles.
 
     The null hypothesis of the *randomization* test is that these runs, as they are trained, are
-    equally good: on each unit it is arbitrary which system made which predictions. The predictions
-    of all runs of a system on a unit are swapped together. The test does not cover other seeds.
-    Runs pair up in order; those of the shorter list are used several times.
+    equally good. The predictions of all runs of a system on a unit are swapped together. Runs pair
+    up in order; those of the shorter list are used several times.
 
     Raises:
         UserError: The numbers of units differ, or there is nothing to compare.
@@ -110,13 +104,7 @@ def compare(
 
 
 def estimate(runs: Sequence[Counts], *, num_resamples: int = 10_000, seed: int = 0) -> Estimate:
-    """Return the score of one system, the mean over its runs, with its confidence interval.
-
-    The bootstrap is that of ``compare``; with several runs it includes the variance across runs.
-
-    Raises:
-        UserError: There are no units or no runs.
-    """
+    """Return the score of one system, the mean over its runs, with the interval of ``compare``."""
     sizes = {run.num_units for run in runs}
     if len(sizes) != 1 or 0 in sizes or num_resamples < 1:
         raise UserError(f"no interval from {len(runs)} runs on {sorted(sizes)} units")
@@ -136,10 +124,7 @@ def _bootstrap(
     seed_of_units: np.random.SeedSequence,
     seed_of_runs: np.random.SeedSequence,
 ) -> tuple[list[np.ndarray], list[np.ndarray], float | None]:
-    """Return by system the observed score of each run and the mean score on each resample [R].
-
-    The third value is the standard deviation across runs.
-    """
+    """Return by system the score of each run and the mean on each resample [R]; the deviation."""
     observed = [observed_scores(runs) for runs in systems]
     resampled = _scores_of_resamples(systems, num_resamples, np.random.default_rng(seed_of_units))
     variance, degrees = _variance_across_runs(observed, resampled)
@@ -200,9 +185,8 @@ def _variance_across_runs(
 ) -> tuple[float, int]:
     """Return the variance across runs of one system's expected scores, and its degrees of freedom.
 
-    The observed scores of runs vary by that and by their different predictions on these units. The
-    second part is what resampling adds to the variance between runs; the bootstrap over units
-    includes it already. Both systems are pooled.
+    It leaves out the part of their different predictions on these units, which the bootstrap over
+    units includes. Both systems are pooled.
     """
     degrees = sum(len(values) - 1 for values in observed)
     if not degrees:

@@ -1,9 +1,8 @@
 """Predicted spans paired with gold spans, and the four criteria of a correct pair.
 
-The criteria are those of SemEval-2013 task 9.1 (Segura-Bedmar, Martínez & Herrero-Zazo 2013), which
-the library nervaluate implements: ``strict`` asks for equal boundaries and type, ``exact`` for
-equal boundaries, ``type`` for a shared word and equal type; ``partial`` asks for equal boundaries
-and gives half credit for a shared word.
+The criteria are those of SemEval-2013 task 9.1 (Segura-Bedmar, Martínez & Herrero-Zazo 2013):
+``strict`` asks for equal boundaries and type, ``exact`` for equal boundaries, ``type`` for a shared
+word and equal type; ``partial`` is ``exact`` with half credit for a shared word.
 """
 
 from __future__ import annotations
@@ -13,11 +12,10 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from finetune.types import Span, UserError
+from finetune.types import Span
 
 KINDS = ("correct", "type", "boundary", "boundary and type", "false positive", "miss")
-"""Kinds of pairs: correct; wrong in type, in boundaries, in both; without gold; without a
-prediction."""
+"""Kinds of pairs, which are correct or wrong in type, in boundaries, or in both."""
 
 CRITERIA = {
     "strict": (("correct",), ()),
@@ -51,9 +49,8 @@ def match_spans(gold: Collection[Span], predicted: Collection[Span]) -> list[Mat
     """Return pairs that contain every gold and every predicted span of a sentence once, in order.
 
     Equal spans are paired first, then spans with equal boundaries, then spans of one type that
-    share words, then others that share words; among these the pair that shares most words, then
-    the pair with fewest other words. Each span has at most one partner: where several predicted
-    spans cover one gold span, nervaluate counts that gold span several times and this does not.
+    share words, then others that share words, the closest first. Each span has at most one partner:
+    nervaluate counts a gold span that several predicted spans cover several times.
     """
     equal = set(gold) & set(predicted)
     free_gold, free_predicted = set(gold) - equal, set(predicted) - equal
@@ -92,12 +89,7 @@ def _closest_first(pair: tuple[Span, Span]) -> tuple[int, int, int, Span, Span]:
 def match_sentences(
     gold: Sequence[Collection[Span]], predicted: Sequence[Collection[Span]]
 ) -> list[list[Match]]:
-    """Return ``match_spans`` of each sentence; a UserError if their numbers differ."""
-    if len(gold) != len(predicted):
-        raise UserError(
-            f"{len(gold)} gold and {len(predicted)} predicted sentences: every one needs exactly "
-            "one prediction"
-        )
+    """Return ``match_spans`` of each sentence."""
     return [match_spans(*sides) for sides in zip(gold, predicted, strict=True)]
 
 

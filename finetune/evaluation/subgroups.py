@@ -39,15 +39,13 @@ DEPTHS = ("outermost", "within 1", "within 2", "within 3+")
 SEEN_ENTITIES = ("seen", "seen as another type", "unseen")
 SEEN_WORDS = ("seen with one tag", "seen with several tags", "unseen")
 VOCABULARY_FILE = "training_vocabulary.json"
-"""The file in a run folder with the ``TrainingVocabulary`` of the run."""
 
 
 @dataclass(frozen=True)
 class TrainingVocabulary:
     """The types of each entity's surface form in training data, or the tags of each word.
 
-    With it, seen and unseen entities or words are scored apart. A word has tags where tags do not
-    spell entities.
+    A word has tags where tags do not spell entities.
     """
 
     entity_types: Vocabulary
@@ -96,8 +94,7 @@ def span_subgroups(
     """Score spans in each subgroup of ``span_groupings``; by depth only where spans nest.
 
     ``found`` counts the gold spans that were predicted, ``right`` the predicted spans that are in
-    gold. They differ only where the subgroup of a span depends on the spans around it (depth),
-    which can differ between gold and predictions.
+    gold: they differ where the subgroup of a span depends on the spans around it (depth).
     """
     tables = {}
     for name, (grouping, order) in span_groupings(words, entity_types).items():
@@ -138,11 +135,7 @@ def span_counts(
 def span_groupings(
     words: Words, entity_types: Vocabulary | None = None
 ) -> dict[str, tuple[SpanGrouping, Sequence[str]]]:
-    """Return the groupings of spans by name, each with its subgroups in order.
-
-    Spans are grouped by length, by depth, by the length of their sentence, by the position of their
-    first word, and, if the vocabulary of the training data is known, by whether they occur in it.
-    """
+    """Return the groupings of spans by name, each with its subgroups in order."""
 
     def by(name: Callable[[int, Span], str]) -> SpanGrouping:
         return lambda index, spans: {span: name(index, span) for span in spans}
@@ -152,7 +145,10 @@ def span_groupings(
 
     groupings: dict[str, tuple[SpanGrouping, Sequence[str]]] = {
         "length": by_bucket(lambda _, span: span.end - span.start, SPAN_LENGTHS),
-        "depth": (_by_depth, DEPTHS),
+        "depth": (
+            lambda _, spans: {each: DEPTHS[min(n, 3)] for each, n in depths(spans).items()},
+            DEPTHS,
+        ),
         "sentence length": by_bucket(lambda index, _: len(words[index]), SENTENCE_LENGTHS),
         "first word": by_bucket(lambda _, span: span.start + 1, POSITIONS),
     }
@@ -164,10 +160,6 @@ def span_groupings(
 
         groupings["in training"] = (by(occurrence), SEEN_ENTITIES)
     return groupings
-
-
-def _by_depth(_: int, spans: Collection[Span]) -> dict[Span, str]:
-    return {span: DEPTHS[min(depth, 3)] for span, depth in depths(spans).items()}
 
 
 def depths(spans: Iterable[Span]) -> dict[Span, int]:
@@ -188,17 +180,14 @@ def depths(spans: Iterable[Span]) -> dict[Span, int]:
 
 
 def surface(words: Sequence[str], span: Span) -> str:
-    """Return the surface form of a span: its words as one text."""
+    """Return the words of a span as one text."""
     return " ".join(words[span.start : span.end])
 
 
 def count_subgroups(
     groupings: Mapping[str, tuple[Words, Sequence[str]]], right: Sequence[bool], unit: str
 ) -> dict[str, Table]:
-    """Count right predictions in each subgroup of words or texts (``unit``) that occurs.
-
-    ``right`` has the correctness of each word of all sentences, or of each text.
-    """
+    """Count the ``right`` predictions in each subgroup of words or texts (``unit``) that occurs."""
     tables = {}
     for name, (groups, order) in groupings.items():
         number, correct = Counter[str](), Counter[str]()
@@ -216,11 +205,7 @@ def count_subgroups(
 def word_groupings(
     words: Words, word_tags: Vocabulary | None = None
 ) -> dict[str, tuple[Words, Sequence[str]]]:
-    """Return the groupings of words by name: the subgroup of each word, and all in order.
-
-    Words are grouped by the length of their sentence, by their position in it, and, if the
-    vocabulary of the training data is known, by whether they occur in it.
-    """
+    """Return the groupings of words by name: the subgroup of each word, and all in order."""
     groupings: dict[str, tuple[Words, Sequence[str]]] = {
         "sentence length": (
             [[bucket(len(sentence), SENTENCE_LENGTHS)] * len(sentence) for sentence in words],

@@ -23,11 +23,7 @@ from finetune.config.tasks import ClassifyConfig, TextConfig, column_map
 from finetune.data import Dataset, read_text
 from finetune.data.nli_labels import ALIASES, NLI_LABELS, canonical_name
 from finetune.evaluation.calibration import calibration_scores, fit_on_probabilities, scale
-from finetune.evaluation.metrics import (
-    classification_scores,
-    multilabel_scores,
-    regression_scores,
-)
+from finetune.evaluation.metrics import text_scores
 from finetune.models.heads.pretrained import Problem
 from finetune.models.heads.sequence_classification import SequenceClassifier
 from finetune.preprocessing.encodings import Ragged
@@ -257,10 +253,7 @@ class TextClassificationTask(Task):
     ) -> dict[str, float]:
         expected: list[Any] = [example.label for example in gold]
         labels: list[Any] = [prediction.label for prediction in predicted]
-        if self.record.problem == "regression":
-            return regression_scores(expected, labels)
-        compute = multilabel_scores if self.record.problem == "multi" else classification_scores
-        scores = compute(expected, labels, list(self.record.labels))
+        scores = text_scores(self.record.kind, expected, labels, list(self.record.labels))
         if self.record.temperature is not None:
             scores |= self._calibration_errors(gold, predicted, self.record.temperature)
         return scores

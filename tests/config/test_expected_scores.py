@@ -20,11 +20,9 @@ from finetune.config.expected_scores import (
 )
 from finetune.evaluation.calibration import calibration_scores
 from finetune.evaluation.metrics import (
-    classification_scores,
-    multilabel_scores,
-    regression_scores,
     span_scores,
     tagging_scores,
+    text_scores,
 )
 from finetune.evaluation.reproduction import (
     ScoreVerdict,
@@ -48,11 +46,11 @@ def read(task: str = "nli", problem: Any = None, **changes: Any) -> Expected:
 def test_the_names_are_those_of_the_metrics():
     """Of everything that tasks score with; what none gives is no legal name."""
     calibration = calibration_scores([True], [0.9], [0.8])
-    single = {**classification_scores(["a"], ["b"], ["a", "b"]), **calibration}
+    single = {**text_scores("label", ["a"], ["b"], ["a", "b"]), **calibration}
     assert {*PROBLEMS["single"]} == {*METRICS["nli"]} == {*single}
-    multi = {**multilabel_scores([["a"]], [["a"]], ["a"]), **calibration}
+    multi = {**text_scores("labels", [["a"]], [["a"]], ["a"]), **calibration}
     assert {*PROBLEMS["multi"]} == {*multi}
-    assert {*PROBLEMS["regression"]} == {*regression_scores([1.0, 2.0], [1.0, 2.0])}
+    assert {*PROBLEMS["regression"]} == {*text_scores("number", [1.0, 2.0], [1.0, 2.0])}
     assert {*METRICS["classify"]} == {*itertools.chain(*PROBLEMS.values())}
     tags = tagging_scores([["B-X"]], [["O"]], "BIO") | tagging_scores([["X"]], [["Y"]], None)
     assert {*METRICS["tag"]} == {*tags, *calibration}

@@ -25,12 +25,10 @@ from finetune.evaluation.error_analysis import confusion_tables
 from finetune.evaluation.hf_trainer import compute_metrics
 from finetune.evaluation.metrics import (
     class_scores,
-    classification_scores,
-    multilabel_scores,
     positive_label,
-    regression_scores,
     span_scores,
     tagging_scores,
+    text_scores,
 )
 from finetune.tasks.text_classification import NliTask, TextClassificationTask, TextRecord
 from finetune.types import LabelSet, Span, TextExample, TextPrediction
@@ -67,7 +65,7 @@ def plain(scores):
 @given(paired(st.sampled_from(LABELS)))
 def test_classification_is_scikit_learns(pair):
     gold, predicted = pair
-    scores = classification_scores(gold, predicted, LABELS)
+    scores = text_scores("label", gold, predicted, LABELS)
     assert plain(scores)
     assert scores == pytest.approx(
         {
@@ -99,28 +97,28 @@ def test_classification_is_scikit_learns(pair):
 def test_two_labels_have_the_f1_of_the_positive_class(pair):
     expected = sklearn_metrics.f1_score(*pair, pos_label="yes", zero_division=0)
     for labels in (["no", "yes"], ["yes", "no"]):
-        assert classification_scores(*pair, labels)["f1"] == pytest.approx(expected)
+        assert text_scores("label", *pair, labels)["f1"] == pytest.approx(expected)
 
 
 def test_classification_by_hand():
-    scores = classification_scores(list("aabb"), list("abbb"), ["a", "b"])
+    scores = text_scores("label", list("aabb"), list("abbb"), ["a", "b"])
     assert scores["accuracy"] == 0.75
     assert scores["f1"] == pytest.approx(4 / 5)
     assert scores["macro_f1"] == pytest.approx((2 / 3 + 4 / 5) / 2)
     assert scores["matthews"] == pytest.approx((2 * 1 - 0 * 1) / math.sqrt(3 * 2 * 2 * 1))
-    assert classification_scores(list("aab"), list("aaa"), [])["matthews"] == 0.0
-    assert classification_scores(list("abc"), list("abc"), [])["matthews"] == 1.0
-    assert set(classification_scores([], [], ["a", "b"]).values()) == {0.0}
+    assert text_scores("label", list("aab"), list("aaa"), [])["matthews"] == 0.0
+    assert text_scores("label", list("abc"), list("abc"), [])["matthews"] == 1.0
+    assert set(text_scores("label", [], [], ["a", "b"]).values()) == {0.0}
 
 
 def test_gold_labels_the_model_does_not_know_are_errors_of_the_model():
-    assert classification_scores(["new", "a"], ["a", "a"], ["a", "b"])["accuracy"] == 0.5
+    assert text_scores("label", ["new", "a"], ["a", "a"], ["a", "b"])["accuracy"] == 0.5
 
 
 @quick
 @given(paired(st.frozensets(st.sampled_from("abcd"))))
 def test_multilabel_is_scikit_learns(pair):
-    scores = multilabel_scores(*map(lambda side: [tuple(each) for each in side], pair), "abcd")
+    scores = text_scores("labels", *map(lambda side: [tuple(each) for each in side], pair), "abcd")
     binary = MultiLabelBinarizer(classes=list("abcd")).fit([])
     gold, predicted = map(binary.transform, pair)
     assert plain(scores)
@@ -141,7 +139,7 @@ def test_multilabel_is_scikit_learns(pair):
 @given(paired(st.integers(-20, 20).map(lambda n: n / 4), min_size=2))
 def test_regression_is_scipys(pair):
     gold, predicted = pair
-    scores = regression_scores(gold, predicted)
+    scores = text_scores("number", gold, predicted)
     assert plain(scores)
     assert scores["mse"] == pytest.approx(np.mean((np.array(gold) - np.array(predicted)) ** 2))
     if len(set(gold)) > 1 and len(set(predicted)) > 1:
@@ -151,31 +149,31 @@ def test_regression_is_scipys(pair):
 
 def test_regression_of_a_constant_is_zero():
     for gold, predicted in [([1.0, 2.0], [3.0, 3.0]), ([1.0, 1.0], [3.0, 4.0]), ([1.0], [2.0])]:
-        scores = regression_scores(gold, predicted)
+        scores = text_scores("number", gold, predicted)
         assert scores["pearson"] == scores["spearman"] == 0.0
-    assert regression_scores([], []) == {"pearson": 0.0, "spearman": 0.0, "mse": 0.0}
-    assert regression_scores([0.1, 0.2, 0.3], [1.0, 2.0, 3.0])["pearson"] == pytest.approx(1.0)
-    tiny = regression_scores([0.0, 1e-200, 3e-200], np.array([0.0, 1.0, 3.0], np.float32))
+    assert text_scores("number", [], []) == {"pearson": 0.0, "spearman": 0.0, "mse": 0.0}
+    assert text_scores("number", [0.1, 0.2, 0.3], [1.0, 2.0, 3.0])["pearson"] == pytest.approx(1.0)
+    tiny = text_scores("number", [0.0, 1e-200, 3e-200], np.array([0.0, 1.0, 3.0], np.float32))
     assert tiny["pearson"] == pytest.approx(1.0) and plain(tiny)
 
 
 def test_numbers_that_are_none_are_named():
     with pytest.raises(ValueError, match="predicted value 1 is nan"):
-        regression_scores([1.0, 2.0], [1.0, math.nan])
+        text_scores("number", [1.0, 2.0], [1.0, math.nan])
     with pytest.raises(ValueError, match="gold value 0 is inf"):
-        regression_scores([math.inf, 2.0], [1.0, 2.0])
+        text_scores("number", [math.inf, 2.0], [1.0, 2.0])
 
 
 @pytest.mark.parametrize(
     "score",
     [
-        lambda g, p: classification_scores(g, p, ["a"]),
-        lambda g, p: multilabel_scores(g, p, ["a"]),
+        lambda g, p: text_scores("label", g, p, ["a"]),
+        lambda g, p: text_scores("labels", g, p, ["a"]),
         lambda g, p: span_scores(g, p),
         lambda g, p: class_scores("spans", g, p),
         lambda g, p: tagging_scores(g, p, "BIO"),
         lambda g, p: class_scores("label", g, p),
-        regression_scores,
+        lambda g, p: text_scores("number", g, p),
     ],
 )
 def test_lengths_must_agree(score):

@@ -14,27 +14,11 @@ from finetune.types import Span
 
 _DESCRIPTION = """
 F1 of entities. With the configuration `tags` (the default), predictions and references are tags,
-one for each word: `span_f1_conll` reads them as the script conlleval and seqeval's default mode do,
-`span_f1_strict` counts only entities that are spelled as the scheme demands. With the configuration
-`spans` they are labeled spans, which may nest and overlap.
-"""
-
-_KWARGS_DESCRIPTION = """
-Args:
-    predictions: for each sentence its tags; or its spans, each {"start", "end", "label"}, in words
-        and with `end` exclusive.
-    references: gold, in the same form.
-    scheme: the scheme of the tags: IO, IOB1, BIO, BIOES, BILOU or BMES; by default that of the
-        references.
-Returns:
-    For tags `span_f1_conll`, `span_precision_conll`, `span_recall_conll`, `span_f1_strict`,
-    `tag_accuracy` and `span_f1_conll:TYPE` of each type; for spans `span_f1_strict`,
-    `span_precision_strict`, `span_recall_strict`, `span_f1_strict:TYPE` and, if gold is nested,
-    `span_f1_outermost` and `span_f1_inner`.
-Examples:
-    >>> metric = evaluate.load(SPAN_F1)
-    >>> metric.compute(predictions=[["B-PER", "O"]], references=[["B-PER", "O"]])["span_f1_conll"]
-    1.0
+one for each word; with `spans` they are labeled spans {"start", "end", "label"} in words with `end`
+exclusive, which may nest and overlap. `span_f1_conll` reads tags as the script conlleval and
+seqeval's default mode do; `span_f1_strict` counts only entities that are spelled as the scheme
+demands. `scheme` is that of the tags (IO, IOB1, BIO, BIOES, BILOU or BMES), by default that of the
+references. The result also has `span_f1_conll:TYPE`, or `span_f1_strict:TYPE`, of each type.
 """
 
 
@@ -50,7 +34,7 @@ class SpanF1(evaluate.Metric):  # type: ignore[misc]  # evaluate has no types
         return evaluate.MetricInfo(
             description=_DESCRIPTION,
             citation="",
-            inputs_description=_KWARGS_DESCRIPTION,
+            inputs_description="",
             features=datasets.Features({"predictions": items, "references": items}),
             reference_urls=["https://aclanthology.org/W00-0726/"],
         )
