@@ -30,11 +30,6 @@ class AlignedPredictions(NamedTuple):
     examples: Sequence[Example] = ()
     rows: Sequence[Mapping[str, Any]] = ()
 
-    @property
-    def spells_spans(self) -> bool:
-        """Whether predictions are spans, or tags that spell them."""
-        return self.kind == "spans" or (self.kind == "tags" and self.schemes[0] is not None)
-
 
 class Gold(NamedTuple):
     """Examples with gold, and the name of the file they are from."""
@@ -283,15 +278,6 @@ def with_probabilities(run: AlignedPredictions) -> list[list[tuple[float, bool]]
                 return None
             found.append([(probabilities[s], s in set(gold)) for s in dict.fromkeys(spans)])
     return found if any(found) else None
-
-
-def both_spans(run: AlignedPredictions) -> tuple[Sequence[Any], Sequence[Any]]:
-    """Return gold and predicted spans, or those that tags spell, read as conlleval does."""
-    if run.kind == "spans":
-        return run.gold, run.predicted
-    gold, predicted = map(str, run.schemes)
-    return ([tags_to_spans(tags, gold) for tags in run.gold],
-            [tags_to_spans(tags, predicted) for tags in run.predicted])  # fmt: skip
 
 
 def predicted_label_probabilities(run: AlignedPredictions) -> list[float]:

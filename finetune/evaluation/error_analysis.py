@@ -15,6 +15,7 @@ from finetune.evaluation.calibration import Bin, error_of_bins, reliability
 from finetune.evaluation.confident_learning import credibility_warning
 from finetune.evaluation.errors import ErrorCase
 from finetune.evaluation.metrics import class_scores, scores_by_criterion
+from finetune.evaluation.pairs import pair, sets_of
 from finetune.evaluation.runs import align_runs, find_system, score_aligned
 from finetune.evaluation.span_matching import match_sentences
 from finetune.evaluation.subgroups import Table, TrainingVocabulary
@@ -142,7 +143,8 @@ def _analyze_spans(
     found: Analysis, run: AlignedPredictions, vocabulary: TrainingVocabulary | None
 ) -> None:
     """Analyze spans, or the spans that tags spell, read as conlleval does."""
-    gold, predicted = alignment.both_spans(run)
+    sides = sets_of(pair(run.kind, run.gold, run.predicted, schemes=run.schemes))
+    gold, predicted = ([both[side] for both in sides] for side in (0, 1))
     matches = match_sentences(gold, predicted)
     by_type = class_scores("spans", gold, predicted)
     found.scores["span_f1_macro"] = fmean([row["f1"] for row in by_type.values()] or [0.0])
