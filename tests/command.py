@@ -1,9 +1,11 @@
-"""The command line, run inside the test's own process."""
+"""The command line, run inside the test's own process, or in two as by a launcher."""
 
 from __future__ import annotations
 
 import contextlib
 import io
+import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import NamedTuple
@@ -38,3 +40,26 @@ def run(*arguments: str | Path, stdin: bytes | None = None) -> Outcome:
         except SystemExit as end:
             code = end.code if isinstance(end.code, int) else 1
     return Outcome(code, out.getvalue(), err.getvalue())
+
+
+def in_two_processes(words: list[str]) -> list[subprocess.Popen]:
+    """Start a command as an accelerate launcher does."""
+    shared = {
+        **os.environ,
+        "WORLD_SIZE": "2",
+        "LOCAL_WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(20_000 + os.getpid() % 20_000),
+        "ACCELERATE_USE_CPU": "true",
+        "OMP_NUM_THREADS": "1",
+    }
+    return [
+        subprocess.Popen(
+            words,
+            env={**shared, "RANK": str(r), "LOCAL_RANK": str(r)},
+            stderr=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for r in range(2)
+    ]

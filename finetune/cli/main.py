@@ -6,7 +6,7 @@ import contextlib
 import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Union
 
 import tyro
@@ -23,8 +23,9 @@ from finetune.cli.push import Push
 from finetune.cli.recipes import Recipes
 from finetune.cli.report import Report
 from finetune.cli.score import Score
-from finetune.cli.train import TASKS, Run, expand_recipe
+from finetune.cli.train import TASKS, Run, TaskCommand, expand_recipe
 from finetune.config.tasks import RENAMED, flag
+from finetune.runtime.processes import leave_launch, num_processes, process_index
 from finetune.types import UserError, did_you_mean
 
 COMMANDS: dict[str, type[Any]] = {
@@ -54,8 +55,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal may not have all characters
             stream.reconfigure(errors="backslashreplace")
+    command, main_process = None, process_index() == 0
     try:
-        parse(sys.argv[1:] if arguments is None else arguments).run()
+        with contextlib.nullcontext() if main_process else _no_output():
+            parsed = parse(sys.argv[1:] if arguments is None else arguments)
+            alone = num_processes() > 1 and not _shares_work(parsed)
+        if alone and not main_process:
+            return
+        if alone:
+            leave_launch()
+        command = parsed
+        with contextlib.nullcontext() if main_process else _no_output(errors=True):
+            _run(command)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
@@ -64,8 +75,39 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(130)
     except Exception as error:
         line, code = error_line(error)
-        print(line, file=sys.stderr)
+        if main_process or command is not None:  # all processes have the same arguments
+            print(line, file=sys.stderr)
         sys.exit(code)
+
+
+@contextlib.contextmanager
+def _no_output(errors: bool = False) -> Iterator[None]:
+    """Context without standard output, and without standard error unless ``errors``."""
+    with open(os.devnull, "w", encoding="utf-8") as nothing, contextlib.redirect_stdout(nothing):
+        with contextlib.nullcontext() if errors else contextlib.redirect_stderr(nothing):
+            yield
+
+
+def _run(command: Any) -> None:
+    """Run a command, and leave the other processes in the end."""
+    try:
+        command.run()
+    finally:
+        if num_processes() > 1:
+            from finetune.runtime.launch import destroy_process_group
+
+            destroy_process_group()
+
+
+def _shares_work(command: Any) -> bool:
+    """Return whether all processes of a launch run a command; else the main process runs it."""
+    label_errors = isinstance(command, Check) and command.label_errors
+    if label_errors or isinstance(command, Bench):
+        name = "--label-errors" if label_errors else "bench"
+        raise UserError(f"{name} runs in one process: start it without accelerate or torchrun.")
+    return isinstance(command, Predict) or (
+        isinstance(command, TaskCommand) and not command.dry_run
+    )
 
 
 def parse(arguments: Sequence[str]) -> Any:

@@ -13,6 +13,7 @@ from tyro.conf import Positional, UseAppendAction, arg
 
 from finetune.cli.output import open_output, quiet_libraries
 from finetune.config.tasks import column_map
+from finetune.runtime.processes import num_processes, process_index
 from finetune.types import UserError
 
 if TYPE_CHECKING:
@@ -50,6 +51,10 @@ class Predict:
             raise UserError("predict needs either --text or --file (- is standard input).")
         if len(self.text) > 1:
             raise UserError("--text is given twice: write several texts to a file, for --file.")
+        file = Path(self.file or "")
+        stream = self.file == "-" or (file.exists() and not file.is_file())
+        if num_processes() > 1 and self.file and stream:
+            raise UserError(f"--file {file}: processes cannot share a stream: name a plain file.")
         quiet_libraries()
         from finetune.inference.predictor import Predictor
 
@@ -63,7 +68,7 @@ class Predict:
         if self.pair is not None and task.reads_words:
             raise UserError("--pair needs a model of pairs of texts, and this model tags words.")
         predictions = model.stream(self._examples(task))
-        with open_output(self.output) as out:
+        with open_output(self.output if process_index() == 0 else None) as out:
             for prediction in predictions:
                 out.write(json.dumps(prediction.record(), ensure_ascii=False) + "\n")
         for number, problem in (

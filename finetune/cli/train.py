@@ -76,17 +76,13 @@ class TaskCommand(TaskOptions):
                 "seed you choose with: finetune push RUN ID"
             )
         quiet_libraries()
-        from finetune.runtime.launch import destroy_process_group
 
-        try:
-            if self.dry_run:
-                dry_run(self.task, self.config)
-            elif self.seeds is None:
-                train(self.task, self.config, recipe_run)
-            else:
-                train_seeds(self.task, self.config, self.seeds, recipe_run)
-        finally:
-            destroy_process_group()
+        if self.dry_run:
+            dry_run(self.task, self.config)
+        elif self.seeds is None:
+            train(self.task, self.config, recipe_run)
+        else:
+            train_seeds(self.task, self.config, self.seeds, recipe_run)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ import contextlib
 import functools
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import islice, zip_longest
 from typing import Any, TypeVar
 
 import numpy as np
@@ -64,14 +64,14 @@ def predict(
         title: See ``reporter``.
         device: Compute everything in this process, on this device, without an accelerator.
     """
-    encoded = task.encode(examples) if encoded is None else encoded
     mine, shared = examples, False
     if device is None:
         accelerator = accelerator or make_accelerator()
         device, num_processes = accelerator.device, accelerator.num_processes
         if shared := num_processes > 1:
             shard = slice(accelerator.process_index, None, num_processes)
-            mine, encoded = examples[shard], encoded[shard]
+            mine, encoded = examples[shard], None if encoded is None else encoded[shard]
+    encoded = task.encode(mine) if encoded is None else encoded
     waiting = {
         example.id: (example, int(number), list[Partial]())
         for example, number in zip(mine, encoded.num_windows, strict=True)
@@ -225,7 +225,7 @@ class PredictionStream(Iterator[Prediction]):
         *,
         chunk: int = CHUNK,
     ) -> None:
-        """See ``predict``. ``chunk`` examples are read, sorted and predicted at a time."""
+        """See ``predict``. ``chunk`` examples of each process are read and predicted at a time."""
         self.num_cut = self.num_without_document = 0
         record = task.record
         config = record.config
@@ -246,10 +246,16 @@ class PredictionStream(Iterator[Prediction]):
     def _predict(
         self, task: Task, head: Any, examples: Iterator[Any], accelerator: Any, chunk: int
     ) -> Iterator[Prediction]:
-        chunks = iter(lambda: list(islice(examples, chunk)), [])
-        for part, encoded in ahead(((part, task.encode(part)) for part in chunks), most=1):
-            self.num_cut += encoded.num_cut
-            yield from predict(task, head, part, accelerator, encoded=encoded)
+        accelerator = accelerator or make_accelerator()
+        device, num_processes = accelerator.device, accelerator.num_processes
+        chunks = iter(lambda: list(islice(examples, chunk * num_processes)), [])
+        shards = (part[accelerator.process_index :: num_processes] for part in chunks)
+        for part, encoded in ahead(((part, task.encode(part)) for part in shards), most=1):
+            predicted = predict(task, head, part, encoded=encoded, device=device)
+            found = gather_object([(predicted, encoded.num_cut)])
+            self.num_cut += sum(num_cut for _, num_cut in found)
+            for turn in zip_longest(*(predictions for predictions, _ in found)):
+                yield from (prediction for prediction in turn if prediction is not None)
 
 
 def full_precision(logits: Any) -> Any:

@@ -12,6 +12,7 @@ from accelerate import Accelerator, PartialState
 from accelerate.utils import broadcast_object_list
 
 from finetune.config.tasks import TrainConfig
+from finetune.runtime.processes import num_processes
 from finetune.types import UserError
 
 
@@ -40,8 +41,7 @@ def _on_cpu() -> bool:
     of which would otherwise run as if it were alone.
     """
     cpu_requested = os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("1", "true", "yes")
-    several = int(os.environ.get("WORLD_SIZE", "1")) > 1
-    return cpu_requested or (several and not torch.accelerator.is_available())
+    return cpu_requested or (num_processes() > 1 and not torch.accelerator.is_available())
 
 
 def on_main_process(function: Callable[[], Any]) -> Any:

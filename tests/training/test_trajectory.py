@@ -23,7 +23,7 @@ from finetune.runtime.signals import Interrupted
 from finetune.tasks import load_task
 from finetune.training.trainer import fit
 from tests import small_data as data
-from tests.command import run
+from tests.command import in_two_processes, run
 from tests.tiny import save_tiny_checkpoint
 from tests.training.stopping import interrupt_in_step
 
@@ -114,29 +114,6 @@ def command(config: TrainConfig, kind: str, *more: str) -> list[str]:
     return [
         sys.executable, "-m", "finetune", task_of(kind), *flags, *overlap, *context, *more,
     ]  # fmt: skip
-
-
-def in_two_processes(words: list[str]) -> list[subprocess.Popen]:
-    """Start a command as an accelerate launcher does."""
-    shared = {
-        **os.environ,
-        "WORLD_SIZE": "2",
-        "LOCAL_WORLD_SIZE": "2",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(20_000 + os.getpid() % 20_000),
-        "ACCELERATE_USE_CPU": "true",
-        "OMP_NUM_THREADS": "1",
-    }
-    return [
-        subprocess.Popen(
-            words,
-            env={**shared, "RANK": str(r), "LOCAL_RANK": str(r)},
-            stderr=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for r in range(2)
-    ]
 
 
 @pytest.mark.parametrize("kind", ["tag", "context"])
