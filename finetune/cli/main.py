@@ -93,7 +93,7 @@ def _run(command: Any) -> None:
     try:
         command.run()
     finally:
-        if num_processes() > 1:
+        if "torch" in sys.modules:
             from finetune.runtime.launch import destroy_process_group
 
             destroy_process_group()

@@ -76,7 +76,7 @@ class Predict:
              "inputs name no document and were read without the context"),
             (predictions.num_cut, f"texts or words were cut to {task.record.max_length} tokens"),
         ):  # fmt: skip
-            if number:
+            if number and process_index() == 0:
                 print(f"{number:,} {problem}", file=sys.stderr)
 
     def _examples(self, task: Any) -> Iterator[Example]:

@@ -39,7 +39,7 @@ def test_predict_divides_the_texts(place: Path):
     table.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     expected = run("predict", place / "run", "--file", table)
     first, second = both("predict", place / "run", "--file", table, "--output", place / "out")
-    assert (first[:2], second[:2]) == ((0, ""), (0, ""))
+    assert (first[:2], second) == ((0, ""), (0, "", ""))
     assert "1 texts or words were cut" in first[2] and "1 texts or words" in expected.err
     rows, others = (
         [json.loads(line) for line in text.splitlines()]
