@@ -148,7 +148,8 @@ class Batch:
     word's first subword; ``word_lengths`` [W], its number of subwords; ``words_cu`` [N+1], the
     boundaries of the sequences' words. Python values, so that nothing waits for a device:
     ``lengths``, ``example``, ``first_word`` and ``num_words`` [N]; ``num_subwords``, the sum of
-    ``word_lengths``, if known. ``targets`` is the task's own.
+    ``word_lengths``, if known; ``seed``, which determines the random numbers of training together
+    with the example (None: torch's generator draws them). ``targets`` is the task's own.
     """
 
     input_ids: torch.Tensor
@@ -164,6 +165,7 @@ class Batch:
     num_words: tuple[int, ...]
     targets: Mapping[str, torch.Tensor] = field(default_factory=dict)
     num_subwords: int | None = None
+    seed: int | None = None
 
     @property
     def max_seqlen(self) -> int:

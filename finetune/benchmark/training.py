@@ -11,13 +11,14 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from itertools import starmap
 from typing import Literal
 
 from finetune.benchmark.measure import Arm, Case, Work, now
 from finetune.benchmark.subject import Subject
 from finetune.benchmark.transformers_trainer import TransformersTrainer
 from finetune.models.dropout import fast_dropout
-from finetune.preprocessing.batching import micro_batches, pack
+from finetune.preprocessing.batching import micro_batches, pack, step_seed
 from finetune.preprocessing.encodings import Encoded
 from finetune.preprocessing.prefetch import ahead
 from finetune.runtime.memory import memory_kept
@@ -100,7 +101,7 @@ def seconds(
     )
     optimizer = vocabulary.attach(make_optimizer(head, config))
     step = Step(task, head, optimizer, config, subject.accelerator, precision)
-    with memory_kept(), fast_dropout(head.encoder.model), vocabulary:
+    with memory_kept(), fast_dropout(head), vocabulary:
         encoded = Encoded.of(subject.encoded)
         take_steps(step, encoded, batches[:1])
         begin = now(subject.device)
@@ -112,10 +113,11 @@ def take_steps(step: Step, encoded: Encoded, batches: Iterable[Sequence[int]]) -
     """Take a step for each batch of examples, packed ahead by a thread."""
     max_tokens = step.config.tokens_on(step.device.type)
 
-    def packed(examples: Sequence[int]) -> list[Batch]:
+    def packed(number: int, examples: Sequence[int]) -> list[Batch]:
         groups = micro_batches(encoded.sequences, max_tokens, encoded.rows(examples))
-        return [pack(group, step.task.collate(group)) for group in groups]
+        seed = step_seed(step.config.seed, number)
+        return [pack(group, step.task.collate(group), seed) for group in groups]
 
-    with contextlib.closing(ahead(map(packed, batches))) as ready:
+    with contextlib.closing(ahead(starmap(packed, enumerate(batches)))) as ready:
         for each in ready:
             step(each, weight=1.0, lr_factor=1.0)

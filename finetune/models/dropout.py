@@ -1,27 +1,39 @@
-"""Dropout whose masks are cheap to draw on a CPU.
+"""Dropout whose masks follow from keys, so that no mask depends on the layout of a batch.
 
-torch draws a double-precision number for each element there. Sixteen random bits decide as well,
-so one 64-bit draw serves four elements. The probability is rounded to a multiple of 1 / 65,536, and
-the remaining elements are scaled by the rounded probability, so that the expectation is exact. The
-draws come from torch's default generator: seeds and saved random states work as usual.
+A mask is a hash of the key of its row, the number of the dropout call, and the column. The keys of
+tokens follow from ``Batch.seed``, the example and the position, so that packing, micro-batches and
+the number of processes change no mask. Without a seed, torch's default generator draws the keys.
+
+Each 64-bit hash decides about four elements, which on a CPU takes less time than torch's draws. The
+probability is rounded to a multiple of 1 / 65,536, and the remaining elements are scaled by the
+rounded probability, so that the expectation is exact. Other devices use torch's own dropout.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from finetune.types import Batch
+
 LEVELS = 2**16
 """Number of values of the sixteen bits that decide about an element."""
+FACTORS = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+"""The factors of SplitMix64 (Steele et al., 2014)."""
+COLUMN, CALL, ROW = 0x9E3779B97F4A7C15, 0x6A09E667F3BCC909, 0xBB67AE8584CAA73B
+"""Steps between the keys of neighbors: odd numbers without a pattern, so that keys do not meet."""
 
 
 class FastDropout(nn.Dropout):
-    """``nn.Dropout`` (Srivastava et al., 2014) with sixteen-bit draws on the CPU."""
+    """``nn.Dropout`` (Srivastava et al., 2014) that calls ``dropout``."""
 
     def forward(self, input: Tensor) -> Tensor:
         """Zero elements with probability ``p`` and scale the others by 1 / (1 - p)."""
@@ -50,24 +62,145 @@ def fast_dropout(model: nn.Module) -> Iterator[None]:
             setattr(parent, name, layer)
 
 
-def dropout(input: Tensor, p: float) -> Tensor:
-    """Zero elements with probability ``p`` and scale the others by 1 / (1 - p)."""
+def token_keys(batch: Batch) -> Tensor | None:
+    """Return the key of each token of a batch, [T] on the CPU; None if the batch has no seed."""
+    if batch.seed is None:
+        return None
+    keys = np.array([batch.seed % 2**64], dtype=np.uint64)
+    for numbers in (batch.example, batch.first_word):
+        keys = _splitmix(keys + np.array(numbers, dtype=np.uint64) * np.uint64(COLUMN))
+    positions = np.concatenate([np.arange(length, dtype=np.uint64) for length in batch.lengths])
+    keys = _splitmix(np.repeat(keys, batch.lengths) + positions * np.uint64(COLUMN))
+    return torch.from_numpy(keys.view(np.int64))
+
+
+def _splitmix(keys: np.ndarray) -> np.ndarray:
+    """Return the output of SplitMix64 for each state."""
+    for shift, factor in zip((30, 27), FACTORS, strict=True):
+        keys = (keys ^ (keys >> np.uint64(shift))) * np.uint64(factor)
+    keys ^= keys >> np.uint64(31)
+    return keys
+
+
+@dataclass
+class _Rows:
+    """The rows that a ``keyed_dropout`` block computes, and the number of its last call."""
+
+    seed: int
+    keys: Tensor
+    call: int
+
+
+FIRST_HEAD_CALL = 2**20
+"""Number of the first dropout call of a head, above those of encoders."""
+_ROWS: ContextVar[_Rows | None] = ContextVar("rows of dropout", default=None)
+
+
+@contextlib.contextmanager
+def keyed_dropout(batch: Batch, rows: Tensor | None = None) -> Iterator[None]:
+    """Let dropout of the tokens of a batch use their keys within a ``with`` block.
+
+    ``rows`` [R] selects the tokens of a head, whose masks differ from those of the encoder; None
+    takes all T. Dropout of another number of rows draws its keys. Without a seed, and on devices
+    other than the CPU, nothing changes.
+    """
+    keys = token_keys(batch) if batch.input_ids.is_cpu else None
+    if keys is None or batch.seed is None:
+        yield
+        return
+    found = _Rows(batch.seed, keys, 0)
+    if rows is not None:
+        found = _Rows(batch.seed, keys.index_select(0, rows), FIRST_HEAD_CALL)
+    token = _ROWS.set(found)
+    try:
+        yield
+    finally:
+        _ROWS.reset(token)
+
+
+def next_keys(num_rows: int) -> Tensor:
+    """Return the keys of the rows of a new dropout call [R], or draw them outside of a block."""
+    rows = _ROWS.get()
+    if rows is None or len(rows.keys) != num_rows:
+        return torch.empty(num_rows, dtype=torch.int64).random_(-(2**63), None)
+    rows.call += 1
+    return shifted(rows.keys, CALL, rows.call)
+
+
+def next_shared_keys(first: int, num_rows: int) -> Tensor:
+    """Return keys as ``next_keys`` does, for rows of a table that all sequences share."""
+    rows = _ROWS.get()
+    if rows is None:
+        return next_keys(num_rows)
+    rows.call += 1
+    start = shifted(torch.arange(first, first + num_rows) * _signed(ROW), CALL, rows.call)
+    return shifted(start, COLUMN, rows.seed)
+
+
+def shifted(keys: Tensor, step: int, times: int) -> Tensor:
+    """Return keys that are ``times`` steps further."""
+    return keys + _signed(step * times)
+
+
+def keys_of_heads(keys: Tensor, num_heads: int) -> Tensor:
+    """Return a key for each of A heads of each row: [T] -> [T * A]."""
+    heads = torch.tensor([_signed(ROW * head) for head in range(num_heads)])
+    return (keys[:, None] + heads).flatten()
+
+
+def keys_of_span(keys: Tensor, width: int | Tensor) -> Tensor:
+    """Return the keys of spans of ``width`` words that start at words with the given keys."""
+    step = _signed(ROW)
+    return keys + (_signed(step * width) if isinstance(width, int) else step * width)
+
+
+def uniform(keys: Tensor) -> Tensor:
+    """Return a number from [0, 1) for each key, in float32."""
+    return (_hashed(keys.clone()) >> 40 & (2**24 - 1)).float() / 2**24
+
+
+def dropout(input: Tensor, p: float, keys: Tensor | None = None) -> Tensor:
+    """Zero elements with probability ``p`` and scale the others by 1 / (1 - p).
+
+    ``keys`` are those of the rows, in the shape of ``input`` without its last dimension; unset,
+    they are the ``next_keys``.
+    """
     level = round(p * LEVELS)
     if input.device.type != "cpu" or level >= LEVELS:
         return F.dropout(input, p)
     if not level:
         return input
-    mask = DropoutMask.draw(input, p)
+    if keys is None:
+        keys = next_keys(input.shape[:-1].numel()).view(input.shape[:-1])
+    mask = DropoutMask.draw(keys, input, p)
     return _ApplyMask.apply(input, mask)  # type: ignore[no-any-return, no-untyped-call]
 
 
-def draw_bits(shape: torch.Size | tuple[int, ...], level: int, dtype: torch.dtype) -> Tensor:
-    """Draw integers as wide as ``dtype``: 0 with probability ``level`` / 65,536, else all ones."""
-    size = torch.Size(shape).numel()
-    draws = torch.empty((size + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
-    bits = draws.view(torch.int16)[:size].ge_(level - LEVELS // 2).neg_()
+def draw_bits(keys: Tensor, columns: int, level: int, dtype: torch.dtype) -> Tensor:
+    """Draw integers as wide as ``dtype``: 0 with probability ``level`` / 65,536, else all ones.
+
+    Keys [...] give [..., columns].
+    """
+    steps = torch.tensor([_signed(COLUMN * (column + 1)) for column in range(-(-columns // 4))])
+    lanes = _hashed(keys[..., None] + steps).view(torch.int16)[..., :columns]
+    bits = lanes.ge_(level - LEVELS // 2).neg_()
     integers = {2: torch.int16, 4: torch.int32, 8: torch.int64}
-    return bits.to(integers[dtype.itemsize]).view(shape)
+    return bits.to(integers[dtype.itemsize]).contiguous()
+
+
+def _hashed(keys: Tensor) -> Tensor:
+    """Replace keys by their hashes."""
+    first, second = map(_signed, FACTORS)
+    keys ^= keys >> 32
+    keys *= first
+    keys ^= keys >> 32
+    keys *= second
+    return keys
+
+
+def _signed(number: int) -> int:
+    """Return a number modulo 2^64 as a signed 64-bit integer."""
+    return (number + 2**63) % 2**64 - 2**63
 
 
 class DropoutMask(NamedTuple):
@@ -77,10 +210,10 @@ class DropoutMask(NamedTuple):
     scale: float
 
     @classmethod
-    def draw(cls, values: Tensor, p: float) -> DropoutMask:
+    def draw(cls, keys: Tensor, values: Tensor, p: float) -> DropoutMask:
         """Draw a mask for values on the CPU, each of which is dropped with probability ``p``."""
         level = round(p * LEVELS)
-        bits = draw_bits(values.shape, level, values.dtype) if level else None
+        bits = draw_bits(keys, values.shape[-1], level, values.dtype) if level else None
         return cls(bits, LEVELS / max(1, LEVELS - level))
 
     def __call__(self, values: Tensor) -> Tensor:

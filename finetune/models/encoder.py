@@ -17,6 +17,7 @@ from transformers import AutoModel, PreTrainedModel
 
 from finetune.models import deberta
 from finetune.models.attention import packed_attention
+from finetune.models.dropout import keyed_dropout
 from finetune.models.families import (
     FAMILIES,
     UNPACKABLE,
@@ -190,11 +191,12 @@ class Encoder(nn.Module):
             if needs_round_size(batch):
                 batch = with_round_size(batch, self.max_length)
             inputs = self.packed_inputs(batch)
-            if self.family.packing == "forward":
-                output = deberta.forward(self.model, **inputs, **settings)
-            else:
-                with packed_attention(self.model.config):
-                    output = self.model(**inputs, **settings)
+            with keyed_dropout(batch):
+                if self.family.packing == "forward":
+                    output = deberta.forward(self.model, **inputs, **settings)
+                else:
+                    with packed_attention(self.model.config):
+                        output = self.model(**inputs, **settings)
             return [state[0, :num_tokens] for state in select(output)]
         groups = list(length_groups(batch))
         parts = []

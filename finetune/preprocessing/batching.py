@@ -74,12 +74,22 @@ def grouped(lengths: np.ndarray, max_tokens: int) -> list[np.ndarray]:
     return groups
 
 
-def pack(encodings: Iterable[Encoding], targets: Mapping[str, Tensor] | None = None) -> Batch:
+def step_seed(seed: int, step: int) -> int:
+    """Return the seed of the random numbers of an optimizer step."""
+    return int.from_bytes(hashlib.sha256(f"step/{seed}/{step}".encode()).digest()[:8], "big")
+
+
+def pack(
+    encodings: Iterable[Encoding],
+    targets: Mapping[str, Tensor] | None = None,
+    seed: int | None = None,
+) -> Batch:
     """Pack N >= 1 sequences end to end into one row of T tokens, in the given order, on the CPU.
 
     Args:
         encodings: The sequences.
         targets: The targets of the batch (``Task.collate``).
+        seed: The seed of the random numbers of training (``step_seed``).
 
     Example:
         >>> pack([Encoding(0, [101, 7592, 102])]).lengths
@@ -109,4 +119,5 @@ def pack(encodings: Iterable[Encoding], targets: Mapping[str, Tensor] | None = N
         first_word=tuple(encodings.first_word.tolist()),
         num_words=tuple(num_words.tolist()),
         targets=dict(targets or {}),
+        seed=seed,
     )

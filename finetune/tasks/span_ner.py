@@ -24,6 +24,7 @@ from finetune.data import Dataset
 from finetune.data.spans import overlapping, proposed_width
 from finetune.evaluation.metrics import span_scores
 from finetune.models.heads.span_ner import SpanNer
+from finetune.models.heads.span_scorers import SpanLayout
 from finetune.preprocessing.encodings import Array, Encoded, Ragged
 from finetune.preprocessing.span_candidates import candidates, num_candidates, predicted_candidates
 from finetune.tasks.span_decoding import LOWEST, best_spans, choose_thresholds
@@ -178,9 +179,9 @@ class SpanNerTask(WordTask):
         target = batch.targets["span"]
         if self.record.config.negatives < 1:
             none = (target == 0) if target.ndim == 1 else (target == 0).all(-1)
-            drawn = torch.rand(len(none), device=none.device) >= self.record.config.negatives
             target = target.clone()
-            target[none & drawn] = IGNORED
+            numbers = SpanLayout(batch, self.record.max_width).uniform(batch)
+            target[none & (numbers >= self.record.config.negatives)] = IGNORED
         if self.record.config.multi_label:
             known = target != IGNORED
             total = functional.binary_cross_entropy_with_logits(

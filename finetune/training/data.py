@@ -10,7 +10,7 @@ from accelerate import Accelerator
 
 from finetune.config.tasks import TrainConfig
 from finetune.data import Dataset
-from finetune.preprocessing.batching import micro_batches, pack, process_shard
+from finetune.preprocessing.batching import micro_batches, pack, process_shard, step_seed
 from finetune.preprocessing.encodings import Encoded
 from finetune.preprocessing.prefetch import ahead
 from finetune.tasks.base import Task
@@ -46,7 +46,7 @@ class TrainingData:
     ) -> None:
         """Encode the training and the validation split, and call ``report`` with notes on them."""
         self.task, self.splits = task, dataset.splits
-        self.accelerator, self.report = accelerator, report
+        self.accelerator, self.report, self.seed = accelerator, report, config.seed
         self.max_tokens = config.tokens_on(accelerator.device.type)
         self.schedule = Schedule.from_config(config, len(self.splits["train"]))
         self.train = self._encode("train")
@@ -72,8 +72,9 @@ class TrainingData:
         rank, world = self.accelerator.process_index, self.accelerator.num_processes
         shard = process_shard(examples, rank, world, self.lengths)
         rows = self.train.rows(shard or examples[:1])
+        seed = step_seed(self.seed, step)
         batches = [
-            pack(group, self.task.collate(group))
+            pack(group, self.task.collate(group), seed)
             for group in micro_batches(self.train.sequences, self.max_tokens, rows)
         ]
         return StepBatch(batches, 1.0 if shard else 0.0, len(examples))

@@ -133,7 +133,7 @@ class _Run:
         if reason := self.head.encoder.padding_reason:
             self.reporter.say(f"sequences are padded, in groups of near-equal length: {reason}")
         restore.enter_context(same_modes(self.head))
-        restore.enter_context(fast_dropout(self.head.encoder.model))
+        restore.enter_context(fast_dropout(self.head))
         sparse = restore.enter_context(
             SparseEmbeddings(self.head, self.config.sparse_embeddings, self.data.encoded.values())
         )

@@ -1,4 +1,4 @@
-"""The cheaper mask is as random as the dear one, and a model with it is the model it was."""
+"""Dropout masks: their rates and independence, their keys, and the model they are put into."""
 
 from __future__ import annotations
 
@@ -8,44 +8,112 @@ import pytest
 import torch
 from torch import nn
 
-from finetune.models.dropout import LEVELS, FastDropout, draw_bits, dropout, fast_dropout
+from finetune.models.dropout import (
+    LEVELS,
+    FastDropout,
+    draw_bits,
+    dropout,
+    fast_dropout,
+    keyed_dropout,
+    keys_of_heads,
+    keys_of_span,
+    next_keys,
+    next_shared_keys,
+    token_keys,
+    uniform,
+)
+from finetune.preprocessing.batching import pack, step_seed
+from finetune.types import Batch, Encoding
 
 DRAWS = 400_000
 
 
-def drop_mask(shape: tuple[int, ...], drop: int) -> torch.Tensor:
-    return draw_bits(shape, drop, torch.float32) == 0
+def drop_mask(shape: tuple[int, int], drop: int) -> torch.Tensor:
+    return draw_bits(next_keys(shape[0]), shape[1], drop, torch.float32) == 0
+
+
+def batch_of(lengths: dict[int, int], seed: int | None = 5) -> Batch:
+    return pack([Encoding(number, [7] * length) for number, length in lengths.items()], seed=seed)
+
+
+def correlations(masks: torch.Tensor) -> torch.Tensor:
+    """Correlations of the columns of masks [rows, columns], in standard errors."""
+    centered = masks.double() - masks.double().mean(0)
+    scaled = centered / centered.std(0)
+    found = scaled.T @ scaled / len(masks)
+    return found.fill_diagonal_(0).abs() * len(masks) ** 0.5
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_all_bits_or_none(dtype: torch.dtype) -> None:
-    bits = draw_bits((64,), LEVELS // 2, dtype)
+    bits = draw_bits(next_keys(1), 63, LEVELS // 2, dtype)
     assert bits.element_size() == dtype.itemsize
-    assert set(bits.tolist()) == {0, -1}
+    assert bits.shape == (1, 63) and set(bits.flatten().tolist()) == {0, -1}
 
 
-def test_rate_and_independence() -> None:
-    """Of each of the four lanes of a draw alone, of neighbours, and of calls."""
-    share = 6554 / LEVELS
-    masks = torch.stack([drop_mask((DRAWS,), 6554).double() for _ in range(2)])
-    deviation = (share * (1 - share)) ** 0.5
-    assert abs(masks.mean() - share) < 4 * deviation / (2 * DRAWS) ** 0.5
-    lanes = masks[0].view(-1, 4)
-    bound = 4 * deviation / len(lanes) ** 0.5
-    assert (lanes.mean(0) - share).abs().max() < bound
-    centred = lanes - share
-    together = centred.T @ centred / len(lanes) / deviation**2
-    assert (together - torch.eye(4)).abs().max() < 5 / len(lanes) ** 0.5 + 0.02
-    follow = (masks[0][1:] - share) * (masks[0][:-1] - share)
-    across = (masks[0] - share) * (masks[1] - share)
-    for product in (follow, across):
-        assert abs(product.mean()) / deviation**2 < 4 / DRAWS**0.5
+def test_masks_of_neighbors_are_independent() -> None:
+    """Neighboring columns, heads, calls, tokens and steps."""
+    batch = batch_of(dict.fromkeys(range(400), 100))
+    keys, rate = token_keys(batch), 6554 / LEVELS
+    heads = keys_of_heads(keys, 3).view(-1, 3)
+    with keyed_dropout(batch):
+        calls = torch.stack([next_keys(len(keys)) for _ in range(4)], 1)
+    steps = torch.stack([token_keys(batch_of(dict.fromkeys(range(400), 100), seed))
+                         for seed in (6, step_seed(1, 0), step_seed(1, 1))], 1)  # fmt: skip
+    masks = draw_bits(torch.cat([heads, calls, steps], 1), 24, 6554, torch.bfloat16) == 0
+    masks = masks.flatten(1)  # [tokens, 10 * 24]
+    assert abs(masks.double().mean() - rate) < 4 * (rate / masks.numel()) ** 0.5
+    assert correlations(masks).max() < 6
+    assert correlations(torch.cat([masks[1:, :24], masks[:-1, :24]], 1)).max() < 6
+
+
+def test_numbers_of_spans_are_uniform_and_independent() -> None:
+    keys = token_keys(batch_of(dict.fromkeys(range(400), 100)))
+    numbers = torch.stack([uniform(keys_of_span(keys, width)) for width in range(1, 9)], 1)
+    assert 0 <= numbers.min() and numbers.max() < 1
+    for limit in (0.01, 0.3, 0.9):
+        share = float((numbers < limit).double().mean())
+        assert abs(share - limit) < 4 * (limit * (1 - limit) / numbers.numel()) ** 0.5
+    assert correlations(numbers).max() < 5
+    tensor = keys_of_span(keys[:3], torch.tensor([1, 4, 8]))
+    assert tensor.tolist() == [
+        int(keys_of_span(keys[i : i + 1], w)) for i, w in enumerate((1, 4, 8))
+    ]
+
+
+def test_masks_of_an_example_do_not_depend_on_its_batch() -> None:
+    alone, among = batch_of({3: 5}), batch_of({8: 4, 3: 5, 1: 7})
+    rows = torch.ones(16, 33)
+    with keyed_dropout(among):
+        expected = [dropout(rows, 0.5)[4:9] for _ in range(2)]
+        shared = dropout(torch.ones(6, 33), 0.5, next_shared_keys(2, 6))
+    with keyed_dropout(alone):
+        found = [dropout(rows[:5], 0.5) for _ in range(2)]
+        assert torch.equal(dropout(torch.ones(3, 33), 0.5, next_shared_keys(4, 3)), shared[2:5])
+    assert torch.equal(torch.stack(found), torch.stack(expected))
+    assert not torch.equal(found[0], found[1])
+    with keyed_dropout(alone, torch.tensor([2])):
+        head = dropout(rows[:1], 0.5)
+    assert not torch.equal(head[0], found[0][2])
+    with keyed_dropout(batch_of({3: 5}, seed=6)):
+        assert not torch.equal(dropout(rows[:5], 0.5), found[0])
+
+
+def test_rows_without_keys_use_the_generator() -> None:
+    torch.manual_seed(1)
+    expected = dropout(torch.ones(5, 33), 0.5)
+    torch.manual_seed(1)
+    with keyed_dropout(batch_of({3: 5}, seed=None)):
+        assert torch.equal(dropout(torch.ones(5, 33), 0.5), expected)
+    torch.manual_seed(1)
+    with keyed_dropout(batch_of({3: 6})):
+        assert torch.equal(dropout(torch.ones(5, 33), 0.5), expected)
 
 
 @pytest.mark.parametrize("drop", [1, 6554, LEVELS // 2, LEVELS - 1])
 def test_every_probability_is_met(drop: int) -> None:
     share = drop / LEVELS
-    found = float(drop_mask((DRAWS,), drop).double().mean())
+    found = float(drop_mask((DRAWS // 100, 100), drop).double().mean())
     assert abs(found - share) < 5 * (share * (1 - share) / DRAWS) ** 0.5 + 1e-12
 
 
@@ -62,19 +130,19 @@ def test_what_is_kept_is_scaled_and_has_a_gradient(dtype: torch.dtype, shape: tu
 
 
 def test_expectation() -> None:
-    output = dropout(torch.ones(DRAWS, dtype=torch.double), 0.1)
+    output = dropout(torch.ones(DRAWS // 100, 100, dtype=torch.double), 0.1)
     assert abs(float(output.mean()) - 1) < 4 * (0.1 / 0.9 / DRAWS) ** 0.5
 
 
 def test_seeds_and_states() -> None:
     torch.manual_seed(3)
-    first = drop_mask((99,), 9000)
+    first = drop_mask((3, 33), 9000)
     state = torch.random.get_rng_state()
-    second = drop_mask((99,), 9000)
+    second = drop_mask((3, 33), 9000)
     torch.random.set_rng_state(state)
-    assert torch.equal(drop_mask((99,), 9000), second)
+    assert torch.equal(drop_mask((3, 33), 9000), second)
     torch.manual_seed(3)
-    assert torch.equal(drop_mask((99,), 9000), first)
+    assert torch.equal(drop_mask((3, 33), 9000), first)
     assert not torch.equal(first, second)
 
 

@@ -7,6 +7,7 @@ import inspect
 import json
 import random
 import shutil
+import statistics
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -232,7 +233,7 @@ def same(one: list[dict], other: list[dict], tolerance: float = 1e-5) -> None:
 def test_learns_eight_examples(runs: Runs, name: str) -> None:
     run = runs.run(name)
     # Windows without the telling word are learnt by nobody.
-    assert run.losses[-1] < {"windows": 0.65}.get(name, 0.2) * run.losses[0]
+    assert statistics.median(run.losses[-9:]) < {"windows": 0.65}.get(name, 0.2) * run.losses[0]
     if name != "bio first mean":  # reads pieces that training passes over
         assert run.metrics["validation"][run.task.record.metric] > 0.97
 

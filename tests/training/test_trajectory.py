@@ -35,6 +35,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("trajectory")
     save_tiny_checkpoint(folder / "bert", "bert", dropout=0.0)
     save_tiny_checkpoint(folder / "dropout", "bert", dropout=0.1)
+    for family in ("deberta-v2", "roberta"):
+        save_tiny_checkpoint(folder / f"{family}-dropout", family, dropout=0.1)
     save_tiny_checkpoint(folder / "modernbert", "modernbert", dropout=0.0)
     data.sentiment(folder / "sentiment")
     data.entities(folder / "entities", words=3)
@@ -59,14 +61,16 @@ def task_of(kind: str) -> str:
     return "tag" if kind in ("crf", "context") else kind
 
 
-def weights_after(kind: str, config: TrainConfig, double: bool = True) -> dict[str, torch.Tensor]:
+def weights_after(
+    kind: str, config: TrainConfig, double: bool = True, dropout: bool = False
+) -> dict[str, torch.Tensor]:
     """Train (in double precision: differences are then rounding alone) and return the weights."""
     task, dataset = load_task(config, task_of(kind))
     torch.manual_seed(7)
     head = task.head()
     for module in head.modules():
-        if kind == "ner" and isinstance(module, torch.nn.Dropout):
-            module.p = 0.0  # a span head has dropout of its own
+        if kind == "ner" and not dropout and isinstance(module, torch.nn.Dropout):
+            module.p = 0.0  # a span head has dropout too
     fit(task, dataset, config, head=head.double() if double else head)
     return {name: value.detach().clone() for name, value in head.named_parameters()}
 
@@ -88,6 +92,32 @@ def test_layout_of_batches_does_not_matter(kind: str, model: str, place: Path, t
             expected.values(), load_task(base, task_of(kind))[0].head().parameters(), strict=True
         )
     ), "training changed nothing, so the comparison above says nothing"
+
+
+@pytest.mark.parametrize(
+    "kind, model, changes",
+    [
+        ("classify", "dropout", {}),
+        ("classify", "roberta-dropout", {}),
+        ("tag", "deberta-v2-dropout", {}),
+        ("crf", "dropout", {}),
+        ("ner", "dropout", {"negatives": 0.5}),
+        ("ner", "dropout", {"representation": "biaffine"}),
+        ("context", "dropout", {}),
+    ],
+)
+def test_dropout_does_not_depend_on_the_layout(
+    kind: str, model: str, changes: dict, place: Path, tmp_path: Path
+):
+    """Masks and sampled negatives follow from seed, step and example."""
+    base = config_of(kind, place, tmp_path / "a", model=model, **changes)
+    expected = weights_after(kind, base, dropout=True)
+    other = replace(base, out=str(tmp_path / "b"), max_tokens=40)
+    for name, value in weights_after(kind, other, dropout=True).items():
+        torch.testing.assert_close(value, expected[name], rtol=0, atol=1e-9, msg=name)
+    other = replace(base, out=str(tmp_path / "c"), seed=2)
+    found = weights_after(kind, other, dropout=True)
+    assert any((value - expected[name]).abs().max() > 1e-4 for name, value in found.items())
 
 
 def command(config: TrainConfig, kind: str, *more: str) -> list[str]:
@@ -116,11 +146,11 @@ def command(config: TrainConfig, kind: str, *more: str) -> list[str]:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", ["tag", "context"])
-def test_number_of_processes_does_not_matter(kind: str, place: Path, tmp_path: Path):
-    one = config_of(kind, place, tmp_path / "one")
+@pytest.mark.parametrize("kind, model", [("tag", "dropout"), ("context", "bert")])
+def test_number_of_processes_does_not_matter(kind: str, model: str, place: Path, tmp_path: Path):
+    one = config_of(kind, place, tmp_path / "one", model=model)
     fit(*load_task(one, "tag"), one)
-    two = config_of(kind, place, tmp_path / "two", batch_size=8)
+    two = config_of(kind, place, tmp_path / "two", model=model, batch_size=8)
     processes = in_two_processes(command(two, kind))
     outputs = [process.communicate(timeout=120) for process in processes]
     assert [process.returncode for process in processes] == [0, 0], outputs

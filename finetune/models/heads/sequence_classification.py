@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import AutoModelForSequenceClassification
 
+from finetune.models.dropout import keyed_dropout
 from finetune.models.encoder import Batching
 from finetune.models.families import ROBERTA
 from finetune.models.heads.pretrained import (
@@ -61,7 +62,9 @@ class SequenceClassifier(PretrainedHead):
         head = _HEADS.get(self.known_type)
         if head is None:
             return self._padded_logits(batch, tokens=False)
-        return head(self.model, self.encoder(batch), batch)
+        hidden = self.encoder(batch)
+        with keyed_dropout(batch, batch.cu_seqlens[:-1]):
+            return head(self.model, hidden, batch)
 
     @property
     def problem(self) -> Problem:

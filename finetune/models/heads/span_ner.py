@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
 
+from finetune.models.dropout import keyed_dropout
 from finetune.models.encoder import Batching, Encoder
 from finetune.models.heads.base import CustomModel, labels_of, require_library_model
 from finetune.models.heads.span_scorers import (
@@ -179,8 +180,9 @@ class SpanNer(CustomModel):
         class n is the n-th of ``labels``, for a sigmoid.
         """
         hidden = self.encoder(batch)  # [T, H]
-        words = self.dropout(word_vectors(hidden, batch, self.config.word_vectors))  # [W, H]
-        scores: Tensor = self.scorer(words, SpanLayout(batch, self.config.max_width))
+        with keyed_dropout(batch, batch.words):
+            words = self.dropout(word_vectors(hidden, batch, self.config.word_vectors))  # [W, H]
+            scores: Tensor = self.scorer(words, SpanLayout(batch, self.config.max_width))
         return scores
 
     @property

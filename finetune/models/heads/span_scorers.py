@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from finetune.models.dropout import dropout, keys_of_span, next_keys, token_keys, uniform
 from finetune.runtime.transfer import to_device
 from finetune.types import Batch
 
@@ -55,6 +56,15 @@ class SpanLayout:
         before = widths.cumsum(0) - widths  # [W] candidates of earlier words
         self.start = torch.repeat_interleave(words, widths, output_size=self.size)
         self.width = torch.arange(1, self.size + 1, device=bounds.device) - before[self.start]
+
+    def uniform(self, batch: Batch) -> Tensor:
+        """Draw a number from [0, 1) for each candidate [S], with a seed always the same."""
+        device = self.start.device
+        keys = token_keys(batch)
+        if keys is None:
+            return torch.rand(self.size, device=device)
+        words = to_device(keys, device).index_select(0, batch.words)
+        return uniform(keys_of_span(words.index_select(0, self.start), self.width))
 
 
 def word_vectors(hidden: Tensor, batch: Batch, pooling: str) -> Tensor:
@@ -123,8 +133,11 @@ class FactorizedScorer(nn.Module):
         run: Callable[..., Tensor] = self._of_width
         if torch.is_grad_enabled() and size > ACTIVATION_BUDGET:
             run = partial(checkpoint, self._of_width, use_reentrant=False)
+        keys = None
+        if self.training and words.is_cpu:  # given to dropout, as recomputation is out of the block
+            keys = next_keys(len(words)).index_select(0, order)
         found = [
-            run(width, starts, ends, pooled, order[:count])
+            run(width, starts, ends, pooled, order[:count], keys)
             for width, count in enumerate(layout.counts, start=1)
         ]
         rank = torch.empty_like(order)
@@ -134,13 +147,21 @@ class FactorizedScorer(nn.Module):
         return torch.cat(found).index_select(0, rows)
 
     def _of_width(
-        self, width: int, starts: Tensor, ends: Tensor, pooled: PooledContent, rows: Tensor
-    ) -> Tensor:
-        """Return scores [n, C] of the candidates of one width that start at words ``rows`` [n]."""
+        self, width: int, starts: Tensor, ends: Tensor, pooled: PooledContent, rows: Tensor,
+        keys: Tensor | None,
+    ) -> Tensor:  # fmt: skip
+        """Return scores [n, C] of the candidates of one width that start at words ``rows`` [n].
+
+        The keys of dropout [W] are in the order of ``rows``.
+        """
         inner = pooled.add_to(ends[width - 1 :], width).index_select(0, rows)
         inner += starts[: len(rows)]  # [n, h]
         inner += self.width.weight[width - 1]
-        scores: Tensor = self.output(self.dropout(F.gelu(inner.to(starts.dtype))))
+        active = F.gelu(inner.to(starts.dtype))
+        if self.training:
+            of_rows = None if keys is None else keys_of_span(keys[: len(rows)], width)
+            active = dropout(active, self.dropout.p, of_rows)
+        scores: Tensor = self.output(active)
         return scores
 
 

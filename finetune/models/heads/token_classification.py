@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForTokenClassification, PreTrainedModel
 
+from finetune.models.dropout import keyed_dropout
 from finetune.models.encoder import Batching
 from finetune.models.heads.pretrained import PretrainedHead, load_task_model
 from finetune.types import Batch, UserError
@@ -60,7 +61,9 @@ class TokenTagger(PretrainedHead):
         rows = batch.words if self.subwords == "first" else subword_rows(batch)
         if not self.known_type:
             return self._padded_logits(batch, tokens=True).index_select(0, rows)
-        return _HEADS[self.known_type](self.model, self.encoder(batch).index_select(0, rows))
+        states = self.encoder(batch).index_select(0, rows)
+        with keyed_dropout(batch, rows):
+            return _HEADS[self.known_type](self.model, states)
 
 
 def subword_rows(batch: Batch) -> Tensor:
