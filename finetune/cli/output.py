@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from finetune.runtime.files import replace_file
 from finetune.types import UserError
 
 
@@ -108,17 +109,8 @@ def open_output(path: str | None) -> Iterator[TextIO]:
     if Path(path).is_dir() or not Path(path).absolute().parent.is_dir():
         problem = "is a folder" if Path(path).is_dir() else "its folder does not exist"
         raise UserError(f"--output {path}: {problem}: name a file in a folder that exists.")
-    fresh = Path(path + ".new")
-    try:
-        with fresh.open("w", encoding="utf-8") as file:
-            yield file
-        fresh.replace(path)
-    except BaseException as error:
-        with contextlib.suppress(OSError):
-            fresh.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.filename in (None, str(fresh)):
-            raise UserError(f"--output {path}: cannot be written ({error.strerror}).") from error
-        raise
+    with replace_file(Path(path), follow=True) as file:
+        yield file
 
 
 def quiet_libraries() -> None:

@@ -14,7 +14,6 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -28,6 +27,7 @@ from finetune.models.heads.pretrained import PretrainedHead
 from finetune.models.heads.token_classification import TokenTagger, subword_rows
 from finetune.models.padding import unpad
 from finetune.preprocessing.batching import pack
+from finetune.runtime.files import replace_folder
 from finetune.tasks import model_folder, save_task, saved_task
 from finetune.tasks.base import Task
 from finetune.types import Batch, Encoding, UserError
@@ -93,21 +93,12 @@ def export_onnx(run: str | Path, output: str | Path) -> Exported:
     if output.is_file() or (output.exists() and any(output.iterdir())):
         problem = "is a file" if output.is_file() else "is not empty"
         raise UserError(f"--output {output}: {problem}: name a new folder.")
-    try:
-        output.absolute().parent.mkdir(parents=True, exist_ok=True)
-        scratch = TemporaryDirectory(prefix=f".{output.name}-", dir=output.absolute().parent)
-    except OSError as error:
-        raise UserError(f"--output {output}: cannot be created ({error.strerror}).") from error
     head = task.head(source).eval()
     assert isinstance(head, PretrainedHead), "all others were refused above"
-    with scratch as folder:
-        fresh = Path(folder) / "graph"
-        fresh.mkdir()
+    with replace_folder(output.resolve()) as fresh:
         save_task(task, fresh)
         head.model.config.save_pretrained(fresh)
-        exported = _export(task, head, fresh, output)
-        fresh.replace(output.absolute())
-    return exported
+        return _export(task, head, fresh, output)
 
 
 def _unsupported(task: Task) -> str:

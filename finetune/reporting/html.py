@@ -30,6 +30,7 @@ from finetune.reporting.error_examples import MOST_EXAMPLES, error_examples
 from finetune.reporting.model_card import write_card
 from finetune.reporting.rendering import render
 from finetune.reporting.runs import Evaluated, Run, System, gather
+from finetune.runtime.files import write_text
 from finetune.types import UserError
 
 REPORT_FILE = "report.html"
@@ -100,9 +101,7 @@ def _write_page(systems: Sequence[System], out: Path, most_examples: int) -> Non
     if out.is_dir() or not out.absolute().parent.is_dir():
         problem = "is a folder" if out.is_dir() else "its folder does not exist"
         raise UserError(f"--out {out}: {problem}: name a file in a folder that exists.")
-    fresh = out.with_name(out.name + ".new")
-    fresh.write_text(text, encoding="utf-8")
-    fresh.replace(out)
+    write_text(out, text, follow=True)
 
 
 def _write_card(system: System) -> None:

@@ -17,6 +17,7 @@ from finetune.evaluation.calibration import error_of_bins
 from finetune.models.loading import ALIASES
 from finetune.reporting.rendering import render
 from finetune.reporting.runs import Run, System
+from finetune.runtime.files import write_text
 from finetune.tasks import TASK_FILE
 from finetune.types import UserError
 
@@ -36,7 +37,7 @@ _METRICS = {  # names of the hub
 def write_card(system: System) -> None:
     """Write the card of a run's best model; raise UserError where there is no such model."""
     path = system.runs[0].folder / "best" / "README.md"
-    path.write_text(card(system), encoding="utf-8")
+    write_text(path, card(system))
 
 
 def card(system: System) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from finetune.config.tasks import TrainConfig, settings
 from finetune.reporting.model_card import is_native
 from finetune.reporting.rendering import render
+from finetune.runtime.files import write_text
 from finetune.training.environment import command_line, predict_command
 
 if TYPE_CHECKING:
@@ -27,4 +28,4 @@ def write_run_readme(config: TrainConfig, result: FitResult, baselines: Mapping[
         train_command=command_line(),
         predict_command=predict_command(result.folder, result.task.record.pairs),
     )
-    (result.folder / "README.md").write_text(text, encoding="utf-8")
+    write_text(result.folder / "README.md", text)

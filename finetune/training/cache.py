@@ -13,7 +13,6 @@ import hashlib
 import json
 import os
 import shutil
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,6 +24,7 @@ from finetune.config.tasks import TrainConfig, WordConfig, settings
 from finetune.data import fingerprint
 from finetune.preprocessing.context import context_facts
 from finetune.preprocessing.encodings import SEQUENCES, Encoded, Encodings, Ragged
+from finetune.runtime.files import SaveError, replace_folder
 from finetune.tasks.base import FITTED, Task
 from finetune.types import Example, TokenExample
 
@@ -48,7 +48,7 @@ def encode(task: Task, examples: Sequence[Example]) -> Encoded:
         with contextlib.suppress(OSError, ValueError, KeyError):  # damaged: encode again
             return _load(entry)
     encoded = task.encode(examples)
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, SaveError):
         _save(entry, encoded)
         latest = time.time() - UNUSED_SECONDS
         for other in entry.parent.iterdir():  # also incomplete ones of interrupted processes
@@ -82,28 +82,21 @@ def cache_folder() -> Path:
 
 
 def _save(entry: Path, content: Encoded) -> None:
-    """Write an entry under another name and rename it when it is complete."""
-    entry.parent.mkdir(parents=True, exist_ok=True)
-    fresh = Path(tempfile.mkdtemp(dir=entry.parent, prefix="new-"))
-    try:
-        sequences = content.sequences
-        rows = {"ids": sequences.ids, "words": sequences.words}
-        rows |= {f"target-{name}": target for name, target in (sequences.targets or {}).items()}
-        arrays = {"windows": content.offsets, "example": sequences.example}
-        arrays["first-word"] = sequences.first_word
-        if sequences.segments is not None:
-            arrays["segments"] = sequences.segments
-        for name, ragged in rows.items():
-            arrays |= {f"{name}.values": ragged.values, f"{name}.offsets": ragged.offsets}
+    sequences = content.sequences
+    rows = {"ids": sequences.ids, "words": sequences.words}
+    rows |= {f"target-{name}": target for name, target in (sequences.targets or {}).items()}
+    arrays = {"windows": content.offsets, "example": sequences.example}
+    arrays["first-word"] = sequences.first_word
+    if sequences.segments is not None:
+        arrays["segments"] = sequences.segments
+    for name, ragged in rows.items():
+        arrays |= {f"{name}.values": ragged.values, f"{name}.offsets": ragged.offsets}
+    widths = {name: ragged.width for name, ragged in rows.items()}
+    text = json.dumps({"num_cut": content.num_cut, "notes": content.notes, "widths": widths})
+    with replace_folder(entry) as fresh:
         for name, array in arrays.items():
             np.save(fresh / f"{name}.npy", array)
-        widths = {name: ragged.width for name, ragged in rows.items()}
-        text = json.dumps({"num_cut": content.num_cut, "notes": content.notes, "widths": widths})
         (fresh / "entry.json").write_text(text, encoding="utf-8")
-        shutil.rmtree(entry, ignore_errors=True)
-        fresh.rename(entry)
-    finally:
-        shutil.rmtree(fresh, ignore_errors=True)
 
 
 def _load(entry: Path) -> Encoded:

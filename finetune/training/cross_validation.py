@@ -17,11 +17,11 @@ import numpy as np
 from finetune.config.tasks import TagConfig, TrainConfig
 from finetune.data import Dataset, assign_folds, hold_out
 from finetune.inference.loop import predict
+from finetune.runtime.files import write_text
 from finetune.runtime.launch import make_accelerator
 from finetune.runtime.progress import Reporter
 from finetune.tasks import load_task, task_class
 from finetune.tasks.base import Task
-from finetune.training import checkpoint
 from finetune.training.optimizer import result_settings
 from finetune.training.run_folder import is_run
 from finetune.training.trainer import fit
@@ -79,7 +79,7 @@ def cross_validate(
         raise UserError(
             f"{work}: has folds of other data or settings: choose another --out, or delete it."
         )
-    checkpoint.write_text(path, json.dumps(facts, indent=2))
+    write_text(path, json.dumps(facts, indent=2))
     predictions: dict[int, Any] = {}
     for fold in range(num_folds):
         file = work / f"fold-{fold + 1}.jsonl"
@@ -96,7 +96,7 @@ def cross_validate(
             fold_data = hold_out(Dataset(raw.name, splits))
             rows = _predict_fold(task, fold_data, config, held_out, file.with_suffix(""), reporter)
             lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-            checkpoint.write_text(file, "".join(lines))
+            write_text(file, "".join(lines))
         with file.open(encoding="utf-8") as saved:
             predictions |= dict(map(json.loads, saved))
     return OutOfFold(task, examples, [predictions[example.id] for example in examples])

@@ -20,6 +20,7 @@ from finetune.config.recipes import RecipeRun
 from finetune.config.tasks import TrainConfig
 from finetune.evaluation.baselines import Baseline, degenerate, majority_baselines
 from finetune.evaluation.reproduction import ScoreVerdict, run_verdicts
+from finetune.runtime.files import write_text
 
 if TYPE_CHECKING:  # reports read this module without torch
     from finetune.data import Dataset
@@ -68,7 +69,7 @@ def write_environment(
         records = [verdict.record() for verdict in verdicts]
         content["recipe"] = recipe_run.record() | {"verdicts": records}
     text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
-    (folder / "environment.json").write_text(text, encoding="utf-8")
+    write_text(folder / "environment.json", text)
     return RunOutcome(baselines, reasons, verdicts, task.record.pairs)
 
 

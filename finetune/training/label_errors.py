@@ -21,7 +21,7 @@ from finetune.config.tasks import TrainConfig
 from finetune.data.tag_schemes import convert_tags
 from finetune.evaluation.confident_learning import confident_joint, probable_label_errors
 from finetune.evaluation.errors import example_text, excerpt, span_errors, text_excerpt
-from finetune.training import checkpoint
+from finetune.runtime.files import write_text
 from finetune.training.cross_validation import OutOfFold, cross_validate
 from finetune.types import Span, TextExample, TokenExample
 
@@ -89,7 +89,7 @@ def search_label_errors(
     suspects = find_suspects(cross_validate(task, config, num_folds, work))
     if out is not None:
         rows = (json.dumps(each.record(), ensure_ascii=False) + "\n" for each in suspects.found)
-        checkpoint.write_text(out, "".join(rows))
+        write_text(out, "".join(rows), follow=True)
         shutil.rmtree(work)
     return suspects
 

@@ -6,29 +6,36 @@ the best model in ``best/`` and the last checkpoint in ``last/``.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
 import re
-import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate.utils import gather_object
 from torch.optim import Optimizer
 
-from finetune.config.tasks import TrainConfig, settings
+from finetune.config.recipes import changed
+from finetune.config.tasks import CONFIGS, TrainConfig, current_settings, settings
 from finetune.evaluation.predictions import to_row
 from finetune.evaluation.subgroups import VOCABULARY_FILE, TrainingVocabulary
+from finetune.runtime.files import entries, lock_folder, recover, replace_folder, vacant, write_text
 from finetune.runtime.launch import on_main_process
 from finetune.tasks import save_task
 from finetune.tasks.base import Task
-from finetune.training import checkpoint
-from finetune.training.checkpoint import TrainerState
-from finetune.types import Example, Prediction, UserError
+from finetune.training.checkpoint import (
+    TrainerState,
+    check_files,
+    random_state,
+    save_training_state,
+)
+from finetune.types import Example, Prediction, UserError, abbreviated
 
 RUNS = Path("runs")
 """Parent of the run folders that are chosen without --out."""
@@ -50,8 +57,17 @@ def run_name(config: TrainConfig, task: str) -> str:
 
 
 def is_run(folder: Path) -> bool:
-    """Return whether a folder holds a run, finished or not."""
-    return (folder / "config.json").is_file()
+    """Return whether a folder holds a run, finished or not, and not only a model."""
+    return bool(_saved_config(folder))
+
+
+def _saved_config(folder: Path) -> dict[str, Any]:
+    """Return the ``config.json`` of a run; empty if there is none."""
+    try:
+        content = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) and {"task", "fingerprint"} <= {*content} else {}
 
 
 def require_writable(folder: Path) -> None:
@@ -63,22 +79,88 @@ def require_writable(folder: Path) -> None:
         raise UserError(f"--out {folder}: {parent} cannot be written to: choose another folder.")
 
 
-def require_empty(folder: Path) -> None:
-    """Raise UserError if a new run would overwrite a model in this folder."""
-    if any((folder / name).exists() for name in ("best", "last", "best.old", "last.old")):
+def require_free(folder: Path) -> None:
+    """Raise UserError if a new run would overwrite a model or files of others in this folder."""
+    require_writable(folder)
+    if not is_run(folder):
+        require_own(folder, vacant(folder))
+    elif any((folder / name).exists() for name in ("best", "last")):
         raise UserError(
             f"--out {folder} holds a run already: add --resume to continue it, or choose another."
         )
 
 
+def require_own(folder: Path, own: bool) -> None:
+    """Raise UserError unless a folder is one that finetune may write to."""
+    if not own:
+        names = abbreviated(entries(folder), 3)
+        raise UserError(f"--out {folder} holds other files ({names}): name a new or empty folder.")
+
+
+def require_same_run(
+    folder: Path, config: TrainConfig, fingerprint: str | None = None, num_processes: int = 0
+) -> None:
+    """Raise UserError unless a command continues the run in a folder.
+
+    Args:
+        folder: The folder.
+        config: The settings of the command. Paths of data and models may be spelled in other ways.
+        fingerprint: The hash of the data; None if the data have not been read.
+        num_processes: The number of processes; 0 does not compare it.
+    """
+    saved = _saved_config(folder)
+    if CONFIGS[saved["task"]] is not type(config):
+        raise UserError(
+            f"{folder} holds a run of `finetune {saved['task']}`: continue it with that command, "
+            "or use another --out."
+        )
+    before = settings(type(config)()) | current_settings(saved)
+    now = current_settings(settings(config))
+    for name in changed(saved, config):
+        same_data = name == "data" and fingerprint in (None, saved["fingerprint"])
+        if not same_data and not _same_path(name, before[name], now[name]):
+            raise UserError(
+                f"{folder}: was started with {name} = {before[name]!r}, now {now[name]!r}: "
+                "continue with the same settings, or use another --out."
+            )
+    if fingerprint not in (None, saved["fingerprint"]):
+        raise UserError(
+            f"{folder}: was started with other data than {config.data} has now: continue with the "
+            "same data, or use another --out."
+        )
+    if num_processes not in (0, processes := saved.get("num_processes", num_processes)):
+        raise UserError(
+            f"{folder}: was started with {processes} processes, now {num_processes}: continue with "
+            f"{processes}, or use another --out."
+        )
+
+
+def _same_path(name: str, before: Any, now: Any) -> bool:
+    """Return whether two models are the same folder, perhaps seen from another folder or moved."""
+    if name not in ("model", "init_from") or not before or not now or not Path(now).exists():
+        return False
+    if Path(before).exists():
+        return Path(before).samefile(now)
+    return Path(before).name == Path(now).resolve().name
+
+
+@contextlib.contextmanager
+def hold(folder: Path) -> Iterator[None]:
+    """Hold a folder for the processes of this launch; UserError if another command uses it."""
+    with contextlib.ExitStack() as held:
+        on_main_process(lambda: held.enter_context(lock_folder(folder)))
+        yield
+
+
 def _run_folder(config: TrainConfig, task: str, name: str | None) -> Path:
     if config.out is not None:
         folder = Path(config.out)
-        require_writable(folder)
         if not config.resume:
-            require_empty(folder)
+            require_free(folder)
         elif not is_run(folder):
             raise UserError(f"--resume: there is no run in {folder} to continue.")
+        else:
+            require_same_run(folder, config)
         return folder
     base = RUNS / (name or f"{run_name(config, task)}-seed{config.seed}")
     folders = [base, *(base.with_name(f"{base.name}-{n}") for n in range(2, 10_000))]
@@ -105,43 +187,63 @@ class RunFolder:
     def __init__(self, path: Path, accelerator: Any) -> None:
         self.path, self.accelerator = path, accelerator
         self.best, self.last = path / "best", path / "last"
-        if accelerator.is_main_process:
-            checkpoint.recover_folder(self.best)
-            checkpoint.recover_folder(self.last)
-        accelerator.wait_for_everyone()
+
+    def open(self, config: TrainConfig, fingerprint: str) -> bool:
+        """Prepare the folder for a run, and return whether it continues from a checkpoint.
+
+        Raises UserError if the folder or its files are not those of this run.
+        """
+        num_processes = self.accelerator.num_processes
+
+        def prepare() -> bool:
+            recover(self.path)
+            if not config.resume:
+                require_free(self.path)
+                return False
+            if is_run(self.path):
+                require_same_run(self.path, config, fingerprint, num_processes)
+            if self.last.is_dir():
+                check_files(self.last)
+                return True
+            return False
+
+        return bool(on_main_process(prepare))
+
+    def require_no_checkpoint(self, save_every: int) -> None:
+        """Raise UserError if a run without ``last/`` had a checkpoint, by its log."""
+        first = max(save_every, _saved_config(self.path).get("save_every") or 0)
+        if any(line["step"] > first for line in _log_lines(self.path / "log.jsonl")):
+            raise UserError(
+                f"{self.last} is missing, but the run had reached it: restore it from a copy, or "
+                "train again with another --out."
+            )
 
     def write_start(self, task: Task, config: TrainConfig, **facts: Any) -> None:
         """Write the resolved configuration to ``config.json``, before training starts."""
-        content = {"task": task.name, **settings(config), **facts}
+        content = {"task": task.name, **settings(replace(config, resume=False)), **facts}
+        content["num_processes"] = self.accelerator.num_processes
         self._write("config.json", json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
     def save_best(self, task: Task, head: Any) -> None:
         """Save model, tokenizer and task file to ``best/``."""
 
         def write() -> None:
-            with checkpoint.replace_folder(self.best) as fresh:
+            with replace_folder(self.best) as fresh:
                 head.save_pretrained(fresh)
                 save_task(task, fresh)
 
         on_main_process(write)
 
     def save_last(self, task: Task, head: Any, optimizer: Optimizer, state: TrainerState) -> None:
-        """Save the checkpoint to ``last/``; every process adds its random state."""
-        random_states = self.path / "random.new"
-        random_states.mkdir(parents=True, exist_ok=True)
-        checkpoint.save_random_state(random_states, self.accelerator.process_index)
-        self.accelerator.wait_for_everyone()
+        """Save the checkpoint to ``last/``, with the random states of all processes."""
+        gathered = gather_object([random_state(self.accelerator.process_index)])
+        random_states = {name: value for each in gathered for name, value in each.items()}
 
         def write() -> None:
-            try:
-                with checkpoint.replace_folder(self.last) as fresh:
-                    head.save_pretrained(fresh)
-                    save_task(task, fresh)
-                    checkpoint.save_training_state(fresh, optimizer, state)
-                    for file in random_states.iterdir():
-                        file.rename(fresh / file.name)
-            finally:
-                shutil.rmtree(random_states, ignore_errors=True)
+            with replace_folder(self.last) as fresh:
+                head.save_pretrained(fresh)
+                save_task(task, fresh)
+                save_training_state(fresh, optimizer, state, random_states)
 
         on_main_process(write)
 
@@ -162,11 +264,17 @@ class RunFolder:
         self._write("metrics.json", json.dumps(metrics, indent=2) + "\n")
 
     def _write(self, name: str, text: str) -> None:
-        on_main_process(lambda: checkpoint.write_text(self.path / name, text))
+        on_main_process(lambda: write_text(self.path / name, text))
 
 
 class Diverged(UserError):
     """The loss is not finite."""
+
+
+def _log_lines(path: Path) -> list[dict[str, Any]]:
+    """Return the lines of a log, without one that a killed run wrote in part."""
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    return [json.loads(line) for line in lines if line.endswith("}")]
 
 
 class RunLog:
@@ -179,12 +287,8 @@ class RunLog:
         self.norms: list[torch.Tensor] = []
         self.examples, self.start_time, self.start_step = 0, time.monotonic(), step
         if accelerator.is_main_process:
-            # drop lines after the checkpoint, and one that a killed run wrote in part
-            lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-            kept = [
-                each for each in lines if each.endswith("}") and json.loads(each)["step"] <= step
-            ]
-            checkpoint.write_text(path, "".join(line + "\n" for line in kept))
+            kept = [line for line in _log_lines(path) if line["step"] <= step]
+            write_text(path, "".join(json.dumps(line) + "\n" for line in kept))
 
     def add(self, loss: torch.Tensor, norm: torch.Tensor, examples: int) -> None:
         """Record one step's mean loss and gradient norm, without waiting for the device."""

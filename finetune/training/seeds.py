@@ -17,9 +17,15 @@ from typing import Any
 from finetune.config.recipes import RecipeRun
 from finetune.config.tasks import TrainConfig
 from finetune.evaluation.reproduction import ScoreVerdict, seed_verdicts, summarize
+from finetune.runtime.files import entries, vacant, write_text
 from finetune.runtime.launch import on_main_process
-from finetune.training import checkpoint
-from finetune.training.run_folder import Diverged, is_run, require_writable
+from finetune.training.run_folder import (
+    Diverged,
+    is_run,
+    require_own,
+    require_same_run,
+    require_writable,
+)
 from finetune.types import UserError
 
 SEEDS_FILE = "seeds.json"
@@ -77,7 +83,7 @@ class SeedResults:
             "baselines": self.baselines,
         }
         text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
-        checkpoint.write_text(folder / SEEDS_FILE, text)
+        write_text(folder / SEEDS_FILE, text)
 
 
 def train_seeds(
@@ -105,6 +111,9 @@ def train_seeds(
         require_writable(folder)
         if is_run(folder):
             raise UserError(f"--seeds: {folder} is the folder of a single run: use another --out.")
+        runs = [path for path in folder.glob("seed-*") if path.is_dir()]
+        new = vacant(folder) or all(folder / name in runs for name in entries(folder))
+        require_own(folder, any(map(is_run, runs)) or (new and all(map(vacant, runs))))
         return [_state(Path(each.out or ""), each) for each in configs]
 
     def record(config: TrainConfig, diverged: str | None) -> None:
@@ -130,7 +139,6 @@ def _state(folder: Path, config: TrainConfig) -> str:
     """Return whether the run of a seed is ``finished``, ``unfinished`` or ``new``."""
     if not is_run(folder):
         return "new"
-    saved = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    checkpoint.require_same_settings(folder, saved, config)
+    require_same_run(folder, config)
     files = ("metrics.json", "environment.json")
     return "finished" if all((folder / name).is_file() for name in files) else "unfinished"

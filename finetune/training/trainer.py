@@ -22,15 +22,15 @@ from finetune.data import Dataset
 from finetune.inference.loop import predict
 from finetune.models.dropout import fast_dropout
 from finetune.runtime.contention import ContentionCheck
-from finetune.runtime.launch import make_accelerator
+from finetune.runtime.launch import make_accelerator, on_main_process
 from finetune.runtime.precision import resolve_precision
 from finetune.runtime.progress import Reporter
 from finetune.runtime.signals import Interrupted, InterruptHandler
 from finetune.tasks.base import Task
 from finetune.training.checkpoint import TrainerState, load_random_state, load_training_state
 from finetune.training.data import TrainingData
-from finetune.training.optimizer import make_optimizer, result_settings
-from finetune.training.run_folder import RunFolder, RunLog, require_empty
+from finetune.training.optimizer import make_optimizer
+from finetune.training.run_folder import RunFolder, RunLog, hold
 from finetune.training.sparse_embedding import SparseEmbeddings
 from finetune.training.step import Step
 from finetune.types import Example, Prediction, UserError
@@ -102,15 +102,12 @@ class _Run:
         self.dataset, self.config, self.notes = data, config, list(data.notes)
         self.accelerator, self.reporter = accelerator, reporter
         self.folder = RunFolder(Path(config.out or ""), accelerator)
-        if not config.resume:
-            require_empty(self.folder.path)
+        restore.enter_context(hold(self.folder.path))
+        resuming = self.folder.open(config, data.fingerprint)
         self.device = accelerator.device
         self.precision = resolve_precision(config, self.device)
         self.num_threads = torch.get_num_threads() if self.device.type == "cpu" else None
-        self.state = TrainerState(
-            settings=result_settings(config), fingerprint=data.fingerprint,
-            num_processes=accelerator.num_processes, num_threads=self.num_threads,
-        )  # fmt: skip
+        self.state = TrainerState(num_threads=self.num_threads)
 
         def report(note: str) -> None:
             self.notes.append(note)
@@ -118,15 +115,14 @@ class _Run:
 
         self.data = TrainingData(self.task, data, config, accelerator, report)
         self.schedule, self.validation = self.data.schedule, self.data.validation
-        self._prepare(head, restore)
+        if config.resume and not resuming:
+            on_main_process(lambda: self.folder.require_no_checkpoint(self.schedule.save_every))
+        self._prepare(head, resuming, restore)
 
-    def _prepare(self, head: Any, restore: contextlib.ExitStack) -> None:
+    def _prepare(self, head: Any, resuming: bool, restore: contextlib.ExitStack) -> None:
         """Create the model, the optimizer and the state, or load them from the last checkpoint."""
         last = self.folder.last
-        resuming = self.config.resume and last.is_dir()
         set_seed(self.config.seed)
-        if resuming:
-            self.state.check_resumable(last, self.config)
         self.head = self.task.head(last) if resuming else head or self.task.head()
         self.head.encoder.freeze(self.config.freeze)
         self.head.to(self.device)

@@ -164,7 +164,7 @@ def test_an_empty_folder_may_stand_there(tmp_path: Path) -> None:
     one_line(run("export", place, "--output", place), "is not empty")
     (tmp_path / "file").write_text("")
     one_line(run("export", place, "--output", tmp_path / "file"), "is a file")
-    one_line(run("export", place, "--output", tmp_path / "file" / "x"), "cannot be created")
+    one_line(run("export", place, "--output", tmp_path / "file" / "x"), "could not be written")
     assert {path.name for path in tmp_path.iterdir()} == {*before, "graph", "file"}
 
 

@@ -1,217 +1,26 @@
-"""A folder is the old one or the new one, whatever happens while it is written."""
+"""The state of optimizer, trainer and random numbers, saved and loaded."""
 
 from __future__ import annotations
 
-import errno
-import shutil
+import json
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import save_file
 
-from finetune.config.tasks import TagConfig
-from finetune.training import checkpoint
+from finetune.config.tasks import NerConfig, TagConfig, TrainConfig, settings
 from finetune.training.checkpoint import (
-    SaveError,
     TrainerState,
-    is_disk_error,
+    check_files,
     load_random_state,
     load_training_state,
-    recover_folder,
-    replace_folder,
-    save_random_state,
+    random_state,
     save_training_state,
-    write_text,
 )
-from finetune.training.run_folder import RunLog
+from finetune.training.run_folder import RunLog, is_run, require_free, require_same_run
 from finetune.types import UserError
-
-
-def fill(folder: Path, content: str) -> None:
-    """A complete folder: two files, one of them in a subfolder."""
-    (folder / "inner").mkdir(parents=True)
-    (folder / "a.txt").write_text(content)
-    (folder / "inner" / "b.txt").write_text(content)
-
-
-def content(folder: Path) -> str:
-    """What a complete folder holds."""
-    first, second = ((folder / name).read_text() for name in ("a.txt", "inner/b.txt"))
-    assert first == second
-    return first
-
-
-def write(folder: Path, text: str) -> None:
-    with replace_folder(folder) as fresh:
-        assert list(fresh.iterdir()) == []
-        shutil.rmtree(fresh)
-        fill(fresh, text)
-
-
-def test_replaces_and_leaves_nothing_else(tmp_path: Path) -> None:
-    folder = tmp_path / "deep" / "best"
-    write(folder, "one")
-    assert content(folder) == "one"
-    (folder / "extra").touch()
-    write(folder, "two")
-    assert content(folder) == "two"
-    assert not (folder / "extra").exists(), "replaced, not merged"
-    assert list(folder.parent.iterdir()) == [folder]
-
-
-@pytest.mark.parametrize("error", [RuntimeError("ours"), KeyboardInterrupt(), SystemExit(1)])
-@pytest.mark.parametrize("before", [True, False])
-def test_an_error_inside_changes_nothing(error, before: bool, tmp_path: Path) -> None:
-    folder = tmp_path / "last"
-    if before:
-        fill(folder, "old")
-    with pytest.raises(type(error)) as caught, replace_folder(folder) as fresh:
-        (fresh / "a.txt").write_text("half")
-        raise error
-    assert caught.value is error
-    assert list(tmp_path.iterdir()) == ([folder] if before else [])
-    assert not before or content(folder) == "old"
-
-
-def full_disk() -> list[Exception]:
-    """ENOSPC as Python says it, and as safetensors' own error says it."""
-    return [
-        OSError(errno.ENOSPC, "No space left on device"),
-        SafetensorError("I/O error: No space left on device (os error 28)"),
-    ]
-
-
-@pytest.mark.parametrize("error", full_disk(), ids=["python", "safetensors"])
-def test_a_full_disk_is_said_and_harmless(error: Exception, tmp_path: Path) -> None:
-    folder = tmp_path / "last"
-    fill(folder, "old")
-    with pytest.raises(SaveError) as caught, replace_folder(folder):
-        raise error
-    message = str(caught.value)
-    assert message.startswith(f"{folder}: could not be saved (")
-    assert "No space left on device" in message
-    assert "Free disk space and continue with --resume." in message
-    assert caught.value.__cause__ is error
-    assert isinstance(caught.value, ValueError), "the command line shows it as one line"
-    assert content(folder) == "old"
-    assert list(tmp_path.iterdir()) == [folder]
-
-
-def test_a_disk_that_fails_at_the_last_moment(tmp_path: Path, monkeypatch) -> None:
-    fill(tmp_path / "last", "old")
-
-    def fail(handle: int) -> None:
-        raise OSError(errno.EIO, "Input/output error")
-
-    monkeypatch.setattr(checkpoint.os, "fsync", fail)
-    with pytest.raises(SaveError, match="Input/output error"):
-        write(tmp_path / "last", "new")
-    assert content(tmp_path / "last") == "old"
-
-
-def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(SaveError), replace_folder(tmp_path / "file" / "last"):
-        pass
-
-
-def test_real_safetensors_error_is_a_disk_error(tmp_path: Path) -> None:
-    with pytest.raises(Exception) as caught:
-        save_file({"x": torch.zeros(2)}, str(tmp_path / "absent" / "file"))
-    assert is_disk_error(caught.value)
-    assert not is_disk_error(ValueError("os error 28"))
-
-
-@pytest.mark.parametrize("kept", [*product([False, True], repeat=3)])
-def test_recovery_from_every_state(kept: tuple[bool, bool, bool], tmp_path: Path) -> None:
-    """The states that a crash can leave: `.new` is whole only where the folder is moved away."""
-    folder, fresh, old = (tmp_path / name for name in ("last", "last.new", "last.old"))
-    here, new, moved = kept
-    if here:
-        fill(folder, "folder")
-    if moved:
-        fill(old, "old")
-    if new and moved and not here:
-        fill(fresh, "new")
-    elif new:
-        fresh.mkdir()
-        (fresh / "a.txt").write_text("ha")
-    expected = "folder" if here else ("new" if new else "old") if moved else None
-    recover_folder(folder)
-    assert list(tmp_path.iterdir()) == ([folder] if expected else [])
-    assert expected is None or content(folder) == expected
-    recover_folder(folder)
-    assert expected is None or content(folder) == expected
-
-
-class Crash(BaseException):
-    """The process is gone: no handler may run, so cleaning up is switched off too."""
-
-
-def test_a_crash_at_any_step_leaves_a_whole_folder(tmp_path: Path, monkeypatch) -> None:
-    """Every call that changes the disk is once the last one before the crash."""
-    outcomes, number = [], 0
-    while not outcomes or outcomes[-1] != "done":
-        number += 1
-        place = tmp_path / str(number)
-        fill(place / "last", "old")
-        with monkeypatch.context() as patched:
-            _crash_after(patched, number)
-            try:
-                write(place / "last", "new")
-                outcomes.append("done")
-            except Crash:
-                outcomes.append("crash")
-        recover_folder(place / "last")
-        assert content(place / "last") in ("old", "new")
-        assert list(place.iterdir()) == [place / "last"]
-    assert len(outcomes) >= 7
-    assert content(tmp_path / str(number) / "last") == "new"
-
-
-def _crash_after(patched, number: int) -> None:
-    """After so many operations, nothing more reaches the disk."""
-    count = 0
-
-    def counted(function):
-        def call(*arguments, **options):
-            nonlocal count
-            count += 1
-            if count > number - 1:
-                raise Crash
-            return function(*arguments, **options)
-
-        return call
-
-    patched.setattr(checkpoint.shutil, "rmtree", counted(shutil.rmtree))
-    for name in ("mkdir", "rename"):
-        patched.setattr(Path, name, counted(getattr(Path, name)))
-    patched.setattr(checkpoint.os, "fsync", counted(checkpoint.os.fsync))
-
-
-def test_write_text(tmp_path: Path, monkeypatch) -> None:
-    path = tmp_path / "metrics.json"
-    write_text(path, "one — é\n")
-    assert path.read_text(encoding="utf-8") == "one — é\n"
-    with path.open(encoding="utf-8") as reader:
-        write_text(path, "two")
-        assert reader.read() == "one — é\n", "moved into place: nobody reads half a file"
-    assert path.read_text() == "two"
-    assert list(tmp_path.iterdir()) == [path]
-
-    def fail(handle: int) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(checkpoint.os, "fsync", fail)
-    with pytest.raises(SaveError, match=r"metrics\.json: could not be written \(No space"):
-        write_text(path, "three")
-    assert path.read_text() == "two"
-    assert list(tmp_path.iterdir()) == [path]
 
 
 def trained(steps: int):
@@ -238,8 +47,8 @@ def advance(weights, optimizer, start: int, end: int) -> None:
 def test_optimizer_continues_exactly(tmp_path: Path) -> None:
     whole, _ = trained(9)
     weights, optimizer = trained(5)
-    before = TrainerState(step=5, best_score=0.1, settings={"lr": 0.1})
-    save_training_state(tmp_path, optimizer, before)
+    before = TrainerState(step=5, best_score=0.1)
+    save_training_state(tmp_path, optimizer, before, {})
     fresh, other = trained(0)
     with torch.no_grad():
         for new, old in zip(fresh, weights, strict=True):
@@ -259,18 +68,34 @@ def test_optimizer_continues_exactly(tmp_path: Path) -> None:
 
 def test_optimizer_before_the_first_step(tmp_path: Path) -> None:
     _, optimizer = trained(0)
-    save_training_state(tmp_path, optimizer, TrainerState())
+    save_training_state(tmp_path, optimizer, TrainerState(), {})
     assert load_training_state(tmp_path, trained(0)[1]) == TrainerState()
 
 
 def test_random_state_continues_exactly(tmp_path: Path) -> None:
-    save_random_state(tmp_path, 0)
+    save_training_state(tmp_path, trained(0)[1], TrainerState(), random_state(3))
     expected = torch.rand(5)
     torch.rand(17)
-    load_random_state(tmp_path, 0)
+    load_random_state(tmp_path, 3)
     assert torch.equal(torch.rand(5), expected)
-    with pytest.raises(ValueError, match="no random state for process 1"):
-        load_random_state(tmp_path, 1)
+
+
+def test_damaged_files_are_found(tmp_path: Path) -> None:
+    save_training_state(tmp_path, trained(2)[1], TrainerState(step=2), random_state(0))
+    check_files(tmp_path)
+    for path in sorted(tmp_path.iterdir()):
+        saved = path.read_bytes()
+        half = len(saved) // 2
+        flipped = saved[:half] + bytes([saved[half] ^ 1]) + saved[half + 1 :]
+        for damaged in (flipped, saved[:half], b"", None):
+            if damaged is None:
+                path.unlink()
+            else:
+                path.write_bytes(damaged)
+            with pytest.raises(UserError, match="damaged, changed or missing"):
+                check_files(tmp_path)
+        path.write_bytes(saved)
+    check_files(tmp_path)
 
 
 def test_a_log_with_a_line_that_was_cut_is_continued(tmp_path: Path):
@@ -283,30 +108,72 @@ def test_a_log_with_a_line_that_was_cut_is_continued(tmp_path: Path):
     assert path.read_text() == ""
 
 
-def test_settings_of_a_checkpoint_may_have_their_old_names(tmp_path: Path) -> None:
-    _, optimizer = trained(1)
-    state = TrainerState(settings={"label_pieces": "all"}, fingerprint="f")
-    save_training_state(tmp_path, optimizer, state)
-    state.check_resumable(tmp_path, TagConfig(label_subwords="all"))
-    with pytest.raises(UserError, match=r"label_subwords = 'all', now 'first'"):
-        state.check_resumable(tmp_path, TagConfig())
+def run_of(folder: Path, config: TrainConfig, task: str = "tag", **saved: object) -> Path:
+    """The folder of a run that was started with a configuration."""
+    content = {"task": task, **settings(config), "fingerprint": "f", "num_processes": 2, **saved}
+    (folder / "config.json").write_text(json.dumps(content))
+    return folder
 
 
-@pytest.mark.parametrize(("name", "value"), [("fingerprint", "g"), ("num_processes", 2)])
-def test_a_run_continues_with_the_same_data_and_processes(
-    name: str, value: object, tmp_path: Path
+def test_a_run_continues_with_the_same_settings_data_and_processes(tmp_path: Path) -> None:
+    run = run_of(tmp_path, TagConfig(data="d", columns=("words=tokens",)))
+    config = TagConfig(data="d", columns=("words=tokens",), max_tokens=99)
+    require_same_run(run, config, "f", 2)
+    require_same_run(run, replace(config, data="elsewhere"), "f", 2)
+    for arguments, problem in (
+        ((replace(config, lr=0.1), "f", 2), "was started with lr = None, now 0.1"),
+        ((config, "g", 2), "other data than d has now"),
+        ((config, "f", 1), "was started with 2 processes, now 1: continue with 2"),
+        ((NerConfig(data="d"), "f", 2), "holds a run of `finetune tag`: continue it with that"),
+    ):
+        with pytest.raises(UserError, match=problem):
+            require_same_run(run, *arguments)
+
+
+def test_a_model_may_be_named_by_another_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _, optimizer = trained(1)
-    state = TrainerState(fingerprint="f")
-    save_training_state(tmp_path, optimizer, state)
-    state.check_resumable(tmp_path, TagConfig())
-    with pytest.raises(UserError, match=f"{name} .*, now {value!r}"):
-        replace(state, **{name: value}).check_resumable(tmp_path, TagConfig())
+    for name in ("a/bert", "b/bert", "run"):
+        (tmp_path / name).mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    run = run_of(tmp_path / "run", TagConfig(model="a/bert"))
+    require_same_run(run, TagConfig(model=str(tmp_path / "a" / "bert")))
+    with pytest.raises(UserError, match="was started with model = 'a/bert', now 'b/bert'"):
+        require_same_run(run, TagConfig(model="b/bert"))
+    (tmp_path / "a").rename(tmp_path / "moved")
+    require_same_run(run, TagConfig(model="moved/bert"))
+    with pytest.raises(UserError, match="now 'moved'"):
+        require_same_run(run, TagConfig(model="moved"))
+
+
+def test_settings_of_a_run_may_have_their_old_names(tmp_path: Path) -> None:
+    run = run_of(tmp_path, TagConfig(), label_pieces="all")
+    saved = json.loads((run / "config.json").read_text())
+    del saved["label_subwords"]
+    (run / "config.json").write_text(json.dumps(saved))
+    require_same_run(run, TagConfig(label_subwords="all"))
+    with pytest.raises(UserError, match=r"label_subwords = 'all', now 'first'"):
+        require_same_run(run, TagConfig())
 
 
 def test_runs_that_start_from_a_run_and_saved_the_default_model_go_on(tmp_path: Path) -> None:
-    state = TrainerState(settings={"init_from": "runs/x", "model": "roberta-base"}, fingerprint="f")
-    save_training_state(tmp_path, trained(0)[1], state)
-    state.check_resumable(tmp_path, TagConfig(init_from="runs/x"))
+    run = run_of(tmp_path, TagConfig(init_from="runs/x"), model="roberta-base")
+    require_same_run(run, TagConfig(init_from="runs/x"))
     with pytest.raises(UserError, match="model = None, now 'bert-base'"):
-        state.check_resumable(tmp_path, TagConfig(init_from="runs/x", model="bert-base"))
+        require_same_run(run, TagConfig(init_from="runs/x", model="bert-base"))
+
+
+def test_a_new_run_overwrites_nothing_of_others(tmp_path: Path) -> None:
+    require_free(tmp_path / "absent" / "run")
+    require_free(tmp_path)
+    (tmp_path / ".lock").touch()
+    require_free(tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    (tmp_path / "README.md").write_text("mine")
+    assert not is_run(tmp_path)
+    with pytest.raises(UserError, match=r"holds other files \(README.md, config.json\)"):
+        require_free(tmp_path)
+    require_free(run_of(tmp_path, TagConfig()))
+    (tmp_path / "last").mkdir()
+    with pytest.raises(UserError, match="holds a run already: add --resume"):
+        require_free(tmp_path)

@@ -1,0 +1,250 @@
+"""Files and folders that appear whole or not at all, and locks of folders.
+
+Temporary files have random names, are created exclusively, and are next to their target. The
+target is replaced once they are on disk.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import secrets
+import shutil
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, TextIO
+
+from finetune.types import UserError
+
+LOCK = ".lock"
+"""File in a folder that a process uses: the number of the process and its host."""
+_TEMPORARY = re.compile(r"\.(.+)-[0-9a-f]{16}\.(new|old)")
+"""Name of a temporary file or folder: that of its target, and which version it holds."""
+
+
+class SaveError(UserError):
+    """A file or folder could not be written; its previous version is intact."""
+
+
+def write_text(path: Path, text: str, *, follow: bool = False) -> None:
+    """Write a file as ``replace_file`` does, and create its folder."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _save_error(path, error) from error
+    with replace_file(path, follow=follow) as file:
+        file.write(text)
+
+
+@contextlib.contextmanager
+def replace_file(path: Path, *, follow: bool = False) -> Iterator[TextIO]:
+    """Yield a text file that replaces ``path`` if the block ends without an error.
+
+    Args:
+        path: The file. Pipes and devices are written directly.
+        follow: Write the target of a symbolic link and keep the link, for paths that users name.
+
+    Raises:
+        SaveError: The file cannot be written.
+    """
+    if path.exists() and not path.is_file():
+        with path.open("w", encoding="utf-8", newline="\n") as file:
+            yield file
+        return
+    path = path.resolve() if follow else path
+    fresh, _ = _temporary_paths(path)
+    try:
+        with fresh.open("x", encoding="utf-8", newline="\n") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(path)
+        _sync_folder(path.parent)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            fresh.unlink(missing_ok=True)
+        own = (None, str(fresh), str(path.parent))  # and not the files that the block reads
+        if isinstance(error, OSError) and (error.filename and str(error.filename)) in own:
+            raise _save_error(path, error) from error
+        raise
+
+
+@contextlib.contextmanager
+def replace_folder(folder: Path) -> Iterator[Path]:
+    """Yield an empty folder that replaces ``folder`` if the block ends without an error.
+
+    All its files get the permissions of new files. Raises SaveError.
+    """
+    fresh, old = _temporary_paths(folder)
+    try:
+        fresh.mkdir(parents=True)
+        yield fresh
+        _sync(fresh)
+        if folder.exists():
+            folder.rename(old)
+        fresh.rename(folder)
+        _sync_folder(folder.parent)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            _finish(folder, fresh, old)
+        if is_disk_error(error):
+            raise _save_error(folder, error) from error
+        raise
+    _remove(old)
+
+
+def recover(parent: Path) -> None:
+    """Complete or undo the replacements that a crash interrupted in a folder of one process."""
+    for path in sorted(parent.glob(".*-*")):
+        if match := _TEMPORARY.fullmatch(path.name):
+            _finish(parent / match[1], path.with_suffix(".new"), path.with_suffix(".old"))
+
+
+def _finish(target: Path, fresh: Path, old: Path) -> None:
+    """Complete the replacement of a folder if its old version has been moved away, or undo it."""
+    if old.exists() and not target.exists():  # `fresh` is complete
+        (fresh if fresh.exists() else old).rename(target)
+    _remove(fresh)
+    _remove(old)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def is_disk_error(error: BaseException) -> bool:
+    """Return whether an error says that the disk is full or cannot be written."""
+    # safetensors and tokenizers pass on errors of the system as text
+    in_library = type(error) is Exception or type(error).__name__ == "SafetensorError"
+    return isinstance(error, OSError) or (in_library and "os error" in str(error).lower())
+
+
+def vacant(folder: Path) -> bool:
+    """Return whether a folder is absent, or empty but for a lock and temporary files."""
+    return not folder.exists() or not entries(folder)
+
+
+def entries(folder: Path) -> list[str]:
+    """Return the names in a folder, without lock and temporary files."""
+    names = sorted(path.name for path in folder.iterdir())
+    return [name for name in names if name != LOCK and not _TEMPORARY.fullmatch(name)]
+
+
+@contextlib.contextmanager
+def lock_folder(folder: Path) -> Iterator[None]:
+    """Create a folder if needed, and hold it for this process, which may do so repeatedly.
+
+    The system releases the lock when the process ends, however it ends.
+
+    Raises:
+        UserError: Another process holds the folder.
+        SaveError: The folder or the lock cannot be written.
+    """
+    path, owner = folder / LOCK, f"process {os.getpid()} on {socket.gethostname()}"
+    created = not folder.exists()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file, locked = _open_lock(path)
+        if locked:
+            file.truncate(0)
+            file.write(owner.encode())
+        holder = owner if locked else file.read().decode(errors="replace")
+    except OSError as error:
+        raise _save_error(folder, error) from error
+    with file:
+        if holder != owner:
+            raise UserError(
+                f"{folder} is in use by {holder or 'another process'}: wait until it ends, or "
+                "choose another --out."
+            )
+        try:
+            yield
+        finally:
+            if locked:
+                with contextlib.suppress(OSError):
+                    path.unlink()
+                    if created and not any(folder.iterdir()):
+                        folder.rmdir()
+
+
+def _open_lock(path: Path) -> tuple[IO[bytes], bool]:
+    """Open a lock file; return it, and whether this call has locked it."""
+
+    def create(name: str, _: int) -> int:
+        return os.open(name, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
+
+    while True:
+        file = open(path, "r+b", buffering=0, opener=create)
+        if not _lock(file):
+            return file, False
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                return file, True
+        file.close()  # its holder removed it meanwhile
+
+
+def _lock(file: IO[bytes]) -> bool:
+    """Lock an open file; return False if another process holds it."""
+    try:
+        if sys.platform == "win32":
+            import msvcrt
+
+            file.seek(2**30)  # the beginning stays readable
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+            file.seek(0)
+        else:
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        file.seek(0)
+        return error.errno not in (errno.EWOULDBLOCK, errno.EACCES, errno.EDEADLK)
+    return True
+
+
+def _save_error(path: Path, error: BaseException) -> SaveError:
+    reason = getattr(error, "strerror", None) or str(error)
+    return SaveError(
+        f"{path}: could not be written ({reason}). The previous version is intact. Make room, then "
+        "run the command again (training: with --resume)."
+    )
+
+
+def _temporary_paths(path: Path) -> tuple[Path, Path]:
+    """Return names next to a path for its new and its old version, which nobody can foresee."""
+    base = f".{path.name}-{secrets.token_hex(8)}"
+    return path.with_name(f"{base}.new"), path.with_name(f"{base}.old")
+
+
+def _sync(folder: Path) -> None:
+    """Wait until a folder is on disk, and give its files the permissions of new files."""
+    mode = folder.stat().st_mode & 0o666
+    for path in folder.rglob("*"):
+        if path.is_dir():
+            _sync_folder(path)
+            continue
+        path.chmod(mode)
+        with path.open("rb+") as file:
+            os.fsync(file.fileno())
+    _sync_folder(folder)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Wait until the names in a folder are on disk, where the system can."""
+    if os.name != "posix":
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some network file systems
+            raise
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,311 @@
+"""A file or folder is the old one or the new one, whatever happens while it is written."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import threading
+from itertools import product
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+
+from finetune.runtime import files
+from finetune.runtime.files import (
+    LOCK,
+    SaveError,
+    is_disk_error,
+    lock_folder,
+    recover,
+    replace_file,
+    replace_folder,
+    vacant,
+    write_text,
+)
+from finetune.types import UserError
+
+TEMPORARY = ".last-0123456789abcdef"
+
+
+def fill(folder: Path, content: str) -> None:
+    """A complete folder: two files, one of them in a subfolder."""
+    (folder / "inner").mkdir(parents=True)
+    (folder / "a.txt").write_text(content)
+    (folder / "inner" / "b.txt").write_text(content)
+
+
+def content(folder: Path) -> str:
+    """What a complete folder holds."""
+    first, second = ((folder / name).read_text() for name in ("a.txt", "inner/b.txt"))
+    assert first == second
+    return first
+
+
+def write(folder: Path, text: str) -> None:
+    with replace_folder(folder) as fresh:
+        assert list(fresh.iterdir()) == []
+        shutil.rmtree(fresh)
+        fill(fresh, text)
+
+
+def test_replaces_and_leaves_nothing_else(tmp_path: Path) -> None:
+    folder = tmp_path / "deep" / "best"
+    write(folder, "one")
+    assert content(folder) == "one"
+    (folder / "extra").touch()
+    write(folder, "two")
+    assert content(folder) == "two"
+    assert not (folder / "extra").exists(), "replaced, not merged"
+    assert list(folder.parent.iterdir()) == [folder]
+
+
+@pytest.mark.parametrize("error", [RuntimeError("ours"), KeyboardInterrupt(), SystemExit(1)])
+@pytest.mark.parametrize("before", [True, False])
+def test_an_error_inside_changes_nothing(error, before: bool, tmp_path: Path) -> None:
+    folder = tmp_path / "last"
+    if before:
+        fill(folder, "old")
+    with pytest.raises(type(error)) as caught, replace_folder(folder) as fresh:
+        (fresh / "a.txt").write_text("half")
+        raise error
+    assert caught.value is error
+    assert list(tmp_path.iterdir()) == ([folder] if before else [])
+    assert not before or content(folder) == "old"
+
+
+def full_disk() -> list[Exception]:
+    """ENOSPC as Python says it, and as safetensors' own error says it."""
+    return [
+        OSError(errno.ENOSPC, "No space left on device"),
+        SafetensorError("I/O error: No space left on device (os error 28)"),
+    ]
+
+
+@pytest.mark.parametrize("error", full_disk(), ids=["python", "safetensors"])
+def test_a_full_disk_is_said_and_harmless(error: Exception, tmp_path: Path) -> None:
+    folder = tmp_path / "last"
+    fill(folder, "old")
+    with pytest.raises(SaveError) as caught, replace_folder(folder):
+        raise error
+    message = str(caught.value)
+    assert message.startswith(f"{folder}: could not be written (")
+    assert "No space left on device" in message
+    assert "(training: with --resume)" in message
+    assert caught.value.__cause__ is error
+    assert isinstance(caught.value, ValueError), "the command line shows it as one line"
+    assert content(folder) == "old"
+    assert list(tmp_path.iterdir()) == [folder]
+
+
+def test_a_disk_that_fails_at_the_last_moment(tmp_path: Path, monkeypatch) -> None:
+    fill(tmp_path / "last", "old")
+
+    def fail(handle: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(files.os, "fsync", fail)
+    with pytest.raises(SaveError, match="Input/output error"):
+        write(tmp_path / "last", "new")
+    assert content(tmp_path / "last") == "old"
+
+
+def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(SaveError), replace_folder(tmp_path / "file" / "last"):
+        pass
+
+
+def test_real_safetensors_error_is_a_disk_error(tmp_path: Path) -> None:
+    with pytest.raises(Exception) as caught:
+        save_file({"x": torch.zeros(2)}, str(tmp_path / "absent" / "file"))
+    assert is_disk_error(caught.value)
+    assert not is_disk_error(ValueError("os error 28"))
+
+
+@pytest.mark.parametrize("kept", [*product([False, True], repeat=3)])
+def test_recovery_from_every_state(kept: tuple[bool, bool, bool], tmp_path: Path) -> None:
+    """The states that a crash can leave: `.new` is whole only where the folder is moved away."""
+    folder, fresh, old = (
+        tmp_path / name
+        for name in ("last", ".last-0123456789abcdef.new", ".last-0123456789abcdef.old")
+    )
+    here, new, moved = kept
+    if here:
+        fill(folder, "folder")
+    if moved:
+        fill(old, "old")
+    if new and moved and not here:
+        fill(fresh, "new")
+    elif new:
+        fresh.mkdir()
+        (fresh / "a.txt").write_text("ha")
+    expected = "folder" if here else ("new" if new else "old") if moved else None
+    for _ in range(2):
+        recover(tmp_path)
+        assert list(tmp_path.iterdir()) == ([folder] if expected else [])
+        assert expected is None or content(folder) == expected
+
+
+def test_recovery_touches_no_file_of_others(tmp_path: Path) -> None:
+    others = {".bashrc-local.new", "last.new", ".x-0123.old", "a-0123456789abcdef.new"}
+    for name in (*others, ".log.jsonl-0123456789abcdef.new"):
+        (tmp_path / name).touch()
+    recover(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == others
+
+
+class Crash(BaseException):
+    """The process is gone: no handler may run, so cleaning up is switched off too."""
+
+
+def test_a_crash_at_any_step_leaves_a_whole_folder(tmp_path: Path, monkeypatch) -> None:
+    """Every call that changes the disk is once the last one before the crash."""
+    outcomes, number = [], 0
+    while not outcomes or outcomes[-1] != "done":
+        number += 1
+        place = tmp_path / str(number)
+        fill(place / "last", "old")
+        with monkeypatch.context() as patched:
+            _crash_after(patched, number)
+            try:
+                write(place / "last", "new")
+                outcomes.append("done")
+            except Crash:
+                outcomes.append("crash")
+        recover(place)
+        assert content(place / "last") in ("old", "new")
+        assert list(place.iterdir()) == [place / "last"]
+    assert len(outcomes) >= 8
+    assert content(tmp_path / str(number) / "last") == "new"
+
+
+def _crash_after(patched, number: int) -> None:
+    """After so many operations, nothing more reaches the disk."""
+    count = 0
+
+    def counted(function):
+        def call(*arguments, **options):
+            nonlocal count
+            count += 1
+            if count > number - 1:
+                raise Crash
+            return function(*arguments, **options)
+
+        return call
+
+    patched.setattr(files.shutil, "rmtree", counted(shutil.rmtree))
+    for name in ("mkdir", "rename"):
+        patched.setattr(Path, name, counted(getattr(Path, name)))
+    patched.setattr(files.os, "fsync", counted(files.os.fsync))
+
+
+def test_write_text(tmp_path: Path, monkeypatch) -> None:
+    path = tmp_path / "metrics.json"
+    write_text(path, "one — é\n")
+    assert path.read_text(encoding="utf-8") == "one — é\n"
+    with path.open(encoding="utf-8") as reader:
+        write_text(path, "two")
+        assert reader.read() == "one — é\n", "moved into place: nobody reads half a file"
+    assert path.read_text() == "two"
+    assert list(tmp_path.iterdir()) == [path]
+
+    def fail(handle: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(files.os, "fsync", fail)
+    with pytest.raises(SaveError, match=r"metrics\.json: could not be written \(No space"):
+        write_text(path, "three")
+    assert path.read_text() == "two"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="permissions of POSIX")
+def test_files_have_the_permissions_of_new_files(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        write_text(tmp_path / "file", "text")
+        with replace_folder(tmp_path / "folder") as fresh:
+            save_file({"x": torch.zeros(2)}, str(fresh / "weights"))
+            (fresh / "weights").chmod(0o600)
+    finally:
+        os.umask(before)
+    for path in (tmp_path / "file", tmp_path / "folder" / "weights"):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o640
+
+
+def test_links_are_replaced_or_followed(tmp_path: Path) -> None:
+    (target := tmp_path / "target").write_text("old")
+    (link := tmp_path / "link").symlink_to(target)
+    write_text(link, "by the user", follow=True)
+    assert link.is_symlink() and target.read_text() == "by the user"
+    write_text(link, "by the run")
+    assert not link.is_symlink() and target.read_text() == "by the user"
+    assert link.read_text() == "by the run"
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="named pipes of POSIX")
+def test_pipes_and_devices_stay(tmp_path: Path) -> None:
+    os.mkfifo(pipe := tmp_path / "pipe")
+    found: list[str] = []
+    reader = threading.Thread(target=lambda: found.append(pipe.read_text()))
+    reader.start()
+    write_text(pipe, "text")
+    reader.join(timeout=10)
+    assert found == ["text"] and pipe.is_fifo()
+    write_text(Path("/dev/null"), "text", follow=True)
+    assert Path("/dev/null").is_char_device()
+    assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
+
+
+def test_errors_of_the_block_are_not_those_of_the_file(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError), replace_file(tmp_path / "file"):
+        (tmp_path / "absent").read_text()
+    assert not list(tmp_path.iterdir())
+
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from finetune.runtime.files import lock_folder
+with lock_folder(Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_folder_is_held_until_its_process_ends(tmp_path: Path) -> None:
+    folder = tmp_path / "runs" / "one"
+    holder = subprocess.Popen([sys.executable, "-c", HOLD, folder], stdout=subprocess.PIPE)
+    try:
+        assert holder.stdout is not None and holder.stdout.readline() == b"held\n"
+        with pytest.raises(UserError, match=f"is in use by process {holder.pid} on "):
+            with lock_folder(folder):
+                pass
+    finally:
+        holder.kill()
+        holder.wait()
+    assert (folder / LOCK).is_file() and vacant(folder), "stale"
+    with lock_folder(folder):
+        with lock_folder(folder):
+            assert (folder / LOCK).read_text().startswith(f"process {os.getpid()} on ")
+        assert (folder / LOCK).is_file()
+    assert list(folder.iterdir()) == []
+
+
+def test_locking_leaves_no_folder_behind(tmp_path: Path) -> None:
+    with lock_folder(tmp_path / "one"):
+        assert (tmp_path / "one").is_dir()
+    with lock_folder(tmp_path / "two"):
+        (tmp_path / "two" / "file").touch()
+    assert [path.name for path in tmp_path.iterdir()] == ["two"]
+    (tmp_path / "file").touch()
+    with pytest.raises(SaveError, match="file: could not be written"):
+        with lock_folder(tmp_path / "file"):
+            pass
