@@ -53,7 +53,8 @@ class TokenExample:
     ``tags`` has one tag for each word, in BIO if the tags of the data encode spans; ``spans`` may
     nest. With gold, at least one of the two is set. ``text`` and ``offsets`` (characters of each
     word in ``text``) are set for raw text. ``before`` and ``after`` are the words of the preceding
-    and following sentences of the same ``document`` that may be read as context.
+    and following sentences of the same ``document`` that may be read as context. ``unreachable``
+    are gold spans, in characters, that begin or end inside a word.
     """
 
     id: int
@@ -66,6 +67,7 @@ class TokenExample:
     where: str = ""
     before: tuple[tuple[str, ...], ...] = ()
     after: tuple[tuple[str, ...], ...] = ()
+    unreachable: tuple[Span, ...] = ()
 
 
 Example = TextExample | TokenExample

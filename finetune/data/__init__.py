@@ -8,7 +8,7 @@ from finetune.data.dataset import DataError, Dataset, fingerprint, hold_out
 from finetune.data.folds import assign_folds
 from finetune.data.hub import ALIASES, hub_dataset
 from finetune.data.texts import read_text, read_text_file
-from finetune.data.tokens import data_kind, read_gold, read_token_file, read_tokens
+from finetune.data.tokens import data_kind, read_gold, read_token_file, read_tokens, split_at_gold
 
 __all__ = [
     "ALIASES",
@@ -28,4 +28,5 @@ __all__ = [
     "read_token_file",
     "read_tokens",
     "render",
+    "split_at_gold",
 ]

@@ -69,16 +69,20 @@ def _document(stem: Path) -> TokenRecord:
     )  # fmt: skip
     if not annotated:
         return record
-    found: list[Span] = []
-    expanded, discontinuous = 0, list[str]()
+    found: set[Span] = set()
+    outside: set[Span] = set()
+    discontinuous: list[str] = []
     for where, label, fragments, covered in annotations:
         item = {"offsets": fragments, "label": label, "text": covered}
-        spans, num_expanded, gaps = read_spans([item], where, len(words), text, offsets)
-        found += spans
-        expanded += num_expanded
+        spans, unreachable, gaps = read_spans([item], where, len(words), text, offsets)
+        found.update(spans)
+        outside.update(unreachable)
         discontinuous += [where] * gaps
-    merged = tuple(dict.fromkeys(sorted(found)))
-    return record._replace(spans=merged, num_expanded=expanded, discontinuous=tuple(discontinuous))
+    return record._replace(
+        spans=tuple(sorted(found)),
+        unreachable=tuple(sorted(outside)),
+        discontinuous=tuple(discontinuous),
+    )
 
 
 def _annotations(path: Path) -> tuple[list[Annotation], int]:

@@ -63,7 +63,8 @@ def _content(example: Example) -> list[Any]:
     if isinstance(example, TextExample):
         return ["text", example.text, example.pair, example.label]
     gold = [example.spans, example.tags]
-    return ["token", example.words, *gold, example.document, example.text, example.offsets]
+    content = ["token", example.words, *gold, example.document, example.text, example.offsets]
+    return [*content, example.unreachable] if example.unreachable else content
 
 
 def texts_of(example: Example) -> list[str]:

@@ -17,6 +17,7 @@ from itertools import chain, pairwise
 from finetune.data.dataset import DataError
 from finetune.data.spans import overlapping
 from finetune.data.token_records import TokenRecord
+from finetune.data.word_splitting import words_to_chars
 from finetune.types import Span, UserError, did_you_mean
 
 SCHEMES = {"IO": "I", "IOB1": "BI", "BIO": "BI", "BIOES": "BIES", "BILOU": "BILU", "BMES": "BMES"}
@@ -220,12 +221,20 @@ def to_bio(
                 counted = f"{len(illegal):,} illegal tags"
                 notes.append(f"{counted} were read as the start of a span, first in {illegal[0]}")
         splits = {s: [_with_spans(row, scheme) for row in rows] for s, rows in splits.items()}
-    nested = any(overlapping(row.spans or ()) for rows in splits.values() for row in rows)
+    nested = any(is_nested(row) for rows in splits.values() for row in rows)
     if nested:
         notes.append("nested spans: examples have spans, no tags")
     return {
         split: [with_tags(row, nested) for row in rows] for split, rows in splits.items()
     }, notes
+
+
+def is_nested(record: TokenRecord) -> bool:
+    """Return whether any two spans of a record overlap."""
+    spans: Sequence[Span] = record.spans or ()
+    if record.unreachable:
+        spans = [*words_to_chars(record.offsets or (), spans), *record.unreachable]
+    return overlapping(spans)
 
 
 def with_tags(record: TokenRecord, nested: bool) -> TokenRecord:

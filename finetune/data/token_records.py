@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from finetune.data.dataset import DataError
 from finetune.data.tables import Record, Table, find_column, missing_column
-from finetune.data.word_splitting import char_spans_to_words, split_words
+from finetune.data.word_splitting import chars_to_words, split_words
 from finetune.types import Span, abbreviated
 
 Offsets = Sequence[tuple[int, int]]
@@ -39,7 +39,7 @@ class TokenRecord(NamedTuple):
     document: str | None = None
     text: str | None = None
     offsets: tuple[tuple[int, int], ...] | None = None
-    num_expanded: int = 0  # character spans that were expanded to whole words
+    unreachable: tuple[Span, ...] = ()  # as in ``TokenExample``
     discontinuous: tuple[str, ...] = ()  # location of each discontinuous span
     num_skipped_lines: int = 0  # standoff lines that annotate no text
     skipped: str = ""  # Prodigy's answer if an annotator rejected or ignored the row
@@ -147,7 +147,7 @@ def _token_record(
     )
     return record._replace(
         spans=found.spans,
-        num_expanded=found.num_expanded,
+        unreachable=found.unreachable,
         discontinuous=(row.where,) * found.num_discontinuous,
     )
 
@@ -211,10 +211,10 @@ def _tags(row: Record, column: str, num_words: int, names: Sequence[str] | None)
 
 
 class ParsedSpans(NamedTuple):
-    """The spans of a row in words, and the numbers of expanded and of discontinuous ones."""
+    """The spans of a row in words; in characters, those that begin or end inside a word."""
 
     spans: tuple[Span, ...]
-    num_expanded: int
+    unreachable: tuple[Span, ...]
     num_discontinuous: int
 
 
@@ -233,7 +233,8 @@ def read_spans(
     if not isinstance(value, list | tuple):
         raise DataError(f"{where}: {value!r:.60} must be a list of spans: write [{_SPAN}, …].")
     spans: list[Span] = []
-    num_expanded = num_discontinuous = 0
+    unreachable: list[Span] = []
+    num_discontinuous = 0
     size, unit = (num_words, "words") if text is None else (len(text), "characters")
     for item in value:
         fragments, labels = _parse_span(item, where, in_words=text is None)
@@ -255,8 +256,8 @@ def read_spans(
         num_discontinuous += discontinuous
         spans += [Span(start, end, label) for label in labels]
     if text is not None:
-        spans, num_expanded = char_spans_to_words(offsets or (), spans, [where] * len(spans))
-    return ParsedSpans(tuple(dict.fromkeys(sorted(spans))), num_expanded, num_discontinuous)
+        spans, unreachable = chars_to_words(offsets or (), spans, [where] * len(spans))
+    return ParsedSpans(tuple(sorted({*spans})), tuple(sorted({*unreachable})), num_discontinuous)
 
 
 def enclosing_range(fragments: Offsets, text: str | None = None) -> tuple[int, int, bool]:

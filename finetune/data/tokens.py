@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import IO, Any, Literal
 
@@ -12,9 +14,8 @@ from finetune.data.dataset import DataError, Dataset
 from finetune.data.files import DataFile, ReadOptions
 from finetune.data.formats import open_data, read_file
 from finetune.data.sources import open_splits, resolve
-from finetune.data.spans import overlapping
 from finetune.data.tables import Table, check_columns
-from finetune.data.tag_schemes import to_bio, with_tags
+from finetune.data.tag_schemes import is_nested, spans_to_tags, to_bio, with_tags
 from finetune.data.token_records import (
     HEADER_NAMES,
     WORD_COLUMNS,
@@ -22,6 +23,7 @@ from finetune.data.token_records import (
     TokenRecord,
     table_records,
 )
+from finetune.data.word_splitting import chars_to_words, split_words, words_to_chars
 from finetune.types import Example, TokenExample
 
 ROLES = ("words", "tags", "spans", "text", "document")
@@ -34,8 +36,8 @@ def read_tokens(
 
     Tags of a span scheme (IOB1, IO, BIOES, BILOU, BMES) are converted to BIO, and ``spans`` are set
     from them. Tags without a scheme (POS) are unchanged, with ``spans`` None. Spans without tags
-    get BIO tags unless some spans of the data set are nested. Spans in characters are expanded to
-    whole words, and counted.
+    get BIO tags unless some spans of the data set are nested. Spans in characters that begin or end
+    inside a word are kept as ``unreachable``, and counted.
 
     Args:
         spec: As in ``read_text``.
@@ -84,7 +86,7 @@ def read_token_file(
     for index, record in enumerate(_records(opened, columns, streaming=True)):
         if len(record.layers) > 1:
             record = record._replace(layers=())
-        yield _example(index, with_tags(record, overlapping(record.spans or ())))
+        yield _example(index, with_tags(record, is_nested(record)))
 
 
 def read_gold(
@@ -154,7 +156,32 @@ def _records(
 def _example(index: int, record: TokenRecord) -> TokenExample:
     tags = record.layers[0] if record.layers else None
     context = record.document, record.text, record.offsets, record.where
-    return TokenExample(index, record.words, record.spans, tags, *context)
+    return TokenExample(
+        index, record.words, record.spans, tags, *context, unreachable=record.unreachable
+    )
+
+
+def split_at_gold(example: TokenExample) -> TokenExample:
+    """Return an example for training: its words are also split where its spans begin or end.
+
+    Words that the data give, instead of a text, are not split.
+    """
+    text, offsets, spans = example.text, example.offsets, example.spans
+    if not example.unreachable or spans is None or text is None or offsets is None:
+        return example
+    if list(offsets) != split_words(text)[1]:
+        return example
+    gold = [*words_to_chars(offsets, spans), *example.unreachable]
+    edges = sorted({position for start, end, _ in gold for position in (start, end)})
+    pieces = tuple(
+        piece
+        for start, end in offsets
+        for piece in pairwise([start, *(edge for edge in edges if start < edge < end), end])
+    )
+    spans = tuple(sorted(chars_to_words(pieces, gold)[0]))
+    words = tuple(text[start:end] for start, end in pieces)
+    tags = example.tags and tuple(spans_to_tags(spans, len(words), "BIO"))
+    return replace(example, words=words, spans=spans, tags=tags, offsets=pieces, unreachable=())
 
 
 def _usable_records(
@@ -193,8 +220,13 @@ def _usable_records(
 
 def _span_notes(records: Sequence[TokenRecord]) -> list[str]:
     notes = []
-    if expanded := sum(record.num_expanded for record in records):
-        notes.append(f"{expanded:,} spans began or ended inside a word: expanded to whole words")
+    if unreachable := [record for record in records if record.unreachable]:
+        number = sum(len(record.unreachable) for record in unreachable)
+        notes.append(
+            f"{number:,} spans in characters begin or end inside a word: words of train are split "
+            "there, and in other splits no prediction reaches these spans (span_f1_characters "
+            f"counts them as missed); first in {unreachable[0].where}"
+        )
     if locations := [where for record in records for where in record.discontinuous]:
         notes.append(
             f"{len(locations):,} discontinuous spans: read from the first start to the last end, "

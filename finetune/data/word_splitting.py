@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from finetune.data.dataset import DataError
 from finetune.types import Span
@@ -23,10 +23,12 @@ class _CharacterClasses(dict[int, str]):
 
     def __missing__(self, code: int) -> str:
         character, category = chr(code), unicodedata.category(chr(code))
-        if character in "-'’.·‐‑׳״":
-            name = "-"  # joins letters and digits
-        elif character in ",:":
-            name = ","  # joins digits
+        if character in "nN":
+            name = "n"
+        elif character in "tT":
+            name = "t"
+        elif character in "'’":
+            name = "'"
         elif character in "\u00ad\u200c\u200d":
             name = "j"  # soft hyphen and zero-width joiners: invisible, inside words only
         elif character.isspace() or category in ("Cc", "Cf"):
@@ -34,42 +36,41 @@ class _CharacterClasses(dict[int, str]):
         elif category[0] == "L" and _UNSPACED.match(character):
             name = "h"
         else:
-            name = {"L": "a", "N": "0", "M": "m"}.get(category[0], "x")
+            name = {"L": "a", "N": "a", "M": "m"}.get(category[0], "x")
         self[code] = name
         return name
 
 
 _CLASSES = _CharacterClasses()
-_WORD = re.compile("[a0](?:[a0m]|j+(?=[a0m])|-(?=[a0])|(?<=0),(?=0))*|[^ j]m*")
+_NOT = "n't(?![antm])"  # isn't is the words is and n't
+_WORD = re.compile(f"(?<=[ant]){_NOT}|[ant](?:(?!{_NOT})[antm]|j+(?=[antm]))*|[^ j]m*")
 
 
 def split_words(text: str) -> tuple[list[str], list[tuple[int, int]]]:
     """Return the words of a raw text and the characters ``(start, end)`` of each.
 
-    Letters and digits of any script run together, over inner hyphens, apostrophes and dots
-    (``all-rounder``, ``don't``, ``U.S``), and over ``,`` and ``:`` between digits (``1,458``). In
-    scripts written without spaces each letter is a word, and so is any other visible character;
-    combining marks stay with what they follow. White space, control and invisible format
-    characters separate words and belong to none.
+    Letters and digits of any script run together. Every punctuation mark and symbol is a word, so
+    that spans of characters can begin and end there (``German-Swiss``, ``London's``, ``U.S.``), and
+    so is the clitic ``n't``. In scripts written without spaces each letter is a word. Combining
+    marks stay with what they follow. White space, control and invisible format characters separate
+    words and belong to none.
     """
     offsets = [match.span() for match in _WORD.finditer(text.translate(_CLASSES))]
     return [text[start:end] for start, end in offsets], offsets
 
 
-def char_spans_to_words(
-    offsets: Sequence[tuple[int, int]],
-    char_spans: Sequence[tuple[int, int, str]],
-    where: Sequence[str] = (),
-) -> tuple[list[Span], int]:
-    """Map spans ``(start, end, label)`` of characters to the spans of the words that they touch.
+def chars_to_words(
+    offsets: Sequence[tuple[int, int]], spans: Sequence[Span], where: Sequence[str] = ()
+) -> tuple[list[Span], list[Span]]:
+    """Map spans of characters to spans of words; white space at their ends does not count.
 
     ``offsets`` are the characters ``(start, end)`` of each word, ``where`` the ``file:line`` of
-    each span. Also returns the number of spans that were expanded because they began or ended
-    inside a word, not counting white space. Raises DataError for a span that touches no word.
+    each span. Spans that begin or end inside a word are returned apart, in characters. Raises
+    DataError for a span that touches no word.
     """
     starts, ends = [start for start, _ in offsets], [end for _, end in offsets]
-    spans, num_expanded = [], 0
-    for index, (start, end, label) in enumerate(char_spans):
+    found, unreachable = [], []
+    for index, (start, end, label) in enumerate(spans):
         first, last = bisect_right(ends, start), bisect_left(starts, end)
         if start >= end or first >= last:
             location = f"{where[index]}: " if where else ""
@@ -77,6 +78,14 @@ def char_spans_to_words(
                 f"{location}characters {start} to {end} ({label!r}) touch no word of the text: "
                 "correct or remove this span."
             )
-        num_expanded += starts[first] < start or ends[last - 1] > end
-        spans.append(Span(first, last, label))
-    return spans, num_expanded
+        if start <= starts[first] and ends[last - 1] <= end:
+            found.append(Span(first, last, label))
+        else:
+            start, end = max(start, starts[first]), min(end, ends[last - 1])
+            unreachable.append(Span(start, end, label))
+    return found, unreachable
+
+
+def words_to_chars(offsets: Sequence[tuple[int, int]], spans: Iterable[Span]) -> list[Span]:
+    """Return spans of words as spans of characters."""
+    return [Span(offsets[start][0], offsets[end - 1][1], label) for start, end, label in spans]

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 from finetune.data import DataError
 from finetune.data.nli_labels import canonical_names
 from finetune.data.tag_schemes import convert_tags, detect_scheme, tags_to_spans
-from finetune.data.token_records import read_spans
+from finetune.data.token_records import ParsedSpans, read_spans
+from finetune.evaluation.pairs import CharacterSpans, Pairs, pair, spans_in_characters
 from finetune.evaluation.predictions import PredictionFile
 from finetune.types import Example, Span, TextExample, TokenExample
 
@@ -20,7 +21,7 @@ class AlignedPredictions(NamedTuple):
     The kind of values is ``label`` (a name), ``labels`` (a tuple of names), ``number``, ``tags`` (a
     list for each sentence) or ``spans``. ``schemes`` are the tag schemes of gold and predictions,
     None where tags do not spell spans. ``rows`` are the lines of the prediction file, which may
-    hold probabilities.
+    hold probabilities. ``characters`` are those of ``Pairs``.
     """
 
     kind: str
@@ -29,6 +30,13 @@ class AlignedPredictions(NamedTuple):
     schemes: tuple[str | None, str | None] = (None, None)
     examples: Sequence[Example] = ()
     rows: Sequence[Mapping[str, Any]] = ()
+    characters: CharacterSpans = ()
+
+    def pairs(self) -> Pairs:
+        """Return gold and predictions for ``metrics``."""
+        return pair(
+            self.kind, self.gold, self.predicted, schemes=self.schemes, characters=self.characters
+        )
 
 
 class Gold(NamedTuple):
@@ -148,7 +156,9 @@ def _align_tags(file: PredictionFile, gold: Gold) -> AlignedPredictions:
         gold_tags, scheme = [convert_tags(tags, scheme, "BIO") for tags in gold_tags], "BIO"
     rows = [row for _, row in file.rows]
     schemes = scheme, predicted_scheme
-    return AlignedPredictions("tags", gold_tags, predicted, schemes, examples, rows)
+    spans = [tags_to_spans(tags, predicted_scheme) for tags in predicted if predicted_scheme]
+    characters = spans_in_characters(examples, spans) if spans else ()
+    return AlignedPredictions("tags", gold_tags, predicted, schemes, examples, rows, characters)
 
 
 def _sentences(file: PredictionFile, gold: Gold, spans: bool = False) -> list[TokenExample]:
@@ -181,9 +191,12 @@ def _align_spans(file: PredictionFile, gold: Gold) -> AlignedPredictions:
         for (where, row), example in zip(_rows_with_spans(file), examples, strict=True)
         if example.spans is not None
     ]
-    predicted, examples, rows = map(list, zip(*aligned, strict=True)) if aligned else ([], [], [])
-    gold_spans = [example.spans for example in examples]
-    return AlignedPredictions("spans", gold_spans, predicted, examples=examples, rows=rows)
+    found, examples, rows = map(list, zip(*aligned, strict=True)) if aligned else ([], [], [])
+    predicted, unreachable = [each.spans for each in found], [each.unreachable for each in found]
+    return AlignedPredictions(
+        "spans", [example.spans for example in examples], predicted, examples=examples, rows=rows,
+        characters=spans_in_characters(examples, predicted, unreachable),
+    )  # fmt: skip
 
 
 def _rows_with_spans(file: PredictionFile) -> Sequence[tuple[str, dict[str, Any]]]:
@@ -203,7 +216,7 @@ def _rows_with_spans(file: PredictionFile) -> Sequence[tuple[str, dict[str, Any]
     ]
 
 
-def _predicted_spans(where: str, row: Mapping[str, Any], example: TokenExample) -> tuple[Span, ...]:
+def _predicted_spans(where: str, row: Mapping[str, Any], example: TokenExample) -> ParsedSpans:
     """Return the predicted spans in words of the gold example."""
     words, text = row.get("words", row.get("tokens")), row.get("text")
     if isinstance(words, list) and words and all(isinstance(word, dict) for word in words):
@@ -216,7 +229,7 @@ def _predicted_spans(where: str, row: Mapping[str, Any], example: TokenExample) 
         for span in (spans if isinstance(spans, list) else ())
     )
     if not in_characters:
-        return read_spans(spans, where, len(example.words)).spans
+        return read_spans(spans, where, len(example.words))
     if example.text is None:
         raise DataError(
             f"{where}: the spans are in characters, but {example.where} has words and no text: "
@@ -226,7 +239,7 @@ def _predicted_spans(where: str, row: Mapping[str, Any], example: TokenExample) 
         raise DataError(
             f"{where}: the text is not that of {example.where}: the files do not belong together."
         )
-    return read_spans(spans, where, len(example.words), example.text, example.offsets).spans
+    return read_spans(spans, where, len(example.words), example.text, example.offsets)
 
 
 def _check_words(where: str, words: Any, example: TokenExample) -> None:

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from finetune.data.spans import inner_spans
 from finetune.data.tag_schemes import convert_tags
-from finetune.evaluation.pairs import Pairs, items_of, name_of, pair, sets_of
+from finetune.evaluation.pairs import CharacterSpans, Pairs, items_of, name_of, pair, sets_of
 from finetune.evaluation.seqeval_spans import seqeval_counts
 from finetune.evaluation.span_matching import (
     CRITERIA,
@@ -117,6 +117,12 @@ def matching_counts(pairs: Pairs, criterion: str) -> np.ndarray:
     kinds = (count_kinds([match_spans(*sides)]) for sides in sets_of(pairs))
     rows = [credit_counts(each, criterion) for each in kinds]
     return np.array(rows, dtype=np.float64).reshape(-1, 3)
+
+
+def character_counts(pairs: Pairs) -> np.ndarray:
+    """Return the correct, predicted and gold spans, compared by their characters [N, 3]."""
+    rows = [(len(gold & found), len(found), len(gold)) for gold, found in pairs.characters]
+    return np.array(rows, dtype=np.int64).reshape(-1, 3)
 
 
 def squared_errors(pairs: Pairs) -> np.ndarray:
@@ -323,7 +329,12 @@ _SPANS = {
     for criterion in CRITERIA if criterion != "strict"
     for counts in (partial(matching_counts, criterion=criterion),)
     for rate, value in _RATES.items()
-} | {"span_f1_macro": Metric(class_counts, macro_f1, reported=False), "ece": _ECE}  # fmt: skip
+} | {"span_f1_macro": Metric(class_counts, macro_f1, reported=False), "ece": _ECE} | {
+    f"span_{rate}_characters": Metric(
+        character_counts, value, lambda pairs: bool(pairs.characters), reported=rate == "f1"
+    )
+    for rate, value in _RATES.items()
+}  # fmt: skip
 
 METRICS: dict[str, dict[str, Metric]] = {
     "label": {
@@ -427,15 +438,19 @@ def text_scores(
 
 
 def span_scores(
-    gold: Sequence[Collection[Span]], predicted: Sequence[Collection[Span]]
+    gold: Sequence[Collection[Span]],
+    predicted: Sequence[Collection[Span]],
+    characters: CharacterSpans = (),
 ) -> dict[str, float]:
     """Return the scores of spans that may nest; a span is correct if start, end and label are.
 
     ``span_f1_strict`` is a micro average, that of seqeval's strict mode on flat data, and
     ``span_f1_strict:TYPE`` the F1 of a type. Nested gold also has ``span_f1_outermost``,
-    ``span_f1_inner`` and counts of inner spans. A repeated span counts once.
+    ``span_f1_inner`` and counts of inner spans. A repeated span counts once. With ``characters``
+    (``spans_in_characters``) also ``span_f1_characters``: gold that words cannot represent is
+    missed.
     """
-    pairs = pair("spans", gold, predicted)
+    pairs = pair("spans", gold, predicted, characters=characters)
     found = scores(pairs)
     if _is_nested(pairs):
         of_gold, of_found, of_predicted, _ = map(float, total(_inner_counts, pairs))
@@ -484,6 +499,7 @@ def tagging_scores(
     predicted: Sequence[Sequence[str]],
     scheme: str | None,
     predicted_scheme: str | None = None,
+    characters: CharacterSpans = (),
 ) -> dict[str, float]:
     """Return the scores of tags, one for each word.
 
@@ -491,12 +507,12 @@ def tagging_scores(
     seqeval's default mode); ``span_f1_strict`` counts only spans that are spelled as the scheme
     demands (seqeval's strict mode): a lone ``I-PER`` is a span in the first only. Tags without a
     scheme, such as parts of speech, get the scores of single labels, by word. ``predicted_scheme``
-    is that of the predictions where it is not that of gold.
+    is that of the predictions where it is not that of gold. ``characters`` are those of ``span_scores``.
 
     Raises:
         UserError: The numbers of sentences or words differ, or a tag is not in its scheme.
     """
-    pairs = pair("tags", gold, predicted, schemes=(scheme, predicted_scheme))
+    pairs = pair("tags", gold, predicted, schemes=(scheme, predicted_scheme), characters=characters)
     found = scores(pairs)
     if scheme is None:
         return found

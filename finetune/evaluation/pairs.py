@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain, repeat
 from typing import Any
 
 import numpy as np
 
 from finetune.data.tag_schemes import strict_spans, tags_to_spans
-from finetune.types import Span, UserError
+from finetune.data.word_splitting import words_to_chars
+from finetune.types import Span, TokenExample, UserError
+
+CharacterSpans = Sequence[tuple[set[Span], set[Span]]]
 
 
 @dataclass(frozen=True)
@@ -20,7 +24,8 @@ class Pairs:
     "number", "tags" (a tag for each word, which spell spans), "plain tags" (which do not), or
     "spans" (a collection of ``Span``). ``names`` are the sorted labels, plain tags or span types of
     all compared runs, ``all_predicted`` their numbers. ``labels`` are those of the model, if known.
-    ``confidences`` hold for each example the probability and correctness of each prediction.
+    ``confidences`` hold for each example the probability and correctness of each prediction. ``characters``
+    are the gold and predicted spans of each text in characters, where gold was in characters.
     """
 
     kind: str
@@ -31,6 +36,7 @@ class Pairs:
     schemes: tuple[str | None, str | None] = (None, None)
     all_predicted: Sequence[float] = ()
     confidences: Sequence[Sequence[tuple[float, bool]]] | None = None
+    characters: CharacterSpans = ()
 
     def __len__(self) -> int:
         """Return the number of examples."""
@@ -43,6 +49,7 @@ def pair(
     predicted: Sequence[Any],
     labels: Collection[str] = (),
     schemes: tuple[str | None, str | None] = (None, None),
+    characters: CharacterSpans = (),
 ) -> Pairs:
     """Return gold and predictions of one run as ``Pairs``; "tags" without scheme are plain.
 
@@ -70,7 +77,29 @@ def pair(
         names = {tag.partition("-")[2] for tag in names if tag != "O"}
     elif kind == "spans":
         names = {span.label for span in names}
-    return Pairs(kind, gold, predicted, tuple(sorted({*labels, *names})), tuple(labels), schemes)
+    return Pairs(
+        kind, gold, predicted, tuple(sorted({*labels, *names})), tuple(labels), schemes,
+        characters=characters,
+    )  # fmt: skip
+
+
+def spans_in_characters(
+    examples: Sequence[TokenExample],
+    predicted: Iterable[Iterable[Span]],
+    unreachable: Iterable[Iterable[Span]] = (),
+) -> CharacterSpans:
+    """Return the gold and predicted spans of each text in characters, nothing for gold in words.
+
+    ``predicted`` are in words, ``unreachable`` in characters: spans that words cannot represent.
+    """
+    pairs = []
+    others = chain(unreachable, repeat(()))
+    for example, spans, more in zip(examples, predicted, others, strict=False):
+        if example.offsets is None or example.spans is None:
+            return ()
+        gold = {*words_to_chars(example.offsets, example.spans), *example.unreachable}
+        pairs.append((gold, {*words_to_chars(example.offsets, spans), *more}))
+    return pairs
 
 
 def _check_lengths(kind: str, gold: Sequence[Any], predicted: Sequence[Any]) -> None:

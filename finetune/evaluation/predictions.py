@@ -20,7 +20,7 @@ from finetune.data.conll import find_layout
 from finetune.data.formats import open_data
 from finetune.data.labels import convert_labels
 from finetune.data.token_records import read_spans
-from finetune.types import Example, Prediction, TextExample, TokenExample
+from finetune.types import Example, Prediction, Span, TextExample, TokenExample
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,8 @@ def gold_record(example: Example) -> dict[str, Any]:
     else:
         shown["document"] = example.document
         spans = None if example.spans is None else [span._asdict() for span in example.spans]
-        known = {"tags": example.tags, "spans": spans}
+        unreachable = example.unreachable or None  # in characters
+        known = {"tags": example.tags, "spans": spans, "unreachable": unreachable}
         gold = {name: value for name, value in known.items() if value is not None} or None
     return {name: value for name, value in shown.items() if value is not None} | {"gold": gold}
 
@@ -134,6 +135,7 @@ def _gold_sentence(index: int, where: str, row: Mapping[str, Any]) -> TokenExamp
         row.get("text"),
         offsets if offsets is None else tuple((start, end) for start, end in offsets),
         row.get("where", where),
+        unreachable=tuple(Span(*span) for span in gold.get("unreachable", ())),
     )
 
 

@@ -16,7 +16,7 @@ from finetune.data.spans import inner_spans
 from finetune.evaluation import metrics, subgroups
 from finetune.evaluation.alignment import AlignedPredictions, with_probabilities
 from finetune.evaluation.metrics import METRICS, Metric
-from finetune.evaluation.pairs import Pairs, pair, sets_of
+from finetune.evaluation.pairs import Pairs, sets_of
 from finetune.evaluation.subgroups import TrainingVocabulary
 from finetune.types import TokenExample, UserError, abbreviated, did_you_mean
 
@@ -100,7 +100,7 @@ def count_metric(
 
 def comparable(runs: Sequence[AlignedPredictions]) -> list[Pairs]:
     """Return the runs for ``metrics``, so that the columns of their counts agree."""
-    pairs = [pair(run.kind, run.gold, run.predicted, schemes=run.schemes) for run in runs]
+    pairs = [run.pairs() for run in runs]
     names = sorted({name for each in pairs for name in each.names})
     predicted = [number for each in pairs for number in each.all_predicted]
     return [

@@ -9,7 +9,6 @@ from pathlib import Path
 from finetune.data import DataError
 from finetune.evaluation.alignment import AlignedPredictions, Gold, align, predicts_numbers
 from finetune.evaluation.metrics import scores, span_scores, tagging_scores
-from finetune.evaluation.pairs import pair
 from finetune.evaluation.predictions import PredictionFile, read_gold_file, read_predictions
 from finetune.evaluation.subgroups import TrainingVocabulary
 from finetune.types import Example, TextExample, UserError, abbreviated
@@ -190,7 +189,7 @@ def score_predictions(
 def score_aligned(run: AlignedPredictions) -> dict[str, float]:
     """Return the metrics of aligned predictions by name."""
     if run.kind == "tags":
-        return tagging_scores(run.gold, run.predicted, *run.schemes)
+        return tagging_scores(run.gold, run.predicted, *run.schemes, run.characters)
     if run.kind == "spans":
-        return span_scores(run.gold, run.predicted)
-    return scores(pair(run.kind, run.gold, run.predicted))
+        return span_scores(run.gold, run.predicted, run.characters)
+    return scores(run.pairs())

@@ -9,7 +9,7 @@ from typing import Any
 
 from finetune.evaluation.alignment import AlignedPredictions
 from finetune.evaluation.errors import AROUND, ErrorCase, most_confident
-from finetune.evaluation.pairs import pair, sets_of
+from finetune.evaluation.pairs import sets_of
 from finetune.reporting.highlight import Part, clip, highlight
 from finetune.reporting.runs import Evaluated
 from finetune.types import Span, TextExample, TokenExample
@@ -69,7 +69,7 @@ def error_examples(name: str, evaluated: Evaluated, most: int) -> tuple[list[Err
     }
     order = sorted(by_id, key=lambda id: -max(each.confidence or 0.0 for each in by_id[id]))
     indices = {example.id: index for index, example in enumerate(run.examples)}
-    pairs = pair(run.kind, run.gold, run.predicted, schemes=run.schemes)
+    pairs = run.pairs()
     spans = sets_of(pairs) if pairs.kind in ("tags", "spans") else None
     found = []
     for id in order[:most]:

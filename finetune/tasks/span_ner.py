@@ -20,9 +20,10 @@ import torch
 from torch.nn import functional
 
 from finetune.config.tasks import NerConfig
-from finetune.data import Dataset
+from finetune.data import Dataset, split_at_gold
 from finetune.data.spans import overlapping, proposed_width
 from finetune.evaluation.metrics import span_scores
+from finetune.evaluation.pairs import spans_in_characters
 from finetune.models.heads.span_ner import SpanNer
 from finetune.models.heads.span_scorers import SpanLayout
 from finetune.preprocessing.encodings import Array, Encoded, Ragged
@@ -88,7 +89,7 @@ class SpanNerTask(WordTask):
     @classmethod
     def derive(cls, config: NerConfig, data: Dataset) -> dict[str, Any]:
         """Return the span types, the widest candidate and the constraint on predicted spans."""
-        train = [example.spans or () for example in data.splits["train"]]
+        train = [split_at_gold(example).spans or () for example in data.splits["train"]]
         labels = sorted({span.label for spans in train for span in spans})
         if not labels:
             raise UserError(f"{data.name}: train has no spans: there is nothing to learn.")
@@ -276,7 +277,8 @@ class SpanNerTask(WordTask):
         self, gold: Sequence[TokenExample], predicted: Sequence[SpanPrediction]
     ) -> dict[str, float]:
         spans = [example.spans or () for example in gold]
-        scores = span_scores(spans, [prediction.spans for prediction in predicted])
+        found = [prediction.spans for prediction in predicted]
+        scores = span_scores(spans, found, spans_in_characters(gold, found))
         if self.record.thresholds:
             before = [self._decided(prediction, {}).spans for prediction in predicted]
             scores["span_f1_uncalibrated"] = span_scores(spans, before)["span_f1_strict"]

@@ -20,7 +20,7 @@ import torch
 from torch.nn import functional
 
 from finetune.config.tasks import TagConfig, WordConfig
-from finetune.data import Dataset
+from finetune.data import Dataset, split_at_gold
 from finetune.data.tag_schemes import (
     continuation_tag,
     convert_tags,
@@ -30,6 +30,7 @@ from finetune.data.tag_schemes import (
 )
 from finetune.evaluation.calibration import fit_on_words, probabilities_of, word_calibration_scores
 from finetune.evaluation.metrics import tagging_scores
+from finetune.evaluation.pairs import spans_in_characters
 from finetune.models.heads.crf import CrfScores
 from finetune.models.heads.crf_tagger import CrfTagger
 from finetune.models.heads.token_classification import TokenTagger
@@ -97,7 +98,7 @@ class TokenClassificationTask(WordTask):
     @classmethod
     def derive(cls, config: TagConfig, data: Dataset) -> dict[str, Any]:
         """Return the tags to predict and their scheme."""
-        train: list[tuple[str, ...]] = [example.tags for example in data.splits["train"]]
+        train: list[tuple[str, ...]] = [split_at_gold(e).tags or () for e in data.splits["train"]]
         source = detect_scheme(train)
         if source is None:
             labels = sorted({tag for tags in train for tag in tags})
@@ -287,6 +288,7 @@ class TokenClassificationTask(WordTask):
             [prediction.tags for prediction in predicted],
             self.record.source,
             self.record.scheme,
+            spans_in_characters(gold, [prediction.spans or () for prediction in predicted]),
         )
         if self.record.temperature is not None:
             tags = [self._in_scheme(example.tags or ()) for example in gold]

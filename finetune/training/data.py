@@ -9,14 +9,14 @@ from typing import NamedTuple
 from accelerate import Accelerator
 
 from finetune.config.tasks import TrainConfig
-from finetune.data import Dataset
+from finetune.data import Dataset, split_at_gold
 from finetune.preprocessing.batching import micro_batches, pack, process_shard, step_seed
 from finetune.preprocessing.encodings import Encoded
 from finetune.preprocessing.prefetch import ahead
 from finetune.tasks.base import Task
 from finetune.training import cache
 from finetune.training.optimizer import Schedule
-from finetune.types import Batch, Example
+from finetune.types import Batch, Example, TokenExample
 
 
 class StepBatch(NamedTuple):
@@ -45,7 +45,9 @@ class TrainingData:
         report: Callable[[str], None],
     ) -> None:
         """Encode the training and the validation split, and call ``report`` with notes on them."""
-        self.task, self.splits = task, dataset.splits
+        train = [split_at_gold(example) if isinstance(example, TokenExample) else example
+                 for example in dataset.splits["train"]]  # fmt: skip
+        self.task, self.splits = task, {**dataset.splits, "train": train}
         self.accelerator, self.report, self.seed = accelerator, report, config.seed
         self.max_tokens = config.tokens_on(accelerator.device.type)
         self.schedule = Schedule.from_config(config, len(self.splits["train"]))

@@ -16,7 +16,9 @@ from finetune.data import (
     read_token_file,
     read_tokens,
     render,
+    split_at_gold,
 )
+from finetune.data.word_splitting import words_to_chars
 from finetune.types import Span
 
 
@@ -178,10 +180,13 @@ def test_several_labels_of_one_extent_stay(write):
     assert train(read_tokens(data))[0].spans == (Span(0, 1, "PER"), Span(0, 1, "Runner"))
 
 
-def test_spans_inside_words_are_expanded(write):
-    dataset = read_tokens(write("a", "Paris-based", "T1\tLOC 0 5\tParis\n"))
-    assert train(dataset)[0].spans == (Span(0, 1, "LOC"),)
-    assert "1 spans began or ended inside a word" in dataset.notes[0]
+def test_spans_inside_words_are_unreachable(write):
+    annotation = "T1\tLOC 0 5\tParis\nT2\tPER 12 15\tAnn\n"
+    dataset = read_tokens(write("a", "Paris-based Anns", annotation))
+    example = train(dataset)[0]
+    assert example.spans == (Span(0, 1, "LOC"),)
+    assert example.unreachable == (Span(12, 15, "PER"),)
+    assert "1 spans in characters begin or end inside a word" in dataset.notes[0]
 
 
 @pytest.mark.parametrize(
@@ -280,7 +285,7 @@ def test_streaming_a_folder(write):
     st.data(),
 )
 def test_what_is_annotated_is_read(tmp_path_factory, parts, data):
-    """Spans over random stretches of any text come back as the words that they touch."""
+    """Spans over random stretches of any text keep their characters, but for invisible ends."""
     text = "Ann ".join(parts) + "Lee"
     folder = tmp_path_factory.mktemp("standoff")
     places = [m for m in itertools.combinations(range(len(text) + 1), 2)
@@ -290,8 +295,12 @@ def test_what_is_annotated_is_read(tmp_path_factory, parts, data):
     (folder / "a.txt").write_bytes(text.encode())
     (folder / "a.ann").write_bytes("\n".join(lines).encode())
     example = train(read_tokens(str(folder)))[0]
-    touched = {
-        tuple(i for i, (start, end) in enumerate(example.offsets) if start < b and a < end)
-        for a, b in chosen
-    }
-    assert {tuple(range(s.start, s.end)) for s in example.spans} == touched
+    touched = set()
+    for a, b in chosen:
+        inside = [(start, end) for start, end in example.offsets if start < b and a < end]
+        touched.add((max(a, inside[0][0]), min(b, inside[-1][1])))
+    reachable = words_to_chars(example.offsets, example.spans)
+    assert {(start, end) for start, end, _ in (*reachable, *example.unreachable)} == touched
+    whole = split_at_gold(example)
+    assert {s[:2] for s in words_to_chars(whole.offsets, whole.spans)} == touched
+    assert whole.unreachable == ()

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from finetune.data import DataError, read_token_file, read_tokens
+from finetune.data import DataError, read_token_file, read_tokens, split_at_gold
+from finetune.data.word_splitting import words_to_chars
 from finetune.types import Span
 
 
@@ -332,10 +333,31 @@ def test_tags_and_nested_spans_side_by_side(read):
     assert only.spans is None
 
 
-def test_spans_in_characters_are_expanded_and_counted(read):
-    dataset = read("a.jsonl", jsonl({"text": "Paris-based Anns", "entities": [[12, 15, "PER"]]}))
-    assert train(dataset)[0].spans == (Span(1, 2, "PER"),)
-    assert dataset.notes == ["1 spans began or ended inside a word: expanded to whole words"]
+def test_spans_inside_a_word_are_kept_and_counted(read):
+    entities = [[0, 5, "LOC"], [12, 15, "PER"]]
+    dataset = read("a.jsonl", jsonl({"text": "Paris-based Anns", "entities": entities}))
+    example = train(dataset)[0]
+    assert example.spans == (Span(0, 1, "LOC"),) and example.unreachable == (Span(12, 15, "PER"),)
+    assert example.tags == ("B-LOC", "O", "O", "O")
+    assert dataset.notes[0].startswith("1 spans in characters begin or end inside a word")
+    cut = split_at_gold(example)
+    assert cut.words == ("Paris", "-", "based", "Ann", "s") and cut.unreachable == ()
+    assert cut.tags == ("B-LOC", "O", "O", "B-PER", "O")
+    assert words_to_chars(cut.offsets, cut.spans) == [Span(*entity) for entity in entities]
+    assert split_at_gold(cut) is cut
+    assert dataset.fingerprint != read("a.jsonl", jsonl({
+        "text": "Paris-based Anns", "entities": entities[:1]})).fingerprint  # fmt: skip
+
+
+def test_given_words_are_never_split(read):
+    tokens = [{"text": "Paris-based", "start": 0, "end": 11},
+              {"text": "Ann", "start": 12, "end": 15}]  # fmt: skip
+    row = {"text": "Paris-based Ann", "tokens": tokens,
+           "spans": [{"start": 0, "end": 5, "label": "LOC"}]}  # fmt: skip
+    example = train(read("a.jsonl", jsonl(row)))[0]
+    assert example.words == ("Paris-based", "Ann") and example.spans == ()
+    assert example.unreachable == (Span(0, 5, "LOC"),)
+    assert split_at_gold(example) is example
 
 
 def test_rows_without_words_or_gold_are_counted(tmp_path):

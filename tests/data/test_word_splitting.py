@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from finetune.data.word_splitting import char_spans_to_words, split_words
+from finetune.data.word_splitting import chars_to_words, split_words, words_to_chars
 from finetune.types import Span
 
 
@@ -40,10 +40,11 @@ def test_plain_words_stay_whole(words):
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("An all-rounder, isn't he?", "An|all-rounder|,|isn't|he|?"),
-        ("l’été (U.S) 1,458 at 12:30.", "l’été|(|U.S|)|1,458|at|12:30|."),
+        ("An all-rounder, isn't he?", "An|all|-|rounder|,|is|n't|he|?"),
+        ("l’été (U.S.) 1,458 at 12:30.", "l|’|été|(|U|.|S|.|)|1|,|458|at|12|:|30|."),
+        ("London's CAN’T n't don'tx", "London|'|s|CA|N’T|n|'|t|don|'|tx"),
         ("yes,no a:b -x- 'q' a--b", "yes|,|no|a|:|b|-|x|-|'|q|'|a|-|-|b"),
-        ("3.14% $5 a_b", "3.14|%|$|5|a|_|b"),
+        ("3.14% $5 a_b", "3|.|14|%|$|5|a|_|b"),
         ("手机iPhone 日本語で", "手|机|iPhone|日|本|語|で"),
         ("नमस्ते दुनिया।", "नमस्ते|दुनिया|।"),
         ("ሰላም ዓለም።", "ሰላም|ዓለም|።"),
@@ -62,19 +63,31 @@ def test_words_by_hand(text, expected):
 def test_character_spans():
     text = "In New York-based Acme Corp. now"
     words, offsets = split_words(text)
-    assert words == ["In", "New", "York-based", "Acme", "Corp", ".", "now"]
-    spans, num_expanded = char_spans_to_words(
-        offsets, [(3, 11, "LOC"), (18, 28, "ORG"), (17, 23, "ORG"), (29, 30, "X")]
-    )
-    assert spans == [Span(1, 3, "LOC"), Span(3, 6, "ORG"), Span(3, 4, "ORG"), Span(6, 7, "X")]
-    assert num_expanded == 2  # York-based and now; the blank before Acme costs nothing
-    assert char_spans_to_words(offsets, []) == ([], 0)
+    assert words == ["In", "New", "York", "-", "based", "Acme", "Corp", ".", "now"]
+    given = [Span(3, 11, "LOC"), Span(17, 28, "ORG"), Span(12, 16, "X"), Span(29, 30, "X")]
+    spans, unreachable = chars_to_words(offsets, given)
+    assert spans == [Span(1, 3, "LOC"), Span(5, 8, "ORG")]  # the blank before Acme costs nothing
+    assert unreachable == [Span(12, 16, "X"), Span(29, 30, "X")]
+    assert words_to_chars(offsets, spans) == [Span(3, 11, "LOC"), Span(18, 28, "ORG")]
+    assert chars_to_words(offsets, []) == ([], [])
+
+
+@pytest.mark.parametrize(
+    "text", ["London's", "German-Swiss", "the U.S. today", "e.g. IL-2-induced"]
+)
+def test_spans_between_punctuation_survive(text):
+    _, offsets = split_words(text)
+    edges = sorted({position for offset in offsets for position in offset})
+    given = [Span(a, b, "X") for a in edges for b in edges
+             if a < b and text[a:b].strip() == text[a:b]]  # fmt: skip
+    spans, unreachable = chars_to_words(offsets, given)
+    assert words_to_chars(offsets, spans) == given and not unreachable
 
 
 @pytest.mark.parametrize("span", [(1, 2), (2, 2), (0, 0), (3, 1), (3, 9), (-4, 0)])
 def test_character_spans_on_no_word(span):
     with pytest.raises(ValueError, match=f"characters {span[0]} to {span[1]} .'X'. touch no word"):
-        char_spans_to_words([(0, 1), (2, 3)], [(*span, "X")])
+        chars_to_words([(0, 1), (2, 3)], [Span(*span, "X")])
 
 
 @settings(max_examples=60, deadline=None)
@@ -85,6 +98,9 @@ def test_character_spans_cover_what_they_touch(text, data):
     end = data.draw(st.integers(start + 1, len(text)))
     touched = [i for i, (a, b) in enumerate(offsets) if a < end and b > start]
     if touched:
-        (span,), num_expanded = char_spans_to_words(offsets, [(start, end, "X")])
-        assert list(range(span.start, span.end)) == touched
-        assert num_expanded == (offsets[span.start][0] < start or offsets[span.end - 1][1] > end)
+        spans, unreachable = chars_to_words(offsets, [Span(start, end, "X")])
+        first, last = offsets[touched[0]][0], offsets[touched[-1]][1]
+        if first < start or last > end:
+            assert (spans, unreachable) == ([], [Span(max(first, start), min(last, end), "X")])
+        else:
+            assert (spans, unreachable) == ([Span(touched[0], touched[-1] + 1, "X")], [])

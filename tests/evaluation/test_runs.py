@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from finetune.evaluation.runs import score_predictions
+from finetune.evaluation.predictions import to_row
+from finetune.evaluation.runs import align_runs, score_aligned, score_predictions
+from finetune.types import Span, SpanPrediction, TokenExample, TokenPrediction
 from tests.small_data import write_jsonl
 
 
@@ -195,6 +197,36 @@ TEXT = "Ann  Lee of Oslo"
 def test_spans_in_words_and_characters(tmp_path: Path, answer: dict):
     gold = [{"text": TEXT, "entities": [[0, 8, "PER"]]}]
     assert scored(tmp_path, [answer], gold)["span_f1_strict"] == 1.0
+
+
+@pytest.mark.parametrize(("answers", "f1", "strict"), [
+    ([[0, 5, "LOC"], [12, 15, "PER"]], 1.0, 1.0),
+    ([[0, 5, "LOC"]], 2 / 3, 1.0),
+    ([[0, 5, "LOC"], [12, 16, "PER"]], 0.5, 2 / 3),
+    ([[0, 4, "LOC"], [12, 15, "PER"]], 0.5, 0.0),
+])  # fmt: skip
+def test_spans_that_end_inside_a_word(tmp_path: Path, answers: list, f1: float, strict: float):
+    text = "Paris-based Anns"
+    gold = [{"text": text, "entities": [[0, 5, "LOC"], [12, 15, "PER"]]}]
+    found = scored(tmp_path, [{"text": text, "spans": answers}], gold)
+    assert found["span_f1_characters"] == pytest.approx(f1)
+    assert found["span_f1_strict"] == pytest.approx(strict)
+
+
+def test_a_run_keeps_unreachable_gold_in_its_predictions(tmp_path: Path):
+    example = TokenExample(
+        0, ("Paris", "-", "based", "Anns"), (Span(0, 1, "LOC"),), ("B-LOC", "O", "O", "O"),
+        text="Paris-based Anns", offsets=((0, 5), (5, 6), (6, 11), (12, 16)),
+        unreachable=(Span(12, 15, "PER"),),
+    )  # fmt: skip
+    tags = TokenPrediction(0, example.words, example.tags, (1.0,) * 4, example.spans, (1.0,),
+                           example.offsets, example.text)  # fmt: skip
+    spans = SpanPrediction(0, example.words, example.spans, (1.0,), example.offsets, example.text)
+    for prediction in (tags, spans):
+        path = write_jsonl(tmp_path / "predictions.test.jsonl", [to_row(prediction, example)])
+        found = score_aligned(align_runs([path]).runs[0])
+        assert found["span_f1_strict"] == 1.0
+        assert found["span_f1_characters"] == pytest.approx(2 / 3)
 
 
 def test_rows_that_a_run_leaves_out(tmp_path: Path):

@@ -29,8 +29,10 @@ from finetune.models import attention
 from finetune.models.heads.crf import LinearChainCrf
 from finetune.preprocessing.batching import micro_batches, pack
 from finetune.preprocessing.texts import with_problem
+from finetune.runtime.launch import make_accelerator
 from finetune.tasks import TASK_FILE, TASKS, load_task, save_task, saved_task, task_class
 from finetune.tasks.base import Task
+from finetune.training.data import TrainingData
 from finetune.training.trainer import fit
 from finetune.types import IGNORED, TextExample, TokenExample, UserError
 from tests.small_data import sentiment, write_jsonl
@@ -817,3 +819,22 @@ def test_dropout_of_the_classifier(family: str, tmp_path: Path) -> None:
         ValueError, match="--classifier-dropout must be 0 or more and below 1, not 1"
     ):
         replace(config, classifier_dropout=1.0)
+
+
+@pytest.mark.parametrize("name", ["tag", "ner"])
+def test_training_splits_words_where_gold_begins_and_ends(name: str, tmp_path: Path) -> None:
+    save_tiny_checkpoint(tmp_path / "bert", "bert", dropout=0.0)
+    rows = [{"text": "in Paris Anns", "entities": [[3, 8, "LOC"], [9, 12, "PER"]]}] * 3
+    for split in ("train", "validation"):
+        write_jsonl(tmp_path / "data" / f"{split}.jsonl", rows)
+    config = CONFIGS[name](
+        model=str(tmp_path / "bert"), data=str(tmp_path / "data"), out=str(tmp_path / "run"),
+        steps=2, batch_size=2,
+    )  # fmt: skip
+    task, dataset = load_task(config, name)
+    assert any("PER" in label for label in task.record.labels)  # a type of unreachable spans only
+    trained = TrainingData(task, dataset, config, make_accelerator(config), lambda note: None)
+    assert trained.splits["train"][0].words == ("in", "Paris", "Ann", "s")
+    assert trained.splits["validation"][0].words == ("in", "Paris", "Anns")
+    scores = fit(task, dataset, config).metrics["validation"]
+    assert 0 <= scores["span_f1_characters"] <= 0.8  # half of gold cannot be predicted

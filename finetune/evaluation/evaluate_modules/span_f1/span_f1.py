@@ -47,7 +47,7 @@ class SpanF1(evaluate.Metric):  # type: ignore[misc]  # evaluate has no types
                 [[Span(s["start"], s["end"], s["label"]) for s in spans] for spans in side]
                 for side in (references, predictions)
             ]
-            return span_scores(*sides)
+            return span_scores(sides[0], sides[1])
         if scheme is None:
             outside = all(tag == "O" for tags in references for tag in tags)
             scheme = detect_scheme(predictions if outside else references)
