@@ -31,8 +31,8 @@ class _CharacterClasses(dict[int, str]):
             name = "'"
         elif character in "\u00ad\u200c\u200d":
             name = "j"  # soft hyphen and zero-width joiners: invisible, inside words only
-        elif character.isspace() or category in ("Cc", "Cf"):
-            name = " "
+        elif character.isspace() or category == "Cf" or (category == "Cc" and code < 128):
+            name = " "  # later control characters are quotes of cp1252, read as latin1
         elif category[0] == "L" and _UNSPACED.match(character):
             name = "h"
         else:

@@ -12,7 +12,8 @@ from finetune.types import Span
 
 
 def invisible(character):
-    return character.isspace() or unicodedata.category(character) in ("Cc", "Cf")
+    control = unicodedata.category(character) == "Cc" and ord(character) < 128
+    return character.isspace() or unicodedata.category(character) == "Cf" or control
 
 
 @settings(max_examples=300, deadline=None)
@@ -54,6 +55,7 @@ def test_plain_words_stay_whole(words):
         ("a\u200bb\ufeff c\u00add e\u200d", "a|b|c\u00add|e"),
         ("❤\ufe0f!", "❤\ufe0f|!"),
         ("\x00\u200b \n", ""),
+        ("fuhr\x94", "fuhr|\x94"),
     ],
 )
 def test_words_by_hand(text, expected):
