@@ -507,7 +507,7 @@ def tagging_scores(
     seqeval's default mode); ``span_f1_strict`` counts only spans that are spelled as the scheme
     demands (seqeval's strict mode): a lone ``I-PER`` is a span in the first only. Tags without a
     scheme, such as parts of speech, get the scores of single labels, by word. ``predicted_scheme``
-    is that of the predictions where it is not that of gold. ``characters`` are those of ``span_scores``.
+    is that of the predictions where it is not that of gold; ``characters`` as in ``span_scores``.
 
     Raises:
         UserError: The numbers of sentences or words differ, or a tag is not in its scheme.
