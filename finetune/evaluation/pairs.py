@@ -24,8 +24,9 @@ class Pairs:
     "number", "tags" (a tag for each word, which spell spans), "plain tags" (which do not), or
     "spans" (a collection of ``Span``). ``names`` are the sorted labels, plain tags or span types of
     all compared runs, ``all_predicted`` their numbers. ``labels`` are those of the model, if known.
-    ``confidences`` hold for each example the probability and correctness of each prediction. ``characters``
-    are the gold and predicted spans of each text in characters, where gold was in characters.
+    ``confidences`` hold for each example the probability and correctness of each prediction.
+    ``characters`` are the gold and predicted spans of each text in characters, for gold in
+    characters.
     """
 
     kind: str
