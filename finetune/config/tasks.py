@@ -12,7 +12,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from finetune.types import UserError
 
@@ -82,9 +82,9 @@ class TrainConfig:
     """Largest gradient norm; 0 turns clipping off."""
     seed: int = 1
     """Seed of the head's initial weights, the data order and dropout."""
-    precision: Literal["auto", "bf16", "fp32"] = "auto"
+    precision: Literal["auto", "bf16", "fp16", "fp32"] = "auto"
     """Arithmetic of the forward pass; weights stay float32. `auto` is bf16 if the hardware
-    supports it."""
+    supports it, else fp32. `fp16`, with loss scaling, is for GPUs without bf16."""
     batching: Literal["auto", "packed", "padded"] = "auto"
     """Pack sequences into one row without padding, or pad them; `auto` packs if the model family
     allows it. Never changes results."""
@@ -120,6 +120,16 @@ class TrainConfig:
                 value = getattr(self, name, None)  # a setting of some tasks, or unset
                 if value is not None and not legal(value):
                     raise UserError(f"{flag(name)} must be {wanted}, not {value!r}.")
+        for name, values in literals(type(self)).items():
+            if getattr(self, name) not in values:
+                raise UserError(
+                    f"{flag(name)} {getattr(self, name)!r}: legal are {', '.join(values)}."
+                )
+        if self.precision == "fp16" and self.sparse_embeddings == "on":
+            raise UserError(
+                "--sparse-embeddings on needs a precision without skipped steps, not fp16: use "
+                "auto or off."
+            )
         column_map(self.columns)
         if self.max_length and self.max_tokens and self.max_length > self.max_tokens:
             raise UserError(
@@ -315,9 +325,15 @@ def max_context_subwords(context: str, max_length: int) -> int:
     return {"none": 0, "doc": max_length}[context] if context.isalpha() else int(context)
 
 
+def literals(config: type[TrainConfig]) -> dict[str, tuple[str, ...]]:
+    """Return the legal values of each ``Literal`` field."""
+    hints = get_type_hints(config).items()
+    return {name: get_args(hint) for name, hint in hints if get_origin(hint) is Literal}
+
+
 def choices(config: type[TrainConfig], name: str) -> tuple[str, ...]:
     """Return the legal values of a ``Literal`` field; none if there is no such field."""
-    return get_args(get_type_hints(config).get(name))
+    return literals(config).get(name, ())
 
 
 def settings(config: TrainConfig) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Numeric precision of a run: bfloat16 where the hardware supports it, else float32."""
+"""Numeric precision of a run: bfloat16 where the hardware supports it, else float32 or float16."""
 
 from __future__ import annotations
 
@@ -9,6 +9,10 @@ from typing import Any
 import torch
 
 from finetune.config.tasks import TrainConfig
+from finetune.types import UserError
+
+TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+"""The type of matrix products for each precision."""
 
 
 def supports_bf16(device: torch.device) -> bool:
@@ -24,7 +28,7 @@ def supports_bf16(device: torch.device) -> bool:
 
 
 def resolve_precision(config: TrainConfig, device: torch.device) -> str:
-    """Return ``bf16`` or ``fp32``: the configured one, or with ``auto`` what suits the device."""
+    """Return the configured precision, or with ``auto`` bf16 or fp32 as suits the device."""
     if config.precision != "auto":
         return config.precision
     return "bf16" if supports_bf16(device) else "fp32"
@@ -32,6 +36,19 @@ def resolve_precision(config: TrainConfig, device: torch.device) -> str:
 
 def autocast(precision: str, device: torch.device) -> Any:
     """Return a context in which matrix products run in a precision; weights stay float32."""
-    if precision == "bf16":
-        return torch.autocast(device.type, dtype=torch.bfloat16)
-    return contextlib.nullcontext()
+    if precision not in TYPES:
+        raise UserError(f"precision {precision!r}: legal are {', '.join(TYPES)}.")
+    if TYPES[precision] == torch.float32:
+        return contextlib.nullcontext()
+    return torch.autocast(device.type, dtype=TYPES[precision])
+
+
+def loss_scaler(precision: str, device: torch.device) -> torch.amp.GradScaler:
+    """Return the scaler of the loss (Micikevicius et al., 2018), which does nothing but for fp16.
+
+    Gradients below 6e-8 are 0 in float16, so the loss is multiplied by a scale. A step in which
+    gradients overflow is skipped and halves the scale. It starts at 1,024 in place of torch's
+    65,536, as our losses are sums over a batch and not means.
+    """
+    enabled = precision == "fp16"
+    return torch.amp.GradScaler(device.type, init_scale=2.0**10, enabled=enabled)

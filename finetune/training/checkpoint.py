@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 import xxhash
@@ -30,6 +31,8 @@ class TrainerState:
     best_step: int = 0
     bad_evaluations: int = 0
     finished: bool = False
+    loss_scale: dict[str, Any] = field(default_factory=dict)
+    """State of the loss scaler; empty without fp16."""
     num_threads: int | None = None
     """Threads of an operation on a CPU; None on other devices."""
 

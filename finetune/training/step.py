@@ -11,7 +11,7 @@ from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
 from finetune.config.tasks import TrainConfig
 from finetune.inference.loop import full_precision
-from finetune.runtime.precision import autocast
+from finetune.runtime.precision import autocast, loss_scaler
 from finetune.runtime.signals import InterruptHandler
 from finetune.runtime.transfer import batch_to_device
 from finetune.tasks.base import Task
@@ -40,6 +40,7 @@ class Step:
         self.task, self.head, self.optimizer, self.config = task, head, optimizer, config
         self.accelerator, self.device, self.precision = accelerator, accelerator.device, precision
         self.interrupt = interrupt
+        self.scaler = loss_scaler(precision, self.device)
         # MPS has no float64
         self.sum_dtype = torch.float32 if self.device.type == "mps" else torch.float64
         head.train()  # a loaded model is in evaluation mode
@@ -51,7 +52,8 @@ class Step:
 
         ``batches`` are the micro-batches of this process. ``weight`` is 0 on a process without
         examples, whose batch has no effect. Returns the mean loss and the gradient norm before
-        clipping, [] each, on the device.
+        clipping, [] each, on the device. With fp16 the norm of a skipped step
+        is 0, unless the scale fell below 1: the gradients then diverge.
         """
         set_learning_rates(self.optimizer, lr_factor)
         for batch in batches:
@@ -64,18 +66,23 @@ class Step:
             with autocast(self.precision, self.device):
                 logits = self.head(batch)
             loss, count = self.task.loss(full_precision(logits), batch)
-            (loss * weight).backward()
+            self.scaler.scale(loss * weight).backward()
             sums = (loss.detach().to(self.sum_dtype), count.to(self.sum_dtype))
             totals += torch.stack(sums) * weight
         gradients, (loss, count) = self._sum_over_processes(totals)
+        self.scaler.unscale_(self.optimizer)
         count = count.clamp_min(1e-12)
         # the mean of the gradients, clipped as by torch's clip_grad_norm_
         divisor = count.to(gradients[0].dtype)
         norm = torch.nn.utils.get_total_norm(gradients) / divisor
         scale = (self.config.clip or math.inf) / (norm + 1e-6)
         torch._foreach_mul_(gradients, scale.clamp_max(1.0) / divisor)
-        self.optimizer.step()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
+        if self.scaler.is_enabled():
+            diverging = self.scaler.scale(torch.ones_like(norm)) < 1
+            norm = torch.where(norm.isfinite() | diverging, norm, 0.0)
         return loss / count, norm
 
     def _sum_over_processes(self, totals: torch.Tensor) -> tuple[list[torch.Tensor], torch.Tensor]:

@@ -131,7 +131,12 @@ class _Run:
         restore.enter_context(same_modes(self.head))
         restore.enter_context(fast_dropout(self.head))
         sparse = restore.enter_context(
-            SparseEmbeddings(self.head, self.config.sparse_embeddings, self.data.encoded.values())
+            SparseEmbeddings(
+                self.head,
+                # a skipped step has no weight decay, which the other rows would get
+                "off" if self.precision == "fp16" else self.config.sparse_embeddings,
+                self.data.encoded.values(),
+            )
         )
         if sparse.note:
             self.reporter.say(sparse.note)
@@ -143,6 +148,7 @@ class _Run:
         )  # fmt: skip
         if resuming:
             self.state = load_training_state(last, self.optimizer)
+            self.step.scaler.load_state_dict(self.state.loss_scale)
             if (before := self.state.num_threads) not in (None, self.num_threads):
                 self.reporter.say(
                     f"the run was started with {before} CPU threads, and now has "
@@ -218,6 +224,7 @@ class _Run:
                     self._evaluate(log)
                 state.finished |= at_end
                 if saving or state.finished:
+                    state.loss_scale = self.step.scaler.state_dict()
                     self.folder.save_last(self.task, self.head, self.optimizer, state)
                 if state.finished:
                     break

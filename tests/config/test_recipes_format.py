@@ -67,7 +67,7 @@ def test_values_get_the_types_of_the_settings(tmp_path: Path):
     ("task: nli\nsteps: 2.5\n", "r.yaml:2: steps must be a whole number, not 2.5"),
     ("task: nli\nsteps: yes\n", "r.yaml:2: steps must be a whole number, not True"),
     ("task: nli\nresume: maybe\n", "r.yaml:2: resume must be true or false, not 'maybe'"),
-    ("task: nli\nprecision: fp8\n", "r.yaml:2: precision must be one of auto, bf16, fp32, not"),
+    ("task: nli\nprecision: fp8\n", "r.yaml:2: precision must be one of auto, bf16, fp16, fp32"),
     ("task: nli\nexpected: 0.9\n", "r.yaml:2: `expected` must be a list"),
     ("task: nli\nexpected:\n  - {split: test, metric: f1}\n", "r.yaml:3: each entry .* keys"),
     ("task: nli\nexpected:\n  - {split: test, metric: f1, value: x, tolerance: 0, source: s}\n",

@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import torch
 from accelerate import Accelerator
 
 from finetune.config.tasks import ClassifyConfig, TagConfig, TrainConfig
 from finetune.data import Dataset
 from finetune.preprocessing.batching import pack
+from finetune.runtime.precision import loss_scaler
 from finetune.tasks import load_task
 from finetune.training.optimizer import make_optimizer
 from finetune.training.step import Step
@@ -54,3 +56,29 @@ def test_a_step_puts_every_module_in_training_mode(tmp_path: Path) -> None:
     head.eval()  # as prediction leaves it
     step(batches_of(task, dataset, (7,)), weight=1.0, lr_factor=1.0)
     assert all(module.training for module in head.modules())
+
+
+def test_loss_scaling_changes_no_gradient_and_skips_steps_that_overflow(tmp_path: Path) -> None:
+    save_tiny_checkpoint(tmp_path / "bert", "bert", **TINY)
+    data.sentiment(tmp_path / "single", (60, 12, 12))
+    config = config_of("single", tmp_path)
+    task, dataset = task_of(config)
+    batches, weights, norms = batches_of(task, dataset), {}, {}
+    for precision in ("fp32", "fp16"):
+        torch.manual_seed(0)
+        head = task.head()
+        step = Step(task, head, make_optimizer(head, config), config, Accelerator(cpu=True), "fp32")
+        step.scaler = loss_scaler(precision, torch.device("cpu"))
+        norms[precision] = [step([b], weight=1.0, lr_factor=0.1)[1] for b in batches]
+        weights[precision] = [w.detach().clone() for w in head.parameters()]
+    assert norms["fp16"] == norms["fp32"], "powers of two round nothing"
+    assert all(map(torch.equal, weights["fp16"], weights["fp32"]))
+
+    scaler = step.scaler
+    scaler.load_state_dict({**scaler.state_dict(), "scale": 2.0**127})
+    _, norm = step(batches[:1], weight=1.0, lr_factor=0.1)
+    assert norm == 0 and scaler.get_scale() == 2.0**126
+    assert all(map(torch.equal, weights["fp16"], head.parameters())), "the step is skipped"
+    scaler.load_state_dict({**scaler.state_dict(), "scale": 0.25})
+    next(iter(head.parameters())).data[:] = float("inf")
+    assert not step(batches[:1], weight=1.0, lr_factor=0.1)[1].isfinite(), "no scale helps"

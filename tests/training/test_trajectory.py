@@ -201,12 +201,16 @@ def same_files(one: Path, other: Path) -> None:
         assert (one / name).read_bytes() == (other / name).read_bytes(), name
 
 
-@pytest.mark.parametrize("kind", ["classify", "crf", "ner", "context"])
+@pytest.mark.parametrize(
+    ("kind", "precision"),
+    [("classify", "fp32"), ("crf", "fp32"), ("ner", "fp32"), ("context", "fp32"), ("tag", "fp16")],
+)
 def test_interrupted_and_resumed_is_bit_equal(
-    kind: str, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kind: str, precision: str, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     task = task_of(kind)
-    whole = config_of(kind, place, tmp_path / "whole", model="dropout", eval_every=4)
+    settings = {"model": "dropout", "eval_every": 4, "precision": precision}
+    whole = config_of(kind, place, tmp_path / "whole", **settings)
     fit(*load_task(whole, task), whole)
 
     parts = replace(whole, out=str(tmp_path / "parts"))
