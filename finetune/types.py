@@ -36,7 +36,8 @@ class TextExample:
     """One text, or a pair of texts, with its label.
 
     ``label`` is a name, a tuple of names (multi-label; empty if none applies), a number
-    (regression), or None without gold. ``where`` is ``file:line`` for messages.
+    (regression), or None without gold. ``where`` is ``file:line`` for messages. ``id`` is the index
+    of the example, ``key`` the id in the data, if it has one.
     """
 
     id: int
@@ -44,6 +45,7 @@ class TextExample:
     pair: str | None = None
     label: str | tuple[str, ...] | float | None = None
     where: str = ""
+    key: str | int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,8 @@ class TokenExample:
     nest. With gold, at least one of the two is set. ``text`` and ``offsets`` (characters of each
     word in ``text``) are set for raw text. ``before`` and ``after`` are the words of the preceding
     and following sentences of the same ``document`` that may be read as context. ``unreachable``
-    are gold spans, in characters, that begin or end inside a word.
+    are gold spans, in characters, that begin or end inside a word. ``id`` and
+    ``key`` are those of ``TextExample``.
     """
 
     id: int
@@ -68,6 +71,7 @@ class TokenExample:
     before: tuple[tuple[str, ...], ...] = ()
     after: tuple[tuple[str, ...], ...] = ()
     unreachable: tuple[Span, ...] = ()
+    key: str | int | None = None
 
 
 Example = TextExample | TokenExample

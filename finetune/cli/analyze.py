@@ -56,7 +56,8 @@ class Analyze(EvaluationOptions):
 
 def print_analysis(found: Analysis, num_examples: int) -> None:
     """Print scores, tables, calibration and errors."""
-    print(f"{found.predictions}: {found.num_examples:,} examples, gold: {found.gold}")
+    by = found.aligned_by and f", aligned by {found.aligned_by}"
+    print(f"{found.predictions}: {found.num_examples:,} examples, gold: {found.gold}{by}")
     overall = {name: value for name, value in found.scores.items() if ":" not in name}
     print("  ".join(f"{name} {cell(value)}" for name, value in overall.items()))
     for name, table in found.tables.items():

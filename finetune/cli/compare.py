@@ -65,7 +65,8 @@ def print_comparison(comparison: SystemComparison) -> None:
 
     result = comparison.result
     print(
-        f"{comparison.metric} on {result.num_units:,} {comparison.unit} (gold: {comparison.gold}), "
+        f"{comparison.metric} on {result.num_units:,} {comparison.unit} (gold: {comparison.gold}, "
+        f"aligned by {comparison.aligned_by}), "
         f"{result.num_resamples:,} resamples, seed {comparison.seed}"
     )
     print_table(

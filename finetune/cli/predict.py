@@ -67,10 +67,13 @@ class Predict:
         task = model.task
         if self.pair is not None and task.reads_words:
             raise UserError("--pair needs a model of pairs of texts, and this model tags words.")
-        predictions = model.stream(self._examples(task))
+        keys: dict[int, str | int] = {}
+        predictions = model.stream(_noting_keys(self._examples(task), keys))
         with open_output(self.output if process_index() == 0 else None) as out:
             for prediction in predictions:
-                out.write(json.dumps(prediction.record(), ensure_ascii=False) + "\n")
+                record = prediction.record()
+                record["id"] = keys.pop(prediction.id, prediction.id)
+                out.write(json.dumps(record, ensure_ascii=False) + "\n")
         for number, problem in (
             (not self.text and predictions.num_without_document,
              "inputs name no document and were read without the context"),
@@ -94,3 +97,11 @@ class Predict:
             yield from data.read_text_file(
                 self.file or "", columns=columns, pair=task.record.pairs, labels=False
             )
+
+
+def _noting_keys(examples: Iterator[Example], keys: dict[int, str | int]) -> Iterator[Example]:
+    """Yield the examples and enter the ids in their data, if any, in ``keys``."""
+    for example in examples:
+        if example.key is not None:
+            keys[example.id] = example.key
+        yield example

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -17,7 +18,8 @@ class Score:
     """Score a file of predictions against a file of gold labels, as JSON."""
 
     predictions: Annotated[Positional[str], arg(metavar="PREDICTIONS")]
-    """File of predictions (JSON Lines)."""
+    """File of predictions (JSON Lines), aligned with gold by `id` where both have ids, else by
+    position. `-` reads standard input."""
     gold: Annotated[Positional[str], arg(metavar="GOLD")]
     """File of gold labels."""
     columns: tuple[str, ...] = ()
@@ -25,7 +27,9 @@ class Score:
 
     def run(self) -> None:
         """Print the metrics."""
-        from finetune.evaluation.runs import score_predictions
+        from finetune.evaluation.runs import align_runs, score_aligned
 
-        scores = score_predictions(Path(self.predictions), self.gold, column_map(self.columns))
-        print(json.dumps(scores, indent=2))
+        found = align_runs([Path(self.predictions)], self.gold, columns=column_map(self.columns))
+        if found.aligned_by == "position":
+            print("Aligned by position: one of the files has no ids.", file=sys.stderr)
+        print(json.dumps(score_aligned(found.runs[0]), indent=2))

@@ -53,14 +53,18 @@ def read_file(file: DataFile, options: ReadOptions | None = None) -> Table | Sen
     return FORMATS[file.format].read(file, options or ReadOptions())
 
 
-def open_data(source: str | Path | IO[Any], format: str | None = None) -> DataFile:
+def open_data(source: str | Path | IO[Any] | DataFile, format: str | None = None) -> DataFile:
     """Open a data file and find its format: by its suffix, else by its first line.
 
     ``source`` is a path, a file object, or ``-`` for standard input. The latter two hold JSON Lines
-    or plain lines. A folder of documents with standoff annotation is opened without lines.
+    or plain lines. A pipe is read once. A folder of documents with standoff annotation is opened
+    without lines.
     """
     if format is not None and format not in FORMATS:
         raise DataError(f"format {format!r} is unknown: choose {', '.join(FORMATS)}.")
+    if isinstance(source, DataFile):
+        source.format = format or source.format
+        return source
     if not isinstance(source, str | Path):
         return _detected(str(getattr(source, "name", "<input>")), source, format or "lines")
     if str(source) == "-":
@@ -71,7 +75,7 @@ def open_data(source: str | Path | IO[Any], format: str | None = None) -> DataFi
     documents = path.is_dir() and document_names(path)
     if format == "standoff" and (documents or path.with_suffix(".txt").is_file()):
         return DataFile(str(path), format)
-    if not path.is_file():
+    if path.is_dir() or not path.exists():
         problem = "is a folder, not a file" if path.is_dir() else "does not exist"
         raise DataError(f"{path} {problem}: give the path of a data file.")
     if format is not None and not FORMATS[format].by_lines:

@@ -22,6 +22,13 @@ class Record(NamedTuple):
     values: Mapping[str, Any]
     where: str
 
+    @property
+    def key(self) -> str | int | None:
+        """The id of the row, from a column `id`."""
+        value = self.values.get("id")
+        is_id = isinstance(value, str | int) and not isinstance(value, bool) and value != ""
+        return value if is_id else None
+
 
 @dataclass
 class Table:

@@ -93,7 +93,7 @@ def read_text(
 
 
 def read_text_file(
-    source: str | Path | IO[Any],
+    source: str | Path | IO[Any] | DataFile,
     *,
     columns: Mapping[str, str] | None = None,
     pair: bool | None = None,
@@ -168,7 +168,7 @@ def _example(index: int, record: Record, columns: TextColumns, table: Table) -> 
     if columns.label is not None:
         value = record.values.get(columns.label)
         label = raw_label(value, table.names.get(columns.label), record.where)
-    return TextExample(index, text, pair, label, record.where)
+    return TextExample(index, text, pair, label, record.where, record.key)
 
 
 def _text(record: Record, column: str) -> str:

@@ -44,6 +44,7 @@ class TokenRecord(NamedTuple):
     num_skipped_lines: int = 0  # standoff lines that annotate no text
     skipped: str = ""  # Prodigy's answer if an annotator rejected or ignored the row
     unannotated: bool = False  # a document without an .ann file
+    key: str | int | None = None  # the id of the row
 
     @property
     def has_gold(self) -> bool:
@@ -133,6 +134,7 @@ def _token_record(
     )
     if columns.document and row.values.get(columns.document) not in (None, ""):  # an empty cell
         record = record._replace(document=str(row.values[columns.document]))
+    record = record._replace(key=row.key)
     answer = row.values.get("answer")
     if answer in SKIPPED_ANSWERS:
         return record._replace(skipped=answer)

@@ -69,7 +69,7 @@ def read_tokens(
 
 
 def read_token_file(
-    source: str | Path | IO[Any],
+    source: str | Path | IO[Any] | DataFile,
     *,
     columns: Mapping[str, str] | None = None,
     format: str | None = None,
@@ -90,7 +90,7 @@ def read_token_file(
 
 
 def read_gold(
-    source: str | Path, *, columns: Mapping[str, str] | None = None
+    source: str | Path | DataFile, *, columns: Mapping[str, str] | None = None
 ) -> list[TokenExample]:
     """Return all rows of one file, or documents of one folder, with tags and spans in BIO.
 
@@ -157,8 +157,9 @@ def _example(index: int, record: TokenRecord) -> TokenExample:
     tags = record.layers[0] if record.layers else None
     context = record.document, record.text, record.offsets, record.where
     return TokenExample(
-        index, record.words, record.spans, tags, *context, unreachable=record.unreachable
-    )
+        index, record.words, record.spans, tags, *context,
+        unreachable=record.unreachable, key=record.key,
+    )  # fmt: skip
 
 
 def split_at_gold(example: TokenExample) -> TokenExample:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import operator
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import compress
 from typing import Any, NamedTuple
 
 from finetune.data import DataError
@@ -11,8 +14,8 @@ from finetune.data.nli_labels import canonical_names
 from finetune.data.tag_schemes import convert_tags, detect_scheme, tags_to_spans
 from finetune.data.token_records import ParsedSpans, read_spans
 from finetune.evaluation.pairs import CharacterSpans, Pairs, pair, spans_in_characters
-from finetune.evaluation.predictions import PredictionFile
-from finetune.types import Example, Span, TextExample, TokenExample
+from finetune.evaluation.predictions import PredictionFile, ids_of
+from finetune.types import Example, TokenExample
 
 
 class AlignedPredictions(NamedTuple):
@@ -21,7 +24,8 @@ class AlignedPredictions(NamedTuple):
     The kind of values is ``label`` (a name), ``labels`` (a tuple of names), ``number``, ``tags`` (a
     list for each sentence) or ``spans``. ``schemes`` are the tag schemes of gold and predictions,
     None where tags do not spell spans. ``rows`` are the lines of the prediction file, which may
-    hold probabilities. ``characters`` are those of ``Pairs``.
+    hold probabilities; they were aligned ``by`` id or position. ``characters`` are those of
+    ``Pairs``.
     """
 
     kind: str
@@ -31,6 +35,7 @@ class AlignedPredictions(NamedTuple):
     examples: Sequence[Example] = ()
     rows: Sequence[Mapping[str, Any]] = ()
     characters: CharacterSpans = ()
+    by: str = ""
 
     def pairs(self) -> Pairs:
         """Return gold and predictions for ``metrics``."""
@@ -47,7 +52,7 @@ class Gold(NamedTuple):
 
 
 def align(file: PredictionFile, gold: Gold, kind: str | None = None) -> AlignedPredictions:
-    """Align predictions with gold by their order, as a kind, by default that of the file.
+    """Align predictions with gold, as a kind, by default that of the file.
 
     ``spans`` reads the spans that tags spell; of kind ``number``, whole numbers are not classes.
     """
@@ -64,16 +69,13 @@ def _align_labels(file: PredictionFile, gold: Gold, numbers: bool) -> AlignedPre
 
     As in training, whole numbers are names, unless gold or predictions have a decimal point.
     """
-    texts = [example for example in gold.examples if isinstance(example, TextExample)]
-    labeled = [example for example in texts if example.label is not None]
+    aligned, by = _pair_rows(file, gold, lambda example: example.label)
+    labeled = [(row, example) for (_, row), example in aligned if example.label is not None]
     if not labeled:
         raise DataError(f"{gold.name}: no row has a label.")
-    # runs leave rows without label out of training and validation splits
-    texts = labeled if len(file.rows) == len(labeled) else texts
-    _check_number(file, texts, gold.name)
-    rows = [row for (_, row), text in zip(file.rows, texts, strict=True) if text.label is not None]
+    rows, texts = map(list, zip(*labeled, strict=True))
     predicted: list[Any] = [row["label"] for row in rows]
-    gold_labels: list[Any] = [example.label for example in labeled]
+    gold_labels: list[Any] = [example.label for example in texts]
     kind = "label"
     if any(isinstance(label, list | tuple) for label in (*predicted, *gold_labels)):
         kind = "labels"
@@ -95,7 +97,7 @@ def _align_labels(file: PredictionFile, gold: Gold, numbers: bool) -> AlignedPre
             )
         names = canonical_names(map(_name, (*gold_labels, *predicted)))  # of both or of neither
         gold_labels, predicted = names[: len(gold_labels)], names[len(gold_labels) :]
-    return AlignedPredictions(kind, gold_labels, predicted, examples=labeled, rows=rows)
+    return AlignedPredictions(kind, gold_labels, predicted, examples=texts, rows=rows, by=by)
 
 
 def predicts_numbers(file: PredictionFile) -> bool:
@@ -137,8 +139,8 @@ def _names(label: Any) -> tuple[str, ...]:
 
 
 def _align_tags(file: PredictionFile, gold: Gold) -> AlignedPredictions:
-    examples = _sentences(file, gold)
-    for (where, row), example in zip(file.rows, examples, strict=True):
+    aligned, by = _pair_rows(file, gold, lambda example: example.tags)
+    for (where, row), example in aligned:
         if example.tags is None:
             raise DataError(f"{example.where}: no tags to score against.")
         if len(row["tags"]) != len(example.words):
@@ -148,33 +150,93 @@ def _align_tags(file: PredictionFile, gold: Gold) -> AlignedPredictions:
             )
         if isinstance(words := row.get("words"), list) and all(isinstance(w, str) for w in words):
             _check_words(where, words, example)
-    gold_tags = [list(example.tags or ()) for example in examples]
-    predicted = [list(row["tags"]) for _, row in file.rows]
+    examples = [example for _, example in aligned]
+    rows = [row for (_, row), _ in aligned]
+    gold_tags = [list(example.tags) for example in examples]
+    predicted = [list(row["tags"]) for row in rows]
     scheme = detect_scheme(gold_tags)
     predicted_scheme = scheme and (_predicted_scheme(predicted, scheme) or scheme)
     if scheme not in (None, "BIO", predicted_scheme):  # as training reads gold: scores agree
         gold_tags, scheme = [convert_tags(tags, scheme, "BIO") for tags in gold_tags], "BIO"
-    rows = [row for _, row in file.rows]
     schemes = scheme, predicted_scheme
     spans = [tags_to_spans(tags, predicted_scheme) for tags in predicted if predicted_scheme]
     characters = spans_in_characters(examples, spans) if spans else ()
-    return AlignedPredictions("tags", gold_tags, predicted, schemes, examples, rows, characters)
+    return AlignedPredictions("tags", gold_tags, predicted, schemes, examples, rows, characters, by)
 
 
-def _sentences(file: PredictionFile, gold: Gold, spans: bool = False) -> list[TokenExample]:
-    """Return the examples of predictions; some systems leave out those without words or gold."""
-    examples = [example for example in gold.examples if isinstance(example, TokenExample)]
-    with_gold = [each for each in examples if (each.spans if spans else each.tags) is not None]
-    if spans and not with_gold:
+def _pair_rows(
+    file: PredictionFile, gold: Gold, gold_of: Callable[[Any], Any]
+) -> tuple[list[tuple[tuple[str, dict[str, Any]], Any]], str]:
+    """Return the rows of predictions with their ``file:line``, each with its gold example.
+
+    They are aligned by id where both sides have ids, also where those of predictions are the row
+    numbers of a gold file without ids; else by position. Systems may leave examples without words
+    or gold out.
+    """
+    words = [not isinstance(each, TokenExample) or bool(each.words) for each in gold.examples]
+    golds = [gold_of(each) is not None for each in gold.examples]
+    needed = list(map(operator.and_, words, golds))
+    keys = ids_of([(example.key, example.where) for example in gold.examples])
+    if keys is not None and file.ids is not None:
+        order = align_ids(file, keys, [each.where for each in gold.examples], gold.name, needed)
+        pairs = zip(order, gold.examples, strict=True)
+        return [(file.rows[i], each) for i, each in pairs if i is not None], "id"
+    filters = ([True] * len(golds), words, needed, golds)
+    kept = next((some for some in filters if sum(some) == len(file.rows)), None)
+    if kept is None:
         raise DataError(
-            f"{gold.name}: no spans to score against: give spans, or tags that spell spans "
-            "(B-TYPE, I-TYPE, O)."
+            f"{gold.name}: {len(gold.examples):,} examples, but {len(file.rows):,} predictions in "
+            f"{file}: the files do not belong together, or one was cut."
         )
-    candidates = [examples, [example for example in examples if example.words]]
-    candidates += [[example for example in with_gold if example.words], with_gold]
-    examples = next((some for some in candidates if len(some) == len(file.rows)), examples)
-    _check_number(file, examples, gold.name)
-    return examples
+    examples = list(compress(gold.examples, kept))
+    numbers = [str(number) for number in range(len(examples))]
+    if file.ids is None or {*file.ids} != {*numbers}:
+        return list(zip(file.rows, examples, strict=True)), "position"
+    order = align_ids(file, numbers, [each.where for each in examples], gold.name)
+    return [(file.rows[i or 0], each) for i, each in zip(order, examples, strict=True)], "id"
+
+
+def align_ids(
+    file: PredictionFile,
+    ids: Sequence[str],
+    places: Sequence[str],
+    name: str,
+    needed: Sequence[object] = (),
+) -> list[int | None]:
+    """Return the index of the row of each id, None for those that are missing and not needed.
+
+    ``places`` are the ``file:line`` of the ids in the file ``name``.
+
+    Raises:
+        DataError: An id is unknown, missing or occurs twice; not if both sides repeat the same.
+    """
+    own = file.ids or []
+    if own == [*ids]:
+        return list(range(len(own)))
+    rows, known = dict[str, int](), dict[str, str]()
+    for index, (id, (where, _)) in enumerate(zip(own, file.rows, strict=True)):
+        if id in rows:
+            first = file.rows[rows[id]][0]
+            raise DataError(
+                f"{where}: id {id!r:.40} is also in {first}: write one prediction for each id."
+            )
+        rows[id] = index
+    for id, place in zip(ids, places, strict=True):
+        if id in known:
+            raise DataError(f"{place}: id {id!r:.40} is also in {known[id]}: ids must differ.")
+        known[id] = place
+    for id, index in rows.items():
+        if id not in known:
+            raise DataError(
+                f"{file.rows[index][0]}: id {id!r:.40} is not in {name}: the files do not belong "
+                "together; or remove the ids of one of them, to align by position."
+            )
+    for id, need in zip(ids, needed or [True] * len(ids), strict=True):
+        if need and id not in rows:
+            raise DataError(
+                f"{known[id]}: id {id!r:.40} has no prediction in {file}: was the file cut?"
+            )
+    return [rows.get(id) for id in ids]
 
 
 def _predicted_scheme(predicted: Sequence[Sequence[str]], scheme: str | None) -> str | None:
@@ -185,35 +247,41 @@ def _predicted_scheme(predicted: Sequence[Sequence[str]], scheme: str | None) ->
 
 
 def _align_spans(file: PredictionFile, gold: Gold) -> AlignedPredictions:
-    examples = _sentences(file, gold, spans=True)
+    if all(each.spans is None for each in gold.examples if isinstance(each, TokenExample)):
+        raise DataError(
+            f"{gold.name}: no spans to score against: give spans, or tags that spell spans "
+            "(B-TYPE, I-TYPE, O)."
+        )
+    pairs, by = _pair_rows(_with_spans(file), gold, lambda example: example.spans)
     aligned = [
         (_predicted_spans(where, row, example), example, row)
-        for (where, row), example in zip(_rows_with_spans(file), examples, strict=True)
+        for (where, row), example in pairs
         if example.spans is not None
     ]
     found, examples, rows = map(list, zip(*aligned, strict=True)) if aligned else ([], [], [])
     predicted, unreachable = [each.spans for each in found], [each.unreachable for each in found]
     return AlignedPredictions(
         "spans", [example.spans for example in examples], predicted, examples=examples, rows=rows,
-        characters=spans_in_characters(examples, predicted, unreachable),
+        by=by, characters=spans_in_characters(examples, predicted, unreachable),
     )  # fmt: skip
 
 
-def _rows_with_spans(file: PredictionFile) -> Sequence[tuple[str, dict[str, Any]]]:
-    """Return the rows, those that have only tags with the spans that these spell."""
+def _with_spans(file: PredictionFile) -> PredictionFile:
+    """Return the file, rows that have only tags with the spans that these spell."""
     only_tags = [row["tags"] for _, row in file.rows if "spans" not in row]
     if not only_tags:
-        return file.rows
+        return file
     scheme = _predicted_scheme(only_tags, None)
     if scheme is None:
         raise DataError(
             f"{file}: its tags do not spell spans (B-TYPE, I-TYPE, O), so they cannot be compared "
             "with spans."
         )
-    return [
+    rows = [
         (where, row if "spans" in row else row | {"spans": tags_to_spans(row["tags"], scheme)})
         for where, row in file.rows
     ]
+    return replace(file, rows=rows)
 
 
 def _predicted_spans(where: str, row: Mapping[str, Any], example: TokenExample) -> ParsedSpans:
@@ -256,14 +324,6 @@ def _check_words(where: str, words: Any, example: TokenExample) -> None:
                 f"{where}: word {index} is {word!r:.40}, but {gold!r:.40} in {example.where}: "
                 "the files do not belong together."
             )
-
-
-def _check_number(file: PredictionFile, examples: Sequence[Example], gold: str) -> None:
-    if len(file.rows) != len(examples):
-        raise DataError(
-            f"{gold}: {len(examples):,} examples, but {len(file.rows):,} predictions in {file}: "
-            "the files do not belong together, or one was cut."
-        )
 
 
 def with_probabilities(run: AlignedPredictions) -> list[list[tuple[float, bool]]] | None:

@@ -23,6 +23,7 @@ class SystemComparison:
     first: System
     second: System
     gold: str
+    aligned_by: str
     metric: str
     unit: str
     seed: int
@@ -60,7 +61,7 @@ def compare_systems(
         counts = [replace(each, unit=documents) for each in counts]
     num_first = len(systems[0].files)
     result = compare(counts[:num_first], counts[num_first:], num_resamples=resamples, seed=seed)
-    return SystemComparison(*systems, aligned.gold, metric, units, seed, result)
+    return SystemComparison(*systems, aligned.gold, aligned.aligned_by, metric, units, seed, result)
 
 
 def _document_indices(examples: Sequence[Example], gold: str) -> np.ndarray:
@@ -120,6 +121,7 @@ def comparison_record(comparison: SystemComparison) -> dict[str, Any]:
     return {
         "metric": comparison.metric,
         "gold": comparison.gold,
+        "aligned_by": comparison.aligned_by,
         "unit": comparison.unit,
         "num_units": result.num_units,
         "resamples": result.num_resamples,

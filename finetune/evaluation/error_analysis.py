@@ -53,6 +53,7 @@ class Analysis:
 
     predictions: str
     gold: str
+    aligned_by: str
     kind: str
     num_examples: int
     scores: dict[str, float]
@@ -84,7 +85,9 @@ def analyze(
             f"such as {system.files[0].parent}."
         )
     found = align_runs(system.files, gold, columns=columns, train=train)
-    return analyze_predictions(found.runs[0], found.vocabulary, str(system.files[0]), found.gold)
+    return analyze_predictions(
+        found.runs[0], found.vocabulary, str(system.files[0]), found.gold, found.aligned_by
+    )
 
 
 def analyze_predictions(
@@ -92,9 +95,10 @@ def analyze_predictions(
     vocabulary: TrainingVocabulary | None = None,
     predictions: str = "",
     gold: str = "",
+    aligned_by: str = "",
 ) -> Analysis:
     """Analyze aligned predictions; ``vocabulary`` is that of the system's training data."""
-    found = Analysis(predictions, gold, run.kind, len(run.gold), score_aligned(run))
+    found = Analysis(predictions, gold, aligned_by, run.kind, len(run.gold), score_aligned(run))
     pairs = [pair for each in alignment.with_probabilities(run) or () for pair in each]
     found.confidences = [probability for probability, _ in pairs], [right for _, right in pairs]
     if run.kind == "label":
@@ -210,6 +214,7 @@ def analysis_record(found: Analysis, num_examples: int) -> dict[str, Any]:
     return {
         "predictions": found.predictions,
         "gold": found.gold,
+        "aligned_by": found.aligned_by or None,
         "form": found.kind,
         "num_examples": found.num_examples,
         "scores": found.scores,

@@ -39,10 +39,14 @@ class ErrorCase:
     confidence: float | None
     text: str
     excerpt: str
+    key: str | int | None = None
 
     def record(self) -> dict[str, Any]:
-        """Return the JSON form, without the excerpt."""
-        return {name: value for name, value in asdict(self).items() if name != "excerpt"}
+        """Return the JSON form, with the id in the data, and without the excerpt."""
+        record = asdict(self)
+        del record["excerpt"]
+        key = record.pop("key")
+        return record if key is None else record | {"id": key}
 
 
 def span_errors(
@@ -179,7 +183,7 @@ def _words_error(
     assert span is not None
     return ErrorCase(
         category, example.id, example.where, gold, predicted, known.get(span), text,
-        excerpt(example.words, span.start, span.end),
+        excerpt(example.words, span.start, span.end), example.key,
     )  # fmt: skip
 
 
@@ -187,8 +191,10 @@ def _text_error(
     category: str, example: Example, gold: Any, predicted: Any, confidence: float | None
 ) -> ErrorCase:
     text = example_text(example)
-    shown = text_excerpt(text)
-    return ErrorCase(category, example.id, example.where, gold, predicted, confidence, text, shown)
+    return ErrorCase(
+        category, example.id, example.where, gold, predicted, confidence, text, text_excerpt(text),
+        example.key,
+    )  # fmt: skip
 
 
 def text_excerpt(text: str) -> str:

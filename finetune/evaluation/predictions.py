@@ -10,6 +10,7 @@ the text or words to show, so that nothing has to read the data again:
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any
 
 from finetune.data import DataError, read_gold, read_text_file, read_token_file
 from finetune.data.conll import find_layout
+from finetune.data.files import DataFile, Line
 from finetune.data.formats import open_data
 from finetune.data.labels import convert_labels
 from finetune.data.token_records import read_spans
@@ -25,12 +27,16 @@ from finetune.types import Example, Prediction, Span, TextExample, TokenExample
 
 @dataclass(frozen=True)
 class PredictionFile:
-    """The lines of a prediction file: one JSON object for each example with its ``file:line``."""
+    """The lines of a prediction file: one JSON object for each example with its ``file:line``.
+
+    ``lines`` are those of columns, which may hold gold.
+    """
 
     path: Path
     rows: Sequence[tuple[str, dict[str, Any]]]
     format: str
     has_gold: bool
+    lines: Sequence[Line] = ()
 
     def __str__(self) -> str:
         return str(self.path)
@@ -46,10 +52,16 @@ class PredictionFile:
             f"{self.path}: each line must have `label`, or each must have `tags`, or each `spans`."
         )
 
+    @property
+    def ids(self) -> list[str] | None:
+        """The ids of the rows; None without ids."""
+        return ids_of([(row.get("id"), where) for where, row in self.rows])
+
     def gold(self, kind: str) -> Sequence[Example]:
         """Return the examples with the gold that the file holds, to align predictions of a kind."""
         if self.format == "conll":
-            return read_gold_file(str(self.path), {"tags": "-2"}, kind, "conll")
+            opened = DataFile(str(self.path), "conll", self.lines)
+            return read_gold_file(opened, {"tags": "-2"}, kind)
         read = _gold_text if kind == "label" else _gold_sentence
         return [read(index, where, row) for index, (where, row) in enumerate(self.rows)]
 
@@ -60,29 +72,43 @@ def read_predictions(path: Path) -> PredictionFile:
     format = opened.format if opened.format in ("conll", "conllu") else "jsonl"
     if opened.format in ("txt", "tsv", "unknown"):
         format = "jsonl" if opened.first_line().lstrip().startswith(("{", "[")) else "conll"
-    rows = list(_json_rows(path) if format == "jsonl" else _column_rows(path, format))
+    opened.format = format
+    has_gold = format == "conll" and find_layout(opened, {}).num_columns >= 3
+    lines = opened.peek(sys.maxsize) if has_gold else []
+    rows = list(_json_rows(opened) if format == "jsonl" else _column_rows(opened))
     if not rows:
         raise DataError(f"{path}: there is no prediction in it.")
-    if format == "conll":
-        return PredictionFile(path, rows, format, find_layout(opened, {}).num_columns >= 3)
-    return PredictionFile(path, rows, format, all("gold" in row for _, row in rows))
+    has_gold = has_gold or all("gold" in row for _, row in rows)
+    return PredictionFile(path, rows, format, has_gold, lines)
+
+
+def ids_of(rows: Sequence[tuple[Any, str]]) -> list[str] | None:
+    """Return the ids of rows, given with their ``file:line``, as text; None without ids."""
+    missing = [where for id, where in rows if id is None]
+    if len(missing) == len(rows):
+        return None
+    if missing:
+        where = next(where for id, where in rows if id is not None)
+        raise DataError(f"{missing[0]}: no id, but {where} has one: give each row an id, or none.")
+    return [str(id) for id, _ in rows]
 
 
 def read_gold_file(
-    path: str, columns: Mapping[str, str] | None, kind: str, format: str | None = None
+    path: str | DataFile, columns: Mapping[str, str] | None, kind: str
 ) -> Sequence[Example]:
     """Read the examples of a file, or a folder of standoff, with gold for predictions of a kind."""
     if kind == "label":
         examples = list(read_text_file(path, columns=columns))
         return convert_labels({"gold": examples}, typed=False)[0]["gold"]
     if kind == "tags":
-        return list(read_token_file(path, columns=columns, format=format))
+        return list(read_token_file(path, columns=columns))
     return read_gold(path, columns=columns)
 
 
 def to_row(prediction: Prediction, example: Example) -> dict[str, Any]:
     """Return the JSON object of a prediction with the gold of its example."""
-    return prediction.record() | gold_record(example)
+    key = {} if example.key is None else {"id": example.key}
+    return prediction.record() | key | gold_record(example)
 
 
 def gold_record(example: Example) -> dict[str, Any]:
@@ -110,7 +136,7 @@ def _gold_text(index: int, where: str, row: Mapping[str, Any]) -> TextExample:
         _check(where, "gold", gold)
     label = tuple(gold) if isinstance(gold, list) else gold
     text, pair = row.get("text", ""), row.get("text_pair")
-    return TextExample(row.get("id", index), text, pair, label, row.get("where", where))
+    return TextExample(index, text, pair, label, row.get("where", where), row.get("id"))
 
 
 def _gold_sentence(index: int, where: str, row: Mapping[str, Any]) -> TokenExample:
@@ -127,7 +153,7 @@ def _gold_sentence(index: int, where: str, row: Mapping[str, Any]) -> TokenExamp
             raise DataError(f"{where}: {len(tags)} gold tags for {len(words)} words.")
     offsets = row.get("offsets")
     return TokenExample(
-        row.get("id", index),
+        index,
         tuple(words),
         spans if spans is None else read_spans(spans, where, len(words)).spans,
         tags if tags is None else tuple(tags),
@@ -136,18 +162,19 @@ def _gold_sentence(index: int, where: str, row: Mapping[str, Any]) -> TokenExamp
         offsets if offsets is None else tuple((start, end) for start, end in offsets),
         row.get("where", where),
         unreachable=tuple(Span(*span) for span in gold.get("unreachable", ())),
+        key=row.get("id"),
     )
 
 
-def _column_rows(path: Path, format: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    options: Any = {} if format == "conllu" else {"columns": {"tags": "-1"}, "format": format}
-    for sentence in read_token_file(path, **options):
+def _column_rows(file: DataFile) -> Iterator[tuple[str, dict[str, Any]]]:
+    columns = None if file.format == "conllu" else {"tags": "-1"}
+    for sentence in read_token_file(file, columns=columns):
         yield sentence.where, {"words": list(sentence.words), "tags": list(sentence.tags or ())}
 
 
-def _json_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    for number, line in open_data(path, "jsonl"):
-        where = f"{path}:{number}"
+def _json_rows(file: DataFile) -> Iterator[tuple[str, dict[str, Any]]]:
+    for number, line in file:
+        where = file.where(number)
         try:
             row = json.loads(line)
         except json.JSONDecodeError as error:

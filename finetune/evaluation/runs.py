@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from finetune.data import DataError
-from finetune.evaluation.alignment import AlignedPredictions, Gold, align, predicts_numbers
+from finetune.evaluation.alignment import (
+    AlignedPredictions,
+    Gold,
+    align,
+    align_ids,
+    predicts_numbers,
+)
 from finetune.evaluation.metrics import scores, span_scores, tagging_scores
 from finetune.evaluation.predictions import PredictionFile, read_gold_file, read_predictions
 from finetune.evaluation.subgroups import TrainingVocabulary
@@ -33,6 +39,13 @@ class AlignedRuns:
     runs: Sequence[AlignedPredictions]
     gold: str
     vocabulary: TrainingVocabulary | None
+    in_one_file: bool = False
+
+    @property
+    def aligned_by(self) -> str:
+        """``id`` or ``position``; empty for one file with its gold."""
+        by = {run.by for run in self.runs}
+        return "" if self.in_one_file else "position" if "position" in by else "id"
 
 
 def find_system(name: str, split: str) -> System:
@@ -78,9 +91,7 @@ def align_runs(
     run. ``train`` is a file with training data, to tell seen from unseen words. ``columns`` names
     columns of these files by role.
     """
-    files = [read_predictions(path) for path in paths]
-    for other in files[1:]:
-        _check_ids(files[0], other)
+    files = _in_one_order([read_predictions(path) for path in paths])
     kinds = [file.kind for file in files]
     if {*kinds} == {"tags", "spans"}:
         kinds = ["spans"] * len(files)
@@ -104,22 +115,26 @@ def align_runs(
     _check_kinds(files, [run.kind for run in runs])
     if gold is None and source.format == "conll":
         _check_gold_column(runs[0], source)
-    return AlignedRuns(runs, golds[kinds[0]].name, vocabulary)
+    name = golds[kinds[0]].name
+    return AlignedRuns(runs, name, vocabulary, gold is None and len(files) == 1)
 
 
-def _check_ids(first: PredictionFile, other: PredictionFile) -> None:
-    """Refuse files of different lengths or for other examples."""
-    if len(first.rows) != len(other.rows):
-        raise DataError(
-            f"{other}: {len(other.rows):,} predictions, but {len(first.rows):,} in {first}: the "
-            "files do not belong together, or one was cut."
-        )
-    for (where, row), (other_where, other_row) in zip(first.rows, other.rows, strict=True):
-        if "id" in row and "id" in other_row and row["id"] != other_row["id"]:
+def _in_one_order(files: Sequence[PredictionFile]) -> list[PredictionFile]:
+    """Return the files with their rows in the order of one of them, by id where they have ids."""
+    first = next((file for file in files if file.ids is not None), files[0])
+    places = [where for where, _ in first.rows]
+    found = []
+    for file in files:
+        if first.ids is not None and file.ids is not None:
+            order = align_ids(file, first.ids, places, str(first))
+            file = replace(file, rows=[file.rows[index or 0] for index in order])
+        elif len(file.rows) != len(first.rows):
             raise DataError(
-                f"{other_where}: id {other_row['id']!r:.40}, but {row['id']!r:.40} in {where}: "
-                "both systems must predict the same examples in the same order."
+                f"{file}: {len(file.rows):,} predictions, but {len(first.rows):,} in {first}: the "
+                "files do not belong together, or one was cut."
             )
+        found.append(file)
+    return found
 
 
 def _check_kinds(files: Sequence[PredictionFile], kinds: Sequence[str]) -> None:
@@ -181,7 +196,8 @@ def score_predictions(
 
     Predictions are JSON Lines with ``label`` (a name, a list of names, or a number), ``tags``, or
     ``spans`` (in words; in characters where the line has a ``text`` and no words), or words in
-    columns of which the last is predicted. ``columns`` names columns of the gold file by role.
+    columns of which the last is predicted. Predictions and gold are aligned by ``id`` where both
+    have ids, else by position. ``columns`` names columns of the gold file by role.
     """
     return score_aligned(align_runs([predictions], gold, columns=columns).runs[0])
 

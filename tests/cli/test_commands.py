@@ -160,6 +160,16 @@ def test_files_have_one_answer_for_each_row(
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted([name, "out.jsonl"])
 
 
+def test_predictions_have_the_ids_of_the_file(
+    place: Path, outcomes: dict[str, Outcome], tmp_path: Path
+):
+    rows = [{"id": id, "text": "a b", "tokens": ["a", "b"]} for id in ("q7", "q3")]
+    (path := tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for task in ("classify", "tag"):
+        answers = records(run("predict", place / task, "--file", path).out)
+        assert [answer["id"] for answer in answers] == ["q7", "q3"]
+
+
 def test_words_in_columns_keep_their_words(
     place: Path, outcomes: dict[str, Outcome], tmp_path: Path
 ):

@@ -82,7 +82,9 @@ def test_the_table(place: Path):
     outcome = run("compare", "good.jsonl", "bad.jsonl", "--gold", "gold.jsonl", *FEW)
     scores = json.loads(run("score", "good.jsonl", "gold.jsonl").out)
     lines = outcome.out.splitlines()
-    assert lines[0] == ("span_f1_conll on 60 sentences (gold: gold.jsonl), 200 resamples, seed 0")
+    assert lines[0] == (
+        "span_f1_conll on 60 sentences (gold: gold.jsonl, aligned by id), 200 resamples, seed 0"
+    )
     assert lines[1].split() == ["score", "95", "%", "interval", "runs"]
     assert lines[2].split()[:2] == ["A", f"{scores['span_f1_conll']:.4f}"]
     assert lines[2].endswith("1  good.jsonl") and lines[3].startswith("B ")
@@ -441,8 +443,8 @@ def changed(place: Path, change, name: str = "good") -> str:
 
 
 @pytest.mark.parametrize("change, messages", [
-    (lambda rows: rows.pop(), ("changed.jsonl: 59 predictions, but 60 in good.jsonl",)),
-    (lambda rows: rows[3].update(id=77), ("changed.jsonl:4: id 77, but 3 in good.jsonl:4",)),
+    (lambda rows: rows.pop(), ("good.jsonl:60: id '59' has no prediction in changed.jsonl",)),
+    (lambda rows: rows[3].update(id=77), ("changed.jsonl:4: id '77' is not in good.jsonl",)),
     (lambda rows: rows[2]["words"].__setitem__(1, "x"),
      ("changed.jsonl:3: word 1 is 'x', but 'w2.1' in gold.jsonl:3",)),
     (lambda rows: rows[2]["tags"].pop(), ("changed.jsonl:3: 11 tags for the 12 words",)),

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from pathlib import Path
 
 import pytest
 
 from finetune.evaluation.predictions import to_row
 from finetune.evaluation.runs import align_runs, score_aligned, score_predictions
-from finetune.types import Span, SpanPrediction, TokenExample, TokenPrediction
+from finetune.types import Span, SpanPrediction, TokenExample, TokenPrediction, UserError
+from tests.command import run
 from tests.small_data import write_jsonl
 
 
@@ -323,3 +326,107 @@ def test_gold_in_another_scheme_is_read_as_in_training(tmp_path: Path, first: st
         answers, right = [["B-PER", "B-PER", "O", "O"]], 3
     scores = scored(tmp_path, [{"tags": tags} for tags in answers], gold)
     assert scores["tag_accuracy"] == right / 4
+
+
+# --- Identity, not position ----------------------------------------------------------------------
+
+KEYS = ["q3", "q1", "q2", "q0"]
+
+
+def with_ids(rows: list[dict], ids: list) -> list[dict]:
+    return [{"id": id, **row} for id, row in zip(ids, rows, strict=True)]
+
+
+@pytest.mark.parametrize("ids", [KEYS, [30, 10, 20, 0]])
+def test_predictions_in_another_order_are_aligned_by_id(tmp_path: Path, ids: list):
+    gold = with_ids(texts(*"abca"), ids)
+    answers = with_ids(labels(*"abca"), ids)[::-1]
+    assert scored(tmp_path, answers, gold)["accuracy"] == 1.0
+    sentences = [{"tokens": ["w"] * 2, "tags": [tag, "O"]} for tag in ("B-A", "B-B", "O", "O")]
+    answers = [{"tags": row["tags"]} for row in sentences]
+    answers = with_ids(answers, ids)[::-1]
+    assert scored(tmp_path, answers, with_ids(sentences, ids))["span_f1_conll"] == 1.0
+
+
+def test_ids_may_be_the_row_numbers_of_gold(tmp_path: Path):
+    answers = with_ids(labels(*"abca"), [0, 1, 2, 3])[::-1]
+    assert scored(tmp_path, answers, texts(*"abca"))["accuracy"] == 1.0
+
+
+@pytest.mark.parametrize("ids, message", [
+    (["q3", "q1", "q1", "q0"], r"answers.jsonl:3: id 'q1' is also in .*answers.jsonl:2"),
+    (["q3", "q1", "q2", "q9"], r"answers.jsonl:4: id 'q9' is not in .*gold.jsonl"),
+    (["q3", "q1", "q2"], r"gold.jsonl:4: id 'q0' has no prediction in .*answers.jsonl"),
+    (["q3", "q1", None, "q0"], r"answers.jsonl:3: no id, but .*answers.jsonl:1 has one"),
+])  # fmt: skip
+def test_other_ids_are_refused(tmp_path: Path, ids: list, message: str):
+    answers = with_ids(labels(*"abca"[: len(ids)]), ids)
+    with pytest.raises(UserError, match=message):
+        scored(tmp_path, answers, with_ids(texts(*"abca"), KEYS))
+
+
+def test_repeated_ids_of_gold_are_refused_unless_predictions_repeat_them(tmp_path: Path):
+    gold = with_ids(texts(*"abca"), ["d1", "d1", "d2", "d2"])
+    same = with_ids(labels(*"abca"), ["d1", "d1", "d2", "d2"])
+    assert scored(tmp_path, same, gold)["accuracy"] == 1.0
+    with pytest.raises(UserError, match=r"is also in"):
+        scored(tmp_path, same[::-1], gold)
+
+
+def test_rows_without_gold_need_no_prediction(tmp_path: Path):
+    gold = with_ids(texts(*"abca"), KEYS)
+    gold[1]["label"] = None
+    answers = with_ids(labels(*"aca"), ["q3", "q2", "q0"])[::-1]
+    assert scored(tmp_path, answers, gold)["accuracy"] == 1.0
+
+
+def test_runs_in_another_order_are_compared_by_id(tmp_path: Path):
+    rows = [row | {"gold": row["label"], "text": "a"} for row in with_ids(labels(*"abca"), KEYS)]
+    rows[0]["label"] = "c"
+    paths = [write_jsonl(tmp_path / f"{name}.jsonl", order)
+             for name, order in (("a", rows), ("b", rows[::-1]))]  # fmt: skip
+    first, second = align_runs(paths).runs
+    assert first.gold == second.gold and first.predicted == second.predicted
+    bare = write_jsonl(tmp_path / "gold.jsonl", texts(*"abca"))  # without ids: by position of A
+    found = align_runs(paths, str(bare))
+    assert found.runs[0].predicted == found.runs[1].predicted and found.aligned_by == "position"
+
+
+def test_the_output_names_alignment_by_position(tmp_path: Path):
+    gold = write_jsonl(tmp_path / "gold.jsonl", with_ids(texts(*"abca"), KEYS))
+    answers = write_jsonl(tmp_path / "answers.jsonl", labels(*"abca"))
+    outcome = run("score", answers, gold)
+    assert outcome.err == "Aligned by position: one of the files has no ids.\n"
+    assert ", aligned by position\n" in run("analyze", answers, gold).out
+    write_jsonl(answers, with_ids(labels(*"abca"), KEYS))
+    assert run("score", answers, gold).err == ""
+    assert "q3" in run("analyze", write_jsonl(answers, with_ids(labels(*"bbca"), KEYS)), gold,
+                       "--json").out  # fmt: skip
+
+
+# --- Streams are read once -----------------------------------------------------------------------
+
+
+def piped(path: Path) -> Path:
+    """A named pipe with the content of a file."""
+    pipe = path.with_name(f"pipe-{path.name}")
+    os.mkfifo(pipe)
+    threading.Thread(target=lambda: pipe.write_bytes(path.read_bytes()), daemon=True).start()
+    return pipe
+
+
+def test_standard_input_and_pipes_lose_no_line(tmp_path: Path):
+    gold = write_jsonl(tmp_path / "gold.jsonl", texts(*"abca"))
+    answers = write_jsonl(tmp_path / "answers.jsonl", labels(*"abca"))
+    expected = run("score", answers, gold).out
+    assert run("score", "-", gold, stdin=answers.read_bytes()).out == expected
+    assert run("score", answers, "-", stdin=gold.read_bytes()).out == expected
+    assert run("score", piped(answers), piped(gold)).out == expected
+
+
+def test_columns_from_a_pipe_hold_their_gold(tmp_path: Path):
+    columns = tmp_path / "answers.conll"
+    columns.write_text("Ana B-PER B-PER\nslept O O\n\nOslo B-LOC O\n", "utf-8")
+    run_of = align_runs([piped(columns)]).runs[0]
+    assert run_of.gold == [["B-PER", "O"], ["B-LOC"]]
+    assert run_of.predicted == [["B-PER", "O"], ["O"]]
