@@ -15,7 +15,7 @@ from finetune.data.tag_schemes import convert_tags, detect_scheme, tags_to_spans
 from finetune.data.token_records import ParsedSpans, read_spans
 from finetune.evaluation.pairs import CharacterSpans, Pairs, pair, spans_in_characters
 from finetune.evaluation.predictions import PredictionFile, ids_of
-from finetune.types import Example, TokenExample
+from finetune.types import Example, Span, TokenExample
 
 
 class AlignedPredictions(NamedTuple):
