@@ -24,6 +24,7 @@ from finetune.config.tasks import (
     current_settings,
     settings,
 )
+from finetune.config.values import description
 from finetune.types import UserError, abbreviated, did_you_mean
 
 OWN_KEYS = ("task", "description", "expected", "smoke")
@@ -128,7 +129,7 @@ def load_recipe(path: str | Path) -> Recipe:
         return f"{path}:{lines[keys]}" if keys in lines else str(path)
 
     task = content.get("task")
-    if task not in CONFIGS:
+    if not isinstance(task, str) or task not in CONFIGS:
         raise UserError(
             f"{where('task')}: task is {task!r}, legal are {', '.join(CONFIGS)}."
             f"{did_you_mean(str(task), CONFIGS)}"
@@ -176,9 +177,13 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[tuple[Any, ...], int]]:
 
     try:
         text = path.read_text(encoding="utf-8")
+        for event in yaml.parse(text, Loader=yaml.SafeLoader):
+            if isinstance(event, yaml.AliasEvent):  # few characters could stand for gigabytes
+                line = event.start_mark.line + 1
+                raise UserError(f"{path}:{line}: aliases such as *{event.anchor} are not allowed: "
+                                "repeat the value.")  # fmt: skip
         node = yaml.compose(text, Loader=yaml.SafeLoader)
         lines = dict(_lines(path, node))
-        content = yaml.safe_load(text)
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: byte {error.start} is not UTF-8: convert the file.") from error
     except yaml.YAMLError as error:
@@ -186,6 +191,13 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[tuple[Any, ...], int]]:
         line = f":{mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or " ".join(str(error).split())
         raise UserError(f"{path}{line}: not valid YAML: {problem}.") from error
+    except RecursionError:
+        raise UserError(f"{path}: not valid YAML: it is nested too deeply.") from None
+    try:
+        content = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, TypeError) as error:  # a value, such as an impossible date
+        problem = " ".join(str(error).split())
+        raise UserError(f"{path}: not valid YAML: {problem:.100}.") from error
     if not isinstance(content, dict):
         raise UserError(f"{path}: a recipe is a mapping of settings, such as `task: nli`.")
     return content, lines
@@ -199,6 +211,8 @@ def _lines(path: Path, node: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple
         key, value = item if kind == "mapping" else (item, item)
         name = key.value if kind == "mapping" else number
         line = key.start_mark.line + 1
+        if kind == "mapping" and not isinstance(name, str):
+            raise UserError(f"{path}:{line}: a key must be a name, not a list or a mapping.")
         if kind == "mapping" and name in seen:
             raise UserError(f"{path}:{line}: the key {name!r} occurs twice: keep one.")
         seen.add(name)
@@ -248,5 +262,4 @@ def _typed(name: str, value: Any, hint: Any) -> Any:
             return value if kind is bool else kind(str(value))
         except ValueError:
             pass  # float("many")
-    wanted = {float: "a number", int: "a whole number", bool: "true or false", str: "text"}[kind]
-    raise UserError(f"{name} must be {wanted}, not {value!r}.")
+    raise UserError(f"{name} must be {description(kind)}, not {value!r:.60}.")

@@ -8,14 +8,16 @@ and a command line can set all of them.
 from __future__ import annotations
 
 import dataclasses
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+from finetune.config.values import conforms, description
 from finetune.types import UserError
 
+LARGEST = 2**53
+"""Bound of all numbers in settings: larger ones are not exact in JSON and floating point."""
 DEFAULT_MODEL = "roberta-base"
 """The encoder of runs that set neither --model nor --init-from."""
 MAX_TOKENS, MAX_TOKENS_ON_CUDA = 4096, 32_768
@@ -115,6 +117,17 @@ class TrainConfig:
     def __post_init__(self) -> None:
         if self.model is None and self.init_from is None:
             object.__setattr__(self, "model", DEFAULT_MODEL)
+        hints = get_type_hints(type(self))
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if not conforms(value, hints[field.name]):
+                wanted = description(hints[field.name])
+                raise UserError(f"{flag(field.name)} must be {wanted}, not {value!r:.60}.")
+            if isinstance(value, int | float) and not abs(value) < LARGEST:
+                raise UserError(
+                    f"{flag(field.name)} must be a finite number, at most {LARGEST:,}, not "
+                    f"{value!r:.60}."
+                )
         for names, (legal, wanted) in RANGES.items():
             for name in names:
                 value = getattr(self, name, None)  # a setting of some tasks, or unset
@@ -287,9 +300,9 @@ REMOVED = frozenset({"cuda_graphs"})
 RANGES: dict[tuple[str, ...], tuple[Callable[[Any], bool], str]] = {
     ("batch_size", "epochs", "lr", "limit", "steps", "max_tokens", "max_length", "head_lr",
      "crf_lr", "eval_every", "save_every", "patience", "max_width", "adam_epsilon"): (
-        lambda value: 0 < value < math.inf, "above 0"),
+        lambda value: value > 0, "above 0"),
     ("warmup", "weight_decay", "clip", "overlap"): (
-        lambda value: 0 <= value < math.inf, "0 or more"),
+        lambda value: value >= 0, "0 or more"),
     ("layer_decay", "negatives"): (lambda value: 0 < value <= 1, "above 0 and at most 1"),
     ("adam_beta2", "classifier_dropout"): (
         lambda value: 0 <= value < 1, "0 or more and below 1"),
@@ -302,7 +315,7 @@ RANGES: dict[tuple[str, ...], tuple[Callable[[Any], bool], str]] = {
         lambda value: bool(re.fullmatch("none|doc|0*[1-9][0-9]{0,5}", value)),
         "none, doc, or a number of subwords, 1 or more"),
 }  # fmt: skip
-"""The legal values of settings, and their description; every number is finite."""
+"""The legal values of settings, and their description."""
 
 
 def flag(name: str) -> str:
@@ -348,6 +361,8 @@ def from_settings(config: type[TrainConfig], values: Mapping[str, Any]) -> Train
     """Return the configuration of saved ``settings``, also those of older versions."""
     current = current_settings(values).items()
     typed: Any = {name: tuple(v) if isinstance(v, list) else v for name, v in current}
+    if unknown := typed.keys() - {field.name for field in dataclasses.fields(config)}:
+        raise UserError(f"the setting {min(unknown)!r} is unknown: use the version that wrote it.")
     return config(**typed)
 
 

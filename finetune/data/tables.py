@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from finetune.data.dataset import DataError
 from finetune.data.files import DataFile, ReadOptions
+from finetune.data.json_files import parse_json
 from finetune.types import abbreviated, did_you_mean
 
 
@@ -102,12 +103,15 @@ def _columns_found(table: Table) -> str:
 
 
 _JSON_ROW = 'one object per line, such as {"text": "Fine film", "label": "positive"}'
+_JSON_ADVICE = f": write {_JSON_ROW}."
 
 
 def read_json_lines(file: DataFile, options: ReadOptions) -> Table:
     """Read one JSON object per line."""
     lines = ((line.text, file.where(line.number)) for line in file if line.text.strip())
-    return Table(file.name, [], (_row(_parse(text, where), where) for text, where in lines))
+    return Table(
+        file.name, [], (_row(parse_json(text, where, _JSON_ADVICE), where) for text, where in lines)
+    )
 
 
 def read_json(file: DataFile, options: ReadOptions) -> Table:
@@ -115,7 +119,7 @@ def read_json(file: DataFile, options: ReadOptions) -> Table:
     first = file.first_line().strip()
     if first.startswith("{") and first != "{":
         return read_json_lines(file, options)
-    items = _parse("\n".join(line.text for line in file), file.name)
+    items = parse_json("\n".join(line.text for line in file), file.name, _JSON_ADVICE)
     if not isinstance(items, list):
         raise DataError(
             f"{file.name}: holds one JSON {_json_type(items)}, not a list of objects: write "
@@ -123,21 +127,6 @@ def read_json(file: DataFile, options: ReadOptions) -> Table:
         )
     rows = (_row(item, f"{file.name}:item {i}") for i, item in enumerate(items, 1))
     return Table(file.name, [], rows)
-
-
-def _parse(text: str, where: str) -> Any:
-    try:
-        value = json.loads(text)
-        if "\\ud" in text or "\\uD" in text:
-            json.dumps(value, ensure_ascii=False).encode("utf-8")
-        return value
-    except json.JSONDecodeError as error:
-        position = f"{error.msg.removesuffix(' at')} at line {error.lineno} column {error.colno}"
-        raise DataError(f"{where}: not valid JSON ({position}): write {_JSON_ROW}.") from error
-    except UnicodeEncodeError as error:
-        raise DataError(
-            f"{where}: \\ud… is half of a surrogate pair: write both halves."
-        ) from error
 
 
 def _row(value: Any, where: str) -> Record:
@@ -242,9 +231,20 @@ def read_parquet(file: DataFile, options: ReadOptions) -> Table:
     schema = opened.schema_arrow
     described = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
     features = described.get("info", {}).get("features", {})
-    rows = (row for batch in opened.iter_batches() for row in batch.to_pylist())
-    records = (Record(row, f"{file.name}:row {number}") for number, row in enumerate(rows, 1))
-    return Table(file.name, list(schema.names), records, names=class_names(features))
+
+    def records() -> Iterator[Record]:
+        number = 0
+        try:
+            for batch in opened.iter_batches():
+                for row in batch.to_pylist():
+                    number += 1
+                    yield Record(row, f"{file.name}:row {number}")
+        except (pyarrow.ArrowException, OSError, ValueError) as error:
+            raise DataError(
+                f"{file.name}: damaged after row {number} ({error}): copy it again."
+            ) from error
+
+    return Table(file.name, list(schema.names), records(), names=class_names(features))
 
 
 def class_names(features: Mapping[str, Any]) -> dict[str, list[str]]:

@@ -9,7 +9,6 @@ the text or words to show, so that nothing has to read the data again:
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from finetune.data import DataError, read_gold, read_text_file, read_token_file
 from finetune.data.conll import find_layout
 from finetune.data.files import DataFile, Line
 from finetune.data.formats import open_data
+from finetune.data.json_files import parse_json
 from finetune.data.labels import convert_labels
 from finetune.data.token_records import read_spans
 from finetune.types import Example, Prediction, Span, TextExample, TokenExample
@@ -175,10 +175,7 @@ def _column_rows(file: DataFile) -> Iterator[tuple[str, dict[str, Any]]]:
 def _json_rows(file: DataFile) -> Iterator[tuple[str, dict[str, Any]]]:
     for number, line in file:
         where = file.where(number)
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise DataError(f"{where}: not a JSON line ({error.msg}): was the file cut?") from error
+        row = parse_json(line, where, ": was the file cut?")
         if not isinstance(row, dict):
             raise DataError(f'{where}: a prediction is an object such as {{"label": "x"}}.')
         for key in ("tags", "label"):

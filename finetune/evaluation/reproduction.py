@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import os
 import statistics
@@ -13,6 +12,9 @@ from typing import Any, NamedTuple
 
 from finetune.config.expected_scores import Expected
 from finetune.config.recipes import Recipe, changed, load_recipe
+from finetune.config.values import conforms
+from finetune.data.json_files import read_object
+from finetune.types import UserError
 
 
 class ScoreVerdict(NamedTuple):
@@ -159,6 +161,15 @@ class FinishedRun(NamedTuple):
     degenerate: Sequence[str] = ()
 
 
+_METRICS = dict[str, dict[str, float]]
+_SUMMARY = dict[str, dict[str, dict[str, Any]]]
+_SEEDS = {
+    "seeds": list[int], "metrics": _SUMMARY, "degenerate": list[dict[str, Any]],
+    "recipe": dict | None,
+}  # fmt: skip
+_ENVIRONMENT = {"degenerate": list[str] | None, "recipe": dict | None}
+
+
 def finished_runs(runs: Path) -> list[FinishedRun]:
     """Find all finished runs below a folder; several seeds are one."""
     found = []
@@ -172,26 +183,28 @@ def finished_runs(runs: Path) -> list[FinishedRun]:
 
 
 def _read(folder: Path) -> FinishedRun:
-    seeds = _read_object(folder / "seeds.json")
+    seeds = _read_object(folder / "seeds.json", _SEEDS)
     first = min(folder.glob("seed-*"), default=folder) if seeds else folder
-    metrics = seeds.get("metrics") if seeds else _read_object(folder / "metrics.json")
-    environment = _read_object(folder / "environment.json")
+    metrics = seeds.get("metrics") or _read_object(folder / "metrics.json")
+    if not conforms(metrics, _SUMMARY if seeds else _METRICS):
+        metrics = {}
+    environment = _read_object(folder / "environment.json", _ENVIRONMENT)
     recipe = seeds.get("recipe") or environment.get("recipe") or {}
+    named = isinstance(recipe.get("name"), str) and isinstance(recipe.get("path"), str)
     return FinishedRun(
         folder,
         _read_object(first / "config.json"),
-        metrics or {},
+        metrics,
         seeds,
-        recipe if {"name", "path"} <= recipe.keys() else None,
-        environment.get("degenerate", ()),
+        recipe if named else None,
+        environment.get("degenerate") or (),
     )
 
 
-def _read_object(path: Path) -> dict[str, Any]:
+def _read_object(path: Path, types: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Read a JSON object; empty where the file is missing or damaged."""
-    with contextlib.suppress(OSError, json.JSONDecodeError, UnicodeDecodeError):
-        content = json.loads(path.read_text(encoding="utf-8"))
-        return content if isinstance(content, dict) else {}
+    with contextlib.suppress(OSError, UserError):
+        return read_object(path, types)
     return {}
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from finetune.data.json_files import read_object
 from finetune.data.tag_schemes import detect_scheme, tags_to_spans
 from finetune.evaluation.metrics import subgroup_f1
 from finetune.types import Example, Span, TextExample, TokenExample
@@ -76,7 +77,8 @@ class TrainingVocabulary:
         path = folder / VOCABULARY_FILE
         if not path.is_file():
             return None
-        content = json.loads(path.read_text(encoding="utf-8"))
+        table = dict[str, list[str]]
+        content = read_object(path, {"entity_types": table, "word_tags": table})
         return cls(content["entity_types"], content["word_tags"])
 
     def to_json(self) -> str:

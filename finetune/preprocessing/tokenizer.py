@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from finetune.data.hub import cache_without_network
-from finetune.models.loading import load_config, quiet, resolve_model
+from finetune.models.loading import library_errors, load_config, quiet, resolve_model
 from finetune.types import UserError
 
 MAX_UNKNOWN = 0.05
@@ -128,12 +128,8 @@ class SubwordTokenizer:
         """Load the tokenizer saved with a model, also with one of a custom class."""
         from transformers import AutoTokenizer
 
-        try:
-            with quiet(), cache_without_network():
-                tokenizer = AutoTokenizer.from_pretrained(resolve_model(str(name)), **options)
-        except (OSError, ValueError, KeyError, ImportError) as error:
-            reason = " ".join(str(error).split())[:300]
-            raise UserError(f"model {name!r}: its tokenizer cannot be loaded: {reason}") from error
+        with library_errors(str(name)), quiet(), cache_without_network():
+            tokenizer = AutoTokenizer.from_pretrained(resolve_model(str(name)), **options)
         return cls(tokenizer, words=words)
 
     def save_pretrained(self, folder: str | Path) -> None:

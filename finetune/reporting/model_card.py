@@ -5,7 +5,6 @@ A card may be published, so it names files and folders of this machine by their 
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Mapping
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from finetune.data import hub_dataset
+from finetune.data.json_files import read_object
 from finetune.evaluation.calibration import error_of_bins
 from finetune.models.loading import ALIASES
 from finetune.reporting.rendering import render
@@ -46,7 +46,7 @@ def card(system: System) -> str:
     path = run.folder / "best" / TASK_FILE
     if not path.is_file():
         raise UserError(f"{run.folder}: no saved model: best/{TASK_FILE} does not exist.")
-    saved = json.loads(path.read_text(encoding="utf-8"))
+    saved = read_object(path, {"task": str, "config": dict})
     native = is_native(saved["task"], saved["config"])
     analysis = run.evaluated.analysis if run.evaluated else None
     return render(

@@ -5,7 +5,6 @@ Missing and damaged files are reported as warnings, so that an unfinished run ha
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from finetune.config.tasks import RESULT_FREE
+from finetune.config.values import conforms
+from finetune.data.json_files import parse_json, read_object
 from finetune.evaluation.alignment import AlignedPredictions
 from finetune.evaluation.error_analysis import Analysis, analyze_predictions
 from finetune.evaluation.reproduction import standard_deviation
@@ -158,10 +159,9 @@ def _is_run(folder: Path) -> bool:
     """Return whether a folder has the settings of a run, and not only those of a model."""
     path = folder / "config.json"
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return "task" in read_object(path)
+    except (OSError, UserError):
         return path.is_file()
-    return isinstance(content, dict) and "task" in content
 
 
 def gather_run(folder: Path, split: str | None = None) -> Run:
@@ -169,6 +169,9 @@ def gather_run(folder: Path, split: str | None = None) -> Run:
     warnings: list[str] = []
     config = _read_object(folder / "config.json", warnings)
     metrics = _read_object(folder / "metrics.json", warnings, ": the run is not finished")
+    if not conforms(metrics, dict[str, dict[str, float]]):
+        warnings.append("metrics.json is damaged: it must hold scores by split and name")
+        metrics = {}
     environment = _read_object(folder / "environment.json", warnings) if metrics else {}
     log = _read_log(folder / "log.jsonl", warnings)
     training = [line for line in log if "loss" in line]
@@ -256,27 +259,29 @@ def _evaluate(folder: Path, wanted: str | None, warnings: list[str]) -> Evaluate
 def _read_object(path: Path, warnings: list[str], consequence: str = "") -> dict[str, Any]:
     """Read a JSON object; warn and return an empty one where there is none."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        return read_object(path)
     except OSError:
         warnings.append(f"no {path.name}{consequence}")
-    except ValueError as error:
-        warnings.append(f"{path.name} is damaged ({error})")
-    else:
-        return content if isinstance(content, dict) else {}
+    except UserError as error:
+        warnings.append(str(error))
     return {}
 
 
 def _read_log(path: Path, warnings: list[str]) -> list[dict[str, Any]]:
     """Read the complete lines of a log; a killed run may have cut one."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_bytes().splitlines()
     except OSError:
         warnings.append(f"no {path.name}: the course of training is unknown")
         return []
     found = []
-    for line in lines:
+    for number, line in enumerate(lines, 1):
         try:
-            found.append(json.loads(line))
-        except ValueError:
-            warnings.append(f"{path.name} has an incomplete line")
-    return [content for content in found if "step" in content]
+            content = parse_json(line.decode("utf-8"), f"{path.name}:{number}")
+        except (UserError, UnicodeDecodeError):
+            content = None
+        if conforms(content, dict[str, float | str | None]) and "step" in content:
+            found.append(content)
+        else:
+            warnings.append(f"{path.name}:{number}: an incomplete line")
+    return found

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 
 from finetune.config.tasks import CONFIGS, TrainConfig, from_settings, settings
+from finetune.data.json_files import check_types, read_object
 from finetune.types import LabelSet, UserError
 
 if TYPE_CHECKING:
@@ -52,24 +54,28 @@ def saved_task(folder: str | Path) -> Task:
     from finetune.preprocessing.tokenizer import SubwordTokenizer
 
     path = model_folder(folder) / TASK_FILE
+    types = {"config": dict, "labels": list[str], "max_length": int, "extra": dict}
+    content = read_object(path, {"task": Literal[*TASKS], **types})
+    task = task_class(content["task"])
+    extra: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in content["extra"].items()
+    }
+    hints = get_type_hints(task.record_class)
+    own = dataclasses.fields(task.record_class)[3:]
+    defaults = {each.name: each.default for each in own if each.default is not dataclasses.MISSING}
+    check_types(path, defaults | extra, {each.name: hints[each.name] for each in own})
+    if unknown := extra.keys() - hints.keys():
+        raise UserError(f"{path}: {min(unknown)!r} is unknown: use the version that wrote it.")
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        task = task_class(content["task"])
-        extra: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value
-            for name, value in content["extra"].items()
-        }
         record = task.record_class(
             config=from_settings(CONFIGS[task.name], content["config"]),
             labels=LabelSet(content["labels"]),
             max_length=content["max_length"],
             **extra,
         )
-    except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(
-            f"{path}: damaged, or of another version of finetune ({error!r:.100}): restore the "
-            "folder from its source, or train again."
-        ) from error
+    except UserError as error:
+        raise UserError(f"{path}: damaged ({error}): restore it from its source.") from error
     return task(record, SubwordTokenizer.saved(path.parent, words=task.reads_words))
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from finetune.config.recipes import RecipeRun
 from finetune.config.tasks import TrainConfig
+from finetune.data.json_files import check_types, read_object
 from finetune.evaluation.reproduction import ScoreVerdict, seed_verdicts, summarize
 from finetune.runtime.files import entries, vacant, write_text
 from finetune.runtime.launch import on_main_process
@@ -48,10 +49,12 @@ class SeedResults:
 
     def add(self, seed: int, folder: Path) -> None:
         """Read the scores of a finished seed, which must have the data of the others."""
-        config, metrics, environment = (
-            json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
-            for name in ("config", "metrics", "environment")
+        config = read_object(folder / "config.json", {"fingerprint": str})
+        metrics = read_object(folder / "metrics.json")
+        environment = read_object(
+            folder / "environment.json", {"baselines": dict, "degenerate": list[str]}
         )
+        check_types(folder / "metrics.json", metrics, dict.fromkeys(metrics, dict[str, float]))
         self.fingerprint = self.fingerprint or config["fingerprint"]
         if config["fingerprint"] != self.fingerprint:
             raise UserError(

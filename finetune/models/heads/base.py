@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from safetensors import SafetensorError
 from torch import nn
 from transformers import PreTrainedModel
 
 from finetune.models.encoder import Encoder
-from finetune.models.loading import quiet
+from finetune.models.loading import library_errors, quiet
 from finetune.types import LabelSet, UserError
 
 
@@ -70,14 +69,10 @@ class CustomModel(Head, PreTrainedModel):
         Raises:
             UserError: If the folder has no such model, or weights are missing.
         """
-        try:
-            with quiet():
-                loaded: Any = super().from_pretrained(
-                    name, *inputs, output_loading_info=True, **options
-                )
-        except (OSError, RuntimeError, SafetensorError) as error:
-            detail = f"{' '.join(str(error).split()):.300}"
-            raise UserError(f"model {str(name)!r} cannot be loaded: {detail}") from error
+        with library_errors(str(name)), quiet():
+            loaded: Any = super().from_pretrained(
+                name, *inputs, output_loading_info=True, **options
+            )
         model, report = loaded
         if missing := sorted(report["missing_keys"]):
             raise UserError(

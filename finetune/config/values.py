@@ -1,0 +1,42 @@
+"""Checks of values from files and callers against type hints."""
+
+from __future__ import annotations
+
+import types
+from typing import Any, Literal, Union, get_args, get_origin
+
+_NAMES = {float: "a number", int: "a whole number", bool: "true or false", str: "text",
+          list: "a list", tuple: "a list", dict: "an object", type(None): "null"}  # fmt: skip
+
+
+def conforms(value: object, hint: Any) -> bool:
+    """Return whether a value has the type of a hint, also inside of lists and objects.
+
+    Whole numbers conform to ``float``; truth values are no numbers.
+
+    >>> conforms({"a": [1, 2]}, dict[str, list[float]]), conforms(True, int)
+    (True, False)
+    """
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        return any(conforms(value, option) for option in arguments)
+    if origin is Literal:
+        return isinstance(value, str) and value in arguments
+    if origin is dict:
+        return isinstance(value, dict) and all(conforms(v, arguments[1]) for v in value.values())
+    if origin in (list, tuple):
+        return isinstance(value, origin) and all(conforms(item, arguments[0]) for item in value)
+    if isinstance(value, bool):
+        return hint in (bool, object, Any)
+    if hint is Any:
+        return True
+    return isinstance(value, (int, float) if hint is float else hint)
+
+
+def description(hint: Any) -> str:
+    """Return the legal values of a hint as text, such as ``a whole number``."""
+    options = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+    option = next(option for option in options if option is not type(None))
+    if get_origin(option) is Literal:
+        return f"one of {', '.join(get_args(option))}"
+    return _NAMES[get_origin(option) or option]

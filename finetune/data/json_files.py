@@ -1,0 +1,68 @@
+"""JSON of users and of saved files: parsed with the place of errors, checked for its types."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from finetune.config.values import conforms, description
+from finetune.data.dataset import DataError
+from finetune.types import UserError
+
+_RESTORE = ": restore it from its source, or train again."
+
+
+def parse_json(text: str, where: str, advice: str = "") -> Any:
+    """Return the value of a JSON text.
+
+    Raises:
+        DataError: If the text is not JSON, nested too deeply, or has a number of thousands of
+            digits or half of a surrogate pair. ``where`` and ``advice`` begin and end the message.
+    """
+    try:
+        value = json.loads(text)
+        if "\\ud" in text or "\\uD" in text:
+            json.dumps(value, ensure_ascii=False).encode("utf-8")
+        return value
+    except json.JSONDecodeError as error:
+        problem = f"{error.msg.removesuffix(' at')} at line {error.lineno} column {error.colno}"
+    except RecursionError:
+        problem = "it is nested too deeply"
+    except UnicodeEncodeError:
+        problem = "\\ud… is half of a surrogate pair: write both halves"
+    except ValueError:
+        problem = "a number has too many digits"
+    raise DataError(f"{where}: not valid JSON ({problem}){advice or '.'}")
+
+
+def read_object(path: Path, types: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Read a saved JSON object.
+
+    ``types`` are the type hints of its keys; a key may be missing if its hint includes None.
+
+    Raises:
+        UserError: If the file is no JSON object, or a value is missing or of another type.
+        OSError: If the file cannot be read.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: damaged, byte {error.start} is not UTF-8{_RESTORE}") from error
+    content = parse_json(text, str(path), _RESTORE)
+    if not isinstance(content, dict):
+        raise UserError(f"{path}: damaged, it holds no JSON object{_RESTORE}")
+    check_types(path, content, types or {})
+    return content
+
+
+def check_types(path: Path, content: Mapping[str, Any], types: Mapping[str, Any]) -> None:
+    """Raise UserError if a value of a saved object is missing or of another type."""
+    for key, hint in types.items():
+        if not conforms(content.get(key), hint):
+            got = f"not {content[key]!r:.60}" if key in content else "and is missing"
+            raise UserError(
+                f"{path}: damaged, or of another version of finetune: {key!r} must be "
+                f"{description(hint)}, {got}{_RESTORE}"
+            )
