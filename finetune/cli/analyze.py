@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional, arg
 
-from finetune.cli.output import EvaluationOptions, cell, print_table
+from finetune.cli.output import EvaluationOptions, cell, print_table, show
 from finetune.config.tasks import column_map
 from finetune.types import UserError, abbreviated
 
@@ -49,7 +49,7 @@ class Analyze(EvaluationOptions):
             columns=column_map(self.columns),
         )
         if self.json:
-            print(json.dumps(analysis_record(found, self.examples), indent=2, ensure_ascii=False))
+            show(json.dumps(analysis_record(found, self.examples), indent=2, ensure_ascii=False))
         else:
             print_analysis(found, self.examples)
 
@@ -57,14 +57,14 @@ class Analyze(EvaluationOptions):
 def print_analysis(found: Analysis, num_examples: int) -> None:
     """Print scores, tables, calibration and errors."""
     by = found.aligned_by and f", aligned by {found.aligned_by}"
-    print(f"{found.predictions}: {found.num_examples:,} examples, gold: {found.gold}{by}")
+    show(f"{found.predictions}: {found.num_examples:,} examples, gold: {found.gold}{by}")
     overall = {name: value for name, value in found.scores.items() if ":" not in name}
-    print("  ".join(f"{name} {cell(value)}" for name, value in overall.items()))
+    show("  ".join(f"{name} {cell(value)}" for name, value in overall.items()))
     for name, table in found.tables.items():
         if table:
-            print()
+            show()
             _print_subgroups(name, table)
-    print()
+    show()
     _print_calibration(found)
     _print_errors(found, num_examples)
 
@@ -76,7 +76,7 @@ def _print_subgroups(name: str, table: Table) -> None:
         rows = [list(row.values()) for row in table]
         print_table(list(table[0]), rows[:MOST_ROWS] if name == "confused" else rows, TITLES[name])
     elif len(table) > MOST_COLUMNS:
-        print(f"(the confusion matrix of {len(table)} labels is in --json)")
+        show(f"(the confusion matrix of {len(table)} labels is in --json)")
     else:
         rows = [[row["gold"], *row["predicted"].values()] for row in table]
         print_table(["gold", *table[0]["predicted"]], rows, TITLES[name])
@@ -88,7 +88,7 @@ def _print_calibration(found: Analysis) -> None:
 
     if not found.bins:
         if found.kind != "number":
-            print("No probabilities in the predictions: nothing on calibration.\n")
+            show("No probabilities in the predictions: nothing on calibration.\n")
         return
     rows = [
         (f"{each.low:.2f}-{each.high:.2f}", *each[2:], "#" * round(20 * each.accuracy))
@@ -99,7 +99,7 @@ def _print_calibration(found: Analysis) -> None:
     title = f"Calibration of {nouns.get(found.kind, 'spans')}: expected calibration error"
     columns = ("confidence", "predictions", "mean", "correct", "")
     print_table(columns, rows, f"{title} {error_of_bins(found.bins):.4f}")
-    print()
+    show()
 
 
 def _print_errors(found: Analysis, number: int) -> None:
@@ -108,7 +108,7 @@ def _print_errors(found: Analysis, number: int) -> None:
     counts = count_categories(found.errors)
     if found.kind != "number":
         listed = [f"{name}: {count:,}" for name, count in counts.items()]
-        print(f"Errors: {abbreviated(listed, MOST_ROWS) or 'none'}")
+        show(f"Errors: {abbreviated(listed, MOST_ROWS) or 'none'}")
     if not number:
         return
     _print_cases("The most confident errors", most_confident(found.errors, number))
@@ -119,7 +119,7 @@ def _print_errors(found: Analysis, number: int) -> None:
         doubts[:number],
     )
     if found.not_credible:
-        print(found.not_credible)
+        show(found.not_credible)
     if found.kind == "label" or (found.kind == "tags" and "tag" in found.tables):
         return  # a category is a pair of labels: the list of confident errors suffices
     for name, cases in first_by_category(found.errors, number).items():
@@ -130,10 +130,10 @@ def _print_errors(found: Analysis, number: int) -> None:
 def _print_cases(title: str, cases: Sequence[ErrorCase]) -> None:
     if not cases:
         return
-    print(f"\n{title}")
+    show(f"\n{title}")
     for case in cases:
         confidence = "" if case.confidence is None else f" ({case.confidence:.3f})"
-        print(
+        show(
             f"  {case.where}  gold {_side(case.gold)}, predicted {_side(case.predicted)}"
             f"{confidence}\n      {case.excerpt}"
         )

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from finetune.benchmark.settings import BenchSettings
+from finetune.cli.output import show
 
 if TYPE_CHECKING:
     from finetune.benchmark.measure import Case, Row
@@ -23,14 +23,14 @@ class Bench(BenchSettings):
         from finetune.benchmark.measure import as_json, table
 
         def show_case(case: Case) -> None:
-            print(f"{case.phase}: {case.name}: {len(case.arms)} arms", file=sys.stderr, flush=True)
+            show(f"{case.phase}: {case.name}: {len(case.arms)} arms", error=True)
 
         def show_rows(rows: list[Row]) -> None:
             if not self.json:
-                print(table(rows), flush=True)
+                show(table(rows))
 
         rows, environment = run(self, show_case, show_rows)
         if self.json:
-            print(json.dumps({"rows": as_json(rows), "environment": environment}))
+            show(json.dumps({"rows": as_json(rows), "environment": environment}))
         else:
-            print("; ".join(f"{name}: {value}" for name, value in environment.items()))
+            show("; ".join(f"{name}: {value}" for name, value in environment.items()))

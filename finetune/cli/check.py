@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
-from finetune.cli.output import quiet_libraries
+from finetune.cli.output import quiet_libraries, show
 from finetune.config.tasks import CONFIGS, TrainConfig, column_map
 from finetune.types import UserError
 
@@ -69,7 +69,7 @@ class Check:
 
         recipe = load_recipe(source)
         config = recipe.config()
-        print(f"{source}: a valid recipe for {recipe.task}")
+        show(f"{source}: a valid recipe for {recipe.task}")
         if self.task not in (None, recipe.task):
             raise UserError(f"{source} is a recipe for {recipe.task}, not {self.task}.")
         given = replace(
@@ -98,7 +98,7 @@ class Check:
             findings = check_data(data, count_subwords=None, max_length=self.max_length or 512)
         else:
             findings = self._check_with_tokenizer(data, words)
-        print(render(findings))
+        show(render(findings))
         if any(finding.level == "error" for finding in findings):
             sys.exit(1)
         if self.label_errors:
@@ -167,26 +167,26 @@ class Check:
                     suspects = search_label_errors(task, config, self.folds, out, work)
             except Interrupted as interrupted:
                 kept = f"the same command continues ({work})" if out else "nothing is kept"
-                print(f"{interrupted}: {kept}{'' if out else ' without --out'}", file=sys.stderr)
+                show(f"{interrupted}: {kept}{'' if out else ' without --out'}", error=True)
                 sys.exit(130)
         noun = {"tag": "words", "ner": "spans"}.get(task, "labels")
         print_suspects(suspects, noun, self.examples)
         if out is not None:
-            print(f"all suspects, the most probable first: {out}")
+            show(f"all suspects, the most probable first: {out}")
 
 
 def print_suspects(suspects: Suspects, noun: str, examples: int) -> None:
     """Print the number of suspects, the most confused labels and the first suspects."""
-    print(f"{len(suspects.found):,} suspects among the {suspects.number:,} {noun} of the training "
+    show(f"{len(suspects.found):,} suspects among the {suspects.number:,} {noun} of the training "
           "data")  # fmt: skip
     if suspects.share is not None:
-        print(f"estimated fraction of wrong labels: {100 * suspects.share:.1f} %")
+        show(f"estimated fraction of wrong labels: {100 * suspects.share:.1f} %")
     for given, true, expected in suspects.taken[:8]:
-        print(f"  labeled {given}, probably {true}: about {expected:,.0f}")
+        show(f"  labeled {given}, probably {true}: about {expected:,.0f}")
     for suspect in [suspect for suspect in suspects.found if suspect.worst][:examples]:
         where = suspect.file if suspect.line is None else f"{suspect.file}:{suspect.line}"
         kind = "" if suspect.kind in ("label", "word") else f" ({suspect.kind})"
-        print(
+        show(
             f"{where}  {suspect.given} -> {suspect.suggested} ({suspect.confidence:.3f} against "
             f"{suspect.given_confidence:.3f}){kind}\n    {suspect.excerpt}"
         )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from finetune.cli.output import EvaluationOptions, print_table
+from finetune.cli.output import EvaluationOptions, print_table, show
 from finetune.config.tasks import column_map
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Compare(EvaluationOptions):
             seed=self.seed,
         )
         if self.json:
-            print(json.dumps(comparison_record(comparison), indent=2))
+            show(json.dumps(comparison_record(comparison), indent=2))
         else:
             print_comparison(comparison)
 
@@ -64,7 +64,7 @@ def print_comparison(comparison: SystemComparison) -> None:
     from finetune.evaluation.significance import ALPHA
 
     result = comparison.result
-    print(
+    show(
         f"{comparison.metric} on {result.num_units:,} {comparison.unit} (gold: {comparison.gold}, "
         f"aligned by {comparison.aligned_by}), "
         f"{result.num_resamples:,} resamples, seed {comparison.seed}"
@@ -77,11 +77,11 @@ def print_comparison(comparison: SystemComparison) -> None:
             ("A - B", *_cells(result.difference, "+"), None, ""),
         ],
     )
-    print(
+    show(
         f"p      {result.p_bootstrap:.4f} (paired bootstrap), {result.p_randomization:.4f} "
         "(approximate randomization)"
     )
-    print(f"{verdict(comparison)} {seed_note(comparison)}")
+    show(f"{verdict(comparison)} {seed_note(comparison)}")
 
 
 def _cells(estimate: Estimate, sign: str = "") -> tuple[str, str]:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
-from finetune.cli.output import quiet_libraries
+from finetune.cli.output import quiet_libraries, show
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,4 +25,4 @@ class Export:
         quiet_libraries()
         from finetune.inference.onnx import export_onnx
 
-        print("\n".join(export_onnx(Path(self.folder), self.output).lines()))
+        show("\n".join(export_onnx(Path(self.folder), self.output).lines()))

@@ -17,7 +17,7 @@ from finetune.cli.bench import Bench
 from finetune.cli.check import Check
 from finetune.cli.compare import Compare
 from finetune.cli.export import Export
-from finetune.cli.output import error_line
+from finetune.cli.output import error_line, show
 from finetune.cli.predict import Predict
 from finetune.cli.push import Push
 from finetune.cli.recipes import Recipes
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command; print an error in one line and exit with 2, or 1 if it is a bug."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal may not have all characters
-            stream.reconfigure(errors="backslashreplace")
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
     command, main_process = None, process_index() == 0
     try:
         with contextlib.nullcontext() if main_process else _no_output():
@@ -71,12 +71,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
+        show("interrupted", error=True)
         sys.exit(130)
     except Exception as error:
         line, code = error_line(error)
         if main_process or command is not None:  # all processes have the same arguments
-            print(line, file=sys.stderr)
+            show(line, error=True)
         sys.exit(code)
 
 
@@ -121,7 +121,7 @@ def parse(arguments: Sequence[str]) -> Any:
     if name == "--version":
         from importlib.metadata import version
 
-        print(version("finetune"))
+        show(version("finetune"))
         sys.exit()
     if name in ("help", "-h", "--help"):
         commands: Any = Union[*(Annotated[k, subcommand(n)] for n, k in COMMANDS.items())]
@@ -145,7 +145,8 @@ def parse(arguments: Sequence[str]) -> Any:
             if isinstance(cause, UserError):
                 raise cause from None
             cause = cause.__context__
-        print(messages.getvalue(), end="", file=sys.stderr)
+        if text := messages.getvalue():
+            show(text.rstrip("\n"), error=True)
         raise
 
 
@@ -154,5 +155,5 @@ def _current_name(argument: str) -> str:
     name, equals, value = argument.partition("=")
     if name not in OLD_NAMES:
         return argument
-    print(f"note: {name} is now called {OLD_NAMES[name]}.", file=sys.stderr)
+    show(f"note: {name} is now called {OLD_NAMES[name]}.", error=True)
     return OLD_NAMES[name] + equals + value

@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from finetune.runtime.files import replace_file
-from finetune.types import UserError
+from finetune.types import UserError, printable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +40,14 @@ class EvaluationOptions:
     """Print JSON in place of tables."""
 
 
+def show(text: str = "", *, error: bool = False) -> None:
+    """Print a text on standard output or standard error, without its control characters.
+
+    Commands print with this function and `print_table` only.
+    """
+    print(printable(text), file=sys.stderr if error else sys.stdout, flush=True)
+
+
 def print_table(
     columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str | None = None
 ) -> None:
@@ -54,18 +62,18 @@ def print_table(
     table = Table(box=SIMPLE if terminal else None, pad_edge=False, padding=(0, 2, 0, 0))
     for column, value in zip(columns, rows[0] if rows else columns, strict=True):
         table.add_column(
-            Text(column),
+            Text(printable(column)),
             justify="left" if isinstance(value, str) else "right",
             no_wrap=not terminal,
             overflow="fold",
         )
     for row in rows:
-        table.add_row(*(Text(cell(value)) for value in row))
+        table.add_row(*(Text(printable(cell(value))) for value in row))
     with console.capture() as captured:
         if title is not None:
-            console.print(Text(title, style="bold"), soft_wrap=True)
+            console.print(Text(printable(title), style="bold"), soft_wrap=True)
         console.print(table)
-    print("\n".join(line.rstrip() for line in captured.get().rstrip("\n").split("\n")))
+    sys.stdout.write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
 
 
 def cell(value: Any) -> str:
@@ -83,7 +91,7 @@ def error_line(error: Exception) -> tuple[str, int]:
     if os.environ.get("FINETUNE_TRACEBACK"):
         raise error
     if isinstance(error, UserError):
-        return f"error: {error}", 2
+        return f"error: {error}".replace("\n", "\\n"), 2
     if isinstance(error, OSError) and error.strerror:
         return f"error: {f'{error.filename}: ' if error.filename else ''}{error.strerror}.", 2
     if (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, UseAppendAction, arg
 
-from finetune.cli.output import open_output, quiet_libraries
+from finetune.cli.output import open_output, quiet_libraries, show
 from finetune.config.tasks import column_map
 from finetune.runtime.processes import num_processes, process_index
-from finetune.types import UserError
+from finetune.types import UserError, printable
 
 if TYPE_CHECKING:
     from finetune.types import Example
@@ -73,14 +72,15 @@ class Predict:
             for prediction in predictions:
                 record = prediction.record()
                 record["id"] = keys.pop(prediction.id, prediction.id)
-                out.write(json.dumps(record, ensure_ascii=False) + "\n")
+                line = json.dumps(record, ensure_ascii=False)
+                out.write((line if self.output else printable(line)) + "\n")
         for number, problem in (
             (not self.text and predictions.num_without_document,
              "inputs name no document and were read without the context"),
             (predictions.num_cut, f"texts or words were cut to {task.record.max_length} tokens"),
         ):  # fmt: skip
             if number and process_index() == 0:
-                print(f"{number:,} {problem}", file=sys.stderr)
+                show(f"{number:,} {problem}", error=True)
 
     def _examples(self, task: Any) -> Iterator[Example]:
         """Yield the inputs."""

@@ -8,6 +8,8 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
+from finetune.cli.output import show
+
 
 @dataclass(frozen=True, kw_only=True)
 class Push:
@@ -24,4 +26,4 @@ class Push:
         """Upload the model and print its address."""
         from finetune.reporting.hub_upload import push
 
-        print(f"pushed: {push(Path(self.folder), self.id, private=self.private)}")
+        show(f"pushed: {push(Path(self.folder), self.id, private=self.private)}")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from finetune.types import UserError
+from finetune.cli.output import error_line, show
+from finetune.types import UserError, abbreviated
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,14 +27,16 @@ class Recipes:
         if not paths:
             raise UserError(f"{self.folder}: no recipes (*.yaml) in this folder.")
         runs = finished_runs(Path(self.runs))
-        unreadable = 0
+        unreadable = []
         for path in paths:
             try:
                 lines = list(recipe_lines(path, runs))
-            except UserError as error:
-                unreadable, lines = unreadable + 1, [f"error: {error}"]
-            except OSError as error:
-                unreadable, lines = unreadable + 1, [f"error: {error.strerror}"]
-            print("\n    ".join([str(path), *lines]))
+            except (UserError, OSError) as error:
+                unreadable.append(str(path))
+                lines = [error_line(error)[0]]
+            show("\n    ".join([str(path), *lines]))
         if unreadable:
-            raise UserError(f"{unreadable} of {len(paths)} recipes cannot be read: see above.")
+            raise UserError(
+                f"{len(unreadable)} of {len(paths)} recipes cannot be read: "
+                f"{abbreviated(unreadable, 3)}; the reasons are above."
+            )

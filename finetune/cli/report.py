@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 from tyro.conf import Positional, arg
 
+from finetune.cli.output import show
 from finetune.types import UserError
 
 
@@ -38,5 +38,5 @@ class Report:
             most_examples=self.examples,
         )
         for line in warnings:
-            print(line, file=sys.stderr)
-        print(path)
+            show(line, error=True)
+        show(str(path))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 from tyro.conf import Positional, arg
 
+from finetune.cli.output import show
 from finetune.config.tasks import column_map
 
 
@@ -31,5 +31,5 @@ class Score:
 
         found = align_runs([Path(self.predictions)], self.gold, columns=column_map(self.columns))
         if found.aligned_by == "position":
-            print("Aligned by position: one of the files has no ids.", file=sys.stderr)
-        print(json.dumps(score_aligned(found.runs[0]), indent=2))
+            show("Aligned by position: one of the files has no ids.", error=True)
+        show(json.dumps(score_aligned(found.runs[0]), indent=2))

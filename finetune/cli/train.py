@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import tyro
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
-from finetune.cli.output import error_line, print_table, quiet_libraries
+from finetune.cli.output import error_line, print_table, quiet_libraries, show
 from finetune.config.recipes import RecipeRun, load_recipe
 from finetune.config.tasks import CONFIGS, TrainConfig, settings
 from finetune.types import UserError, abbreviated
@@ -156,16 +156,16 @@ def train(task: str, config: TrainConfig, recipe_run: RecipeRun | None) -> None:
     if trained is None:
         return
     if trained.degenerate:
-        print(f"this run is degenerate: {'; '.join(trained.degenerate)}")
+        show(f"this run is degenerate: {'; '.join(trained.degenerate)}")
     for verdict in trained.verdicts:
-        print(verdict.line())
-    print(
+        show(verdict.line())
+    show(
         f"{clock(time.monotonic() - begin)} in all. Everything is in {folder}: README.md explains "
         f"its files, {REPORT_FILE} is the report; the model is {folder / 'best'}."
     )
-    print(f"Try it: {predict_command(folder, trained.pairs)}")
+    show(f"Try it: {predict_command(folder, trained.pairs)}")
     if id is not None:
-        print(f"pushed: {push(folder, id)}")
+        show(f"pushed: {push(folder, id)}")
 
 
 def train_seeds(task: str, config: TrainConfig, number: int, recipe_run: RecipeRun | None) -> None:
@@ -181,7 +181,7 @@ def train_seeds(task: str, config: TrainConfig, number: int, recipe_run: RecipeR
     def announce(seed_config: TrainConfig, finished: bool) -> None:
         if is_main_process():
             kept = " is finished: kept" if finished else ""
-            print(f"seed {seed_config.seed}: {seed_config.out}{kept}")
+            show(f"seed {seed_config.seed}: {seed_config.out}{kept}")
 
     begin = time.monotonic()
     name = recipe_run.recipe.name if recipe_run else run_name(config, task)
@@ -207,11 +207,11 @@ def train_seeds(task: str, config: TrainConfig, number: int, recipe_run: RecipeR
     if rows:
         print_table(("score", "mean", "deviation", "median", "lowest", "highest"), rows)
     for seed, reasons in results.degenerate.items():
-        print(f"seed {seed} is degenerate: {'; '.join(reasons)}")
+        show(f"seed {seed} is degenerate: {'; '.join(reasons)}")
     for verdict in results.verdicts():
-        print(verdict.line())
+        show(verdict.line())
     report_run(folder)
-    print(
+    show(
         f"{clock(time.monotonic() - begin)} in all. Everything is in {folder}: "
         f"{seeds.SEEDS_FILE} has the scores, {REPORT_FILE} is the report."
     )
@@ -260,7 +260,7 @@ def train_once(
     )  # fmt: skip
     baselines = {split: str(line) for split, line in outcome.baselines.items()}
     write_run_readme(config, result, baselines)
-    print(score_lines(result.metrics, baselines))
+    show(score_lines(result.metrics, baselines))
     report_run(folder)
     return outcome
 
@@ -289,10 +289,10 @@ def report_run(folder: Path) -> None:
         write_run_report(folder)
     except Exception as error:  # the run is finished: a bug writes its traceback to a file
         problem, _ = error_line(error)
-        print(
+        show(
             "The run is finished, but its report or model card could not be written. Try again "
             f"with: finetune report {shlex.quote(str(folder))}\n{problem}",
-            file=sys.stderr,
+            error=True,
         )
 
 
@@ -307,24 +307,24 @@ def dry_run(name: str, config: TrainConfig) -> None:
     encoded = task.encode(examples[:10_000])
     lengths = sorted(encoded.sequences.lengths.tolist())
     plan = Schedule.from_config(config, len(examples))
-    print("\n".join((*describe(task, data), *data.notes)))
-    print(
+    show("\n".join((*describe(task, data), *data.notes)))
+    show(
         f"lengths in tokens: mean {statistics.fmean(lengths):.1f}, median "
         f"{lengths[len(lengths) // 2]}, 95 % {lengths[int(len(lengths) * 0.95)]}, longest "
         f"{lengths[-1]}" + (" (first 10,000 examples)" if len(examples) > 10_000 else "")
     )
     if encoded.num_cut:
-        print(f"cut to fit --max-length: {encoded.num_cut:,}")
+        show(f"cut to fit --max-length: {encoded.num_cut:,}")
     for line in encoded.notes:
-        print(f"train: {line}")
-    print(
+        show(f"train: {line}")
+    show(
         f"{plan.num_steps:,} steps of {plan.batch_size} examples, {plan.steps_per_epoch:,} an "
         f"epoch, {plan.warmup_steps:,} of warm-up; evaluation every {plan.eval_every:,}, "
         f"checkpoint every {plan.save_every:,}"
     )
-    print(memory_estimate(config, statistics.fmean(lengths)))
+    show(memory_estimate(config, statistics.fmean(lengths)))
     for name, value in settings(config).items():
-        print(f"  {name}: {value}")
+        show(f"  {name}: {value}")
 
 
 def describe(task: Task, data: Dataset) -> list[str]:

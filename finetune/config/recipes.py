@@ -179,9 +179,11 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[tuple[Any, ...], int]]:
         text = path.read_text(encoding="utf-8")
         for event in yaml.parse(text, Loader=yaml.SafeLoader):
             if isinstance(event, yaml.AliasEvent):  # few characters could stand for gigabytes
-                line = event.start_mark.line + 1
-                raise UserError(f"{path}:{line}: aliases such as *{event.anchor} are not allowed: "
-                                "repeat the value.")  # fmt: skip
+                number = event.start_mark.line + 1 if event.start_mark else 1
+                raise UserError(
+                    f"{path}:{number}: aliases such as *{event.anchor} are not allowed: repeat the "
+                    "value."
+                )
         node = yaml.compose(text, Loader=yaml.SafeLoader)
         lines = dict(_lines(path, node))
     except UnicodeDecodeError as error:

@@ -8,6 +8,7 @@ and a command line can set all of them.
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from finetune.config.values import conforms, description
 from finetune.types import UserError
 
 LARGEST = 2**53
-"""Bound of all numbers in settings: larger ones are not exact in JSON and floating point."""
+"""Bound of the whole numbers in settings: larger ones are not exact in floating point."""
 DEFAULT_MODEL = "roberta-base"
 """The encoder of runs that set neither --model nor --init-from."""
 MAX_TOKENS, MAX_TOKENS_ON_CUDA = 4096, 32_768
@@ -123,10 +124,11 @@ class TrainConfig:
             if not conforms(value, hints[field.name]):
                 wanted = description(hints[field.name])
                 raise UserError(f"{flag(field.name)} must be {wanted}, not {value!r:.60}.")
-            if isinstance(value, int | float) and not abs(value) < LARGEST:
+            finite = not isinstance(value, float) or math.isfinite(value)
+            if not finite or (isinstance(value, int) and abs(value) > LARGEST):
                 raise UserError(
-                    f"{flag(field.name)} must be a finite number, at most {LARGEST:,}, not "
-                    f"{value!r:.60}."
+                    f"{flag(field.name)} must be a finite number, not {value!r:.60}, and whole "
+                    f"numbers at most {LARGEST}."
                 )
         for names, (legal, wanted) in RANGES.items():
             for name in names:

@@ -30,13 +30,13 @@ def conforms(value: object, hint: Any) -> bool:
         return hint in (bool, object, Any)
     if hint is Any:
         return True
-    return isinstance(value, (int, float) if hint is float else hint)
+    return isinstance(value, (int, float) if hint is float else origin or hint)
 
 
 def description(hint: Any) -> str:
     """Return the legal values of a hint as text, such as ``a whole number``."""
-    options = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
-    option = next(option for option in options if option is not type(None))
-    if get_origin(option) is Literal:
-        return f"one of {', '.join(get_args(option))}"
-    return _NAMES[get_origin(option) or option]
+    if get_origin(hint) in (Union, types.UnionType):
+        return " or ".join(description(each) for each in get_args(hint) if each is not type(None))
+    if get_origin(hint) is Literal:
+        return f"one of {', '.join(get_args(hint))}"
+    return _NAMES.get(get_origin(hint) or hint, "of another type")

@@ -14,16 +14,17 @@ from finetune.types import UserError
 _RESTORE = ": restore it from its source, or train again."
 
 
-def parse_json(text: str, where: str, advice: str = "") -> Any:
+def parse_json(text: str, where: str, advice: str = "", *, surrogates: bool = False) -> Any:
     """Return the value of a JSON text.
 
     Raises:
         DataError: If the text is not JSON, nested too deeply, or has a number of thousands of
-            digits or half of a surrogate pair. ``where`` and ``advice`` begin and end the message.
+            digits or, unless ``surrogates`` are accepted, half of a surrogate pair. ``where`` and
+            ``advice`` begin and end the message.
     """
     try:
         value = json.loads(text)
-        if "\\ud" in text or "\\uD" in text:
+        if not surrogates and ("\\ud" in text or "\\uD" in text):
             json.dumps(value, ensure_ascii=False).encode("utf-8")
         return value
     except json.JSONDecodeError as error:
@@ -50,7 +51,7 @@ def read_object(path: Path, types: Mapping[str, Any] | None = None) -> dict[str,
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: damaged, byte {error.start} is not UTF-8{_RESTORE}") from error
-    content = parse_json(text, str(path), _RESTORE)
+    content = parse_json(text, str(path), _RESTORE, surrogates=True)
     if not isinstance(content, dict):
         raise UserError(f"{path}: damaged, it holds no JSON object{_RESTORE}")
     check_types(path, content, types or {})

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from finetune.config.values import conforms, description
 from finetune.data import DataError, read_gold, read_text_file, read_token_file
 from finetune.data.conll import find_layout
 from finetune.data.files import DataFile, Line
@@ -172,12 +173,25 @@ def _column_rows(file: DataFile) -> Iterator[tuple[str, dict[str, Any]]]:
         yield sentence.where, {"words": list(sentence.words), "tags": list(sentence.tags or ())}
 
 
+_TYPES = {
+    "id": int | str, "text": str, "text_pair": str, "where": str, "words": list[str],
+    "document": str | None, "offsets": list[list[int]] | None, "score": float | None,
+    "scores": dict[str, float] | list[float] | None,
+}  # fmt: skip
+"""The types of the keys of a line, but for those of the prediction and its gold."""
+
+
 def _json_rows(file: DataFile) -> Iterator[tuple[str, dict[str, Any]]]:
     for number, line in file:
         where = file.where(number)
         row = parse_json(line, where, ": was the file cut?")
         if not isinstance(row, dict):
             raise DataError(f'{where}: a prediction is an object such as {{"label": "x"}}.')
+        for key, hint in _TYPES.items():
+            if key in row and not conforms(row[key], hint):
+                raise DataError(
+                    f"{where}: {key} must be {description(hint)}, not {row[key]!r:.60}."
+                )
         for key in ("tags", "label"):
             if key in row:
                 _check(where, key, row[key], tags=key == "tags")

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -127,6 +128,9 @@ def to_example(task: Task, index: int, item: Input, where: str = "") -> Example:
     """Convert an input to an example of the task; raise UserError if that is impossible."""
     where = where or f"input {index}"
     texts = isinstance(item, list | tuple) and all(isinstance(text, str) for text in item)
+    for text in (item,) if isinstance(item, str) else item if texts else ():
+        if re.search("[\ud800-\udfff]", text):
+            raise UserError(f"{where}: {text!r:.60} is not valid UTF-8: convert it.")
     if not task.reads_words:
         if isinstance(item, str):
             return _check_pair(task, TextExample(index, item, None, where=where))

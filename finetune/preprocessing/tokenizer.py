@@ -128,7 +128,7 @@ class SubwordTokenizer:
         """Load the tokenizer saved with a model, also with one of a custom class."""
         from transformers import AutoTokenizer
 
-        with library_errors(str(name)), quiet(), cache_without_network():
+        with library_errors(str(name), "tokenizer.json"), quiet(), cache_without_network():
             tokenizer = AutoTokenizer.from_pretrained(resolve_model(str(name)), **options)
         return cls(tokenizer, words=words)
 

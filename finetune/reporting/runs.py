@@ -15,6 +15,7 @@ from finetune.config.tasks import RESULT_FREE
 from finetune.config.values import conforms
 from finetune.data.json_files import parse_json, read_object
 from finetune.evaluation.alignment import AlignedPredictions
+from finetune.evaluation.baselines import Baseline
 from finetune.evaluation.error_analysis import Analysis, analyze_predictions
 from finetune.evaluation.reproduction import standard_deviation
 from finetune.evaluation.resampling import count_metric, default_metric
@@ -104,7 +105,8 @@ class System:
     def baseline(self) -> Mapping[str, Any] | None:
         """The majority-class baseline of the split of the headline."""
         found = self.seeds.get("baselines") or self.runs[0].environment.get("baselines") or {}
-        return found.get(self.headline.split) if self.headline else None
+        baseline = found.get(self.headline.split, {}) if self.headline else {}
+        return baseline if set(Baseline._fields) <= baseline.keys() else None
 
     @property
     def verdicts(self) -> Sequence[Mapping[str, Any]]:
@@ -138,7 +140,7 @@ def gather(folder: Path, split: str | None) -> System:
         runs = [gather_run(folder, split)]
     elif paths:
         runs = [gather_run(path, split) for path in paths[:MOST_SEEDS]]
-        seeds = _read_object(folder / "seeds.json", warnings)
+        seeds = _read_object(folder / "seeds.json", warnings, types=_SEEDS)
         settings = [(name, value) for run in runs for name, value in run.config.items()]
         first = runs[0].config
         differing = {name for name, value in settings if value != first.get(name)} - _MAY_DIFFER
@@ -172,7 +174,8 @@ def gather_run(folder: Path, split: str | None = None) -> Run:
     if not conforms(metrics, dict[str, dict[str, float]]):
         warnings.append("metrics.json is damaged: it must hold scores by split and name")
         metrics = {}
-    environment = _read_object(folder / "environment.json", warnings) if metrics else {}
+    path = folder / "environment.json"
+    environment = _read_object(path, warnings, types=_ENVIRONMENT) if metrics else {}
     log = _read_log(folder / "log.jsonl", warnings)
     training = [line for line in log if "loss" in line]
     evaluations = [line for line in log if "split" in line]
@@ -256,10 +259,28 @@ def _evaluate(folder: Path, wanted: str | None, warnings: list[str]) -> Evaluate
     return None
 
 
-def _read_object(path: Path, warnings: list[str], consequence: str = "") -> dict[str, Any]:
+_VERDICTS = list[dict[str, Any]] | None
+_ENVIRONMENT = {
+    "degenerate": list[str] | None, "baselines": dict[str, dict[str, Any]] | None,
+    "versions": dict[str, str] | None, "splits": dict[str, int] | None,
+    "recipe": dict[str, Any] | None,
+}  # fmt: skip
+_SEEDS = {
+    "seeds": list[int] | None, "metrics": dict[str, dict[str, dict[str, Any]]] | None,
+    "degenerate": list[dict[str, Any]] | None, "verdicts": _VERDICTS,
+    "baselines": dict[str, dict[str, Any]] | None, "recipe": dict[str, Any] | None,
+}  # fmt: skip
+
+
+def _read_object(
+    path: Path,
+    warnings: list[str],
+    consequence: str = "",
+    types: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
     """Read a JSON object; warn and return an empty one where there is none."""
     try:
-        return read_object(path)
+        return read_object(path, types)
     except OSError:
         warnings.append(f"no {path.name}{consequence}")
     except UserError as error:
@@ -283,5 +304,5 @@ def _read_log(path: Path, warnings: list[str]) -> list[dict[str, Any]]:
         if conforms(content, dict[str, float | str | None]) and "step" in content:
             found.append(content)
         else:
-            warnings.append(f"{path.name}:{number}: an incomplete line")
+            warnings.append(f"{path.name} has an incomplete line: {number}")
     return found

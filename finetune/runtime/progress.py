@@ -17,6 +17,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from finetune.types import printable
+
 LINE_EVERY = 10.0
 """Seconds between plain progress lines."""
 
@@ -54,7 +56,7 @@ class Reporter:
     def say(self, text: str) -> None:
         """Print one message."""
         if not self.quiet:
-            self.console.print(text, markup=False)
+            self.console.print(printable(text), markup=False)
 
     def start(self, title: str, total: int, done: int = 0, unit: str = "step") -> None:
         """Begin a stage of ``total`` units, of which ``done`` are done already."""

@@ -14,6 +14,7 @@ import xxhash
 from safetensors.torch import load_file, save_file
 from torch.optim import Optimizer
 
+from finetune.data.json_files import read_object
 from finetune.types import UserError
 
 OPTIMIZER = "optimizer.safetensors"
@@ -80,7 +81,7 @@ def check_files(folder: Path) -> None:
     """Raise UserError unless a checkpoint has the files that were saved, unchanged."""
     damaged = folder / CHECKSUMS
     try:
-        for name, saved in json.loads(damaged.read_text(encoding="utf-8")).items():
+        for name, saved in read_object(damaged).items():
             if checksum(folder / name) != saved:
                 damaged = folder / name
                 break

@@ -16,6 +16,7 @@ import numpy as np
 
 from finetune.config.tasks import TagConfig, TrainConfig
 from finetune.data import Dataset, assign_folds, hold_out
+from finetune.data.json_files import read_object
 from finetune.inference.loop import predict
 from finetune.runtime.files import write_text
 from finetune.runtime.launch import make_accelerator
@@ -75,7 +76,7 @@ def cross_validate(
     folds = np.array(assign_folds(examples, num_folds, config.seed))
     facts = {"task": name, "folds": num_folds, "data": data.fingerprint} | result_settings(config)
     path = work / "folds.json"
-    if path.is_file() and json.loads(path.read_text(encoding="utf-8")) != facts:
+    if path.is_file() and read_object(path) != facts:
         raise UserError(
             f"{work}: has folds of other data or settings: choose another --out, or delete it."
         )

@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from accelerate.utils import gather_object
@@ -23,6 +23,7 @@ from torch.optim import Optimizer
 
 from finetune.config.recipes import changed
 from finetune.config.tasks import CONFIGS, TrainConfig, current_settings, settings
+from finetune.data.json_files import read_object
 from finetune.evaluation.predictions import to_row
 from finetune.evaluation.subgroups import VOCABULARY_FILE, TrainingVocabulary
 from finetune.runtime.files import entries, lock_folder, recover, replace_folder, vacant, write_text
@@ -64,10 +65,9 @@ def is_run(folder: Path) -> bool:
 def _saved_config(folder: Path) -> dict[str, Any]:
     """Return the ``config.json`` of a run; empty if there is none."""
     try:
-        content = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return read_object(folder / "config.json", {"task": Literal[*CONFIGS], "fingerprint": str})
+    except (OSError, UserError):
         return {}
-    return content if isinstance(content, dict) and {"task", "fingerprint"} <= {*content} else {}
 
 
 def require_writable(folder: Path) -> None:

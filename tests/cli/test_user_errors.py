@@ -365,7 +365,7 @@ def test_score(place: Path, tmp_path: Path):
     one_line(run("score", tmp_path / "gone", gold), "gone")
     one_line(run("score", answers, tmp_path / "gone.jsonl"), "gone.jsonl")
     (cut := tmp_path / "cut.jsonl").write_text(text[:-30])
-    one_line(run("score", cut, gold), "cut.jsonl:12: not a JSON line")
+    one_line(run("score", cut, gold), "cut.jsonl:12: not valid JSON")
     (short := tmp_path / "short.jsonl").write_text("\n".join(text.splitlines()[:-1]) + "\n")
     one_line(run("score", short, gold), "12 examples, but 11 predictions")
     (empty := tmp_path / "empty.jsonl").write_text("")

@@ -9,6 +9,7 @@ import pytest
 from finetune.config.expected_scores import Expected
 from finetune.config.recipes import changed, find_recipes, load_recipe, packaged_recipes
 from finetune.config.tasks import DEFAULT_MODEL, NliConfig, from_settings, settings
+from finetune.types import UserError
 from tests.command import run
 
 
@@ -119,7 +120,7 @@ def test_a_wrong_recipe_hides_no_other(tmp_path: Path):
     (tmp_path / "b.yaml").write_text("task: nli\nmodle: x\n")
     (tmp_path / "c.yaml").write_text("task: tag\ndescription: last\n")
     outcome = run("recipes", "--folder", tmp_path)
-    assert outcome.code == 2 and outcome.err == "error: 1 of 3 recipes cannot be read: see above.\n"
+    assert outcome.code == 2 and "error: 1 of 3 recipes cannot be read: " in outcome.err
     first, second, third = (outcome.out.index(f"{name}.yaml\n    ") for name in "abc")
     assert "nli: first" in outcome.out[first:second] and "tag: last" in outcome.out[third:]
     assert f"error: {tmp_path / 'b.yaml'}:2: unknown setting 'modle'" in outcome.out[second:third]
@@ -150,3 +151,18 @@ def test_what_makes_runs_incomparable():
     assert changed(before, NliConfig(lr=1e-5, columns=("text=a",), adam_beta2=0.9)) == [
         "adam_beta2"
     ]
+
+
+@pytest.mark.parametrize(("text", "problem"), [
+    ("task: &a tag\ndescription: *a\n", ":2: aliases such as [*]a are not allowed"),
+    ("task: tag\nexpected: &a [*a]\n", ":2: aliases such as [*]a are not allowed"),
+    ("[" * 3000 + "]" * 3000, ": not valid YAML: it is nested too deeply"),
+    ("? [a]\n: b\n", ":1: a key must be a name"),
+    ("task: tag\nlr: 2020-13-45\n", ": not valid YAML: month"),
+    ("task: tag\nsteps: 1" + "0" * 5000, ": not valid YAML"),
+    ("task: [tag]\n", r":1: task is \['tag'\]"),
+])  # fmt: skip
+def test_hostile_yaml(text: str, problem: str, tmp_path: Path):
+    (path := tmp_path / "r.yaml").write_text(text)
+    with pytest.raises(UserError, match=f"^{path}{problem}"):
+        load_recipe(path)

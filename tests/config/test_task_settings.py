@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 
 import pytest
 
@@ -60,6 +61,13 @@ def test_names():
 
 WRONG = [
     (ClassifyConfig, {"epochs": 0}, "--epochs must be above 0, not 0"),
+    (ClassifyConfig, {"epochs": math.inf}, "--epochs must be a finite number, not inf"),
+    (ClassifyConfig, {"lr": math.nan}, "--lr must be a finite number, not nan"),
+    (ClassifyConfig, {"steps": 10**30}, "--steps must be a finite number, not 1000"),
+    (ClassifyConfig, {"precision": "fp8"}, "--precision must be one of auto, .*, not 'fp8'"),
+    (ClassifyConfig, {"lr": "1e-3"}, "--lr must be a number, not '1e-3'"),
+    (ClassifyConfig, {"columns": ["text=a"]}, "--columns must be a list"),
+    (ClassifyConfig, {"seed": -1}, "--seed must be from 0"),
     (ClassifyConfig, {"batch_size": -1}, "--batch-size must be above 0, not -1"),
     (ClassifyConfig, {"max_tokens": 0}, "--max-tokens must be above 0"),
     (ClassifyConfig, {"layer_decay": 1.5}, "--layer-decay must be above 0 and at most 1, not 1.5"),

@@ -266,7 +266,7 @@ def test_documents(tmp_path: Path):
     ({"spans": None}, r"answers.jsonl:1: None must be a list of spans"),
     (spans(words=WORDS[1:]), r"answers.jsonl:1: 4 words for the 5 words of .*gold.jsonl:1"),
     (spans(words=[*WORDS[:4], "Town"]), r":1: word 4 is 'Town', but 'City' in .*gold.jsonl:1"),
-    (spans(words="Ann"), r"answers.jsonl:1: 'Ann' for the 5 words"),
+    (spans(words="Ann"), r"answers.jsonl:1: words must be a list, not 'Ann'"),
     ({"spans": [{"start_char": 0, "end_char": 2, "label": "X"}]}, "in characters, but .*jsonl:1"),
     ({"text": "Ann", "spans": []}, "in characters, but .*gold.jsonl:1 has words and no text"),
 ])  # fmt: skip
