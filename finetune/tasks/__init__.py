@@ -66,7 +66,10 @@ def saved_task(folder: str | Path) -> Task:
     defaults = {each.name: each.default for each in own if each.default is not dataclasses.MISSING}
     check_types(path, defaults | extra, {each.name: hints[each.name] for each in own})
     if unknown := extra.keys() - hints.keys():
-        raise UserError(f"{path}: {min(unknown)!r} is unknown: use the version that wrote it.")
+        raise UserError(
+            f"{path}: damaged, or of another version of finetune: {min(unknown)!r} is unknown: use "
+            "the version that wrote it."
+        )
     try:
         record = task.record_class(
             config=from_settings(CONFIGS[task.name], content["config"]),
