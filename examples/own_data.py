@@ -22,7 +22,7 @@ def sentence(number: int) -> TokenExample:
     return TokenExample(id=number, words=words, tags=tags, where=f"sentence {number}")
 
 
-# Without a validation split, every tenth example is held out; the notes of the data say so.
+# Without a validation split, a tenth of the examples is held out; the notes of the data say so.
 data = Dataset("toy-pos", {"train": [sentence(number) for number in range(120)]})
 config = TagConfig(
     model=os.environ.get("MODEL", "minilm"),

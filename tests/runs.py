@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from finetune.config.tasks import CONFIGS, settings
-from finetune.data import hold_out
 from finetune.evaluation.predictions import gold_record
 from finetune.evaluation.runs import score_predictions
 from finetune.evaluation.subgroups import VOCABULARY_FILE, TrainingVocabulary
@@ -29,7 +28,7 @@ def write_run(
     for split, rows in data.items():
         write_jsonl(source / f"{split}.jsonl", rows)
     made = CONFIGS[task](model="none", data=str(source), out=str(folder), **config)
-    read = hold_out(task_class(task).prepare(made, task_class(task).read(made)))
+    read = task_class(task).prepare(made, task_class(task).read(made))
     folder.mkdir(parents=True)
     content = {"task": task, **settings(made), "fingerprint": read.fingerprint}
     (folder / "config.json").write_text(json.dumps(content), "utf-8")

@@ -46,6 +46,12 @@ class TrainConfig:
     columns: tuple[str, ...] = ()
     """Columns to read if their names are not recognized, as `role=column`: roles are text, pair
     and label, or words, tags, spans and document. Columns without a header count from 0."""
+    validation: Literal["auto", "none"] = "auto"
+    """Split that selects the best model: the validation split of the data, else examples held out
+    of train (`auto`); or `none`: train on every row and keep the last model."""
+    validation_share: float | None = None
+    """Fraction of train to hold out if the data have no validation split; unset is 0.1. Equal
+    texts, and with 20 documents or more whole documents, stay together; labels are stratified."""
     limit: int | None = None
     """Train on the first N training examples only."""
     out: str | None = None
@@ -146,6 +152,13 @@ class TrainConfig:
                 "auto or off."
             )
         column_map(self.columns)
+        if self.validation == "none":
+            for name in ("validation_share", "metric", "patience", "calibrate"):
+                if (value := getattr(self, name, None)) not in (None, "none"):
+                    raise UserError(
+                        f"{flag(name)} {value} needs validation data: leave it out, or leave out "
+                        "--validation none."
+                    )
         if self.max_length and self.max_tokens and self.max_length > self.max_tokens:
             raise UserError(
                 f"--max-length {self.max_length} exceeds --max-tokens {self.max_tokens} (one "
@@ -308,7 +321,7 @@ RANGES: dict[tuple[str, ...], tuple[Callable[[Any], bool], str]] = {
     ("layer_decay", "negatives"): (lambda value: 0 < value <= 1, "above 0 and at most 1"),
     ("adam_beta2", "classifier_dropout"): (
         lambda value: 0 <= value < 1, "0 or more and below 1"),
-    ("threshold",): (lambda value: 0 < value < 1, "between 0 and 1"),
+    ("threshold", "validation_share"): (lambda value: 0 < value < 1, "between 0 and 1"),
     ("seed",): (lambda value: 0 <= value < 2**32, "from 0 to 4294967295"),
     ("freeze",): (
         lambda value: bool(re.fullmatch("none|embeddings|all|[0-9]{1,4}", value)),

@@ -4,9 +4,9 @@ Importing this package imports the standard library only.
 """
 
 from finetune.data.checks import Finding, check_data, document_notes, render
-from finetune.data.dataset import DataError, Dataset, fingerprint, hold_out
-from finetune.data.folds import assign_folds
+from finetune.data.dataset import DataError, Dataset, fingerprint
 from finetune.data.hub import ALIASES, hub_dataset
+from finetune.data.splitting import assign_folds, hold_out, leaked, unmeasured_labels
 from finetune.data.texts import read_text, read_text_file
 from finetune.data.tokens import data_kind, read_gold, read_token_file, read_tokens, split_at_gold
 
@@ -22,6 +22,7 @@ __all__ = [
     "fingerprint",
     "hold_out",
     "hub_dataset",
+    "leaked",
     "read_gold",
     "read_text",
     "read_text_file",
@@ -29,4 +30,5 @@ __all__ = [
     "read_tokens",
     "render",
     "split_at_gold",
+    "unmeasured_labels",
 ]

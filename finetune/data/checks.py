@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from statistics import mean, median
 from typing import Any, Literal
 
-from finetune.data.dataset import Dataset, normalized_texts, texts_of
+from finetune.data.dataset import Dataset, gold_labels, normalized_texts, texts_of
 from finetune.data.spans import (
     COVERED_PER_MILLE,
     crossing_pairs,
@@ -89,17 +89,6 @@ def _token_examples(rows: Sequence[Example]) -> list[TokenExample]:
     return [row for row in rows if isinstance(row, TokenExample)]
 
 
-def _gold_labels(example: Example) -> list[str] | None:
-    """Return the labels of an example (of its spans, else of its words), None without gold."""
-    if isinstance(example, TokenExample):
-        if example.spans is not None:
-            return [span.label for span in example.spans]
-        return None if example.tags is None else list(example.tags)
-    if example.label is None:
-        return None
-    return list(example.label) if isinstance(example.label, tuple) else [str(example.label)]
-
-
 def _overview(dataset: Dataset) -> Iterator[Finding]:
     sizes = ", ".join(f"{split} {len(rows):,}" for split, rows in dataset.splits.items())
     yield Finding("info", "splits", f"{dataset.name} ({dataset.format}): {sizes} examples")
@@ -108,7 +97,7 @@ def _overview(dataset: Dataset) -> Iterator[Finding]:
     if "train" not in dataset.splits:
         yield Finding("warning", "splits", "no train split: good for evaluation only")
     elif not any(split.startswith("validation") for split in dataset.splits):
-        message = "no validation split: training will hold out every tenth example of train"
+        message = "no validation split: training holds out a tenth of train (--validation-share)"
         yield Finding("info", "splits", message)
     for split, rows in dataset.splits.items():
         lengths = _summary("words", [_num_words(row) for row in rows])
@@ -134,8 +123,8 @@ def _summary(unit: str, sizes: Sequence[int]) -> str:
 
 def _labels(dataset: Dataset) -> Iterator[Finding]:
     for split, rows in dataset.splits.items():
-        gold = [labels for row in rows if (labels := _gold_labels(row)) is not None]
-        without = [row.where for row in rows if _gold_labels(row) is None]
+        gold = [labels for row in rows if (labels := gold_labels(row)) is not None]
+        without = [row.where for row in rows if gold_labels(row) is None]
         if split == "train" and not gold:
             message = "train: no example has a label (--columns label=NAME?)"
             yield from _located("error", "labels", message, without)
@@ -171,7 +160,7 @@ def _distribution(counts: Counter[str], example: Example) -> str:
 def _unseen_labels(dataset: Dataset) -> Iterator[Finding]:
     """Report labels that occur in evaluation data but not in train, and the reverse."""
     labels = {
-        split: Counter(name for row in rows for name in _gold_labels(row) or ())
+        split: Counter(name for row in rows for name in gold_labels(row) or ())
         for split, rows in dataset.splits.items()
         if not any(isinstance(r, TextExample) and isinstance(r.label, float) for r in rows)
     }
@@ -319,7 +308,7 @@ def _duplicates(split: str, rows: Sequence[Example]) -> Iterator[Finding]:
     yield from _located("info", "duplicates", message, [g[1].where for g in repeated])
     conflicts = []
     for group in repeated:
-        first, *others = [row for row in group if _gold_labels(row) is not None] or group
+        first, *others = [row for row in group if gold_labels(row) is not None] or group
         other = next((row for row in others if _gold(row) != _gold(first)), None)
         conflicts += [f"{first.where} and {other.where}"] if other is not None else []
     message = f"{split}: {len(conflicts):,} repeated texts have different labels"

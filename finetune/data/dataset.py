@@ -1,22 +1,16 @@
-"""A data set in memory, its fingerprint, and the fixed rule that holds out validation data."""
+"""A data set in memory, its fingerprint, and the texts and labels of its examples."""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
 import json
-import unicodedata
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from unicodedata import normalize
 
 from finetune.types import Example, TextExample, TokenExample, UserError
-
-HELD_OUT_EVERY = 10
-"""One example (or document) in this many becomes validation data where a set has none."""
-MIN_DOCUMENTS = 20
-"""From this many documents on, whole documents are held out instead of single examples."""
 
 
 class DataError(UserError):
@@ -76,64 +70,23 @@ def texts_of(example: Example) -> list[str]:
 
 def normalized_texts(example: Example) -> tuple[str, ...]:
     """Return the texts of an example without differences of case, width and white space."""
-    return tuple(" ".join(unicodedata.normalize("NFKC", text).casefold().split())
-                 for text in texts_of(example))  # fmt: skip
+    return tuple(
+        " ".join((text if text.isascii() else normalize("NFKC", text)).casefold().split())
+        for text in texts_of(example)
+    )
+
+
+def gold_labels(example: Example) -> list[str] | None:
+    """Return the labels of an example (of its spans, else of its words), None without gold."""
+    if isinstance(example, TokenExample):
+        if example.spans is not None:
+            return [span.label for span in example.spans]
+        return None if example.tags is None else list(example.tags)
+    if example.label is None:
+        return None
+    return list(example.label) if isinstance(example.label, tuple) else [str(example.label)]
 
 
 def renumbered(examples: Sequence[Example]) -> list[Example]:
     """Return the examples with ``id`` = index."""
     return [dataclasses.replace(example, id=index) for index, example in enumerate(examples)]
-
-
-def hold_out(dataset: Dataset) -> Dataset:
-    """Return the data set with a validation split, held out of train if there is none.
-
-    The rule is fixed and uses no seed, so that runs with different seeds are scored on the same
-    examples:
-
-    - every tenth document if all examples name their documents and there are at least 20;
-    - else every tenth example;
-    - but every tenth example of each label if a label of twenty examples or more would otherwise
-      have none (labels in a regular order: yes, no, yes, no).
-    """
-    if any(name.split("_")[0] == "validation" for name in dataset.splits):
-        return dataset
-    train = dataset.splits.get("train", [])
-    if len(train) < 2:
-        raise DataError(
-            f"{dataset.name} has no validation split and only {len(train)} training example(s) to "
-            "hold some out of: add a file validation.jsonl."
-        )
-    held, rule = _held_out_indices(train)
-    splits: dict[str, list[Example]] = {
-        "train": renumbered([e for i, e in enumerate(train) if i not in held]),
-        "validation": renumbered([e for i, e in enumerate(train) if i in held]),
-        **{name: rows for name, rows in dataset.splits.items() if name != "train"},
-    }
-    counted = f"{len(held):,} of {len(train):,} examples"
-    note = f"no validation split: held out {rule} of train ({counted})"
-    return Dataset(dataset.name, splits, notes=[*dataset.notes, note], format=dataset.format)
-
-
-def _held_out_indices(train: Sequence[Example]) -> tuple[set[int], str]:
-    """Return the indices of the examples to hold out, and the rule in words."""
-    documents = [e.document if isinstance(e, TokenExample) else None for e in train]
-    order = {name: index for index, name in enumerate(dict.fromkeys(documents))}
-    last = HELD_OUT_EVERY - 1
-    if None not in order and len(order) >= MIN_DOCUMENTS:
-        held = {i for i, name in enumerate(documents) if order[name] % HELD_OUT_EVERY == last}
-        return held, "every tenth document"
-    if len(train) < HELD_OUT_EVERY:
-        return {len(train) - 1}, "the last example"
-    held = set(range(last, len(train), HELD_OUT_EVERY))
-    labels = [e.label if isinstance(e, TextExample) else None for e in train]
-    frequent = {label for label, count in Counter(labels).items()
-                if isinstance(label, str) and count >= 2 * HELD_OUT_EVERY}  # fmt: skip
-    if frequent <= {labels[index] for index in held}:
-        return held, "every tenth example"
-    held, seen = set(), Counter[object]()
-    for index, label in enumerate(labels):
-        seen[label] += 1
-        if seen[label] % HELD_OUT_EVERY == 0:
-            held.add(index)
-    return held, "every tenth example of each label"

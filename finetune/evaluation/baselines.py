@@ -39,7 +39,7 @@ def majority_baselines(
     found = {}
     for split, values in metrics.items():
         metric = next((name for name in ("accuracy", "tag_accuracy") if name in values), None)
-        if metric is not None:
+        if metric is not None and split in splits:
             gold = [name for example in splits[split] for name in _gold_names(example)]
             found[split] = Baseline(label, metric, gold.count(label) / max(1, len(gold)))
     return found

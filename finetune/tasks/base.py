@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 from finetune.config.tasks import TrainConfig, settings
-from finetune.data import Dataset, hold_out
+from finetune.data import Dataset, hold_out, unmeasured_labels
 from finetune.evaluation.metrics import DEFAULT_METRICS
 from finetune.models.families import FAMILIES, position_limit
 from finetune.models.loading import load_config
@@ -132,7 +132,8 @@ class Task(ABC):
                 "Name it with --data train=FILE,test=FILE."
             )
         derived = cls.derive(config, data)
-        data = hold_out(data)
+        if config.validation != "none":
+            data = hold_out(data, config.validation_share)
         warm_start = None
         if config.init_from is not None:
             warm_start = find_warm_start(
@@ -155,7 +156,8 @@ class Task(ABC):
         )
         if config.limit is not None:
             data = _limited(data, config.limit)
-        notes = [*data.notes, *cls.notes(record, data), *([warm_start.note] if warm_start else [])]
+        notes = [*data.notes, *unmeasured_labels(data), *cls.notes(record, data)]
+        notes += [warm_start.note] if warm_start else []
         return cls(record, tokenizer, warm_start), replace(data, notes=notes)
 
     @classmethod

@@ -67,7 +67,7 @@ def cross_validate(
     if any(split.startswith("validation") for split in raw.splits):
         validation = data.splits["validation"]
     else:
-        examples += data.splits["validation"]  # held out of train
+        examples += data.splits.get("validation", [])  # held out of train
     if isinstance(examples[0], TextExample) and isinstance(examples[0].label, float):
         raise UserError(
             f"--label-errors needs classes, tags or spans: labels of {config.data} are numbers."
@@ -94,7 +94,9 @@ def cross_validate(
             splits = {"train": [replace(each, id=i) for i, each in enumerate(others)]}
             if validation is not None:
                 splits["validation"] = list(validation)
-            fold_data = hold_out(Dataset(raw.name, splits))
+            fold_data = Dataset(raw.name, splits)
+            if config.validation != "none":
+                fold_data = hold_out(fold_data, config.validation_share)
             rows = _predict_fold(task, fold_data, config, held_out, file.with_suffix(""), reporter)
             lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
             write_text(file, "".join(lines))

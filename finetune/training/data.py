@@ -33,7 +33,7 @@ class TrainingData:
     """The sequences and batches of a run, for one process.
 
     ``encoded`` has the sequences that the model reads during training, by split; ``validation`` is
-    the split that selects the best model (of MNLI's two the matched one), or None.
+    the split that selects the best model (of MNLI's two the matched one), None to keep the last.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class TrainingData:
         self.train = self._encode("train")
         self.lengths = self.train.lengths.tolist()
         names = sorted(name for name in self.splits if name.startswith("validation"))
-        self.validation = names[0] if names else None
+        self.validation = names[0] if names and config.validation != "none" else None
         self.encoded = {"train": self.train}
         if self.validation is not None:
             self.encoded[self.validation] = self._encode(self.validation)

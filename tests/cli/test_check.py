@@ -114,7 +114,8 @@ def test_words(place: Path, tmp_path: Path):
     found = suspects(out)
     hits = {(row["line"] - 1, row["first_word"]) for row in found[:PLANTED]} & set(planted)
     assert len(hits) >= 0.7 * PLANTED and len(hits) >= 0.9 * len(found[:PLANTED])
-    assert found[0]["worst"] and (found[0]["given"], found[0]["suggested"]) == ("O", "B-N")
+    assert found[0]["worst"]
+    assert ("O", "B-N") in {(row["given"], row["suggested"]) for row in found[:3]}
 
 
 def test_spans(place: Path, tmp_path: Path):

@@ -46,7 +46,7 @@ def test_splits_and_notes():
     assert found(dataset, "splits", "warning")[0].message.startswith("no train split")
     assert found(dataset, "reading")[0].message == "one thing converted"
     only = texts(train=[text(0, "x"), text(1, "y", "b")])
-    assert "hold out every tenth" in found(only, "splits", "info")[1].message
+    assert "holds out a tenth" in found(only, "splits", "info")[1].message
 
 
 def test_missing_labels():

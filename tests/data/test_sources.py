@@ -7,11 +7,11 @@ import sys
 
 import pytest
 
-from finetune.data import ALIASES, DataError, Dataset, data_kind, hold_out, read_text, read_tokens
+from finetune.data import ALIASES, DataError, data_kind, read_text, read_tokens
 from finetune.data import hub as hub_module
 from finetune.data.hub import hub_dataset
 from finetune.data.sources import canonical_split, resolve
-from finetune.types import TextExample, TokenExample
+from finetune.types import TextExample
 
 ROW = '{"text": "fine film", "label": "pos"}\n'
 
@@ -257,42 +257,6 @@ def test_fingerprint_is_of_the_content_only(tmp_path):
     a, b, c = (read_text(str(tmp_path / name)) for name in ("a.jsonl", "b.csv", "c.csv"))
     assert a.fingerprint == b.fingerprint != c.fingerprint
     assert a.fingerprint == "2296be6824d2d29a38a4bb1e3a97a256c2b8da99620bffd98ebeab8f0bf042c4"
-
-
-def test_hold_out_every_tenth_example(tmp_path):
-    path = tmp_path / "x.jsonl"
-    path.write_text(rows(25))
-    full = read_text(str(path))
-    dataset = hold_out(full)
-    assert [e.text for e in dataset.splits["validation"]] == ["text 9", "text 19"]
-    assert len(dataset.splits["train"]) == 23
-    assert [e.id for e in dataset.splits["train"]] == list(range(23))
-    assert list(dataset.splits) == ["train", "validation"]
-    assert "held out every tenth example of train (2 of 25 examples)" in dataset.notes[-1]
-    assert dataset.fingerprint != full.fingerprint
-    assert hold_out(dataset) is dataset
-
-
-def test_hold_out_of_labels_that_take_turns():
-    turns = [TextExample(i, f"{i}", label="no" if i % 2 else "yes") for i in range(60)]
-    dataset = hold_out(Dataset("turns", {"train": turns}))
-    held = [(e.text, e.label) for e in dataset.splits["validation"]]
-    assert held == [(str(i + n), ("yes", "no")[n]) for i in (18, 38, 58) for n in (0, 1)]
-    assert "every tenth example of each label of train (6 of 60" in dataset.notes[-1]
-    order = [*turns[::2], *turns[1::2]]  # sorted by label: the simple rule is fair
-    assert "every tenth example of train" in hold_out(Dataset("s", {"train": order})).notes[-1]
-
-
-def test_hold_out_small_sets_and_whole_documents():
-    few = Dataset("few", {"train": [TextExample(i, str(i)) for i in range(3)]})
-    assert [e.text for e in hold_out(few).splits["validation"]] == ["2"]
-    with pytest.raises(DataError, match="no validation split and only 1 training example"):
-        hold_out(Dataset("one", {"train": [TextExample(0, "a")]}))
-    sentences = [TokenExample(i, ("w",), tags=("O",), document=f"d{i // 3}") for i in range(60)]
-    held = hold_out(Dataset("docs", {"train": sentences})).splits["validation"]
-    assert [e.document for e in held] == ["d9"] * 3 + ["d19"] * 3
-    matched = Dataset("m", {"train": few.splits["train"], "validation_matched": []})
-    assert hold_out(matched) is matched
 
 
 def test_kind_of(tmp_path):

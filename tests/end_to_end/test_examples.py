@@ -13,7 +13,7 @@ from tests.tiny import save_tiny_checkpoint
 ROOT = Path(__file__).parents[2]
 SCRIPTS = sorted((ROOT / "examples").glob("*.py"))
 SAYS = {
-    "own_data": "held out every tenth example",
+    "own_data": "held out 20 of 120 examples",
     "predict": "11 words",
     "resume": "stopped at step 4",
     "layers": "weights are frozen",

@@ -413,8 +413,8 @@ def test_a_real_run_needs_its_folder_only(task: str, make: Callable[[Path], Path
     assert trained.code == 0, trained.err
     shutil.rmtree(tmp_path / "data")
     metrics = json.loads((out / "metrics.json").read_text())
-    for split, scores in metrics.items():
-        found = compared(out, out, "--split", split)
+    for split in ("validation", "test"):
+        scores, found = metrics[split], compared(out, out, "--split", split)
         assert found["a"]["value"] == pytest.approx(scores[found["metric"]])
         analysis = json.loads(run("analyze", out, "--split", split, "--json").out)
         assert analysis["scores"].items() >= scores.items()

@@ -638,7 +638,9 @@ def test_class_weights_of_several_labels(runs: Runs) -> None:
 
 def test_several_labels_in_one_cell_are_one_and_said(runs: Runs, tmp_path: Path) -> None:
     rows = [{"text": "x", "label": label} for label in ("joy,hope", "joy", "hope", "joy,hope")]
-    task, dataset = runs.task("multi", problem="multi", data=splits(tmp_path / "cells", train=rows))
+    task, dataset = runs.task(
+        "multi", problem="multi", data=splits(tmp_path / "cells", train=rows), validation="none"
+    )
     assert list(task.record.labels) == ["hope", "joy", "joy,hope"]
     assert sum("write several as a list in JSON Lines" in note for note in dataset.notes) == 1
     assert not any("write several as a list" in note for note in runs.task("multi")[1].notes)
@@ -720,10 +722,13 @@ def test_tags_unseen_in_training_are_noted(runs: Runs, tmp_path: Path) -> None:
 def test_validation_is_held_out_and_noted(runs: Runs, tmp_path: Path) -> None:
     _task, dataset = runs.task("single", data=splits(tmp_path, train=_SINGLE * 3))
     assert list(dataset.splits) == ["train", "validation"]
-    assert [len(dataset.splits[split]) for split in list(dataset.splits)] == [22, 2]
-    assert any(
-        "no validation split: held out every tenth example" in note for note in dataset.notes
+    assert [len(dataset.splits[split]) for split in list(dataset.splits)] == [18, 6]
+    assert any("held out 6 of 24 examples of train" in note for note in dataset.notes)
+    _task, dataset = runs.task(
+        "single", data=splits(tmp_path, train=_SINGLE * 3), validation="none"
     )
+    assert {split: len(rows) for split, rows in dataset.splits.items()} == {"train": 24}
+    assert not any("held out" in note for note in dataset.notes)
 
 
 def test_limit_is_noted_and_keeps_the_labels(runs: Runs) -> None:
@@ -780,18 +785,6 @@ def test_threshold_survives_saving(runs: Runs, tmp_path: Path) -> None:
     assert again.record.threshold == 0.9
     for answer in predict(again, again.head(tmp_path), dataset.splits["validation"]):
         assert set(answer.label) == {n for n, score in answer.scores.items() if score >= 0.9}
-
-
-def test_a_label_whose_only_row_is_held_out_is_a_label(tmp_path: Path) -> None:
-    save_tiny_checkpoint(tmp_path / "bert", "bert")
-    rows = [{"text": f"a man number {i}", "label": "ab"[i % 2]} for i in range(20)]
-    rows[19]["label"] = "rare"
-    write_jsonl(tmp_path / "all.jsonl", rows)
-    config = ClassifyConfig(model=str(tmp_path / "bert"), data=str(tmp_path / "all.jsonl"))
-    task, dataset = load_task(config, "classify")
-    assert list(task.record.labels) == ["a", "b", "rare"]
-    assert [example.label for example in dataset.splits["validation"]] == ["b", "rare"]
-    assert "rare" not in {example.label for example in dataset.splits["train"]}
 
 
 def test_settings_without_effect_are_refused(tmp_path: Path) -> None:

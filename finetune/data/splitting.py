@@ -1,0 +1,210 @@
+"""Held-out validation data, folds, and leaks between splits, by groups of related examples.
+
+Examples of one document, and those of equal texts (``normalized_texts``; for pairs both texts),
+form a group, which is never divided. Groups are dealt label by label, the rarest label first, as in
+iterative stratification (Sechidis, Tsoumakas & Vlahavas, 2011, "On the Stratification of
+Multi-Label Data"), which serves one label, several labels, tags and spans alike.
+"""
+
+from __future__ import annotations
+
+import random
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+
+from finetune.data.dataset import DataError, Dataset, gold_labels, normalized_texts, renumbered
+from finetune.types import Example, TextExample, TokenExample, abbreviated
+
+DEFAULT_SHARE = 0.1
+"""Fraction of the training examples to hold out."""
+MOST_RARE = 0.2
+"""Most examples, as a fraction, that are held out only so that rare labels are on both sides."""
+MIN_DOCUMENTS = 20
+"""From this many documents on, whole documents are held out."""
+MIN_SHARED_WORDS = 10
+"""Number of words from which a sentence that two documents share joins them. Shorter ones
+("Results :") would join most documents of a corpus."""
+NUM_BINS, MIN_BIN = 10, 20
+"""Numbers are stratified by as many quantiles, of at least so many examples."""
+
+
+def hold_out(dataset: Dataset, share: float | None = None) -> Dataset:
+    """Return the data set with a validation split, held out of train if there is none.
+
+    The rule is fixed and uses no seed, so that runs with different seeds are scored on the same
+    examples. It keeps groups together (documents from ``MIN_DOCUMENTS`` on) and the fraction of
+    each label; a label of two groups or more is on both sides (up to ``MOST_RARE``).
+    """
+    if any(name.split("_")[0] == "validation" for name in dataset.splits):
+        if share is not None:
+            raise DataError(
+                f"--validation-share {share}: {dataset.name} has a validation split, so nothing is "
+                "held out: leave it out."
+            )
+        return dataset
+    train = dataset.splits.get("train", [])
+    documents = {e.document for e in train if isinstance(e, TokenExample)} - {None}
+    by_document = len(documents) >= MIN_DOCUMENTS
+    groups = list(_groups(train, by_document))
+    unit = "documents" if by_document else "different texts"
+    if len(groups) < 2:
+        raise DataError(
+            f"{dataset.name} has no validation split and train has only {len(groups)} {unit}, so "
+            "none can be held out: add a file validation.jsonl, or write --validation none."
+        )
+    held = {i for group in _held_out(train, groups, share or DEFAULT_SHARE) for i in group}
+    splits: dict[str, list[Example]] = {
+        "train": renumbered([e for i, e in enumerate(train) if i not in held]),
+        "validation": renumbered([e for i, e in enumerate(train) if i in held]),
+        **{name: rows for name, rows in dataset.splits.items() if name != "train"},
+    }
+    note = (
+        f"no validation split: held out {len(held):,} of {len(train):,} examples of train, "
+        f"stratified by label; {'documents' if by_document else 'equal texts'} stay together"
+    )
+    return Dataset(dataset.name, splits, notes=[*dataset.notes, note], format=dataset.format)
+
+
+def _held_out(
+    examples: Sequence[Example], groups: Sequence[list[int]], share: float
+) -> list[list[int]]:
+    """Return the groups to hold out."""
+    groups, counts, members = _dealt(examples, groups, 0)
+    num_kept = Counter({label: len(candidates) for label, candidates in members.items()})
+    held: set[int] = set()
+    decided: set[int] = set()
+
+    def can_hold(group: int) -> bool:
+        return group not in held and all(num_kept[label] > 1 for label in counts[group])
+
+    def hold(group: int) -> None:
+        held.add(group)
+        num_kept.subtract(counts[group].keys())
+
+    spare = MOST_RARE * len(examples)
+    for label, candidates in members.items():
+        wanted = share * sum(counts[group][label] for group in candidates)
+        wanted -= sum(counts[group][label] for group in held.intersection(candidates))
+        for group in candidates:
+            number = counts[group][label]
+            if group not in decided and number < 2 * wanted and can_hold(group):
+                hold(group)  # brings the label nearer to its share
+                wanted -= number
+            decided.add(group)
+        if held.isdisjoint(candidates):
+            smallest = min(filter(can_hold, candidates), key=lambda g: len(groups[g]), default=None)
+            if smallest is not None and spare > 0:
+                hold(smallest)  # a group is more than its share
+                spare -= len(groups[smallest])
+    if not held:
+        hold(min(range(len(groups)), key=lambda group: (not can_hold(group), len(groups[group]))))
+    return [groups[group] for group in held]
+
+
+def assign_folds(examples: Sequence[Example], number: int, seed: int = 0) -> list[int]:
+    """Return the fold of each example, from 0.
+
+    Groups share a fold. Folds have nearly equal sizes and nearly equal fractions of each label.
+    """
+    groups = list(_groups(examples, True))
+    if len(groups) < number:
+        problem = f"the data have only {len(groups)} documents or different texts"
+        raise DataError(f"--folds {number}: {problem}: write a smaller number.")
+    groups, counts, members = _dealt(examples, groups, seed)
+    sizes: Counter[int] = Counter()
+    labels: Counter[tuple[int, str]] = Counter()
+    folds = [-1] * len(examples)
+    for label, candidates in members.items():
+        for group in sorted(candidates, key=lambda group: -len(groups[group])):
+            if folds[groups[group][0]] >= 0:
+                continue
+            fold = min(range(number), key=lambda fold: (labels[fold, label], sizes[fold], fold))
+            labels.update({(fold, name): count for name, count in counts[group].items()})
+            sizes[fold] += len(groups[group])
+            for index in groups[group]:
+                folds[index] = fold
+    return folds
+
+
+def leaked(dataset: Dataset) -> dict[str, set[int]]:
+    """Return the ids of the examples of other splits whose texts are in train, by split."""
+    train = {normalized_texts(example) for example in dataset.splits.get("train", ())}
+    ids = {
+        split: {example.id for example in rows if normalized_texts(example) in train}
+        for split, rows in dataset.splits.items()
+        if split != "train"
+    }
+    return {split: found for split, found in ids.items() if found}
+
+
+def unmeasured_labels(dataset: Dataset) -> list[str]:
+    """Return notes on training labels that a validation split lacks."""
+    splits = dataset.splits
+    if any(isinstance(e, TextExample) and isinstance(e.label, float) for e in splits["train"]):
+        return []
+    train = Counter(name for e in splits["train"] for name in set(gold_labels(e) or ()))
+    notes = []
+    for split in [split for split in splits if split.startswith("validation")]:
+        found = {name for example in splits[split] for name in gold_labels(example) or ()}
+        absent = [f"{name} ({train[name]:,} in train)" for name in sorted(train.keys() - found)]
+        if absent:
+            notes.append(f"{split} cannot measure labels that it lacks: {abbreviated(absent)}")
+    return notes
+
+
+def _dealt(
+    examples: Sequence[Example], groups: Sequence[list[int]], seed: int
+) -> tuple[list[list[int]], list[Counter[str]], dict[str, list[int]]]:
+    """Return the groups in random order, the number of examples of each label in each group, and
+    the groups of each label, those of the rarest label first."""
+    groups = random.Random(seed).sample(groups, len(groups))
+    strata = _strata(examples)
+    counts = [Counter(name for index in group for name in strata[index]) for group in groups]
+    members: defaultdict[str, list[int]] = defaultdict(list)
+    for number, found in enumerate(counts):
+        for label in found:
+            members[label].append(number)
+    return groups, counts, dict(sorted(members.items(), key=lambda item: (len(item[1]), item[0])))
+
+
+def _strata(examples: Sequence[Example]) -> list[set[str]]:
+    """Return the labels of each example, for a number its quantile; ``-`` without labels."""
+    labels = [example.label if isinstance(example, TextExample) else None for example in examples]
+    numbers = sorted(label for label in labels if isinstance(label, float))
+    size = max(MIN_BIN, len(numbers) / NUM_BINS)
+    return [
+        {str(int(bisect_left(numbers, label) / size))}
+        if isinstance(label, float)
+        else set(gold_labels(example) or ("-",))
+        for example, label in zip(examples, labels, strict=True)
+    ]
+
+
+def _groups(examples: Sequence[Example], by_document: bool) -> Iterator[list[int]]:
+    """Yield the indices of examples that share a key, directly or through others (union-find)."""
+    parent = list(range(len(examples)))
+
+    def root(index: int) -> int:
+        while parent[index] != index:
+            parent[index] = parent[parent[index]]
+            index = parent[index]
+        return index
+
+    first: dict[tuple[str, ...], int] = {}
+    for index, example in enumerate(examples):
+        for key in _keys(example, by_document):
+            parent[root(index)] = root(first.setdefault(key, index))
+    members: defaultdict[int, list[int]] = defaultdict(list)
+    for index in range(len(examples)):
+        members[root(index)].append(index)
+    yield from members.values()
+
+
+def _keys(example: Example, by_document: bool) -> Iterator[tuple[str, ...]]:
+    document = example.document if by_document and isinstance(example, TokenExample) else None
+    if document is not None:
+        yield "document", document
+    long = isinstance(example, TokenExample) and len(example.words) >= MIN_SHARED_WORDS
+    if document is None or long:
+        yield "text", *normalized_texts(example)

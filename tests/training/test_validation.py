@@ -1,0 +1,113 @@
+"""Training without validation data, and scores without the texts that train contains."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from finetune.config.tasks import ClassifyConfig, NerConfig, NliConfig, TagConfig, TrainConfig
+from finetune.runtime.signals import Interrupted
+from finetune.tasks import load_task
+from finetune.training.trainer import fit
+from finetune.types import UserError
+from tests import small_data as data
+from tests.command import run
+from tests.tiny import save_tiny_checkpoint
+from tests.training.stopping import interrupt_in_step
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("validation")
+    save_tiny_checkpoint(folder / "bert", "bert", dropout=0.0)
+    data.sentiment(folder / "classify")
+    data.pairs(folder / "nli")
+    data.entities(folder / "tag")
+    data.entities(folder / "ner")
+    for task in ("classify", "nli", "tag", "ner"):
+        (next((folder / task).glob("validation.*"))).unlink()
+    return folder
+
+
+def config_of(task: str, place: Path, **changes) -> TrainConfig:
+    kind = {"classify": ClassifyConfig, "nli": NliConfig, "tag": TagConfig, "ner": NerConfig}[task]
+    settings = {"model": str(place / "bert"), "data": str(place / task), "steps": 6}
+    return kind(**{"batch_size": 8, "eval_every": 2, "validation": "none"} | settings | changes)
+
+
+@pytest.mark.parametrize("task", ["classify", "nli", "tag", "ner"])
+def test_without_validation_all_rows_are_trained_and_the_last_model_is_kept(
+    task: str, place: Path, tmp_path: Path
+):
+    config = config_of(task, place, out=str(tmp_path / "a"))
+    made, dataset = load_task(config, task)
+    assert list(dataset.splits) == ["train", "test"]
+    result = fit(made, dataset, config)
+    assert next(iter(result.metrics)) == "test" and result.best_step == 6
+    best, last = (load_file(tmp_path / "a" / f / "model.safetensors") for f in ("best", "last"))
+    assert all(best[name].equal(last[name]) for name in last)
+    assert not (tmp_path / "a" / "predictions.validation.jsonl").exists()
+
+    again = replace(config, out=str(tmp_path / "b"))
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Interrupted):
+        interrupt_in_step(4, patch)
+        fit(made, dataset, again)
+    assert fit(made, dataset, replace(again, resume=True)).metrics == result.metrics
+    resumed = load_file(tmp_path / "b" / "best" / "model.safetensors")
+    assert all(best[name].equal(resumed[name]) for name in best)
+
+
+def test_a_given_validation_split_is_scored_only_at_the_end(place: Path, tmp_path: Path):
+    data.sentiment(tmp_path / "data")
+    config = config_of("classify", place, data=str(tmp_path / "data"), out=str(tmp_path / "run"))
+    result = fit(*load_task(config, "classify"), config)
+    assert {"validation", "test"} <= result.metrics.keys() and result.best_step == 6
+    assert "validation" not in (tmp_path / "run" / "log.jsonl").read_text()
+
+
+@pytest.mark.parametrize(
+    "setting", [{"patience": 2}, {"metric": "macro_f1"}, {"calibrate": "temperature"},
+                {"validation_share": 0.2}]
+)  # fmt: skip
+def test_settings_that_need_validation_are_refused(setting: dict):
+    with pytest.raises(UserError, match=r"needs validation data: leave it out"):
+        ClassifyConfig(validation="none", **setting)
+
+
+def test_seeds_and_report_without_validation_and_test(place: Path, tmp_path: Path):
+    rows = [{"text": f"{w} film {i}", "label": w} for i in range(10) for w in ("good", "bad")]
+    data.write_jsonl(tmp_path / "train.jsonl", rows)
+    outcome = run(
+        "classify", "--model", place / "bert", "--data", tmp_path / "train.jsonl", "--steps", "2",
+        "--validation", "none", "--seeds", "2", "--out", tmp_path / "seeds",
+    )  # fmt: skip
+    assert outcome.code == 0, outcome.err
+    assert "no split with gold labels to score" in outcome.out
+    assert (tmp_path / "seeds" / "report.html").is_file()
+    assert "that of the last step, 2." in (tmp_path / "seeds/seed-1/README.md").read_text()
+    assert run("predict", tmp_path / "seeds" / "seed-2", "--text", "good film").code == 0
+
+
+def test_test_is_also_scored_without_the_texts_of_train(place: Path, tmp_path: Path):
+    rows = [{"text": f"{w} film {i}", "label": w} for i in range(10) for w in ("good", "bad")]
+    test = [{"text": rows[0]["text"].upper(), "label": "bad"}, *rows[1:3]]
+    test += [{"text": "a bad plot", "label": "bad"}, {"text": "a good plot", "label": "good"}]
+    for split, found in (("train", rows), ("validation", test[3:]), ("test", test)):
+        data.write_jsonl(tmp_path / "data" / f"{split}.jsonl", found)
+    outcome = run(
+        "classify", "--model", place / "bert", "--data", tmp_path / "data", "--steps", "2",
+        "--out", tmp_path / "run",
+    )  # fmt: skip
+    assert outcome.code == 0, outcome.err
+    assert "3 of 5 examples of test have a text of train" in outcome.err
+    assert "test_without_leaks: accuracy" in outcome.out
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert list(metrics) == ["validation", "test", "test_without_leaks"]
+    predicted = (tmp_path / "run" / "predictions.test.jsonl").read_text().splitlines()
+    labels = [json.loads(line)["label"] for line in predicted][3:]
+    expected = (labels[0] == "bad") / 2 + (labels[1] == "good") / 2
+    assert metrics["test_without_leaks"]["accuracy"] == expected
