@@ -146,12 +146,16 @@ class TrainConfig:
                 raise UserError(
                     f"{flag(name)} {getattr(self, name)!r}: legal are {', '.join(values)}."
                 )
+        column_map(self.columns)
+        self._check_combinations()
+
+    def _check_combinations(self) -> None:
+        """Raise UserError for settings that exclude each other."""
         if self.precision == "fp16" and self.sparse_embeddings == "on":
             raise UserError(
                 "--sparse-embeddings on needs a precision without skipped steps, not fp16: use "
                 "auto or off."
             )
-        column_map(self.columns)
         if self.validation == "none":
             for name in ("validation_share", "metric", "patience", "calibrate"):
                 if (value := getattr(self, name, None)) not in (None, "none"):
