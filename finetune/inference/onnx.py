@@ -95,6 +95,12 @@ def export_onnx(run: str | Path, output: str | Path) -> Exported:
         raise UserError(f"--output {output}: {problem}: name a new folder.")
     head = task.head(source).eval()
     assert isinstance(head, PretrainedHead), "all others were refused above"
+    if part := head.encoder.family.reads_padding:
+        kind = head.model.config.model_type
+        raise UserError(
+            f"{source}: {kind} models read padding ({part}), so a graph of padded rows would give "
+            "other results: use `finetune predict`, or train and export another model."
+        )
     with replace_folder(output.resolve()) as fresh:
         save_task(task, fresh)
         head.model.config.save_pretrained(fresh)

@@ -7,8 +7,9 @@ inside. Both give the same numbers.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
 import torch
@@ -20,7 +21,6 @@ from finetune.models.attention import packed_attention
 from finetune.models.dropout import keyed_dropout
 from finetune.models.families import (
     FAMILIES,
-    UNPACKABLE,
     Family,
     depth_in_family,
     family_of,
@@ -29,7 +29,14 @@ from finetune.models.families import (
 )
 from finetune.models.loading import load_config, load_weights
 from finetune.models.packing import PackedLayout, needs_round_size, with_round_size
-from finetune.models.padding import length_groups, pad_rows, padded_index, restore_order, unpad
+from finetune.models.padding import (
+    LengthGroup,
+    length_groups,
+    pad_rows,
+    padded_index,
+    restore_order,
+    unpad,
+)
 from finetune.types import Batch, UserError
 
 Batching = Literal["auto", "packed", "padded"]
@@ -68,10 +75,14 @@ class Encoder(nn.Module):
         super().__init__()
         self.model = model
         config = model.config
-        takes_segments = "token_type_ids" in inspect.signature(model.forward).parameters
-        unlisted = Family(packing=None, positions=None, segments=takes_segments)
-        self.family = family_of(model) or unlisted
         self.pad_id: int = 0 if config.pad_token_id is None else config.pad_token_id
+        self.family = family_of(model) or _probed_family(model, self.pad_id)
+        if (setting := self.family.setting) and getattr(config, setting[0]) != setting[1]:
+            raise UserError(
+                f"{config.model_type} models need {setting[0]}={setting[1]!r} in their "
+                f"configuration, not {getattr(config, setting[0])!r}: else the results of a "
+                "sequence depend on others in its batch, or on chance."
+            )
         self.width: int = config.hidden_size
         self.num_layers: int = config.num_hidden_layers
         self.vocabulary_size: int = config.vocab_size
@@ -89,8 +100,7 @@ class Encoder(nn.Module):
         such model, it is not an encoder, or its weights do not match.
         """
         model = load_weights(AutoModel, name, load_config(name, **options), **options)
-        if getattr(model, "pooler", None) is not None:
-            model.pooler = None  # reads the first token of a row, which has no use when packed
+        remove_pooler(model)
         return cls(model, batching)
 
     def forward(self, batch: Batch) -> Tensor:
@@ -127,6 +137,17 @@ class Encoder(nn.Module):
         if self.family.segments:
             inputs["token_type_ids"] = self._segments(batch)[None]
         return inputs
+
+    def padded_outputs(
+        self, model: Any, batch: Batch, **settings: Any
+    ) -> Iterator[tuple[LengthGroup, Any]]:
+        """Yield groups of a batch, and the output of the model, or one around it, on their rows."""
+        single_precision = torch.autocast(batch.input_ids.device.type, enabled=False)
+        for group in length_groups(batch, equal=bool(self.family.reads_padding)):
+            inputs = self.padded_inputs(group.batch)
+            with contextlib.nullcontext() if self.family.half_precision else single_precision:
+                output = model(**inputs, **settings)
+            yield group, output
 
     def padded_inputs(self, batch: Batch) -> dict[str, Tensor]:
         """Return the keyword arguments of the model's forward pass for padded rows [N, longest]."""
@@ -198,20 +219,57 @@ class Encoder(nn.Module):
                     with packed_attention(self.model.config):
                         output = self.model(**inputs, **settings)
             return [state[0, :num_tokens] for state in select(output)]
-        groups = list(length_groups(batch))
-        parts = []
-        single_precision = torch.autocast(batch.input_ids.device.type, enabled=False)
-        with contextlib.nullcontext() if self.family.half_precision else single_precision:
-            for group in groups:
-                output = self.model(**self.padded_inputs(group.batch), **settings)
-                parts.append([unpad(state, group.batch) for state in select(output)])
-        tokens = [group.tokens for group in groups]
+        parts, tokens = [], []
+        for group, output in self.padded_outputs(self.model, batch, **settings):
+            parts.append([unpad(state, group.batch) for state in select(output)])
+            tokens.append(group.tokens)
         return [restore_order(states, tokens) for states in zip(*parts, strict=True)]
 
     def _segments(self, batch: Batch) -> Tensor:
         if batch.segment_ids is None or self.num_segments <= 1:
             return torch.zeros_like(batch.input_ids)
         return batch.segment_ids
+
+
+def remove_pooler(model: Any) -> None:
+    """Remove the pooler of a base model: it reads the first token of a row, useless when packed."""
+    if getattr(model, "pooler", None) is not None:
+        model.pooler = nn.Identity()  # not None, which some models would call
+
+
+def _probed_family(model: Any, pad_id: int) -> Family:
+    """Return the family of a model without a row: run it on two sequences, and on one alone.
+
+    Raises:
+        UserError: If it does not run, or a sequence's states depend on another of equal length.
+    """
+    takes_segments = "token_type_ids" in inspect.signature(model.forward).parameters
+    family = Family(positions=None, segments=takes_segments)
+    ids = torch.arange(16, device=model.device).view(2, 8) % model.config.vocab_size
+    padded = ids.index_fill(1, torch.arange(5, 8, device=ids.device), pad_id)
+    padded[0] = ids[0]
+    mask = torch.ones_like(ids)
+    mask[1, 5:] = 0
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    kind = model.config.model_type
+    try:
+        with torch.no_grad():
+            among_longer = model(input_ids=padded, attention_mask=mask).last_hidden_state[1, :5]
+            among_equal = model(input_ids=ids[:, :5], attention_mask=mask[:, :5])
+            alone = model(input_ids=ids[1:, :5], attention_mask=mask[1:, :5]).last_hidden_state[0]
+    except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
+        detail = f"{' '.join(str(error).split()):.200}"
+        raise UserError(f"{kind} models do not run on token ids alone: {detail}") from error
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
+    tolerance = max(1e-3, torch.finfo(alone.dtype).eps ** 0.5) * float(alone.abs().max())
+    if not torch.allclose(among_equal.last_hidden_state[1], alone, rtol=0, atol=tolerance):
+        raise UserError(f"{kind} models cannot be batched: sequences of a batch affect each other.")
+    if torch.allclose(among_longer, alone, rtol=0, atol=tolerance):
+        return family
+    return dataclasses.replace(family, reads_padding="forward pass, as a probe shows")
 
 
 def _check_range(name: str, ids: Tensor, size: int) -> None:
@@ -232,14 +290,13 @@ def _padding_reason(model: PreTrainedModel, family: Family, batching: Batching) 
     model_type = model.config.model_type
     reason = ""
     if model_type not in FAMILIES:
-        no_test = f"no test shows that {model_type} models give the same results packed"
-        reason = UNPACKABLE.get(model_type, no_test)
+        reason = f"no test shows that {model_type} models give the same results packed"
     elif family_of(model) is None:
         reason = f"{type(model).__name__} is not the {model_type} model that transformers has"
     elif family.packing == "forward":
         reason = deberta.unsupported_reason(model)
     elif not (family.packing and model.is_backend_compatible()):
-        reason = f"{model_type} models do not use transformers' attention interface"
+        reason = f"{model_type} models have no forward pass for packed rows"
     elif getattr(model.config, "is_decoder", False):
         reason = "the model is configured as a decoder"
     if reason and batching == "packed":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 
@@ -11,39 +11,82 @@ from typing import Any, Literal
 class Family:
     """The properties of a model type that the ``Encoder`` needs."""
 
-    packing: Literal["interface", "forward"] | None = "interface"
+    packing: Literal["interface", "forward"] | None = None
     """Packed rows go through transformers' attention ``"interface"``, or through the ``"forward"``
     of ``models.deberta``. None: padded rows."""
-    positions: Literal["from zero", "after padding"] | None = "from zero"
-    """The first position id, 0 or the one after the padding id; None leaves it to the model."""
+    positions: Literal["from zero", "after padding", "from two"] | None = "from zero"
+    """The first position id: 0, the one after the padding id, or 2; None leaves it to the model."""
     segments: bool = True
     """Whether it takes segment ids."""
     half_precision: bool = True
     """Whether its code runs in half precision under autocast on padded rows."""
+    reads_padding: str = ""
+    """The part of the model that reads padding; its rows have sequences of equal length alone."""
+    setting: tuple[str, Any] | None = None
+    """A setting of the configuration and the value that it must have."""
 
 
-_BERT = ("bert", "electra", "albert", "ernie", "nomic_bert", "jina_embeddings_v3")
+_PACKED = Family(packing="interface")
+_AFTER_PADDING = Family(positions="after padding")
 ROBERTA = (
     "roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "data2vec-text",
     "roberta-prelayernorm",
 )  # fmt: skip
 FAMILIES: dict[str, Family] = {
-    **dict.fromkeys(_BERT, Family()),
-    **dict.fromkeys(ROBERTA, Family(positions="after padding")),
-    **dict.fromkeys(("distilbert", "modernbert", "eurobert"), Family(segments=False)),
+    **dict.fromkeys(
+        (
+            "bert",
+            "electra",
+            "albert",
+            "ernie",
+            "gte",
+            "nomic_bert",
+            "jina_embeddings_v3",
+            "roc_bert",
+        ),
+        _PACKED,
+    ),
+    **dict.fromkeys(ROBERTA, replace(_PACKED, positions="after padding")),
+    **dict.fromkeys(
+        ("distilbert", "modernbert", "eurobert", "ultrabert"), replace(_PACKED, segments=False)
+    ),
     # DeBERTa (not v2) masks with the least float32, which bfloat16 cannot hold.
     "deberta": Family(packing="forward", half_precision=False),
     "deberta-v2": Family(packing="forward"),
-    "mpnet": Family(packing=None, positions="after padding", segments=False),
+    **dict.fromkeys(("layoutlm", "megatron-bert", "rembert", "squeezebert"), Family()),
+    **dict.fromkeys(("longformer", "luke"), _AFTER_PADDING),
+    "big_bird": Family(setting=("attention_type", "original_full")),
+    "convbert": Family(reads_padding="convolution"),
+    "esm": replace(_AFTER_PADDING, segments=False),
+    **dict.fromkeys(("esmc", "flaubert", "openai_privacy_filter", "xlm"), Family(segments=False)),
+    "fnet": Family(reads_padding="Fourier transform"),
+    "ibert": replace(_AFTER_PADDING, setting=("quant_mode", False)),
+    "mobilebert": Family(reads_padding="embedding, which includes both neighbors of a token"),
+    "mpnet": Family(positions="from two", segments=False),
+    "roformer": Family(positions=None),
+    # The adapters of XMOD write half precision into single precision.
+    "xmod": replace(_AFTER_PADDING, half_precision=False),
+    "xlnet": Family(positions=None, reads_padding="classifier, which reads the last token"),
+    "yoso": Family(
+        positions=None, reads_padding="attention mask", setting=("use_expectation", True)
+    ),
 }
-"""Model types (``config.model_type``) with a parity test. Others run on padded rows."""
+"""Model types (``config.model_type``) with a parity test."""
 
-UNPACKABLE: dict[str, str] = {
-    "mobilebert": "mobilebert models read the embeddings left and right of each token, which in a "
-    "packed row may belong to other sequences",
-    "esm": "esm models scale the embeddings of a row by its fraction of masked tokens",
+_PAGES = "reads the positions of words on a page, or its images"
+REFUSED: dict[str, str] = {
+    **dict.fromkeys(("bros", "layoutlmv2", "layoutlmv3", "lilt", "markuplm"), _PAGES),
+    **dict.fromkeys(("modernvbert", "ultravbert"), "reads images"),
+    "canine": "reads characters, not subwords",
+    "funnel": "pools neighboring tokens, with padding",
+    "mra": "computes no attention without a CUDA kernel of its own",
+    "nystromformer": "averages over padding, and over segments of a fixed number of tokens",
+    "perceiver": "reads bytes, and has no hidden state for each of them",
+    "qwen3_asr": "reads speech",
+    "reformer": "trains on rows of one fixed length alone",
+    "tapas": "reads tables",
 }
-"""Model types without a row above that cannot be packed, and why."""
+"""Model types that cannot be fine-tuned here, and why."""
 
 
 def family_of(model: Any) -> Family | None:
@@ -55,21 +98,26 @@ def family_of(model: Any) -> Family | None:
 
 def first_position(config: Any, family: Family | None) -> int:
     """Return the position id of a sequence's first token."""
-    after_padding = family is not None and family.positions == "after padding"
-    return (config.pad_token_id or 0) + 1 if after_padding else 0
+    positions = None if family is None else family.positions
+    if positions == "after padding":
+        return (config.pad_token_id or 0) + 1
+    return 2 if positions == "from two" else 0
 
 
 def position_limit(config: Any, family: Family | None) -> int | None:
     """Return the longest sequence in tokens that a model has positions for; None for any."""
     limit = getattr(config, "max_position_embeddings", None)
-    return None if limit is None else limit - first_position(config, family)
+    return limit - first_position(config, family) if limit and limit > 0 else None
 
 
 _EMBEDDINGS = re.compile(
-    r"(embeddings(_project)?|embed_tokens)\."
+    r"(((word|position|lang|mask)_)?emb(eddings?)?(_project)?|embed_tokens|layer_norm_emb)\b"
     r"|encoder\.(embedding_hidden_mapping_in|rel_embeddings|relative_attention_bias)\."
 )
-_LAYER = re.compile(r"((encoder|transformer)\.)?(layers?|albert_layer_groups)\.(?P<number>\d+)\.")
+_LAYER = re.compile(
+    r"((encoder|transformer)\.)?"
+    r"(layers?|albert_layer_groups|attentions|ffns|layer_norm[12])\.(?P<number>\d+)\."
+)
 _EXCEPTIONS = {
     ("deberta-v2", "encoder.LayerNorm"): 0,  # normalizes the relative position embeddings
     ("deberta-v2", "encoder.conv"): 1,  # a convolution beside the first layer (xlarge)

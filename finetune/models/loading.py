@@ -10,6 +10,7 @@ from typing import Any
 
 from finetune.data.hub import cache_without_network
 from finetune.data.json_files import read_object
+from finetune.models.families import FAMILIES, REFUSED
 from finetune.types import UserError, did_you_mean
 
 _HUB_IDS = """
@@ -97,24 +98,45 @@ def load_config(name: str, *, revision: str | None = None, trust_remote_code: bo
     """
     from huggingface_hub import try_to_load_from_cache
     from transformers import AutoConfig
-    from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
     source = resolve_model(name)
     with library_errors(name, "config.json"), quiet(), cache_without_network():
         config = AutoConfig.from_pretrained(
             source, revision=revision, trust_remote_code=trust_remote_code
         )
-    has_masked_lm = config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES
-    if config.is_encoder_decoder or not (has_masked_lm or getattr(config, "auto_map", None)):
+    if reason := refusal(config):
         raise UserError(
-            f"model {name!r} is of type {config.model_type!r}, which is not a bidirectional text "
-            "encoder: use one such as roberta-base, deberta-v3-base or modernbert-base."
+            f"model {name!r} is of type {config.model_type!r}, which {reason}: use a bidirectional "
+            "text encoder such as roberta-base, deberta-v3-base or modernbert-base."
         )
+    if config.model_type == "big_bird":  # sparse attention depends on the length of padded rows
+        config.attention_type = "original_full"
     config._commit_hash = None
     if not Path(source).is_dir():
         path = try_to_load_from_cache(source, "config.json", revision=revision)
         config._commit_hash = Path(path).parent.name if isinstance(path, str) else None
     return config
+
+
+def refusal(config: Any) -> str:
+    """Return why a model with this configuration cannot be fine-tuned; empty if it can.
+
+    A model type without a row may be an encoder if it has a masked language model, or comes with
+    Python code; ``Encoder`` probes it.
+    """
+    from transformers.models.auto import modeling_auto
+
+    kind = config.model_type
+    if kind in REFUSED:
+        return REFUSED[kind]
+    if config.is_encoder_decoder:
+        return "is an encoder and a decoder"
+    names = modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    if kind in FAMILIES or kind in names or getattr(config, "auto_map", None):
+        return ""
+    if kind in modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+        return "is a decoder: each token reads only those before it"
+    return "is not known as a bidirectional text encoder"
 
 
 def load_weights(

@@ -28,11 +28,11 @@ class LengthGroup(NamedTuple):
     tokens: Tensor
 
 
-def length_groups(batch: Batch) -> Iterator[LengthGroup]:
-    """Yield the sequences of a batch in groups of near-equal length."""
+def length_groups(batch: Batch, *, equal: bool = False) -> Iterator[LengthGroup]:
+    """Yield the sequences of a batch in groups of near-equal length, or of ``equal`` length."""
     device = batch.input_ids.device
     waste = MAX_WASTE if device.type == "cpu" else MAX_WASTE_ON_DEVICE
-    groups = list(group_by_length(batch.lengths, waste))
+    groups = list(group_by_length(batch.lengths, 0.0 if equal else waste))
     if len(groups) == 1:
         sizes = len(batch.lengths), len(batch.input_ids)
         yield LengthGroup(batch, *(torch.arange(size, device=device) for size in sizes))

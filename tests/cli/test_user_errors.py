@@ -162,7 +162,7 @@ def test_model_folders_that_are_no_encoders(place: Path, tmp_path: Path):
     one_line(
         train("classify", decoder, source),
         "type 'gpt2'",
-        "not a bidirectional text encoder",
+        "is a decoder",
         "roberta-base",
     )
 

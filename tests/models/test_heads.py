@@ -297,9 +297,9 @@ def test_errors_of_loading(tmp_path) -> None:
     assert "encoder weights are missing" in message(str(bert))
     gpt = AutoConfig.for_model("gpt2", vocab_size=50, n_embd=16, n_layer=1, n_head=2)
     AutoModelForCausalLM.from_config(gpt).save_pretrained(tmp_path / "gpt2")
-    assert "'gpt2', which is not a bidirectional" in message(str(tmp_path / "gpt2"))
+    assert "'gpt2', which is a decoder" in message(str(tmp_path / "gpt2"))
     AutoConfig.for_model("t5").save_pretrained(tmp_path / "t5")
-    assert "'t5', which is not a bidirectional" in message(str(tmp_path / "t5"))
+    assert "'t5', which is an encoder and a decoder" in message(str(tmp_path / "t5"))
 
 
 def test_missing_layers_are_not_made_up(tmp_path) -> None:

@@ -14,7 +14,7 @@ from finetune.models.encoder import Batching, Encoder
 from finetune.models.families import family_of
 from finetune.models.heads.base import Head, labels_of
 from finetune.models.loading import load_config, load_weights, quiet
-from finetune.models.padding import length_groups, restore_order, unpad
+from finetune.models.padding import restore_order, unpad
 from finetune.types import Batch, LabelSet, UserError
 
 Problem = Literal["single", "multi", "regression"]
@@ -43,7 +43,7 @@ class PretrainedHead(Head):
         batching: How the ``Encoder`` batches sequences; the numbers are the same.
 
     Attributes:
-        known_type: The model type, or empty if the class of the model is not in ``FAMILIES``.
+        known_type: The model type, or empty if the class of the model cannot be packed.
     """
 
     auto_class: ClassVar[Any]
@@ -54,8 +54,8 @@ class PretrainedHead(Head):
         base_model: Any = model.base_model
         self.__dict__["encoder"] = Encoder(base_model, batching)
         self.encoder_prefix = f"model.{model.base_model_prefix}."
-        is_listed = family_of(base_model) is not None
-        self.known_type: str = model.config.model_type if is_listed else ""
+        family = family_of(base_model)
+        self.known_type: str = model.config.model_type if family and family.packing else ""
 
     @property
     def labels(self) -> LabelSet:
@@ -70,12 +70,11 @@ class PretrainedHead(Head):
     def _padded_logits(self, batch: Batch, *, tokens: bool) -> Tensor:
         """Return the logits of the whole model on padded rows: [N, C], or [T, C] for ``tokens``."""
         self.encoder.check(batch)
-        groups = list(length_groups(batch))
-        parts = [self.model(**self.encoder.padded_inputs(group.batch)).logits for group in groups]
-        if not tokens:
-            return restore_order(parts, [group.sequences for group in groups])
-        rows = [unpad(part, group.batch) for part, group in zip(parts, groups, strict=True)]
-        return restore_order(rows, [group.tokens for group in groups])
+        parts, indices = [], []
+        for group, output in self.encoder.padded_outputs(self.model, batch):
+            parts.append(unpad(output.logits, group.batch) if tokens else output.logits)
+            indices.append(group.tokens if tokens else group.sequences)
+        return restore_order(parts, indices)
 
 
 def load_task_model(

@@ -117,15 +117,15 @@ _bert = _pooled(lambda model, first: model.base_model.pooler(first[:, None]))
 _deberta = _pooled(lambda model, first: model.pooler(first[:, None]))
 
 _HEADS: dict[str, HeadLayers] = {
-    **dict.fromkeys(("bert", "ernie", "nomic_bert"), _bert),
+    **dict.fromkeys(("bert", "ernie", "gte", "nomic_bert", "roc_bert"), _bert),
     **dict.fromkeys(ROBERTA, _classifier),
-    **dict.fromkeys(("electra", "mpnet", "jina_embeddings_v3"), _classifier),
+    **dict.fromkeys(("electra", "jina_embeddings_v3"), _classifier),
     "albert": _pooled(
         lambda model, first: model.base_model.pooler_activation(model.base_model.pooler(first))
     ),
     "distilbert": _pooled(lambda model, first: F.relu(model.pre_classifier(first))),
     **dict.fromkeys(("deberta", "deberta-v2"), _deberta),
-    "modernbert": _modernbert,
+    **dict.fromkeys(("modernbert", "ultrabert"), _modernbert),
     "eurobert": _eurobert,
 }
 """The head of each model type with a parity test; others run the Hugging Face class on padding."""

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
 
 from finetune.models.dropout import keyed_dropout
-from finetune.models.encoder import Batching, Encoder
+from finetune.models.encoder import Batching, Encoder, remove_pooler
 from finetune.models.heads.base import CustomModel, labels_of, require_library_model
 from finetune.models.heads.span_scorers import (
     BIAFFINE_WIDTH,
@@ -123,8 +123,7 @@ class SpanNer(CustomModel):
         config.require_legal()
         auto_class: Any = AutoModel
         self.model = auto_class.from_config(config.encoder) if model is None else model
-        if getattr(self.model, "pooler", None) is not None:
-            self.model.pooler = None  # reads the first token of a row; unused for words
+        remove_pooler(self.model)
         self.dropout = nn.Dropout(config.dropout)
         width = self.model.config.hidden_size
         num_classes = len(self.labels) + (not config.multi_label)

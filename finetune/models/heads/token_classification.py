@@ -77,6 +77,7 @@ def subword_rows(batch: Batch) -> Tensor:
 
 _HEADS: defaultdict[str, Callable[[Any, Tensor], Tensor]] = defaultdict(
     lambda: lambda model, states: model.classifier(model.dropout(states)),
+    ultrabert=lambda model, states: model.classifier(model.drop(model.head(states))),
     modernbert=lambda model, states: model.classifier(model.drop(model.head(states))),
     eurobert=lambda model, states: model.classifier(states),
 )
