@@ -10,10 +10,11 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -21,9 +22,10 @@ from finetune.config.tasks import TrainConfig
 from finetune.data.tag_schemes import convert_tags
 from finetune.evaluation.confident_learning import confident_joint, probable_label_errors
 from finetune.evaluation.errors import example_text, excerpt, span_errors, text_excerpt
+from finetune.evaluation.metrics import span_scores
 from finetune.runtime.files import write_text
 from finetune.training.cross_validation import OutOfFold, cross_validate
-from finetune.types import Span, TextExample, TokenExample
+from finetune.types import Span, TextExample, TokenExample, UserError
 
 _KINDS = {"false positive": "missing span", "miss": "no span"}
 """Kinds of label errors, by the error of the model if gold were right; other kinds are the same."""
@@ -65,6 +67,18 @@ class Suspect:
         return record
 
 
+class CrossFitted(NamedTuple):
+    """The score of models on data that they were not trained on, and that of a constant rule."""
+
+    metric: str
+    value: float
+    baseline: float
+    rule: str
+
+    def __str__(self) -> str:
+        return f"cross-fitted {self.metric} {self.value:.4f} ({self.rule}: {self.baseline:.4f})"
+
+
 @dataclass(frozen=True)
 class Suspects:
     """All suspects of the training data, the most probable errors first."""
@@ -76,6 +90,7 @@ class Suspects:
     """Estimated fraction of wrong labels; None for spans and for several labels per text."""
     taken: list[tuple[str, str, float]] = field(default_factory=list)
     """Given label, true label and estimated number of such errors, most frequent first."""
+    score: CrossFitted | None = None
 
 
 def search_label_errors(
@@ -84,14 +99,67 @@ def search_label_errors(
     """Cross-validate the training data and rank their labels.
 
     ``work`` holds the folds, from which an interrupted search continues. It is removed once all
-    suspects are written to ``out``, as JSON Lines.
+    suspects are written to ``out``, as JSON Lines. Raises UserError if the models are no better
+    than a constant rule.
     """
-    suspects = find_suspects(cross_validate(task, config, num_folds, work))
+    validated = cross_validate(task, config, num_folds, work)
+    score = cross_fitted_score(validated)
+    if score.value <= score.baseline:
+        shutil.rmtree(work)
+        raise UserError(
+            f"--label-errors: the models learned nothing, {score}, so their suspects would be "
+            "chance: write more --epochs or another --model, or give a recipe with its settings."
+        )
+    suspects = replace(find_suspects(validated), score=score)
     if out is not None:
         rows = (json.dumps(each.record(), ensure_ascii=False) + "\n" for each in suspects.found)
         write_text(out, "".join(rows), follow=True)
         shutil.rmtree(work)
     return suspects
+
+
+def cross_fitted_score(validated: OutOfFold) -> CrossFitted:
+    """Return the accuracy (of labels, of decisions on each of several labels, or of tags) and that
+    of the most frequent label; of spans the F1 and that of words as spans of the commonest type."""
+    task, examples = validated.task, validated.examples
+    labels = list(task.record.labels)
+    if task.name == "ner":
+        return _score_of_spans(examples, validated.predictions)
+    if task.reads_words:
+        given = np.concatenate([_classes(task.record, example, labels) for example in examples])
+        best = np.concatenate([np.array(rows).argmax(-1) for rows in validated.predictions if rows])
+    else:
+        probabilities = np.array(validated.predictions, dtype=float)
+        if isinstance(examples[0].label, tuple):
+            given = np.array([[name in example.label for name in labels] for example in examples])
+            frequent = given.mean(0) > 0.5
+            value, baseline = ((given == each).mean() for each in (probabilities > 0.5, frequent))
+            return CrossFitted("accuracy", value, baseline, "always deciding for the majority")
+        given = np.array([labels.index(str(example.label)) for example in examples])
+        best = probabilities.argmax(-1)
+    counts = np.bincount(given, minlength=len(labels))
+    rule = f"always predicting {labels[counts.argmax()]!r}"
+    return CrossFitted("accuracy", float((best == given).mean()), counts.max() / len(given), rule)
+
+
+def _score_of_spans(examples: Sequence[TokenExample], predictions: Sequence[Any]) -> CrossFitted:
+    gold = [example.spans or () for example in examples]
+    predicted = [[Span(*span[:3]) for span in each["spans"]] for each in predictions]
+    value = span_scores(gold, predicted)["span_f1_strict"]
+    label = Counter(span.label for spans in gold for span in spans).most_common(1)[0][0]
+    single = [
+        [Span(word, word + 1, label) for word in range(len(example.words))] for example in examples
+    ]
+    rule = f"every word as {label!r}"
+    return CrossFitted("span_f1_strict", value, span_scores(gold, single)["span_f1_strict"], rule)
+
+
+def _classes(record: Any, example: TokenExample, labels: Sequence[str]) -> np.ndarray:
+    """Return the given classes of the words of a sentence, in the scheme of the predictions."""
+    tags: Sequence[str] = example.tags or ()
+    if record.scheme is not None:
+        tags = convert_tags(tags, record.source, record.scheme)
+    return np.array([labels.index(tag) for tag in tags], dtype=int)
 
 
 def find_suspects(validated: OutOfFold) -> Suspects:
@@ -141,14 +209,9 @@ def _of_words(
 ) -> Suspects:
     """Rank the tags of words: sentences by their worst tag, then the tags of a sentence."""
     probabilities = np.concatenate([np.array(rows, dtype=float) for rows in predictions])  # [W, C]
-    tags = [
-        list(example.tags or ())
-        if record.scheme is None
-        else convert_tags(example.tags or (), record.source, record.scheme)
-        for example in examples
-    ]
-    given = np.array([labels.index(tag) for each in tags for tag in each])
-    words = [(index, word) for index, each in enumerate(tags) for word in range(len(each))]
+    classes = [_classes(record, example, labels) for example in examples]
+    given = np.concatenate(classes)
+    words = [(index, word) for index, each in enumerate(classes) for word in range(len(each))]
     worst: dict[int, float] = {}
     rows = []
     for i, j in probable_label_errors(probabilities, given):  # in descending order of the margin

@@ -64,6 +64,7 @@ def test_texts_and_going_on(place: Path, tmp_path: Path, monkeypatch: pytest.Mon
     path, out = recipe(place, "classify", rows), tmp_path / "found.jsonl"
     plain = check(path)
     assert plain.code == 0, plain.err
+    assert "cross-fitted accuracy 0." in plain.out and "(always predicting " in plain.out
     assert "a valid recipe" in plain.out and "estimated fraction of wrong labels" in plain.out
     assert f"{place / 'classify' / 'train.jsonl'}:" in plain.out
 
@@ -155,3 +156,15 @@ def test_what_is_asked_for_beside_it(place: Path, tmp_path: Path):
     ):
         outcome = run("check", *arguments)
         assert outcome.code == 2 and message in outcome.err, outcome.err
+
+
+@pytest.mark.parametrize("task", ["classify", "tag", "ner"])
+def test_models_that_learned_nothing_name_no_suspects(task: str, place: Path, tmp_path: Path):
+    rows = texts()[0] if task == "classify" else sentences()[0]
+    path = recipe(place, task, rows)
+    text = path.read_text().replace(f"epochs: {EPOCHS[task]}", "steps: 1")
+    path.write_text(text.replace("lr: 2e-3", "lr: 1e-9"))
+    outcome = check(path, "--out", tmp_path / "found.jsonl")
+    assert outcome.code == 2
+    assert "the models learned nothing, cross-fitted" in outcome.err
+    assert list(tmp_path.iterdir()) == []
