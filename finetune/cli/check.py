@@ -137,6 +137,7 @@ class Check:
 
     def _find_label_errors(self, task: str, recipe_config: TrainConfig | None) -> None:
         """Search for label errors, print the most probable ones and write all."""
+        from finetune.runtime.files import require_replaceable
         from finetune.runtime.memory import memory_kept
         from finetune.runtime.signals import Interrupted
         from finetune.training.label_errors import search_label_errors
@@ -161,6 +162,7 @@ class Check:
                 raise UserError(f"--out {out} is a folder: name a file.")
             else:
                 require_writable(out.parent)
+                require_replaceable(out, '{"file": ')
                 work = Path(f"{out}.folds")  # kept after an interruption
             try:
                 with memory_kept():

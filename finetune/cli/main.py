@@ -26,6 +26,7 @@ from finetune.cli.score import Score
 from finetune.cli.train import TASKS, Run, TaskCommand, expand_recipe
 from finetune.config.tasks import RENAMED, flag
 from finetune.runtime.processes import leave_launch, num_processes, process_index
+from finetune.runtime.progress import output_may_be_lost
 from finetune.types import UserError, did_you_mean
 
 COMMANDS: dict[str, type[Any]] = {
@@ -90,8 +91,12 @@ def _no_output(errors: bool = False) -> Iterator[None]:
 
 def _run(command: Any) -> None:
     """Run a command, and leave the other processes in the end."""
+    trains = isinstance(command, TaskCommand) or (
+        isinstance(command, Check) and command.label_errors
+    )
     try:
-        command.run()
+        with output_may_be_lost() if trains else contextlib.nullcontext():
+            command.run()
     finally:
         if "torch" in sys.modules:
             from finetune.runtime.launch import destroy_process_group

@@ -7,7 +7,7 @@ import os
 import sys
 import tempfile
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
@@ -109,14 +109,20 @@ def error_line(error: Exception) -> tuple[str, int]:
 
 
 @contextlib.contextmanager
-def open_output(path: str | None) -> Iterator[TextIO]:
-    """Open a file for --output that appears when it is complete; None is standard output."""
+def open_output(path: str | None, inputs: Iterable[Path] = ()) -> Iterator[TextIO]:
+    """Open a file for --output that appears when it is complete; None is standard output.
+
+    Raises UserError if it is one of the inputs, perhaps by another name.
+    """
     if path is None:
         yield sys.stdout
         return
     if Path(path).is_dir() or not Path(path).absolute().parent.is_dir():
         problem = "is a folder" if Path(path).is_dir() else "its folder does not exist"
         raise UserError(f"--output {path}: {problem}: name a file in a folder that exists.")
+    for each in inputs:
+        if each.is_file() and Path(path).is_file() and each.samefile(path):
+            raise UserError(f"--output {path} would overwrite the input {each}: name another file.")
     with replace_file(Path(path), follow=True) as file:
         yield file
 

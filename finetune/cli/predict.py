@@ -68,7 +68,9 @@ class Predict:
             raise UserError("--pair needs a model of pairs of texts, and this model tags words.")
         keys: dict[int, str | int] = {}
         predictions = model.stream(_noting_keys(self._examples(task), keys))
-        with open_output(self.output if process_index() == 0 else None) as out:
+        run = Path(self.folder)
+        inputs = [file, *run.glob("*"), *run.glob("best/*")]
+        with open_output(self.output if process_index() == 0 else None, inputs) as out:
             for prediction in predictions:
                 record = prediction.record()
                 record["id"] = keys.pop(prediction.id, prediction.id)

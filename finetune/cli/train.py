@@ -236,33 +236,34 @@ def train_once(
     from finetune.runtime.signals import Interrupted
     from finetune.tasks import load_task
     from finetune.training.environment import write_environment
+    from finetune.training.run_folder import hold
     from finetune.training.trainer import fit
 
     accelerator = make_accelerator(config)
     reporter = Reporter(quiet=not accelerator.is_main_process)
-    task, data = load_task(config, task_name)
-    if recipe_run:
-        recipe_run.check_splits(list(data.splits)[1:])
-    for line in (*describe(task, data), *data.notes):
-        reporter.say(line)
-    try:
-        with memory_kept():
-            result = fit(task, data, config, accelerator, reporter)
-    except Interrupted as interrupted:
-        reporter.say(f"{interrupted}. Continue with: {resume_command()}")
-        sys.exit(130)
-    if not accelerator.is_main_process:
-        return None
     folder = Path(config.out or "")
-    outcome = write_environment(
-        task, config, data, result.metrics, recipe_run,
-        device=accelerator.device.type, precision=resolve_precision(config, accelerator.device),
-    )  # fmt: skip
-    baselines = {split: str(line) for split, line in outcome.baselines.items()}
-    write_run_readme(config, result, baselines)
-    show(score_lines(result.metrics, baselines))
-    report_run(folder)
-    return outcome
+    with hold(folder), memory_kept():
+        task, data = load_task(config, task_name)
+        if recipe_run:
+            recipe_run.check_splits(list(data.splits)[1:])
+        for line in (*describe(task, data), *data.notes):
+            reporter.say(line)
+        try:
+            result = fit(task, data, config, accelerator, reporter)
+        except (Interrupted, KeyboardInterrupt) as interrupted:
+            reporter.say(f"{interrupted or 'interrupted'}. Continue with: {resume_command()}")
+            sys.exit(130)
+        if not accelerator.is_main_process:
+            return None
+        outcome = write_environment(
+            task, config, data, result.metrics, recipe_run,
+            device=accelerator.device.type, precision=resolve_precision(config, accelerator.device),
+        )  # fmt: skip
+        baselines = {split: str(line) for split, line in outcome.baselines.items()}
+        show(score_lines(result.metrics, baselines))
+        report_run(folder)
+        write_run_readme(config, result, baselines)  # last: now the run is finished
+        return outcome
 
 
 def score_lines(

@@ -30,7 +30,7 @@ from finetune.reporting.error_examples import MOST_EXAMPLES, error_examples
 from finetune.reporting.model_card import write_card
 from finetune.reporting.rendering import render
 from finetune.reporting.runs import Evaluated, Run, System, gather
-from finetune.runtime.files import write_text
+from finetune.runtime.files import require_replaceable, write_text
 from finetune.types import UserError
 
 REPORT_FILE = "report.html"
@@ -98,6 +98,7 @@ def write_run_report(folder: Path) -> None:
 
 def _write_page(systems: Sequence[System], out: Path, most_examples: int) -> None:
     text = page(systems, most_examples)
+    require_replaceable(out, "<!doctype html")
     if out.is_dir() or not out.absolute().parent.is_dir():
         problem = "is a folder" if out.is_dir() else "its folder does not exist"
         raise UserError(f"--out {out}: {problem}: name a file in a folder that exists.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from finetune.config.tasks import TrainConfig, settings
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 def write_run_readme(config: TrainConfig, result: FitResult, baselines: Mapping[str, str]) -> None:
     """Write the run folder's README.md; ``baselines`` has a sentence for each split."""
-    values = settings(config)
+    values = settings(replace(config, resume=False))
     text = render(
         "run_readme.md",
         result=result,

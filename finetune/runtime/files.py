@@ -119,6 +119,21 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
+def require_replaceable(path: Path, start: str, option: str = "--out") -> None:
+    """Raise UserError if a file exists that was not written by the command that would replace it.
+
+    Args:
+        path: The file to write.
+        start: The beginning of every file that the command writes, in lower case.
+        option: The option that names the file.
+    """
+    if path.is_file():
+        with path.open("rb") as file:
+            found = file.read(len(start)).lower()
+        if found not in (b"", start.encode()):
+            raise UserError(f"{option} {path} exists, with other content: name another file.")
+
+
 def is_disk_error(error: BaseException) -> bool:
     """Return whether an error says that the disk is full or cannot be written."""
     # safetensors and tokenizers pass on errors of the system as text
@@ -135,6 +150,12 @@ def entries(folder: Path) -> list[str]:
     """Return the names in a folder, without lock and temporary files."""
     names = sorted(path.name for path in folder.iterdir())
     return [name for name in names if name != LOCK and not _TEMPORARY.fullmatch(name)]
+
+
+def clear_folder(folder: Path, last: str | None = None) -> None:
+    """Remove all that is in a folder but its lock; the file ``last`` after all others."""
+    for name in sorted(entries(folder), key=lambda name: name == last):
+        _remove(folder / name)
 
 
 @contextlib.contextmanager
@@ -170,8 +191,8 @@ def lock_folder(folder: Path) -> Iterator[None]:
             if locked:
                 with contextlib.suppress(OSError):
                     path.unlink()
-                    if created and not any(folder.iterdir()):
-                        folder.rmdir()
+                    if created:
+                        folder.rmdir()  # fails unless it is empty
 
 
 def _open_lock(path: Path) -> tuple[IO[bytes], bool]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, TextIO
+from typing import Any, TextIO, cast
 
 from rich.console import Console
 from rich.progress import (
@@ -21,6 +24,43 @@ from finetune.types import printable
 
 LINE_EVERY = 10.0
 """Seconds between plain progress lines."""
+
+
+class _LossyStream:
+    """A stream whose errors of writing are ignored, as when a pipe is closed or the disk full."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        with contextlib.suppress(OSError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError):
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+@contextlib.contextmanager
+def output_may_be_lost() -> Iterator[None]:
+    """Context in which a lost standard output or error does not end the program."""
+    streams = sys.stdout, sys.stderr
+    with open(os.devnull, "w", encoding="utf-8") as nothing:
+        out, err = (_LossyStream(stream or nothing) for stream in streams)  # None: it is closed
+        sys.stdout, sys.stderr = cast("TextIO", out), cast("TextIO", err)
+        try:
+            yield
+        finally:
+            sys.stdout, sys.stderr = streams
+            for stream in filter(None, streams):
+                try:
+                    stream.flush()
+                except OSError:  # Python would end with an error
+                    os.dup2(nothing.fileno(), stream.fileno())
 
 
 @dataclass
@@ -43,7 +83,8 @@ class Reporter:
 
     def __init__(self, quiet: bool = False, stream: TextIO | None = None) -> None:
         self.quiet = quiet
-        self.console = Console(file=stream or sys.stderr, highlight=False, soft_wrap=True)
+        file = cast("TextIO", _LossyStream(stream or sys.stderr))
+        self.console = Console(file=file, highlight=False, soft_wrap=True)
         self._stages: list[_Stage] = []
         self._progress: Progress | None = None
         self._last_line = 0.0

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: training ends after the current step, with a checkpoint."""
+"""Ctrl-C, SIGTERM and SIGHUP: training ends after the current step, with a checkpoint."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ from collections import deque
 from typing import Any
 
 import torch
+from accelerate.utils import gather_object
 from torch import Tensor
+
+SIGNALS = {signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}
+"""Ctrl-C, the request of a batch system to end, and that of a terminal that closes."""
 
 
 class Interrupted(Exception):
@@ -16,7 +20,7 @@ class Interrupted(Exception):
 
 
 class InterruptHandler:
-    """Context in which Ctrl-C and SIGTERM request a stop; a second Ctrl-C raises at once.
+    """Context in which SIGNALS request a stop; a second Ctrl-C raises at once.
 
     Several processes exchange their requests together with the gradients of each step. All of them
     stop after the same step: on CPUs the one in which the request was sent, on GPUs the next one.
@@ -31,8 +35,9 @@ class InterruptHandler:
 
     def __enter__(self) -> InterruptHandler:
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self.previous[number] = signal.signal(number, self._catch)
+            for number in SIGNALS:
+                if signal.getsignal(number) != signal.SIG_IGN:  # as under nohup
+                    self.previous[number] = signal.signal(number, self._catch)
         return self
 
     def __exit__(self, *_: Any) -> None:
@@ -64,3 +69,7 @@ class InterruptHandler:
         if copied is not None:
             copied.synchronize()
         return bool(number)
+
+    def caught_since(self) -> bool:
+        """Return whether any process requested a stop until now, which waits for all of them."""
+        return any(gather_object([self.caught > 0]))

@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 
 from finetune.config.tasks import CONFIGS, TrainConfig, from_settings, settings
 from finetune.data.json_files import check_types, read_object
-from finetune.types import LabelSet, UserError
+from finetune.types import LabelSet, UserError, abbreviated
 
 if TYPE_CHECKING:
     from finetune.data import Dataset
@@ -56,6 +57,11 @@ def saved_task(folder: str | Path) -> Task:
     path = model_folder(folder) / TASK_FILE
     types = {"config": dict, "labels": list[str], "max_length": int, "extra": dict}
     content = read_object(path, {"task": Literal[*TASKS], **types})
+    if (version := content.get("format", FORMAT)) != FORMAT:
+        raise UserError(
+            f"{path}: has format {version}, and this version of finetune reads format {FORMAT}: "
+            "use the version that wrote it."
+        )
     task = task_class(content["task"])
     extra: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value
@@ -79,6 +85,14 @@ def saved_task(folder: str | Path) -> Task:
         )
     except UserError as error:
         raise UserError(f"{path}: damaged ({error}): restore it from its source.") from error
+    model = path.with_name("config.json")
+    names = (read_object(model).get("id2label") if model.is_file() else None) or {}
+    in_model = [str(names.get(str(index))) for index in range(len(names))]
+    if record.labels and names and in_model != list(record.labels):
+        raise UserError(
+            f"{path}: its labels ({abbreviated(record.labels)}) are not those of {model.name} "
+            f"({abbreviated(in_model)}), so one of the files was changed: restore it."
+        )
     return task(record, SubwordTokenizer.saved(path.parent, words=task.reads_words))
 
 
@@ -91,7 +105,7 @@ def save_task(task: Task, folder: Path) -> None:
         "labels": list(task.record.labels),
         "max_length": task.record.max_length,
         "extra": task.record.own_fields(),
-        "config": settings(task.record.config),
+        "config": settings(replace(task.record.config, resume=False)),
     }
     text = json.dumps(content, indent=2, ensure_ascii=False)
     (folder / TASK_FILE).write_text(text + "\n", encoding="utf-8")

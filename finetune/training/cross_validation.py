@@ -18,13 +18,13 @@ from finetune.config.tasks import TagConfig, TrainConfig
 from finetune.data import Dataset, assign_folds, hold_out
 from finetune.data.json_files import read_object
 from finetune.inference.loop import predict
-from finetune.runtime.files import write_text
+from finetune.runtime.files import clear_folder, entries, recover, vacant, write_text
 from finetune.runtime.launch import make_accelerator
 from finetune.runtime.progress import Reporter
 from finetune.tasks import load_task, task_class
 from finetune.tasks.base import Task
 from finetune.training.optimizer import result_settings
-from finetune.training.run_folder import is_run
+from finetune.training.run_folder import is_run, require_own
 from finetune.training.trainer import fit
 from finetune.types import (
     Prediction,
@@ -75,8 +75,15 @@ def cross_validate(
     examples = [replace(example, id=index) for index, example in enumerate(examples)]
     folds = np.array(assign_folds(examples, num_folds, config.seed))
     facts = {"task": name, "folds": num_folds, "data": data.fingerprint} | result_settings(config)
+    recover(work)
     path = work / "folds.json"
-    if path.is_file() and read_object(path) != facts:
+    saved, damaged = _saved_facts(path)
+    if damaged and all(each.startswith("fold") for each in entries(work)):
+        reporter.say(f"{damaged} The search starts again.")
+        clear_folder(work)
+    elif not saved:
+        require_own(work, vacant(work))
+    elif saved != facts:
         raise UserError(
             f"{work}: has folds of other data or settings: choose another --out, or delete it."
         )
@@ -84,8 +91,9 @@ def cross_validate(
     predictions: dict[int, Any] = {}
     for fold in range(num_folds):
         file = work / f"fold-{fold + 1}.jsonl"
-        if not file.exists():
-            held_out = [examples[i] for i in np.flatnonzero(folds == fold)]
+        held_out = [examples[i] for i in np.flatnonzero(folds == fold)]
+        rows = _saved_fold(file, held_out, reporter)
+        if rows is None:
             others = [examples[i] for i in np.flatnonzero(folds != fold)]
             reporter.say(
                 f"fold {fold + 1} of {num_folds}: training on {len(others):,} examples, predicting "
@@ -98,11 +106,34 @@ def cross_validate(
             if config.validation != "none":
                 fold_data = hold_out(fold_data, config.validation_share)
             rows = _predict_fold(task, fold_data, config, held_out, file.with_suffix(""), reporter)
-            lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+            lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in rows.items())
             write_text(file, "".join(lines))
-        with file.open(encoding="utf-8") as saved:
-            predictions |= dict(map(json.loads, saved))
+        shutil.rmtree(file.with_suffix(""), ignore_errors=True)
+        predictions |= rows
     return OutOfFold(task, examples, [predictions[example.id] for example in examples])
+
+
+def _saved_facts(path: Path) -> tuple[dict[str, Any], str]:
+    """Read what the folds of an interrupted search depend on; return it, or why it is damaged."""
+    try:
+        return (read_object(path) if path.is_file() else {}), ""
+    except UserError as error:
+        return {}, str(error)
+
+
+def _saved_fold(file: Path, examples: Sequence[Any], reporter: Reporter) -> dict[int, Any] | None:
+    """Read the predictions of a finished fold; None if there are none, or they are damaged."""
+    if not file.exists():
+        return None
+    try:
+        with file.open(encoding="utf-8") as lines:
+            rows = dict(map(json.loads, lines))
+    except (ValueError, TypeError):
+        rows = {}
+    if list(rows) != [example.id for example in examples]:
+        reporter.say(f"{file} is damaged: the fold is trained again")
+        return None
+    return rows
 
 
 def _predict_fold(
@@ -112,8 +143,8 @@ def _predict_fold(
     examples: Sequence[Any],
     folder: Path,
     reporter: Reporter,
-) -> list[tuple[int, Any]]:
-    """Train a model in a folder, predict examples with it, and remove the folder."""
+) -> dict[int, Any]:
+    """Train a model in a folder, and predict examples with it."""
     config = replace(config, out=str(folder), resume=is_run(folder))
     accelerator = make_accelerator(config)
     if accelerator.num_processes > 1:
@@ -125,9 +156,7 @@ def _predict_fold(
         title=folder.name,
     )  # fmt: skip
     pairs = zip(examples, predicted, strict=True)
-    rows = [(example.id, _json_values(task, example, each)) for example, each in pairs]
-    shutil.rmtree(folder)
-    return rows
+    return {example.id: _json_values(task, example, each) for example, each in pairs}
 
 
 def _json_values(task: Task, example: Any, predicted: Prediction) -> Any:

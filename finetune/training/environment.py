@@ -21,6 +21,7 @@ from finetune.config.tasks import TrainConfig
 from finetune.evaluation.baselines import Baseline, degenerate, majority_baselines
 from finetune.evaluation.reproduction import ScoreVerdict, run_verdicts
 from finetune.runtime.files import write_text
+from finetune.runtime.processes import num_processes
 
 if TYPE_CHECKING:  # reports read this module without torch
     from finetune.data import Dataset
@@ -119,8 +120,23 @@ def environment(device: str, precision: str) -> dict[str, Any]:
 
 
 def command_line() -> str:
-    """Return the command of this process, quoted for a shell."""
-    return shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+    """Return the command of this launch without --resume, quoted for a shell."""
+    arguments = [argument for argument in sys.argv[1:] if argument != "--resume"]
+    program = Path(sys.argv[0]).name
+    if num_processes() == 1:
+        started = ["python", "-m", "finetune"] if program == "__main__.py" else [program]
+        return shlex.join([*started, *arguments])
+    processes = num_processes()
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", processes))
+    machines = processes // local
+    if any(name.startswith("ACCELERATE_") for name in os.environ):
+        on_cpu = ["--cpu"] if os.environ.get("ACCELERATE_USE_CPU") else []
+        several = ["--num_machines", str(machines)] if machines > 1 else []
+        launcher = ["accelerate", "launch", *on_cpu, *several, "--num_processes", str(processes)]
+    else:
+        several = ["--nnodes", str(machines)] if machines > 1 else []
+        launcher = ["torchrun", *several, "--nproc_per_node", str(local)]
+    return shlex.join([*launcher, "-m", "finetune", *arguments])
 
 
 def resume_command(out: str) -> str:
@@ -128,8 +144,7 @@ def resume_command(out: str) -> str:
     named = any(argument.split("=")[0] == "--out" for argument in sys.argv)
     words = [command_line()]
     words += [] if named else [f"--out {shlex.quote(out)}"]
-    words += [] if "--resume" in sys.argv else ["--resume"]
-    return " ".join(words)
+    return " ".join([*words, "--resume"])
 
 
 def predict_command(folder: Path, pairs: bool | None) -> str:

@@ -7,9 +7,9 @@ gold if its probability reaches the mean probability of gold spans of its type.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
-import shutil
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -23,8 +23,9 @@ from finetune.data.tag_schemes import convert_tags
 from finetune.evaluation.confident_learning import confident_joint, probable_label_errors
 from finetune.evaluation.errors import example_text, excerpt, span_errors, text_excerpt
 from finetune.evaluation.metrics import span_scores
-from finetune.runtime.files import write_text
+from finetune.runtime.files import clear_folder, write_text
 from finetune.training.cross_validation import OutOfFold, cross_validate
+from finetune.training.run_folder import hold
 from finetune.types import Span, TextExample, TokenExample, UserError
 
 _KINDS = {"false positive": "missing span", "miss": "no span"}
@@ -102,19 +103,22 @@ def search_label_errors(
     suspects are written to ``out``, as JSON Lines. Raises UserError if the models are no better
     than a constant rule.
     """
-    validated = cross_validate(task, config, num_folds, work)
-    score = cross_fitted_score(validated)
-    if score.value <= score.baseline:
-        shutil.rmtree(work)
+    with hold(work):
+        validated = cross_validate(task, config, num_folds, work)
+        score = cross_fitted_score(validated)
+        learned = score.value > score.baseline
+        suspects = replace(find_suspects(validated), score=score)
+        if out is not None and learned:
+            rows = (json.dumps(s.record(), ensure_ascii=False) + "\n" for s in suspects.found)
+            write_text(out, "".join(rows), follow=True)
+        clear_folder(work, last="folds.json")
+    with contextlib.suppress(OSError):
+        work.rmdir()
+    if not learned:
         raise UserError(
             f"--label-errors: the models learned nothing, {score}, so their suspects would be "
             "chance: write more --epochs or another --model, or give a recipe with its settings."
         )
-    suspects = replace(find_suspects(validated), score=score)
-    if out is not None:
-        rows = (json.dumps(each.record(), ensure_ascii=False) + "\n" for each in suspects.found)
-        write_text(out, "".join(rows), follow=True)
-        shutil.rmtree(work)
     return suspects
 
 

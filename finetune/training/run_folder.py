@@ -26,7 +26,14 @@ from finetune.config.tasks import CONFIGS, TrainConfig, current_settings, settin
 from finetune.data.json_files import read_object
 from finetune.evaluation.predictions import to_row
 from finetune.evaluation.subgroups import VOCABULARY_FILE, TrainingVocabulary
-from finetune.runtime.files import entries, lock_folder, recover, replace_folder, vacant, write_text
+from finetune.runtime.files import (
+    entries,
+    lock_folder,
+    recover,
+    replace_folder,
+    vacant,
+    write_text,
+)
 from finetune.runtime.launch import on_main_process
 from finetune.tasks import save_task
 from finetune.tasks.base import Task
@@ -197,6 +204,7 @@ class RunFolder:
 
         def prepare() -> bool:
             recover(self.path)
+            recover(self.best)
             if not config.resume:
                 require_free(self.path)
                 return False

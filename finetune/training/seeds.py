@@ -18,10 +18,12 @@ from finetune.config.recipes import RecipeRun
 from finetune.config.tasks import TrainConfig
 from finetune.data.json_files import check_types, read_object
 from finetune.evaluation.reproduction import ScoreVerdict, seed_verdicts, summarize
-from finetune.runtime.files import entries, vacant, write_text
+from finetune.runtime.files import entries, recover, vacant, write_text
 from finetune.runtime.launch import on_main_process
+from finetune.runtime.progress import Reporter
 from finetune.training.run_folder import (
     Diverged,
+    hold,
     is_run,
     require_own,
     require_same_run,
@@ -101,7 +103,7 @@ def train_seeds(
     """Train ``number`` seeds, from ``config.seed`` on, and write ``seeds.json`` after each.
 
     Seeds that are finished in ``folder`` are kept. ``train_one`` writes all files of the run folder
-    ``seed-<n>``, ``environment.json`` last; if it raises Diverged, the seed is degenerate.
+    ``seed-<n>``, ``README.md`` last; if it raises Diverged, the seed is degenerate.
     ``on_start`` is called for each seed with its configuration and whether it is finished.
     """
     configs = [
@@ -110,7 +112,7 @@ def train_seeds(
     ]
     results = SeedResults(recipe_run)
 
-    def states() -> list[str]:
+    def find_states() -> list[str]:
         require_writable(folder)
         if is_run(folder):
             raise UserError(f"--seeds: {folder} is the folder of a single run: use another --out.")
@@ -126,15 +128,18 @@ def train_seeds(
             results.degenerate[config.seed] = [diverged]
         results.write(folder)
 
-    for each, state in zip(configs, on_main_process(states), strict=True):
-        on_start(each, state == "finished")
-        diverged = None
-        if state != "finished":
-            try:
-                train_one(replace(each, resume=state == "unfinished"))
-            except Diverged as error:
-                diverged = str(error)
-        on_main_process(partial(record, each, diverged))
+    states = on_main_process(find_states)
+    with hold(folder):
+        on_main_process(lambda: recover(folder))
+        for each, state in zip(configs, states, strict=True):
+            on_start(each, state == "finished")
+            diverged = None
+            if state != "finished":
+                try:
+                    train_one(replace(each, resume=state == "unfinished"))
+                except Diverged as error:
+                    diverged = str(error)
+            on_main_process(partial(record, each, diverged))
     return results
 
 
@@ -143,5 +148,12 @@ def _state(folder: Path, config: TrainConfig) -> str:
     if not is_run(folder):
         return "new"
     require_same_run(folder, config)
-    files = ("metrics.json", "environment.json")
-    return "finished" if all((folder / name).is_file() for name in files) else "unfinished"
+    for name in ("metrics.json", "environment.json"):
+        try:
+            read_object(folder / name)
+        except OSError:
+            return "unfinished"
+        except UserError as error:
+            Reporter().say(f"{error} The seed is scored again.")
+            return "unfinished"
+    return "finished" if (folder / "README.md").is_file() else "unfinished"

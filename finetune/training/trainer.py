@@ -236,13 +236,13 @@ class _Run:
                 if saving or state.finished:
                     state.loss_scale = self.step.scaler.state_dict()
                     self.folder.save_last(self.task, self.head, self.optimizer, state)
-                if state.finished:
-                    break
-                if stop:
+                if stop or (state.finished and self.interrupt.caught_since()):
                     raise Interrupted(
                         f"stopped at step {state.step} of {schedule.num_steps}; the "
                         f"checkpoint is in {self.folder.last}"
                     )
+                if state.finished:
+                    break
 
     def _evaluate(self, log: RunLog) -> None:
         """Score the validation split, and save the model if it is the best so far."""

@@ -5,7 +5,10 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shlex
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -257,6 +260,61 @@ def test_run_folders(place: Path, tmp_path: Path):
         one_line(locked, "cannot be written")
 
 
+def test_a_folder_in_use_or_of_others(place: Path, tmp_path: Path):
+    ready = (place / "bert", place / "sentiment", "--steps", "1", "--out", tmp_path)
+    (tmp_path / "config.json").write_text("mine")
+    one_line(train("classify", *ready), f"--out {tmp_path} holds other files (config.json)")
+    assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
+    (tmp_path / "config.json").unlink()
+    hold = "import time; from pathlib import Path; from finetune.runtime.files import lock_folder\n"
+    hold += f"with lock_folder(Path({str(tmp_path)!r})): print(1, flush=True); time.sleep(60)"
+    holder = subprocess.Popen([sys.executable, "-c", hold], stdout=subprocess.PIPE)
+    try:
+        assert holder.stdout is not None and holder.stdout.readline()
+        one_line(train("classify", *ready), "is in use by process", "choose another --out")
+    finally:
+        holder.kill()
+        holder.wait()
+    assert train("classify", *ready).code == 0
+    one_line(run("tag", "--model", place / "bert", "--data", place / "entities", "--out", tmp_path,
+                 "--resume"), "holds a run of `finetune classify`")  # fmt: skip
+    weights = tmp_path / "last" / "optimizer.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-9])
+    one_line(train("classify", *ready, "--resume"), f"{weights}: damaged, changed or missing")
+    shutil.rmtree(tmp_path / "last")
+    log = tmp_path / "log.jsonl"
+    log.write_text(log.read_text() + '{"step": 7, "loss": 1.0}\n')
+    one_line(train("classify", *ready, "--resume"), f"{tmp_path / 'last'} is missing")
+
+
+def test_outputs_that_are_inputs(place: Path, tmp_path: Path):
+    (texts := tmp_path / "texts.txt").write_text("good\nbad\n")
+    os.link(texts, linked := tmp_path / "linked.jsonl")
+    for output in (texts, linked):
+        command = ("predict", place / "classify", "--file", texts, "--output", output)
+        one_line(run(*command), f"--output {output} would overwrite the input {texts}")
+    weights = place / "classify" / "best" / "model.safetensors"
+    one_line(run("predict", place / "classify", "--text", "a", "--output", weights), "overwrite")
+    one_line(run("report", place / "classify", "--out", texts), "exists, with other content")
+    one_line(
+        run("check", "classify", "--data", place / "sentiment", "--model", place / "bert",
+            "--label-errors", "--out", texts),
+        "exists, with other content",
+    )  # fmt: skip
+    assert texts.read_text() == "good\nbad\n"
+
+
+@pytest.mark.parametrize("lost", ["| head -1", "> /dev/full 2>&1", ">&- 2>&-"])
+def test_training_goes_on_without_its_output(lost: str, place: Path, tmp_path: Path):
+    command = shlex.join(
+        [sys.executable, "-m", "finetune", "classify", "--model", str(place / "bert"), "--data",
+         str(place / "sentiment"), "--steps", "2", "--out", str(tmp_path / "run")]
+    )  # fmt: skip
+    script = f"{command} {lost}; exit ${{PIPESTATUS[0]}}"
+    assert subprocess.run(["bash", "-c", script], capture_output=True).returncode == 0
+    assert (tmp_path / "run" / "README.md").is_file()
+
+
 def test_loss_that_is_no_number(place: Path, tmp_path: Path):
     flags = ("--lr", "1e20", "--warmup", "0", "--clip", "0", "--steps", "30", "--eval-every", "1",
              "--out", tmp_path / "run")  # fmt: skip
@@ -309,8 +367,13 @@ def test_interrupt_keeps_a_checkpoint_and_says_how_to_go_on(
     monkeypatch.undo()
     monkeypatch.chdir(tmp_path)
     typed = last.split("Continue with: finetune ")[1].split()
+    interrupt_in_step(4, monkeypatch)
     again = run(*typed)
-    assert again.code == 0 and "continuing from step 4 of 8" in again.err
+    assert again.code == 130 and "stopped at step 8 of 8" in again.err, "in the last step"
+    monkeypatch.undo()
+    monkeypatch.chdir(tmp_path)
+    again = run(*typed)
+    assert again.code == 0 and "continuing from step 8 of 8" in again.err
 
 
 def test_predict(place: Path, tmp_path: Path):

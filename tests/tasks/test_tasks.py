@@ -335,6 +335,18 @@ def test_a_task_file_of_the_last_version_loads(runs: Runs, name: str, tmp_path: 
         saved_task(tmp_path)
 
 
+def test_labels_in_another_order_than_in_the_model_are_refused(runs: Runs, tmp_path: Path) -> None:
+    shutil.copytree(runs.run("single").folder, folder := tmp_path / "model")
+    content = json.loads((folder / TASK_FILE).read_text())
+    for change, problem in (
+        ({"labels": content["labels"][::-1]}, "its labels .* are not those of config.json"),
+        ({"format": 2}, "has format 2, and this version of finetune reads format 1"),
+    ):
+        (folder / TASK_FILE).write_text(json.dumps({**content, **change}))
+        with pytest.raises(UserError, match=problem):
+            saved_task(folder)
+
+
 @pytest.mark.parametrize("name", TASKS)
 def test_a_task_has_ten_members(name: str) -> None:
     methods = {

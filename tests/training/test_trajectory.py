@@ -174,7 +174,7 @@ def test_a_signal_to_one_of_two_processes_stops_both(place: Path, tmp_path: Path
     while time.monotonic() < deadline and not (log.exists() and log.read_text()):
         assert [process.poll() for process in processes] == [None, None], "ended too early"
         time.sleep(0.05)
-    processes[1].send_signal(signal.SIGINT)  # not the one that writes
+    processes[1].send_signal(signal.SIGHUP)  # not the one that writes
     outputs = [process.communicate(timeout=120) for process in processes]
     assert [process.returncode for process in processes] == [130, 130], outputs
     step = _step(tmp_path / "run" / "last" / "trainer_state.json")
