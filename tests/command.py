@@ -42,10 +42,13 @@ def run(*arguments: str | Path, stdin: bytes | None = None) -> Outcome:
     return Outcome(code, out.getvalue(), err.getvalue())
 
 
-def in_two_processes(words: list[str]) -> list[subprocess.Popen]:
-    """Start a command as an accelerate launcher does."""
+def in_two_processes(
+    words: list[str], folders: tuple[Path | None, Path | None] = (None, None)
+) -> list[subprocess.Popen]:
+    """Start a command as an accelerate launcher does, each process in a folder of its own."""
     shared = {
         **os.environ,
+        "PYTHONPATH": str(Path(__file__).parents[1]),
         "WORLD_SIZE": "2",
         "LOCAL_WORLD_SIZE": "2",
         "MASTER_ADDR": "127.0.0.1",
@@ -57,9 +60,10 @@ def in_two_processes(words: list[str]) -> list[subprocess.Popen]:
         subprocess.Popen(
             words,
             env={**shared, "RANK": str(r), "LOCAL_RANK": str(r)},
+            cwd=folder,
             stderr=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
         )
-        for r in range(2)
+        for r, folder in enumerate(folders)
     ]

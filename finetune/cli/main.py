@@ -25,7 +25,12 @@ from finetune.cli.report import Report
 from finetune.cli.score import Score
 from finetune.cli.train import TASKS, Run, TaskCommand, expand_recipe
 from finetune.config.tasks import RENAMED, flag
-from finetune.runtime.processes import leave_launch, num_processes, process_index
+from finetune.runtime.processes import (
+    leave_launch,
+    num_processes,
+    process_index,
+    require_honored_settings,
+)
 from finetune.runtime.progress import output_may_be_lost
 from finetune.types import UserError, did_you_mean
 
@@ -95,7 +100,13 @@ def _run(command: Any) -> None:
         isinstance(command, Check) and command.label_errors
     )
     try:
-        with output_may_be_lost() if trains else contextlib.nullcontext():
+        with contextlib.ExitStack() as stack:
+            if trains:
+                stack.enter_context(output_may_be_lost())
+            if num_processes() > 1:
+                from finetune.runtime.launch import lost_processes
+
+                stack.enter_context(lost_processes())
             command.run()
     finally:
         if "torch" in sys.modules:
@@ -106,6 +117,7 @@ def _run(command: Any) -> None:
 
 def _shares_work(command: Any) -> bool:
     """Return whether all processes of a launch run a command; else the main process runs it."""
+    require_honored_settings()
     label_errors = isinstance(command, Check) and command.label_errors
     if label_errors or isinstance(command, Bench):
         name = "--label-errors" if label_errors else "bench"

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from accelerate import Accelerator, PartialState
-from accelerate.utils import broadcast_object_list
+from accelerate.utils import broadcast_object_list, gather_object
+from torch.distributed import DistError
 
 from finetune.config.tasks import TrainConfig
-from finetune.runtime.processes import num_processes
+from finetune.runtime.precision import resolve_precision
+from finetune.runtime.processes import num_processes, require_honored_settings, require_precision
 from finetune.types import UserError
 
 
@@ -26,12 +29,50 @@ def make_accelerator(config: TrainConfig | None = None) -> Accelerator:
     if track != "none" and not importlib.util.find_spec(track):  # accelerate would skip it silently
         package = "'finetune[track]'" if track == "tensorboard" else track
         raise UserError(f"--track {track}: {track} is not installed: pip install {package}.")
-    return Accelerator(
+    require_honored_settings()
+    accelerator = Accelerator(
         cpu=_on_cpu(),
         mixed_precision="no",
         log_with=None if track == "none" else track,
         project_dir=config.out if config else None,
     )
+    if config:
+        require_precision(resolve_precision(config, accelerator.device))
+    return accelerator
+
+
+class ProcessLost(UserError):
+    """Another process of the launch ended, so that this one cannot continue."""
+
+
+@contextlib.contextmanager
+def lost_processes() -> Iterator[None]:
+    """Context that raises ProcessLost in place of the error of a connection to another process."""
+    try:
+        yield
+    except RuntimeError as error:
+        # errors of gloo have no class of their own
+        if num_processes() > 1 and (isinstance(error, DistError) or "/gloo/" in str(error)):
+            reason = " ".join(str(error).split()).partition(". ")[0][-160:]
+            raise ProcessLost(
+                f"another process of the launch ended or cannot be reached ({reason}): see its "
+                "messages. Checkpoints in the run folder are complete: start all processes again, "
+                "with --resume."
+            ) from error
+        raise
+
+
+def require_equal(name: str, value: Any, advice: str) -> None:
+    """Raise UserError on all processes if a value is not the same on all of them."""
+    if num_processes() == 1:
+        return
+    values = gather_object([value])
+    for index, other in enumerate(values):
+        if other != values[0]:
+            raise UserError(
+                f"process {index} has another {name} than process 0 ({other!r}, not "
+                f"{values[0]!r}): {advice}."
+            )
 
 
 def _on_cpu() -> bool:

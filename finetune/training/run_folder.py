@@ -35,6 +35,7 @@ from finetune.runtime.files import (
     write_text,
 )
 from finetune.runtime.launch import on_main_process
+from finetune.runtime.processes import num_processes
 from finetune.tasks import save_task
 from finetune.tasks.base import Task
 from finetune.training.checkpoint import (
@@ -231,6 +232,20 @@ class RunFolder:
         content = {"task": task.name, **settings(replace(config, resume=False)), **facts}
         content["num_processes"] = self.accelerator.num_processes
         self._write("config.json", json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+
+    def require_shared(self) -> None:
+        """Raise UserError on all processes if one does not see the files of the run."""
+        if num_processes() == 1:
+            return
+        config, attempts = self.path / "config.json", 20
+        while not config.is_file() and (attempts := attempts - 1):
+            time.sleep(0.25)  # a network file system may be late
+        seen = gather_object([config.is_file()])
+        if not all(seen):
+            raise UserError(
+                f"--out {self.path}: process {seen.index(False)} does not see the files that "
+                "process 0 writes there: name a folder that all machines share."
+            )
 
     def save_best(self, task: Task, head: Any) -> None:
         """Save model, tokenizer and task file to ``best/``."""

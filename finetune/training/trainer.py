@@ -22,7 +22,7 @@ from finetune.data import Dataset, leaked
 from finetune.inference.loop import predict
 from finetune.models.dropout import fast_dropout
 from finetune.runtime.contention import ContentionCheck
-from finetune.runtime.launch import make_accelerator, on_main_process
+from finetune.runtime.launch import make_accelerator, on_main_process, require_equal
 from finetune.runtime.precision import resolve_precision
 from finetune.runtime.progress import Reporter
 from finetune.runtime.signals import Interrupted, InterruptHandler
@@ -106,6 +106,8 @@ class _Run:
         self.accelerator, self.reporter = accelerator, reporter
         self.folder = RunFolder(Path(config.out or ""), accelerator)
         restore.enter_context(hold(self.folder.path))
+        advice = "give all machines the same files"
+        require_equal("fingerprint of the data", data.fingerprint, advice)
         resuming = self.folder.open(config, data.fingerprint)
         self.device = accelerator.device
         self.precision = resolve_precision(config, self.device)
@@ -326,6 +328,7 @@ class _Run:
             self.task, self.config, fingerprint=self.dataset.fingerprint,
             precision_used=self.precision, revision_used=self.head.revision,
         )  # fmt: skip
+        self.folder.require_shared()
         if self.task.reads_words:
             self.folder.write_vocabulary(self.dataset.splits["train"])
         if self.config.track != "none":

@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from finetune.config.tasks import TrainConfig
+from finetune.runtime.launch import make_accelerator
 from finetune.runtime.processes import VARIABLES
+from finetune.types import UserError
 from tests import small_data as data
 from tests.command import in_two_processes, run
 from tests.tiny import save_tiny_checkpoint
 
 
-def both(*words: str | Path) -> list[tuple[int, str, str]]:
+def both(
+    *words: str | Path, folders: tuple[Path | None, Path | None] = (None, None)
+) -> list[tuple[int, str, str]]:
     """Return exit code, output and errors of both processes."""
-    processes = in_two_processes([sys.executable, "-m", "finetune", *map(str, words)])
+    processes = in_two_processes([sys.executable, "-m", "finetune", *map(str, words)], folders)
     outputs = [process.communicate(timeout=120) for process in processes]
     return [(p.returncode, *output) for p, output in zip(processes, outputs, strict=True)]
 
@@ -71,3 +80,83 @@ def test_a_stream_cannot_be_divided(place: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("WORLD_SIZE", "2")
     outcome = run("predict", place / "run", "--file", "-")
     assert outcome.code == 2 and "processes cannot share a stream" in outcome.err
+
+
+def test_machines_with_other_data_or_another_run_folder_are_refused(place: Path, tmp_path: Path):
+    """Each process in a folder of its own, as on machines that share no files."""
+    folders = tmp_path / "first", tmp_path / "second"
+    for folder, size in zip(folders, (12, 12), strict=True):
+        data.sentiment(folder / "data", (size, 4, 4))
+    settings = ("--steps", "2", "--max-length", "40", "--precision", "fp32")
+    flags = ("--model", place / "bert", "--data", "data", "--out", "run")
+    outcomes = both("classify", *flags, *settings, folders=folders)
+    assert [code for code, _, _ in outcomes] == [2, 2]
+    assert all("run: process 1 does not see the files" in errors for _, _, errors in outcomes)
+    data.sentiment(folders[1] / "data", (20, 4, 4))
+    outcomes = both("classify", *flags[:-1], "other", *settings, folders=folders)
+    assert [code for code, _, _ in outcomes] == [2, 2]
+    assert all("process 1 has another fingerprint of the data" in e for _, _, e in outcomes)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "message"),
+    [
+        ("ACCELERATE_USE_DEEPSPEED", "true", "DeepSpeed .* lower --max-tokens"),
+        ("ACCELERATE_USE_FSDP", "true", "FSDP .* lower --max-tokens"),
+        ("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "4", "--batch-size counts examples"),
+        ("ACCELERATE_DYNAMO_BACKEND", "inductor", "the compiler"),
+        ("ACCELERATE_MIXED_PRECISION", "bf16", "not the precision of the run, fp32: set --prec"),
+    ],
+)
+def test_settings_of_accelerate_without_effect_are_refused(
+    variable: str, value: str, message: str, monkeypatch: pytest.MonkeyPatch
+):
+    config = TrainConfig(precision="fp32")
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(UserError, match=message):
+        make_accelerator(config)
+    off = {"ACCELERATE_DYNAMO_BACKEND": "NO", "ACCELERATE_MIXED_PRECISION": "no"}
+    monkeypatch.setenv(variable, off.get(variable, "1" if value.isdecimal() else "false"))
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
+    make_accelerator(config)
+
+
+@pytest.mark.slow
+def test_two_machines_end_with_the_process_that_is_killed_and_resume(place: Path, tmp_path: Path):
+    """Two launchers that meet over TCP; the weights are those of a launch that was not killed."""
+
+    def launch(out: str, port: int, *more: str) -> list[subprocess.Popen]:
+        train = ["classify", "--model", place / "bert", "--data", place / "data", "--out"]
+        train += [tmp_path / out, "--max-length", "40", "--precision", "fp32", "--batch-size", "8"]
+        train += ["--steps", "600", "--eval-every", "300", "--save-every", "20", *more]
+        return [
+            subprocess.Popen(
+                [sys.executable, "-m", "torch.distributed.run", "--nnodes=2",
+                 "--nproc-per-node=1", f"--node-rank={rank}", "--master-addr=127.0.0.1",
+                 f"--master-port={port}", "-m", "finetune", *map(str, train)],
+                stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                env={**os.environ, "OMP_NUM_THREADS": "1"},
+            )
+            for rank in range(2)
+        ]  # fmt: skip
+
+    port = 20_000 + (os.getpid() + 7_000) % 20_000
+    outputs = [machine.communicate(timeout=300) for machine in launch("whole", port)]
+    assert (tmp_path / "whole" / "metrics.json").exists(), outputs
+    machines = launch("killed", port + 1)
+    state, deadline = tmp_path / "killed/last/trainer_state.json", time.monotonic() + 120
+    while not state.exists() and time.monotonic() < deadline:
+        assert [machine.poll() for machine in machines] == [None, None], "ended too early"
+        time.sleep(0.05)
+    children = Path(f"/proc/{machines[1].pid}/task/{machines[1].pid}/children").read_text()
+    os.kill(int(children.split()[0]), signal.SIGKILL)  # the process that does not write
+    begin = time.monotonic()
+    outputs = [machine.communicate(timeout=60) for machine in machines]
+    assert time.monotonic() - begin < 30 and all(machine.returncode for machine in machines)
+    assert "error: another process of the launch ended" in outputs[0][1], outputs[0]
+    assert not (tmp_path / "killed" / "metrics.json").exists()
+    outputs = [each.communicate(timeout=300) for each in launch("killed", port + 2, "--resume")]
+    assert "continuing from step" in outputs[0][1], outputs
+    for name in ("last/model.safetensors", "last/optimizer.safetensors", "metrics.json"):
+        whole, killed = ((tmp_path / out / name).read_bytes() for out in ("whole", "killed"))
+        assert whole == killed, name
