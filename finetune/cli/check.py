@@ -85,6 +85,7 @@ class Check:
         """Print the findings about the data, and with --label-errors the suspects."""
         quiet_libraries()
         from finetune.data import check_data, data_kind, read_text, read_tokens, render
+        from finetune.data.nli_labels import with_standard_names
 
         columns = column_map(self.columns)
         data: Any
@@ -94,6 +95,7 @@ class Check:
             data = read_tokens(self.data, columns=columns)
         else:
             data = read_text(self.data, columns=columns, pair=self.task == "nli" or None)
+            data = with_standard_names(data) if self.task == "nli" else data
         if self.model is None:
             findings = check_data(data, count_subwords=None, max_length=self.max_length or 512)
         else:
@@ -130,7 +132,12 @@ class Check:
             return list(map(len, texts))
 
         max_length = tokenizer.max_length(limit, self.max_length)
-        findings = check_data(data, count_subwords=count, max_length=max_length)
+        findings = check_data(
+            data,
+            count_subwords=count,
+            max_length=max_length,
+            num_special=(tokenizer.single.num_special, tokenizer.pair.num_special),
+        )
         for line in tokenizer.unreadable(seen[tokenizer.unknown], seen.total()):
             findings.append(Finding("warning", "subwords", line))
         return findings

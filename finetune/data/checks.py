@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from statistics import mean, median
-from typing import Any, Literal
+from typing import Any
 
 from finetune.data.dataset import Dataset, gold_labels, normalized_texts, texts_of
+from finetune.data.findings import Finding, Level, located
+from finetune.data.label_checks import label_problems
 from finetune.data.spans import (
     COVERED_PER_MILLE,
     crossing_pairs,
@@ -23,66 +24,41 @@ from finetune.types import Example, Span, TextExample, TokenExample
 
 SubwordCounter = Callable[[Sequence[Any]], Sequence[Any]]
 """Maps texts to the number of subwords of each, or lists of words to a list of numbers for each."""
-Level = Literal["error", "warning", "info"]
 LocatedSpans = Sequence[tuple[str, Sequence[Span]]]
 """The ``file:line`` and the spans of each example that has gold."""
 
-_MAX_LOCATIONS = 5
 _MAX_LABELS = 20
 
 
-@dataclass(frozen=True)
-class Finding:
-    """One fact or problem of the data.
-
-    An ``error`` stops training or makes its score meaningless, a ``warning`` probably costs
-    quality, an ``info`` is a statistic.
-    """
-
-    level: Level
-    check: str
-    message: str
-    locations: tuple[str, ...] = ()
-
-
 def check_data(
-    dataset: Dataset, *, count_subwords: SubwordCounter | None = None, max_length: int = 512
+    dataset: Dataset,
+    *,
+    count_subwords: SubwordCounter | None = None,
+    max_length: int | None = 512,
+    num_special: tuple[int, int] = (2, 3),
 ) -> list[Finding]:
-    """Check a data set for problems, also through a tokenizer if ``count_subwords`` is given.
+    """Check a data set for problems: ``finetune check`` prints them, and training stops at errors.
+
+    Args:
+        dataset: The data.
+        count_subwords: Counts subwords with a tokenizer.
+        max_length: Longest sequence in tokens; None checks no lengths.
+        num_special: Numbers of special tokens that the tokenizer adds to a text and to a pair.
 
     >>> print(render(check_data(read_text("examples/data/sentiment"))))
     """
-    findings = [*_overview(dataset), *_documents(dataset), *_labels(dataset)]
-    findings += [*_unseen_labels(dataset), *_spans(dataset)]
+    findings = [*_overview(dataset), *_documents(dataset), *_labels(dataset), *_pairs(dataset)]
+    findings += [*label_problems(dataset.splits), *_spans(dataset)]
     tags = [row.tags or () for rows in dataset.splits.values() for row in _token_examples(rows)]
     scheme = detect_scheme(tags)
     for split, rows in dataset.splits.items():
         findings += _content(split, rows)
         findings += _transitions(split, _token_examples(rows), scheme)
         findings += _duplicates(split, rows)
-        findings += _lengths(split, rows, count_subwords, max_length)
+        if max_length is not None:
+            special = num_special[len(texts_of(rows[0])) - 1]
+            findings += _lengths(split, rows, count_subwords, max_length, special)
     return [*findings, *_leaks(dataset)]
-
-
-def render(findings: Iterable[Finding]) -> str:
-    """Return the findings as text, errors last where they are seen, with a line of totals."""
-    order = {"info": 0, "warning": 1, "error": 2}
-    ranked = sorted(findings, key=lambda finding: order[finding.level])
-    lines = []
-    for finding in ranked:
-        lines.append(f"{finding.level:<8} {finding.check:<11} {finding.message}")
-        lines += [f"{'':<20} at {location}" for location in finding.locations]
-    totals = Counter(finding.level for finding in ranked)
-    lines.append(f"{totals['error']} errors, {totals['warning']} warnings")
-    return "\n".join(lines)
-
-
-def _located(level: Level, check: str, message: str, locations: Sequence[str]) -> list[Finding]:
-    """Return a finding with its first locations, or nothing if there are no locations."""
-    rest = len(locations) - _MAX_LOCATIONS
-    more = (f"… and {rest:,} more",) if rest > 0 else ()
-    first = (*locations[:_MAX_LOCATIONS], *more)
-    return [Finding(level, check, message, first)] if locations else []
 
 
 def _token_examples(rows: Sequence[Example]) -> list[TokenExample]:
@@ -127,11 +103,11 @@ def _labels(dataset: Dataset) -> Iterator[Finding]:
         without = [row.where for row in rows if gold_labels(row) is None]
         if split == "train" and not gold:
             message = "train: no example has a label (--columns label=NAME?)"
-            yield from _located("error", "labels", message, without)
+            yield from located("error", "labels", message, without)
         else:
             level: Level = "info" if split.startswith("test") else "warning"
             message = f"{split}: {len(without):,} of {len(rows):,} examples have no label"
-            yield from _located(level, "labels", message, without)
+            yield from located(level, "labels", message, without)
         numbers = [row.label for row in rows
                    if isinstance(row, TextExample) and isinstance(row.label, float)]  # fmt: skip
         counts = Counter(itertools.chain.from_iterable(gold))
@@ -140,10 +116,18 @@ def _labels(dataset: Dataset) -> Iterator[Finding]:
             yield Finding("info", "labels", f"{split}: numbers {spread}")
         elif counts:
             yield Finding("info", "labels", f"{split}: {_distribution(counts, rows[0])}")
-        spans = any(isinstance(row, TokenExample) and row.spans is not None for row in rows)
-        if split == "train" and len(set(numbers or counts)) == 1 and not spans:
-            message = f"train: the only label is {next(iter(counts))!r}: there is nothing to learn"
-            yield Finding("error", "labels", message)
+
+
+def _pairs(dataset: Dataset) -> Iterator[Finding]:
+    """Report splits with pairs of texts where train has single texts, and the reverse."""
+    train = {len(texts_of(row)) for row in dataset.splits.get("train", ())}
+    for split, rows in dataset.splits.items():
+        other = [row.where for row in rows if len(texts_of(row)) not in train]
+        if len(train) == 1 and other:
+            kinds = "pairs of texts" if train == {2} else "single texts"
+            message = f"{split}: {len(other):,} of {len(rows):,} examples differ from train, which "
+            message += f"has {kinds}: name the columns with --columns text=NAME pair=NAME"
+            yield from located("error", "pairs", message, other)
 
 
 def _distribution(counts: Counter[str], example: Example) -> str:
@@ -155,30 +139,6 @@ def _distribution(counts: Counter[str], example: Example) -> str:
               for name, count in counts.most_common(_MAX_LABELS)]  # fmt: skip
     rest = f", … ({len(counts)} in all)" if len(counts) > _MAX_LABELS else ""
     return f"{total:,} {unit}: {', '.join(listed)}{rest}"
-
-
-def _unseen_labels(dataset: Dataset) -> Iterator[Finding]:
-    """Report labels that occur in evaluation data but not in train, and the reverse."""
-    labels = {
-        split: Counter(name for row in rows for name in gold_labels(row) or ())
-        for split, rows in dataset.splits.items()
-        if not any(isinstance(r, TextExample) and isinstance(r.label, float) for r in rows)
-    }
-    train = labels.pop("train", None)
-    if not train:
-        return
-    for split, counts in labels.items():
-        missing = {name: count for name, count in counts.items() if name not in train}
-        if missing:
-            listed = ", ".join(f"{name} ({count:,})" for name, count in missing.items())
-            refused = isinstance(dataset.splits[split][0], TextExample)
-            effect = "training refuses them" if refused else "no model can predict them"
-            message = f"{split}: labels that train does not have, so {effect}: {listed}"
-            yield Finding("error" if refused else "warning", "labels", message)
-        absent = [name for name in train if name not in counts]
-        if absent and counts:
-            message = f"{split}: never has {', '.join(absent[:_MAX_LABELS])}, which train has"
-            yield Finding("info", "labels", message)
 
 
 def document_notes(split: str, rows: Sequence[Example]) -> list[str]:
@@ -205,7 +165,7 @@ def _document_problems(split: str, rows: Sequence[TokenExample]) -> Iterator[Fin
     unnamed = [row.where for row in rows if row.document is None]
     message = f"{split}: {len(unnamed):,} of {len(rows):,} sentences name no document"
     message += ": --context has nothing to add to them"
-    yield from _located("warning", "documents", message, unnamed)
+    yield from located("info", "documents", message, unnamed)
     begun: set[str | None] = set()
     again = []
     for document in _consecutive_documents(rows):
@@ -214,7 +174,7 @@ def _document_problems(split: str, rows: Sequence[TokenExample]) -> Iterator[Fin
         begun.add(document[0].document)
     message = f"{split}: documents continue {len(again):,} times after another one began"
     message += ": --context ends there (keep the sentences of a document together)"
-    yield from _located("warning", "documents", message, again)
+    yield from located("info", "documents", message, again)
 
 
 def _consecutive_documents(rows: Sequence[TokenExample]) -> list[list[TokenExample]]:
@@ -225,10 +185,10 @@ def _consecutive_documents(rows: Sequence[TokenExample]) -> list[list[TokenExamp
 def _content(split: str, rows: Sequence[Example]) -> Iterator[Finding]:
     empty = [row.where for row in rows if not all(text.strip() for text in texts_of(row))]
     message = f"{split}: {len(empty):,} examples with an empty text"
-    yield from _located("warning", "empty", message, empty)
+    yield from located("warning", "empty", message, empty)
     damaged = [row.where for row in rows if any("\ufffd" in text for text in texts_of(row))]
     message = f"{split}: {len(damaged):,} examples with U+FFFD, the mark of a lost character"
-    yield from _located("warning", "characters", message, damaged)
+    yield from located("warning", "characters", message, damaged)
 
 
 def _transitions(split: str, rows: Sequence[TokenExample], scheme: str | None) -> Iterator[Finding]:
@@ -248,11 +208,15 @@ def _transitions(split: str, rows: Sequence[TokenExample], scheme: str | None) -
         yield Finding("info", "scheme", f"{message}, all transitions legal")
         return
     message += f", {len(locations):,} illegal tags (each is read as the start of a span)"
-    yield from _located("warning", "scheme", message, locations)
+    yield from located("warning", "scheme", message, locations)
 
 
 def _lengths(
-    split: str, rows: Sequence[Example], count_subwords: SubwordCounter | None, max_length: int
+    split: str,
+    rows: Sequence[Example],
+    count_subwords: SubwordCounter | None,
+    max_length: int,
+    num_special: int,
 ) -> Iterator[Finding]:
     """Report examples that exceed the model; without a tokenizer, by their words alone."""
     words = isinstance(rows[0], TokenExample)
@@ -261,7 +225,7 @@ def _lengths(
         over = [row.where for row in rows if _num_words(row) > max_length]
         effect = "will be read in windows" if words else "so surely more tokens"
         message = f"{split}: {len(over):,} examples have more than {max_length} words, {effect}"
-        yield from _located(level, "lengths", message, over)
+        yield from located(level, "lengths", message, over)
         return
     totals: list[int] = []
     vanished: list[str] = []
@@ -274,12 +238,12 @@ def _lengths(
     message = f"{split}: {_summary('subwords', totals)}"
     yield Finding("info", "subwords", message, (f"{rows[longest].where} (the longest)",))
     message = f"{split}: {len(vanished):,} words have no subwords (they get a placeholder)"
-    yield from _located("warning", "subwords", message, vanished)
-    limit = max_length - (3 if len(texts_of(rows[0])) == 2 else 2)  # without special tokens
-    over = [row.where for row, total in zip(rows, totals, strict=True) if total > limit]
+    yield from located("warning", "subwords", message, vanished)
+    over = [row.where for row, total in zip(rows, totals, strict=True)
+            if total + num_special > max_length]  # fmt: skip
     effect = "will be read in windows" if words else "will be cut, unless read in windows"
     message = f"{split}: {len(over):,} examples exceed {max_length} tokens: they {effect}"
-    yield from _located(level, "lengths", message, over)
+    yield from located(level, "lengths", message, over)
 
 
 def _subword_counts(
@@ -305,14 +269,14 @@ def _duplicates(split: str, rows: Sequence[Example]) -> Iterator[Finding]:
     extra = sum(len(group) - 1 for group in repeated)
     percent = 100 * extra / len(rows)
     message = f"{split}: {extra:,} examples ({percent:.1f}%) repeat another of the split"
-    yield from _located("info", "duplicates", message, [g[1].where for g in repeated])
+    yield from located("info", "duplicates", message, [g[1].where for g in repeated])
     conflicts = []
     for group in repeated:
         first, *others = [row for row in group if gold_labels(row) is not None] or group
         other = next((row for row in others if _gold(row) != _gold(first)), None)
         conflicts += [f"{first.where} and {other.where}"] if other is not None else []
     message = f"{split}: {len(conflicts):,} repeated texts have different labels"
-    yield from _located("warning", "duplicates", message, conflicts)
+    yield from located("warning", "duplicates", message, conflicts)
 
 
 def _gold(example: Example) -> Any:
@@ -334,7 +298,7 @@ def _leaks(dataset: Dataset) -> Iterator[Finding]:
             percent = 100 * len(locations) / len(rows)
             message = f"{split}: {len(locations):,} examples ({percent:.1f}%) are also in {earlier}"
             level: Level = "warning" if earlier == "train" else "info"
-            yield from _located(level, "leak", message, locations)
+            yield from located(level, "leak", message, locations)
 
 
 def _spans(dataset: Dataset) -> Iterator[Finding]:
@@ -381,7 +345,7 @@ def _unreachable(split: str, rows: LocatedSpans, total: int) -> Iterator[Finding
                  for (where, same), labels in zip(several, names, strict=True)]  # fmt: skip
     level = _level(split, sum(len(same) - 1 for _, same in several), total)
     message = f"{split}: {len(several):,} spans have several labels: --multi-label keeps them all"
-    yield from _located(level, "labels", message, locations)
+    yield from located(level, "labels", message, locations)
     locations = [
         f"{where}, words {a.start} to {a.end} ({a.label}) and {b.start} to {b.end} ({b.label})"
         for where, spans in rows
@@ -389,7 +353,7 @@ def _unreachable(split: str, rows: LocatedSpans, total: int) -> Iterator[Finding
     ]
     level = _level(split, len(locations), total)
     message = f"{split}: {len(locations):,} pairs of spans cross: --decoding overlapping keeps both"
-    yield from _located(level, "nesting", message, locations)
+    yield from located(level, "nesting", message, locations)
 
 
 def _level(split: str, unreachable: int, total: int) -> Level:

@@ -80,7 +80,7 @@ def gold_labels(example: Example) -> list[str] | None:
     """Return the labels of an example (of its spans, else of its words), None without gold."""
     if isinstance(example, TokenExample):
         if example.spans is not None:
-            return [span.label for span in example.spans]
+            return [span.label for span in (*example.spans, *example.unreachable)]
         return None if example.tags is None else list(example.tags)
     if example.label is None:
         return None

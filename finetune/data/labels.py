@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -76,6 +77,9 @@ def convert_labels(
               for row in rows if row.label is not None]  # fmt: skip
     lists = any(isinstance(label, tuple) for label in labels)
     numbers = not lists and _are_numbers(labels, typed)
+    if not lists:
+        _check_spelling([row for split, rows in splits.items() if split not in empty
+                         for row in rows if row.label is not None], numbers)  # fmt: skip
     is_class = not lists and not numbers and _minus_one_is_class(labels)
 
     def converted(label: RawLabel, where: str) -> Label:
@@ -104,6 +108,26 @@ def convert_labels(
         ]
         for split, rows in splits.items()
     }, note if numbers or is_class else None
+
+
+def _check_spelling(rows: Sequence[TextExample], numbers: bool) -> None:
+    """Raise DataError for decimal commas, and for whole numbers both as 1 and as 1.0."""
+    labels = [str(row.label) for row in rows]
+    commas = [row for row, label in zip(rows, labels, strict=True) if "," in label]
+    if commas and all(re.fullmatch(r"[-+]?\d+([.,]\d+)?", label) for label in labels):
+        raise DataError(
+            f"{commas[0].where}: label {commas[0].label!r} is a number with a decimal comma: "
+            "write a point (several labels are a list in JSON Lines)."
+        )
+    kept = [(float(label), label, row.where) for row, label in zip(rows, labels, strict=True)
+            if numbers and not _is_minus_one(label) and _is_number(label)]  # fmt: skip
+    points = [(label, where) for _, label, where in kept if "." in label]
+    plain = [(label, where) for _, label, where in kept if "." not in label]
+    if points and plain and all(number.is_integer() for number, _, _ in kept):
+        raise DataError(
+            f"{points[0][1]}: label {points[0][0]} where {plain[0][1]} has {plain[0][0]}: write "
+            "all as 1 if they are classes, or all as 1.0 if they are numbers."
+        )
 
 
 def _minus_one_is_class(labels: Sequence[RawLabel]) -> bool:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
+from itertools import chain
+
+from finetune.data.dataset import Dataset
 
 NLI_LABELS = ("entailment", "neutral", "contradiction")
 """The three classes in the order of our models."""
@@ -27,3 +31,21 @@ def canonical_names(names: Iterable[str]) -> list[str]:
     if all(name.strip().lower() in ALIASES for name in names):
         return [canonical_name(name) for name in names]
     return names
+
+
+def with_standard_names(data: Dataset) -> Dataset:
+    """Rename the labels if all of them are NLI labels, with a note."""
+    every = chain.from_iterable(data.splits.values())
+    names = {example.label for example in every if isinstance(example.label, str)}
+    mapped = dict(zip(names, canonical_names(names), strict=True))
+    if all(name == standard for name, standard in mapped.items()):
+        return data
+    splits = {
+        split: [dataclasses.replace(example, label=mapped.get(example.label, example.label))
+                for example in examples]
+        for split, examples in data.splits.items()
+    }  # fmt: skip
+    renamed = sorted(name for name, standard in mapped.items() if name != standard)
+    listed = ", ".join(f"{name!r} is {mapped[name]}" for name in renamed)
+    notes = [*data.notes, f"labels mapped by name: {listed}"]
+    return dataclasses.replace(data, splits=splits, notes=notes)

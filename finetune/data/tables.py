@@ -166,6 +166,15 @@ def read_delimited(file: DataFile, options: ReadOptions) -> Table:
     if not _is_header(cells, options):
         rows = itertools.chain([first], rows)
         header, headless = [str(index) for index in range(len(cells))], cells
+    lowered = [name.lower() for name in header]
+    known = {*options.header_names, *(name.lower() for name in options.columns.values())}
+    if repeated := next(
+        (name for name in lowered if lowered.count(name) > 1 and name in known), ""
+    ):
+        raise DataError(
+            f"{file.where(first[0])}: the header has the column {repeated!r} "
+            f"{lowered.count(repeated)} times: rename or remove all but one."
+        )
     return Table(file.name, header, _records(file, header, rows), typed=False, headless=headless)
 
 

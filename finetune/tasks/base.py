@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 from finetune.config.tasks import TrainConfig, settings
-from finetune.data import Dataset, hold_out, unmeasured_labels
+from finetune.data import Dataset, check_data, hold_out, unmeasured_labels
 from finetune.evaluation.metrics import DEFAULT_METRICS
 from finetune.models.families import FAMILIES, position_limit
 from finetune.models.loading import load_config
@@ -131,6 +131,7 @@ class Task(ABC):
                 f"{config.data}: there is no train split (found: {', '.join(data.splits)}). "
                 "Name it with --data train=FILE,test=FILE."
             )
+        data = _checked(data)
         derived = cls.derive(config, data)
         if config.validation != "none":
             data = hold_out(data, config.validation_share)
@@ -295,3 +296,14 @@ def _limited(data: Dataset, limit: int) -> Dataset:
     if len(labels) == 1:
         note += f"; all of them are {labels.pop()!r}: the data are sorted, shuffle them"
     return replace(data, splits={**data.splits, "train": train[:limit]}, notes=[*data.notes, note])
+
+
+def _checked(data: Dataset) -> Dataset:
+    """Raise UserError for the first error of the data checks; add their warnings to the notes."""
+    findings = check_data(data, max_length=None)
+    for finding in findings:
+        if finding.level == "error":
+            where = finding.locations[0] if finding.locations else data.name
+            raise UserError(f"{where}: {finding.message}.")
+    warnings = [f"warning: {finding}" for finding in findings if finding.level == "warning"]
+    return replace(data, notes=[*data.notes, *warnings])

@@ -30,7 +30,7 @@ from finetune.preprocessing.encodings import Array, Encoded, Ragged
 from finetune.preprocessing.span_candidates import candidates, num_candidates, predicted_candidates
 from finetune.tasks.span_decoding import LOWEST, best_spans, choose_thresholds
 from finetune.tasks.span_targets import SpanTargets
-from finetune.tasks.word_task import WordRecord, WordTask, check_complete, unseen_notes
+from finetune.tasks.word_task import WordRecord, WordTask, check_complete
 from finetune.types import (
     IGNORED,
     Batch,
@@ -40,7 +40,6 @@ from finetune.types import (
     Span,
     SpanPrediction,
     TokenExample,
-    UserError,
 )
 
 
@@ -91,8 +90,6 @@ class SpanNerTask(WordTask):
         """Return the span types, the widest candidate and the constraint on predicted spans."""
         train = [split_at_gold(example).spans or () for example in data.splits["train"]]
         labels = sorted({span.label for spans in train for span in spans})
-        if not labels:
-            raise UserError(f"{data.name}: train has no spans: there is nothing to learn.")
         widths = [span.end - span.start for spans in train for span in spans]
         limited = config.representation != "biaffine"
         decoding = config.decoding
@@ -106,13 +103,10 @@ class SpanNerTask(WordTask):
 
     @classmethod
     def notes(cls, record: SpanRecord, data: Dataset) -> list[str]:
-        """Return notes on candidates and decoding, and on span types unseen in training."""
+        """Return a note on candidates and decoding."""
         width = record.max_width
         limit = "of any width" if width is None else f"up to {width} words wide"
-        notes = [f"candidates: spans {limit}; decoding {record.constraint}"]
-        return notes + unseen_notes(
-            data, record.labels.names, lambda example: {span.label for span in example.spans or ()}
-        )
+        return [f"candidates: spans {limit}; decoding {record.constraint}"]
 
     @cached_property
     def _span_targets(self) -> SpanTargets:

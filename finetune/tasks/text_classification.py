@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, ClassVar
@@ -21,7 +20,7 @@ from torch.nn import functional
 
 from finetune.config.tasks import ClassifyConfig, TextConfig, column_map
 from finetune.data import Dataset, read_text
-from finetune.data.nli_labels import ALIASES, NLI_LABELS, canonical_name
+from finetune.data.nli_labels import NLI_LABELS, with_standard_names
 from finetune.evaluation.calibration import calibration_scores, fit_on_probabilities, scale
 from finetune.evaluation.metrics import text_scores
 from finetune.models.heads.pretrained import Problem
@@ -93,15 +92,6 @@ class TextClassificationTask(Task):
             return {**derived, "labels": LabelSet(["score"])}
         counts = Counter(name for example in train for name in _names(example))
         labels = LabelSet(cls.order(counts))
-        if len(labels) < 2 and problem == "single":
-            raise UserError(
-                f"{data.name}: all {len(train):,} training rows have the same label "
-                f"({', '.join(map(repr, labels))}), so there is nothing to learn. Name the label "
-                "column with --columns label=COLUMN."
-            )
-        for example in chain.from_iterable(data.splits.values()):
-            for name in _names(example):
-                labels.id(name, example.where)  # raises for labels that train does not have
         weights = class_weights(config.class_weights, list(labels), counts, len(train), problem)
         return {**derived, "labels": labels, "class_weights": weights and tuple(weights)}
 
@@ -308,21 +298,7 @@ class NliTask(TextClassificationTask):
     @classmethod
     def prepare(cls, config: TextConfig, data: Dataset) -> Dataset:
         """Map label names to the standard ones if all of them are NLI labels."""
-        every = chain.from_iterable(data.splits.values())
-        names = {example.label for example in every if isinstance(example.label, str)}
-        renamed = sorted(name for name in names if canonical_name(name) != name)
-        if renamed and all(name.strip().lower() in ALIASES for name in names):
-            splits = {
-                split: [
-                    replace(e, label=canonical_name(e.label)) if isinstance(e.label, str) else e
-                    for e in examples
-                ]
-                for split, examples in data.splits.items()
-            }
-            listed = ", ".join(f"{name!r} is {canonical_name(name)}" for name in renamed)
-            notes = [*data.notes, f"labels mapped by name: {listed}"]
-            data = replace(data, splits=splits, notes=notes)
-        return super().prepare(config, data)
+        return super().prepare(config, with_standard_names(data))
 
     @staticmethod
     def order(labels: Collection[str]) -> list[str]:

@@ -37,7 +37,7 @@ from finetune.models.heads.token_classification import TokenTagger
 from finetune.preprocessing.encodings import Ragged
 from finetune.tasks.crf import chain_loss, chain_targets, decode_chains, whole_chain
 from finetune.tasks.viterbi import Transitions, log_transitions, viterbi, word_scores
-from finetune.tasks.word_task import WordRecord, WordTask, check_complete, unseen_notes
+from finetune.tasks.word_task import WordRecord, WordTask, check_complete
 from finetune.types import (
     IGNORED,
     Batch,
@@ -107,11 +107,6 @@ class TokenClassificationTask(WordTask):
                     f"--scheme {config.scheme}: the tags of {data.name} are not spans in a "
                     f"B-/I- scheme ({abbreviated(labels)}): leave --scheme out."
                 )
-            if len(labels) < 2:
-                raise UserError(
-                    f"{data.name}: every word of train is tagged {abbreviated(labels)!r}, so there "
-                    "is nothing to learn. Name the column with --columns tags=COLUMN."
-                )
             return {"labels": LabelSet(labels), "scheme": None, "source": None}
         scheme = "BIO" if config.scheme == "auto" else config.scheme
         types = sorted({s.label for tags in train for s in tags_to_spans(tags, source)})
@@ -119,19 +114,14 @@ class TokenClassificationTask(WordTask):
 
     @classmethod
     def notes(cls, record: TagRecord, data: Dataset) -> list[str]:
-        """Return notes on subwords scored without training, and on tags unseen in training."""
+        """Return a note on subwords that are scored without training."""
         config, notes = record.config, []
         if config.word_score != "first" and config.label_subwords == "first":
             notes.append(
                 f"--word-score {config.word_score} scores subwords that --label-subwords first "
                 "does not train: --label-subwords all fits better"
             )
-
-        def kind(tag: str) -> str:
-            return tag.split("-", 1)[-1] if record.scheme else tag
-
-        known = {kind(tag) for tag in record.labels}
-        return notes + unseen_notes(data, known, lambda example: map(kind, example.tags or ()))
+        return notes
 
     @cached_property
     def _transitions(self) -> Transitions:

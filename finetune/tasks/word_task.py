@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -11,7 +11,7 @@ from finetune.data import Dataset, read_tokens
 from finetune.preprocessing.context import fill, in_documents
 from finetune.preprocessing.windows import Window, windows
 from finetune.tasks.base import Task, TaskRecord
-from finetune.types import Encoding, TokenExample, UserError, abbreviated
+from finetune.types import Encoding, TokenExample, UserError
 
 Subwords = list[list[int]]
 """The ids of the subwords of each word."""
@@ -107,19 +107,6 @@ class WordTask(Task):
         for word in words[first:last]:
             starts.append(starts[-1] + len(word))
         return Encoding(example, *self.tokenizer.build(subwords), starts, first - shift)
-
-
-def unseen_notes(
-    data: Dataset, known: Collection[str], names: Callable[[TokenExample], Iterable[str]]
-) -> list[str]:
-    """Return notes on the tags or span types of other splits that are not in the training data."""
-    notes = []
-    for split in list(data.splits)[1:]:
-        found = {name for example in data.splits[split] for name in names(example)}
-        if unseen := sorted(found.difference(known)):
-            note = "never occurs in train: cannot be predicted and counts as missed"
-            notes.append(f"{abbreviated(unseen)} in {split} {note}")
-    return notes
 
 
 def check_complete(example: TokenExample, number: int) -> None:

@@ -61,7 +61,14 @@ def test_missing_labels():
 
 
 def test_one_label_is_nothing_to_learn():
-    assert "only label is 'a'" in found(texts(train=[text(0, "x")]), "labels", "error")[0].message
+    message = found(texts(train=[text(0, "x")]), "labels", "error")[0].message
+    assert "the only label of 1 examples is 'a'" in message
+    tags = Dataset("d", {"train": [tokens(0, "x y", "NN NN")]})
+    assert "the only label" in found(tags, "labels", "error")[0].message
+    empty = Dataset("d", {"train": [tokens(0, "x y", "O O", ())]})
+    assert "no example has a span" in found(empty, "labels", "error")[0].message
+    own = texts(train=[text(i, f"x{i}", f"id-{i}") for i in range(20)])
+    assert "has a label of its own" in found(own, "labels", "error")[0].message
     spans = Dataset("d", {"train": [tokens(0, "x y", "B-A O", (Span(0, 1, "A"),))]})
     assert not found(spans, "labels", "error")
 
@@ -69,9 +76,9 @@ def test_one_label_is_nothing_to_learn():
 def test_labels_that_only_one_split_has():
     dataset = texts(train=[text(0, "x"), text(1, "y", "b")], test=[text(0, "z", "c", split="test")])
     messages = [f.message for f in found(dataset, "labels")]
-    refused = "test: labels that train does not have, so training refuses them: c (1)"
-    assert refused in messages
-    assert [f.message for f in found(dataset, "labels", "error")] == [refused]
+    (refused,) = found(dataset, "labels", "error")
+    assert refused.message.startswith("test: labels that train does not have: 'c' (1): correct")
+    assert refused.locations == ("test.csv:1",)
     assert "test: never has a, b, which train has" in messages
 
 
@@ -238,3 +245,26 @@ def test_on_files(tmp_path):
     assert f"at {tmp_path}/train.conll:4" in shown
     (tmp_path / "a.csv").write_text("text,label\nx,p\ny,q\n")
     assert "0 errors" in render(check_data(read_text(str(tmp_path / "a.csv"))))
+
+
+@pytest.mark.parametrize(("labels", "words"), [
+    (["Pos", "pos", "neg"], ["differ only in case", "'Pos' (1), 'pos' (1)"]),
+    (["caf\u00e9", "cafe\u0301", "x"], ["invisible", "'cafe\\u0301' (1), 'caf\\xe9' (1)"]),
+    (["a\u200b", "a", "b"], ["'a' (1), 'a\\u200b' (1)"]),
+    (["a", "b", "N/A"], ["label 'N/A' (1 times) is read as a class"]),
+    (["a", "b", "null"], ["label 'null'"]),
+    ([1.0, 0.0, 1.0], ["all labels are whole numbers with a decimal point"]),
+])  # fmt: skip
+def test_labels_that_are_probably_not_meant(labels, words):
+    rows = [text(i, f"text {i}", label) for i, label in enumerate(labels)]
+    (finding,) = found(texts(train=rows), "labels", "warning")
+    assert all(word in finding.message for word in words), finding.message
+
+
+def test_pairs_and_single_texts():
+    one, two = text(0, "a"), TextExample(0, "a", "b", "x", where="test.csv:1")
+    data = Dataset("d", {"train": [one, text(1, "c", "b")], "test": [two]})
+    (finding,) = found(data, "pairs", "error")
+    assert "1 of 1 examples differ from train, which has single texts" in finding.message
+    both = Dataset("d", {"train": [one, two], "test": [two]})
+    assert not found(both, "pairs")

@@ -420,3 +420,21 @@ def test_streaming_reads_lines_lazily(reader, line):
     assert next(stream).id == 0 and len(taken) == 1
     assert [next(stream).id for _ in range(50)] == list(range(1, 51))
     assert len(taken) == 51
+
+
+@pytest.mark.parametrize(("content", "words"), [
+    ("text,label,label\na,x,y\n", "a.csv:1: the header has the column 'label' 2 times"),
+    ("text;label\na;3,5\nb;4\n", "a.csv:2: label '3,5' is a number with a decimal comma"),
+    ("text,label\na,1\nb,0.0\n", "a.csv:3: label 0.0 where a.csv:2 has 1: write all as 1"),
+])  # fmt: skip
+def test_labels_and_headers_that_cannot_be_meant(error, content, words):
+    assert words in error("a.csv", content)
+
+
+def test_numbers_of_splits_in_two_spellings(tmp_path):
+    (tmp_path / "train.jsonl").write_text(
+        jsonl({"text": "a", "label": 0}, {"text": "b", "label": 1})
+    )
+    (tmp_path / "test.jsonl").write_text(jsonl({"text": "c", "label": 1.0}))
+    with pytest.raises(DataError, match=r"test.jsonl:1: label 1.0 where .*train.jsonl:1 has 0"):
+        read_text(str(tmp_path))

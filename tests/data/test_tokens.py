@@ -256,12 +256,33 @@ def test_bare_types_are_spans_but_parts_of_speech_are_not(read):
     assert train(twitter)[0].tags == ("O", "V", "O", "N", "V")
 
 
-@pytest.mark.parametrize(("stray", "line"), [("ner", 1), ("0", 5), ("B_X", 5)])
+@pytest.mark.parametrize(("stray", "line"), [("ner", 1), ("0", 5), ("X-B", 5)])
 def test_one_stray_tag_does_not_make_plain_tags_of_all(error, stray, line):
     """A header, a misprint: without this the whole set would be learnt without spans."""
     tags = [stray if number == line else tag for number, tag in enumerate(["O", "B-X"] * 3, 1)]
     message = error("a.conll", "".join(f"w{n} x {tag}\n\n" for n, tag in enumerate(tags, 1)))
     assert f"a.conll:{2 * line - 1}: the word 'w{line}' has the tag {stray!r}" in message
+
+
+@pytest.mark.parametrize("tags", [
+    "B_PER I_PER O B_LOC", "b-PER i-PER o b-LOC", "PER-B PER-I O LOC-B", "B-PER I_PER O B-LOC",
+])  # fmt: skip
+def test_other_spellings_of_tags(read, tags):
+    words = "".join(f"w {tag}\n" for tag in tags.split())
+    dataset = read("a.conll", words)
+    assert train(dataset)[0].tags == ("B-PER", "I-PER", "O", "B-LOC")
+    assert dataset.notes[0].startswith("tags are read in their usual spelling: ")
+
+
+def test_schemes_of_splits(tmp_path):
+    (tmp_path / "train.conll").write_text("a B-X\nb I-X\nc E-X\n")
+    (tmp_path / "test.conll").write_text("a B_X\nb M_X\nc E_X\n")
+    dataset = read_tokens(str(tmp_path))
+    assert dataset.splits["test"][0].tags == dataset.splits["train"][0].tags
+    assert "tag scheme BIOES and BMES found, converted to BIO" in dataset.notes
+    (tmp_path / "test.conll").write_text("a X\nb X\nc X\n")
+    with pytest.raises(DataError, match=r"test.conll:1: the word 'a' has the tag 'X', but 3 tags"):
+        read_tokens(str(tmp_path))
 
 
 def test_prefixes_of_no_scheme(error):

@@ -1,0 +1,93 @@
+"""Checks of labels: which of them are probably not meant, or do not fit those of train."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+
+from finetune.data.dataset import gold_labels
+from finetune.data.findings import Finding, located
+from finetune.types import Example, TextExample, TokenExample, abbreviated, did_you_mean
+
+NO_LABEL = {"n/a", "#n/a", "na", "<na>", "null", "nil", "nan", "?"}
+"""Names, in lower case, that probably mean that there is no label."""
+MIN_ROWS = 20
+"""Number of rows from which as many labels as rows are an error."""
+
+
+def label_problems(splits: Mapping[str, Sequence[Example]]) -> Iterator[Finding]:
+    """Report labels that leave nothing to learn, or that are probably not meant as labels."""
+    counts = {
+        split: Counter(name for row in rows for name in gold_labels(row) or ())
+        for split, rows in splits.items()
+    }
+    train = [row for row in splits.get("train", ()) if gold_labels(row) is not None]
+    yield from _nothing_to_learn(train, counts.get("train", Counter()))
+    numbers = {row.label for rows in splits.values() for row in rows
+               if isinstance(row, TextExample) and isinstance(row.label, float)}  # fmt: skip
+    if numbers:
+        if all(number.is_integer() for number in numbers):
+            message = "all labels are whole numbers with a decimal point and are read as numbers"
+            yield Finding("warning", "labels", f"{message}: write 1, not 1.0, for classes")
+        return
+    yield from _odd_names(counts)
+    yield from _unseen(splits, counts)
+
+
+def _nothing_to_learn(train: Sequence[Example], counts: Counter[str]) -> Iterator[Finding]:
+    texts = [row.label for row in train if isinstance(row, TextExample)]
+    problem = ""
+    if any(isinstance(row, TokenExample) and row.spans is not None for row in train):
+        problem = "" if counts else "no example has a span"
+    elif len(set(texts or counts)) == 1:
+        problem = f"the only label of {len(train):,} examples is {next(iter(counts), None)!r}"
+    elif len(set(texts)) == len(texts) >= MIN_ROWS and isinstance(texts[0], str):
+        problem = f"each of the {len(train):,} examples has a label of its own"
+    if problem:
+        role = "label" if texts else "tags"
+        message = f"train: {problem}, so there is nothing to learn: name the column of the labels: "
+        yield Finding("error", "labels", f"{message}--columns {role}=NAME")
+
+
+def _odd_names(counts: Mapping[str, Counter[str]]) -> Iterator[Finding]:
+    """Report names that mean no label, and names that differ only in case or invisibly."""
+    total = sum(counts.values(), Counter[str]())
+    for name, count in total.items():
+        if name.strip().lower() in NO_LABEL:
+            message = f"label {name!r} ({count:,} times) is read as a class: leave it empty where "
+            yield Finding("warning", "labels", f"{message}there is no label")
+    variants = defaultdict(list)
+    for name in total:
+        plain = unicodedata.normalize("NFKC", name).casefold()
+        visible = "".join(c for c in plain if unicodedata.category(c) != "Cf")
+        variants[" ".join(visible.split())].append(name)
+    for names in variants.values():
+        if len(names) > 1:
+            listed = ", ".join(f"{name!a} ({total[name]:,})" for name in sorted(names))
+            message = f"labels that differ only in case, blanks or invisible characters: {listed}"
+            yield Finding("warning", "labels", f"{message}: write one if they mean one class")
+
+
+def _unseen(
+    splits: Mapping[str, Sequence[Example]], counts: Mapping[str, Counter[str]]
+) -> Iterator[Finding]:
+    """Report labels that occur in evaluation data but not in train, and the reverse."""
+    train = counts.get("train")
+    if not train:
+        return
+    for split, found in counts.items():
+        missing = {name: count for name, count in found.items() if name not in train}
+        rows = [row for row in splits[split] if missing.keys() & {*(gold_labels(row) or ())}]
+        listed = abbreviated(f"{name!r} ({count:,})" for name, count in missing.items())
+        refused = isinstance(splits[split][0], TextExample)
+        effect = "no model can predict them, and they count as missed"
+        if refused:
+            near = did_you_mean(next(iter(missing), ""), train)
+            effect = f"correct them, or remove their rows; train has {abbreviated(train)}.{near}"
+        message = f"{split}: labels that train does not have: {listed}: {effect}"
+        yield from located("error" if refused else "warning", "labels", message,
+                           [row.where for row in rows])  # fmt: skip
+        if absent := [name for name in train if found and name not in found]:
+            message = f"{split}: never has {abbreviated(absent)}, which train has"
+            yield Finding("info", "labels", message)
