@@ -93,7 +93,7 @@ WRONG_FILES = {
     "unseen label": ({"train.jsonl": TEXTS, "test.jsonl": [{"text": "a", "label": "pso"}]},
                      ("test.jsonl:1: ", "'pso'", "train has pos, neg", "Perhaps you meant 'pos'?")),
     "no rows": ({"train.jsonl": []}, ("train.jsonl", "empty")),
-    "one label": ({"train.jsonl": TEXTS[:1] * 4}, ("the only label of 4 examples is 'pos'", "nothing to learn")),
+    "one label": ({"train.jsonl": TEXTS[:1] * 4}, ("is 'pos'", "nothing to learn")),
     "not JSON": ({"train.jsonl": b'{"text": "a", "label": "b"}\n{"text": \n'}, ("train.jsonl:2",)),
     "not UTF-8": ({"train.jsonl": b'{"text": "caf\xe9", "label": "b"}\n'},
                   ("train.jsonl:1", "0xe9", "not UTF-8", "iconv")),
