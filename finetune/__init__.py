@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from finetune.config.tasks import ClassifyConfig, NerConfig, NliConfig, TagConfig, TrainConfig
     from finetune.data import Dataset, read_text, read_tokens
     from finetune.evaluation.hf_trainer import compute_metrics
+    from finetune.inference.embed import Embedder
     from finetune.inference.loop import predict
     from finetune.inference.predictor import Predictor, load
     from finetune.models.encoder import Encoder
@@ -40,6 +41,7 @@ _HOMES = {
     "config.tasks": "ClassifyConfig NerConfig NliConfig TagConfig TrainConfig",
     "data": "Dataset read_text read_tokens",
     "evaluation.hf_trainer": "compute_metrics",
+    "inference.embed": "Embedder",
     "inference.loop": "predict",
     "inference.predictor": "Predictor load",
     "models.encoder": "Encoder",
@@ -58,8 +60,8 @@ _HOMES = {
 _MODULES = {name: f"finetune.{home}" for home, names in _HOMES.items() for name in names.split()}
 
 __all__ = [
-    "Batch", "ClassifyConfig", "CrfTagger", "Dataset", "Encoder", "Encoding", "LabelSet",
-    "NerConfig", "NliConfig", "Predictor", "SequenceClassifier", "Span", "SpanNer",
+    "Batch", "ClassifyConfig", "CrfTagger", "Dataset", "Embedder", "Encoder", "Encoding",
+    "LabelSet", "NerConfig", "NliConfig", "Predictor", "SequenceClassifier", "Span", "SpanNer",
     "SubwordTokenizer", "TagConfig", "TextExample", "TokenExample", "TokenTagger", "TrainConfig",
     "UserError", "__version__", "compute_metrics", "fit", "load", "load_task", "make_accelerator",
     "pack", "predict", "read_text", "read_tokens", "saved_task",

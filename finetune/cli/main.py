@@ -16,6 +16,7 @@ from finetune.cli.analyze import Analyze
 from finetune.cli.bench import Bench
 from finetune.cli.check import Check
 from finetune.cli.compare import Compare
+from finetune.cli.embed import Embed
 from finetune.cli.export import Export
 from finetune.cli.output import error_line, show
 from finetune.cli.predict import Predict
@@ -38,8 +39,8 @@ COMMANDS: dict[str, type[Any]] = {
     **TASKS,
     **{
         kind.__name__.lower(): kind
-        for kind in (Run, Recipes, Check, Predict, Export, Score, Analyze, Compare, Report, Push,
-                     Bench)
+        for kind in (Run, Recipes, Check, Predict, Embed, Export, Score, Analyze, Compare, Report,
+                     Push, Bench)
     },
 }  # fmt: skip
 """The dataclass of each command: its options are the fields, and ``run()`` carries it out."""

@@ -110,21 +110,23 @@ def error_line(error: Exception) -> tuple[str, int]:
 
 @contextlib.contextmanager
 def open_output(path: str | None, inputs: Iterable[Path] = ()) -> Iterator[TextIO]:
-    """Open a file for --output that appears when it is complete; None is standard output.
-
-    Raises UserError if it is one of the inputs, perhaps by another name.
-    """
+    """Open a file for --output that appears when it is complete; None is standard output."""
     if path is None:
         yield sys.stdout
         return
+    check_output(path, inputs)
+    with replace_file(Path(path), follow=True) as file:
+        yield file
+
+
+def check_output(path: str, inputs: Iterable[Path] = ()) -> None:
+    """Raise UserError if --output cannot be a file, or is an input, perhaps by another name."""
     if Path(path).is_dir() or not Path(path).absolute().parent.is_dir():
         problem = "is a folder" if Path(path).is_dir() else "its folder does not exist"
         raise UserError(f"--output {path}: {problem}: name a file in a folder that exists.")
     for each in inputs:
         if each.is_file() and Path(path).is_file() and each.samefile(path):
             raise UserError(f"--output {path} would overwrite the input {each}: name another file.")
-    with replace_file(Path(path), follow=True) as file:
-        yield file
 
 
 def quiet_libraries() -> None:

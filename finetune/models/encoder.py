@@ -107,9 +107,16 @@ class Encoder(nn.Module):
         """Return the last hidden states [T, H] of a batch of T tokens."""
         return self._run(batch, lambda output: [output.last_hidden_state])[0]
 
-    def layers(self, batch: Batch) -> Tensor:
-        """Return hidden states [L+1, T, H]: the embeddings' output, then each layer's."""
-        states = self._run(batch, lambda output: output.hidden_states, output_hidden_states=True)
+    def layers(self, batch: Batch, numbers: Sequence[int] | None = None) -> Tensor:
+        """Return hidden states [L+1, T, H]: the embeddings' output, then each layer's.
+
+        With ``numbers`` only those [len(numbers), T, H].
+        """
+        chosen = range(self.num_layers + 1) if numbers is None else numbers
+        states = self._run(
+            batch, lambda output: [output.hidden_states[i] for i in chosen],
+            output_hidden_states=True,
+        )  # fmt: skip
         return torch.stack(states)
 
     def check(self, batch: Batch) -> None:

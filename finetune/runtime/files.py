@@ -16,7 +16,7 @@ import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, TextIO
+from typing import IO, Any
 
 from finetune.types import UserError
 
@@ -41,24 +41,27 @@ def write_text(path: Path, text: str, *, follow: bool = False) -> None:
 
 
 @contextlib.contextmanager
-def replace_file(path: Path, *, follow: bool = False) -> Iterator[TextIO]:
-    """Yield a text file that replaces ``path`` if the block ends without an error.
+def replace_file(path: Path, *, follow: bool = False, binary: bool = False) -> Iterator[Any]:
+    """Yield a file that replaces ``path`` if the block ends without an error.
 
     Args:
         path: The file. Pipes and devices are written directly.
         follow: Write the target of a symbolic link and keep the link, for paths that users name.
+        binary: Yield a binary file, not a text file.
 
     Raises:
         SaveError: The file cannot be written.
     """
+    mode = "b" if binary else ""
+    text: dict[str, Any] = {} if binary else {"encoding": "utf-8", "newline": "\n"}
     if path.exists() and not path.is_file():
-        with path.open("w", encoding="utf-8", newline="\n") as file:
+        with path.open("w" + mode, **text) as file:
             yield file
         return
     path = path.resolve() if follow else path
     fresh, _ = _temporary_paths(path)
     try:
-        with fresh.open("x", encoding="utf-8", newline="\n") as file:
+        with fresh.open("x" + mode, **text) as file:
             yield file
             file.flush()
             os.fsync(file.fileno())

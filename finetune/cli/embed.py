@@ -1,0 +1,108 @@
+"""`finetune embed`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from tyro.conf import Positional, UseAppendAction, arg
+
+from finetune.cli.output import check_output, quiet_libraries
+from finetune.config.tasks import column_map
+from finetune.types import TextExample, UserError
+
+if TYPE_CHECKING:
+    from finetune.types import Example
+
+
+@dataclass(frozen=True, kw_only=True)
+class Embed:
+    """Write vectors of texts, words or subwords from the layers of an encoder."""
+
+    model: Annotated[Positional[str], arg(metavar="MODEL")]
+    """Model name, folder, or folder of a run."""
+    text: UseAppendAction[tuple[str, ...]] = ()
+    """A text; may be repeated. Write --text=TEXT if it begins with a dash."""
+    file: str | None = None
+    """Texts or words, as for `predict`; `-` is standard input."""
+    output: str | None = None
+    """File to write: .jsonl, .parquet, .npy or .safetensors. Unset prints JSON Lines."""
+    unit: Literal["text", "word", "subword"] = "text"
+    """The unit that gets a vector."""
+    layers: str = "last"
+    """`last`, `last4`, or numbers separated by commas: 0 is the output of the embeddings, 1 the
+    first layer, -1 the last."""
+    combine: Literal["mean", "sum", "none"] = "mean"
+    """Mean or sum of the layers; none writes each of them."""
+    pooling: Literal["mean", "first", "max"] = "mean"
+    """Pooling of a word over its subwords, or of a text over its tokens; first is the CLS token of
+    a text."""
+    normalize: bool = False
+    """Scale each vector to length 1."""
+    columns: tuple[str, ...] = ()
+    """Columns if their names are not recognized, as `role=column`."""
+    max_length: int | None = None
+    """Tokens of the longest sequence; longer inputs are read in windows. Unset is the limit of the
+    model, at most 512."""
+    batching: Literal["auto", "packed", "padded"] = "auto"
+    """Pack or pad sequences: changes speed only."""
+    max_tokens: int | None = None
+    """Tokens per forward pass: changes memory and speed only."""
+    revision: str | None = None
+    """Branch, tag or commit of a model on the hub."""
+    trust_remote_code: bool = False
+    """Run Python code that comes with the model."""
+
+    def run(self) -> None:
+        """Write the vectors of all inputs."""
+        if bool(self.text) == (self.file is not None):
+            raise UserError("embed needs either --text or --file (- is standard input).")
+        quiet_libraries()
+        from finetune.inference.embed import Embedder
+        from finetune.inference.vector_files import check_suffix, record, write_vectors
+
+        if self.output is not None:
+            check_output(self.output, [Path(self.file or "")])
+            check_suffix(Path(self.output))
+        embedder = Embedder(
+            self.model, unit=self.unit, layers=_layers(self.layers), combine=self.combine,
+            pooling=self.pooling, normalize=self.normalize, max_length=self.max_length,
+            batching=self.batching, max_tokens=self.max_tokens, revision=self.revision,
+            trust_remote_code=self.trust_remote_code,
+        )  # fmt: skip
+        embeddings = embedder.embed(self._inputs())
+        if self.output is None:
+            for embedding in embeddings:
+                print(json.dumps(record(embedding), ensure_ascii=False))
+        else:
+            count, files = write_vectors(Path(self.output), embeddings, embedder.shape)
+            shape = " x ".join(map(str, (count, *embedder.shape)))
+            print(f"wrote {' and '.join(map(str, files))}: {shape}", file=sys.stderr)
+        if number := embedder.num_windowed:
+            limit = f"{number:,} over {embedder.max_length} tokens"
+            print(f"inputs read in several windows: {limit}", file=sys.stderr)
+
+    def _inputs(self) -> Iterator[Example]:
+        from finetune import data
+
+        columns: Any = column_map(self.columns)
+        if self.text:
+            yield from (TextExample(index, text) for index, text in enumerate(self.text))
+        elif self.unit == "text":
+            yield from data.read_text_file(
+                self.file or "", columns=columns, pair=False, labels=False
+            )
+        else:
+            yield from data.read_token_file(self.file or "", columns=columns)
+
+
+def _layers(value: str) -> str | list[int]:
+    """Return the numbers in a list of layers, or the value itself."""
+    try:
+        return [int(number) for number in value.split(",")]
+    except ValueError:
+        return value

@@ -1,0 +1,266 @@
+"""Contextual embeddings: vectors of texts, words or subwords from the layers of an encoder.
+
+Jurafsky & Martin, *Speech and Language Processing* (3rd ed.), "Masked Language Models", section on
+contextual embeddings: the vector of a word in its context comes from the last layer, or is the mean
+of the last four. A word of several subwords has their mean.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from finetune.data.word_splitting import split_words
+from finetune.inference.loop import CHUNK, CPU_TOKENS
+from finetune.models.encoder import Batching, Encoder
+from finetune.models.heads.token_classification import subword_rows
+from finetune.preprocessing.batching import grouped, pack
+from finetune.preprocessing.encodings import Encodings
+from finetune.preprocessing.prefetch import ahead
+from finetune.preprocessing.tokenizer import SubwordTokenizer
+from finetune.preprocessing.windows import windows
+from finetune.runtime.launch import make_accelerator
+from finetune.runtime.transfer import batch_to_device
+from finetune.tasks import TASK_FILE, saved_task
+from finetune.types import Batch, Encoding, TextExample, TokenExample, UserError
+
+Unit = Literal["text", "word", "subword"]
+Pooling = Literal["mean", "first", "max"]
+Combination = Literal["mean", "sum", "none"]
+Array = np.ndarray[Any, np.dtype[Any]]
+
+GPU_TOKENS = 32_768
+"""Tokens of a forward pass on a GPU."""
+
+
+@dataclass(frozen=True, eq=False)
+class Embedding:
+    """The vectors of one input, of its U units: the text, its words or its subwords."""
+
+    id: str | int
+    """The id in the data if there is one, else the index of the input."""
+    units: tuple[str, ...]
+    """The text, the words or the subwords [U]."""
+    vectors: Array
+    """float32 [U, H]; with ``combine="none"`` [U, L', H] for L' layers."""
+    offsets: tuple[tuple[int, int], ...] | None = None
+    """Characters (start, end) of each unit in the input, if that is a text."""
+
+
+class _Input(NamedTuple):
+    """An input as groups of subwords, one for each unit; a text has one for each subword."""
+
+    id: str | int
+    units: tuple[str, ...]
+    subwords: list[list[int]]
+    offsets: tuple[tuple[int, int], ...] | None
+
+
+class _Part(NamedTuple):
+    """The vectors of one window [units of the window, X], and its number of tokens."""
+
+    first: int
+    num_tokens: int
+    vectors: Array
+
+
+class Embedder:
+    """An encoder with its tokenizer, for vectors of texts, words or subwords.
+
+    Inputs longer than ``max_length`` are read in windows. A word or subword has the vector of the
+    window in which it is further from the cut edge; a text is pooled over all windows.
+
+    Args:
+        model: Hub id, short name or folder of an encoder, or the folder of a run.
+        unit: The unit that gets a vector. Texts are split into words as for ``tag``.
+        layers: ``"last"``, ``"last4"``, or numbers: 0 is the output of the embeddings, 1 to L are
+            the layers, and negative numbers count from the last.
+        combine: Return the mean or the sum of the layers, or ``"none"`` for each of them.
+        pooling: Pool a word over its subwords, or a text over its tokens with the special ones, by
+            their mean, their maximum, or the first (for a text the CLS token).
+        normalize: Scale each vector to length 1.
+        max_length: Tokens of the longest sequence; by default what the model takes, at most 512.
+        batching: ``auto``, ``packed`` or ``padded``; changes memory and speed only.
+        max_tokens: Tokens of a forward pass; changes memory and speed only.
+        options: ``revision`` and ``trust_remote_code`` of the model.
+
+    Raises:
+        UserError: The model cannot be loaded, or has no such layer.
+
+    Example:
+        >>> embedder = Embedder("roberta-base", unit="word", layers="last4")  # doctest: +SKIP
+        >>> (bank,) = embedder.embed(["the bank of the river"])  # doctest: +SKIP
+        >>> bank.vectors.shape  # doctest: +SKIP
+        (5, 768)
+    """
+
+    def __init__(
+        self,
+        model: str | Path,
+        *,
+        unit: Unit = "text",
+        layers: str | Sequence[int] = "last",
+        combine: Combination = "mean",
+        pooling: Pooling = "mean",
+        normalize: bool = False,
+        max_length: int | None = None,
+        batching: Batching = "auto",
+        max_tokens: int | None = None,
+        **options: Any,
+    ) -> None:
+        self.device = make_accelerator().device
+        self.encoder, self.tokenizer = _load(str(model), unit == "word", batching, options)
+        self.encoder.to(self.device).eval()
+        self.unit, self.combine, self.pooling, self.normalize = unit, combine, pooling, normalize
+        self.layers = _layer_numbers(layers, self.encoder.num_layers + 1)
+        self.max_length = self.tokenizer.max_length(self.encoder.max_length, max_length)
+        self.max_tokens = max_tokens or (CPU_TOKENS if self.device.type == "cpu" else GPU_TOKENS)
+        self.num_windowed = 0
+        """Number of inputs so far that were read in several windows."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of a vector: [H], or [L', H] with ``combine="none"``."""
+        width = self.encoder.width
+        return (len(self.layers), width) if self.combine == "none" else (width,)
+
+    def embed(
+        self, inputs: Iterable[str | Sequence[str] | TextExample | TokenExample]
+    ) -> Iterator[Embedding]:
+        """Yield the vectors of each input, in order and in bounded memory.
+
+        An input is a text, a list of words, or an example of either.
+        """
+        rest = enumerate(inputs)
+        while chunk := list(islice(rest, CHUNK)):
+            yield from self._embed([self._read(*item) for item in chunk])
+
+    def _read(self, index: int, item: Any) -> _Input:
+        """Return the units of an input with their subwords."""
+        if isinstance(item, str):
+            item = TextExample(index, item)
+        elif not isinstance(item, TextExample | TokenExample):
+            item = TokenExample(index, tuple(item))
+        if isinstance(item, TextExample) and item.pair is not None:
+            raise UserError(f"{item.where}: a pair of texts has no vector: name one column.")
+        id = index if item.key is None else item.key
+        words: Sequence[str] = () if isinstance(item, TextExample) else item.words
+        if self.unit == "word":
+            offsets = None if isinstance(item, TextExample) else item.offsets
+            if isinstance(item, TextExample):
+                split, characters = split_words(item.text)
+                words, offsets = split, tuple(characters)
+            return _Input(id, tuple(words), self.tokenizer.word_subwords([words])[0], offsets)
+        if item.text is not None:
+            encoding = self.tokenizer.backend.encode(item.text, add_special_tokens=False)
+            ids, names, places = encoding.ids, encoding.tokens, tuple(encoding.offsets)
+        else:
+            ids = [id for word in self.tokenizer.word_subwords([words])[0] for id in word]
+            names, places = self.tokenizer.tokenizer.convert_ids_to_tokens(ids), None
+        subwords = [[id] for id in ids]
+        if self.unit == "subword":
+            return _Input(id, tuple(names), subwords, places)
+        return _Input(id, (" ".join(words) if item.text is None else item.text,), subwords, None)
+
+    def _embed(self, inputs: Sequence[_Input]) -> Iterator[Embedding]:
+        encodings = [self._windows(number, each.subwords) for number, each in enumerate(inputs)]
+        self.num_windowed += sum(len(each) > 1 for each in encodings)
+        sequences = Encodings.of(encoding for each in encodings for encoding in each)
+        found: list[list[_Part]] = [[] for _ in inputs]
+        groups = grouped(sequences.lengths, self.max_tokens)
+        batches = ahead(pack(sequences.take(group)) for group in groups)
+        with torch.no_grad(), contextlib.closing(batches):
+            for batch in batches:
+                for number, part in zip(batch.example, self._parts(batch), strict=True):
+                    found[number].append(part)
+        for each, parts in zip(inputs, found, strict=True):
+            parts.sort(key=lambda part: part.first)
+            vectors = self._joined(parts).reshape(-1, *self.shape)
+            if self.normalize:
+                lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
+                vectors = vectors / np.maximum(lengths, np.finfo(np.float32).tiny)
+            yield Embedding(each.id, each.units, vectors, each.offsets)
+
+    def _windows(self, number: int, subwords: Sequence[list[int]]) -> list[Encoding]:
+        """Return the windows of an input; those of a text do not overlap, as all are pooled."""
+        prefix = len(self.tokenizer.single.prefix)
+        room = self.max_length - self.tokenizer.single.num_special
+        subwords = [each[:room] for each in subwords]
+        counts = [len(each) for each in subwords]
+        found = []
+        for window in windows(counts, room, 0 if self.unit == "text" else room // 4):
+            ids = [id for each in subwords[window.start : window.end] for id in each]
+            skipped = sum(counts[window.start : window.own_start])
+            own = np.cumsum([prefix + skipped, *counts[window.own_start : window.own_end]])
+            built = self.tokenizer.build(ids)
+            found.append(Encoding(number, *built, own.tolist(), window.own_start))
+        return found
+
+    def _parts(self, batch: Batch) -> Iterator[_Part]:
+        """Yield the vectors of each sequence of a batch."""
+        self.encoder.check(batch)
+        batch = batch_to_device(batch, self.device)
+        states = self.encoder.layers(batch, self.layers).float()  # [L', T, H]
+        if self.combine == "none":
+            hidden = states.transpose(0, 1).flatten(1)
+        else:
+            hidden = states.sum(0) if self.combine == "sum" else states.mean(0)
+        if self.unit == "text":
+            vectors, counts = self._pool(hidden, batch.cu_seqlens.diff().long()), None
+        else:
+            rows = hidden.index_select(0, subword_rows(batch))
+            vectors, counts = self._pool(rows, batch.word_lengths), batch.num_words
+        ends = np.cumsum(counts or [1] * len(batch.lengths))
+        by_sequence = np.split(vectors.cpu().numpy(), ends[:-1])
+        yield from map(_Part, batch.first_word, batch.lengths, by_sequence)
+
+    def _pool(self, rows: Tensor, lengths: Tensor) -> Tensor:
+        """Pool consecutive rows: [sum of lengths, X] -> [number of lengths, X]."""
+        if self.pooling == "first":
+            return rows.index_select(0, lengths.cumsum(0) - lengths)
+        return torch.segment_reduce(rows, self.pooling, lengths=lengths, axis=0, unsafe=True)
+
+    def _joined(self, parts: Sequence[_Part]) -> Array:
+        """Join the words of all windows, or pool the windows of a text."""
+        if self.unit != "text":
+            return np.concatenate([part.vectors for part in parts])
+        if self.pooling == "first":
+            return parts[0].vectors
+        stacked = np.stack([part.vectors for part in parts])
+        if self.pooling == "max":
+            joined: Array = stacked.max(0)
+        else:
+            joined = np.average(stacked, axis=0, weights=[part.num_tokens for part in parts])
+        return joined.astype(np.float32)
+
+
+def _load(
+    name: str, words: bool, batching: Batching, options: dict[str, Any]
+) -> tuple[Encoder, SubwordTokenizer]:
+    """Load an encoder and its tokenizer, also those inside a model that finetune has saved."""
+    for folder in (Path(name), Path(name) / "best"):
+        if (folder / TASK_FILE).is_file():
+            encoder: Encoder = saved_task(folder).head(folder).encoder
+            return Encoder(encoder.model, batching), SubwordTokenizer.saved(folder, words=words)
+    tokenizer = SubwordTokenizer.from_pretrained(name, words=words, **options)
+    return Encoder.from_pretrained(name, batching=batching, **options), tokenizer
+
+
+def _layer_numbers(layers: str | Sequence[int], count: int) -> list[int]:
+    """Return the indices of layers among the ``count`` outputs of an encoder."""
+    named = {"last": [-1], "last4": list(range(-min(4, count), 0))}
+    numbers = named.get(layers, []) if isinstance(layers, str) else list(layers)
+    if not numbers or not all(-count <= number < count for number in numbers):
+        raise UserError(
+            f"layers {layers!r}: legal are last, last4 and numbers from 0 (the output of the "
+            f"embeddings) to {count - 1} (the last layer), or from -{count} to -1."
+        )
+    return [number % count for number in numbers]

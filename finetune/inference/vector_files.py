@@ -1,0 +1,166 @@
+"""Files of embeddings: JSON Lines, Parquet, NumPy and safetensors, written as a stream."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from finetune.inference.embed import Embedding
+from finetune.runtime.files import replace_file
+from finetune.types import UserError
+
+ROWS = 4096
+"""Rows of a row group of Parquet files."""
+HEADER = 512
+"""Bytes of the header of safetensors files, with room for any number of rows."""
+
+
+def write_vectors(
+    path: Path, embeddings: Iterable[Embedding], shape: tuple[int, ...]
+) -> tuple[int, list[Path]]:
+    """Write embeddings to a file in the format of its suffix.
+
+    A ``.jsonl`` file has a line for each input, with its units, their vectors and offsets. The
+    others have a row for each unit. A ``.parquet`` file has the columns ``id``, ``unit``, ``start``
+    and ``end`` (characters) and ``vector``. A ``.npy`` file has the array [rows, *shape], a
+    ``.safetensors`` file the same under ``vectors``; both come with a file of the same name and the
+    suffix ``.rows.jsonl`` that has the other columns.
+
+    Args:
+        path: The file.
+        embeddings: The embeddings, in the order to write.
+        shape: The shape of one vector.
+
+    Returns:
+        The number of vectors, and the files.
+
+    Raises:
+        UserError: The suffix names no format, or a file cannot be written.
+    """
+    writer = check_suffix(path)
+    rows_file = path.with_suffix(".rows.jsonl")
+    if writer is None or writer is _write_parquet:
+        with replace_file(path, follow=True, binary=writer is not None) as file:
+            return (writer or _write_lines)(file, embeddings, shape), [path]
+    with replace_file(path, follow=True, binary=True) as file:
+        with replace_file(rows_file, follow=True) as rows:
+            return writer(file, _noting_rows(embeddings, rows), shape), [path, rows_file]
+
+
+def check_suffix(path: Path) -> Callable[..., int] | None:
+    """Return the writer of binary files with this suffix; None for JSON Lines."""
+    if path.suffix not in (".jsonl", *_WRITERS):
+        legal = ", ".join((".jsonl", *_WRITERS))
+        raise UserError(f"--output {path}: the suffix names the format: one of {legal}.")
+    return _WRITERS.get(path.suffix)
+
+
+def record(embedding: Embedding) -> dict[str, Any]:
+    """Return an embedding as JSON values, with vectors rounded to 6 digits."""
+    content: dict[str, Any] = {"id": embedding.id, "units": list(embedding.units)}
+    if embedding.offsets is not None:
+        content["offsets"] = [list(offset) for offset in embedding.offsets]
+    vectors = embedding.vectors.astype(np.float64).round(6)
+    return content | {"vectors": vectors.tolist()}
+
+
+def _rows(embedding: Embedding) -> Iterator[dict[str, Any]]:
+    """Yield id, unit and characters of each vector."""
+    for number, unit in enumerate(embedding.units):
+        row = {"id": embedding.id, "unit": unit}
+        if embedding.offsets is not None:
+            row["start"], row["end"] = embedding.offsets[number]
+        yield row
+
+
+def _noting_rows(embeddings: Iterable[Embedding], file: IO[str]) -> Iterator[Embedding]:
+    for embedding in embeddings:
+        for row in _rows(embedding):
+            file.write(json.dumps(row, ensure_ascii=False) + "\n")
+        yield embedding
+
+
+def _write_lines(file: IO[str], embeddings: Iterable[Embedding], shape: tuple[int, ...]) -> int:
+    count = 0
+    for embedding in embeddings:
+        file.write(json.dumps(record(embedding), ensure_ascii=False) + "\n")
+        count += len(embedding.units)
+    return count
+
+
+def _write_parquet(file: IO[bytes], embeddings: Iterable[Embedding], shape: tuple[int, ...]) -> int:
+    import pyarrow
+    from pyarrow import parquet
+
+    vector = pyarrow.float32()
+    for size in reversed(shape):
+        vector = pyarrow.list_(vector, size)
+    integer = pyarrow.int64()
+    schema = pyarrow.schema(
+        {"id": pyarrow.string(), "unit": pyarrow.string(), "start": integer, "end": integer,
+         "vector": vector}
+    )  # fmt: skip
+    count = 0
+    rows: list[dict[str, Any]] = []
+    with parquet.ParquetWriter(file, schema) as writer:
+
+        def flush() -> None:
+            writer.write_table(pyarrow.Table.from_pylist(rows, schema))
+            rows.clear()
+
+        for embedding in embeddings:
+            for row, values in zip(_rows(embedding), embedding.vectors, strict=True):
+                rows.append({**row, "id": str(row["id"]), "vector": values.tolist()})
+                count += 1
+                if len(rows) == ROWS:
+                    flush()
+        flush()
+    return count
+
+
+def _write_npy(file: IO[bytes], embeddings: Iterable[Embedding], shape: tuple[int, ...]) -> int:
+    def header(count: int) -> None:
+        file.seek(0)
+        described = {"descr": "<f4", "fortran_order": False, "shape": (count, *shape)}
+        np.lib.format.write_array_header_1_0(file, described)  # has room for any count
+
+    header(0)
+    count = _append(file, embeddings)
+    header(count)
+    return count
+
+
+def _write_safetensors(
+    file: IO[bytes], embeddings: Iterable[Embedding], shape: tuple[int, ...]
+) -> int:
+    def header(count: int) -> None:
+        file.seek(0)
+        num_bytes = 4 * count * int(np.prod(shape))
+        entry = {"dtype": "F32", "shape": [count, *shape], "data_offsets": [0, num_bytes]}
+        file.write(HEADER.to_bytes(8, "little"))
+        file.write(json.dumps({"vectors": entry}).encode().ljust(HEADER))
+
+    header(0)
+    count = _append(file, embeddings)
+    header(count)
+    return count
+
+
+def _append(file: IO[bytes], embeddings: Iterable[Embedding]) -> int:
+    """Write the values of all vectors, and return the number of vectors."""
+    count = 0
+    for embedding in embeddings:
+        file.write(embedding.vectors.astype("<f4").tobytes())
+        count += len(embedding.units)
+    return count
+
+
+_WRITERS: Mapping[str, Callable[..., int]] = {
+    ".parquet": _write_parquet,
+    ".npy": _write_npy,
+    ".safetensors": _write_safetensors,
+}

@@ -1,0 +1,210 @@
+"""Embeddings: equal to plain transformers in any batch, for every unit, layer and pooling."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet
+import pytest
+import torch
+from safetensors.numpy import load_file
+from transformers import AutoModel, AutoTokenizer
+
+import finetune
+from finetune.inference.embed import Embedder
+from finetune.inference.vector_files import write_vectors
+from finetune.types import TextExample, TokenExample, UserError
+from tests import small_data
+from tests.command import run
+from tests.tiny import LAYERS, WIDTH, save_tiny_checkpoint
+
+TEXTS = [
+    "the train from paris to berlin was late",
+    "",
+    "Anna's film is good, that film isn't bad",
+    "a man is playing a guitar",
+    " ".join(["two children run across the street because it rains"] * 12),
+    "anna",
+]
+SHORT = [text for text in TEXTS if len(text) < 100]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("embed")
+    for family in ("bert", "roberta", "modernbert", "mpnet", "deberta-v2"):
+        save_tiny_checkpoint(folder / family, family, dropout=0.1)
+    return folder
+
+
+def plain(folder: Path, text: str, **options: Any) -> tuple[torch.Tensor, Any]:
+    """All hidden states [L+1, T, H] of one text, and its encoding, by transformers alone."""
+    tokenizer = AutoTokenizer.from_pretrained(folder, **options)
+    encoding = tokenizer(text, return_tensors="pt", return_offsets_mapping=True)
+    offsets = encoding.pop("offset_mapping")
+    model = AutoModel.from_pretrained(folder).eval()
+    with torch.no_grad():
+        states = model(**encoding, output_hidden_states=True).hidden_states
+    return torch.cat(states), offsets[0].tolist()
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "modernbert", "mpnet", "deberta-v2"])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"layers": [0], "pooling": "first"},
+        {"layers": "last4", "combine": "sum"},
+        {"layers": [1, -1], "combine": "none", "pooling": "max"},
+    ],
+)
+def test_texts_equal_plain_transformers(family: str, settings: dict[str, Any], place: Path) -> None:
+    embedder = Embedder(place / family, max_tokens=25, **settings)
+    numbers = settings.get("layers", [LAYERS])
+    numbers = range(LAYERS + 1)[-4:] if numbers == "last4" else numbers
+    pool = {
+        "mean": lambda rows: rows.mean(-2),
+        "first": lambda rows: rows[..., 0, :],
+        "max": lambda rows: rows.amax(-2),
+    }[settings.get("pooling", "mean")]
+    for text, found in zip(SHORT, embedder.embed(SHORT), strict=True):
+        states = plain(place / family, text)[0][list(numbers)]
+        combine = {"none": lambda s: s, "sum": lambda s: s.sum(0), "mean": lambda s: s.mean(0)}
+        expected = pool(combine[settings.get("combine", "mean")](states))
+        assert found.units == (text,) and found.vectors.dtype == np.float32
+        np.testing.assert_allclose(found.vectors, expected[None].numpy(), atol=1e-5)
+
+
+@pytest.mark.parametrize("family", ["bert", "modernbert"])
+@pytest.mark.parametrize("pooling", ["mean", "first", "max"])
+def test_words_and_subwords_equal_plain_transformers(family: str, pooling: str, place: Path):
+    words = Embedder(place / family, unit="word", pooling=pooling, max_tokens=25)
+    subwords = list(Embedder(place / family, unit="subword", max_tokens=25).embed(SHORT))
+    sentences = [tuple(text.split()) for text in SHORT]
+    for text, sentence, of_words, of_subwords in zip(
+        SHORT, sentences, words.embed(sentences), subwords, strict=True
+    ):
+        states, offsets = plain(place / family, text)
+        inner = states[-1][1:-1]
+        assert of_subwords.offsets == tuple(map(tuple, offsets[1:-1]))
+        np.testing.assert_allclose(of_subwords.vectors, inner.numpy(), atol=1e-5)
+        pieces = words.tokenizer.word_subwords([sentence])[0]
+        ids = words.tokenizer.build([id for word in pieces for id in word])[0]
+        model = AutoModel.from_pretrained(place / family).eval()
+        with torch.no_grad():
+            states = model(torch.tensor([ids])).last_hidden_state[0, 1:-1]
+        assert of_words.units == sentence and len(of_words.vectors) == len(sentence)
+        by_word = states.split(list(map(len, pieces)))
+        for rows, vector in zip(by_word, of_words.vectors, strict=True):
+            pools = {"mean": rows.mean(0), "first": rows[0], "max": rows.amax(0)}
+            np.testing.assert_allclose(vector, pools[pooling], atol=1e-5)
+
+
+def test_long_inputs_are_read_in_windows(place: Path) -> None:
+    word = Embedder(place / "bert", unit="word", max_length=20)
+    (found,) = word.embed([TEXTS[4]])
+    assert len(found.vectors) == len(TEXTS[4].split()) and word.num_windowed == 1
+    assert [TEXTS[4][start:end] for start, end in found.offsets] == list(found.units)
+    (whole,) = Embedder(place / "bert", max_length=20).embed([TEXTS[4]])
+    pieces = Embedder(place / "bert", unit="subword", max_length=20)
+    room = 18
+    ids = pieces.tokenizer.text_subwords([TEXTS[4]])[0]
+    sums, count = np.zeros(WIDTH), 0
+    model = AutoModel.from_pretrained(place / "bert").eval()
+    for start in range(0, len(ids), room):
+        sequence = pieces.tokenizer.build(ids[start : start + room])[0]
+        with torch.no_grad():
+            states = model(torch.tensor([sequence])).last_hidden_state[0]
+        sums, count = sums + states.sum(0).numpy(), count + len(sequence)
+    np.testing.assert_allclose(whole.vectors[0], sums / count, atol=1e-5)
+
+
+def test_examples_streams_and_length(place: Path) -> None:
+    embedder = Embedder(place / "bert", normalize=True)
+    examples = [TextExample(0, "a man", key="x7"), TokenExample(1, ("a", "man"))]
+    first, second = embedder.embed(iter(examples))
+    assert (first.id, second.id) == ("x7", 1)
+    np.testing.assert_allclose(first.vectors, second.vectors, atol=1e-6)
+    np.testing.assert_allclose(np.linalg.norm(first.vectors), 1, atol=1e-6)
+    with pytest.raises(UserError, match="a pair of texts has no vector"):
+        next(embedder.embed([TextExample(0, "a", "b", where="x:1")]))
+    for layers in ("first", [LAYERS + 1], [-LAYERS - 2], []):
+        with pytest.raises(UserError, match=f"numbers from 0 .* to {LAYERS}"):
+            Embedder(place / "bert", layers=layers)
+
+
+def test_the_encoder_of_a_trained_model(place: Path, tmp_path: Path) -> None:
+    data = small_data.entities(tmp_path / "data", words=3)
+    config = finetune.NerConfig(
+        model=str(place / "bert"), data=str(data or tmp_path / "data"), steps=1,
+        out=str(tmp_path / "run"),
+    )  # fmt: skip
+    finetune.fit(*finetune.load_task(config, "ner"), config)
+    head = finetune.load(tmp_path / "run").model
+    (found,) = Embedder(tmp_path / "run").embed(["a man"])
+    ids = Embedder(place / "bert").tokenizer.build([*head_ids(place)])[0]
+    with torch.no_grad():
+        states = head.model(torch.tensor([ids])).last_hidden_state[0]
+    np.testing.assert_allclose(found.vectors[0], states.mean(0).numpy(), atol=1e-5)
+
+
+def head_ids(place: Path) -> list[int]:
+    return Embedder(place / "bert").tokenizer.text_subwords(["a man"])[0]
+
+
+@pytest.mark.parametrize("shape", [{}, {"layers": [0, -1], "combine": "none"}])
+@pytest.mark.parametrize("unit", ["text", "word"])
+def test_files_have_the_same_vectors(unit: str, shape: dict[str, Any], place: Path, tmp_path: Path):
+    embedder = Embedder(place / "bert", unit=unit, **shape)
+    expected = list(embedder.embed(TEXTS))
+    rows = np.concatenate([each.vectors for each in expected])
+    for suffix in (".npy", ".safetensors", ".parquet", ".jsonl"):
+        path = tmp_path / f"vectors{suffix}"
+        count, files = write_vectors(path, iter(expected), embedder.shape)
+        assert count == len(rows) and all(file.exists() for file in files)
+    np.testing.assert_array_equal(np.load(tmp_path / "vectors.npy"), rows)
+    np.testing.assert_array_equal(load_file(tmp_path / "vectors.safetensors")["vectors"], rows)
+    table = pyarrow.parquet.read_table(tmp_path / "vectors.parquet").to_pydict()
+    np.testing.assert_array_equal(np.array(table["vector"], dtype=np.float32), rows)
+    lines = [json.loads(line) for line in (tmp_path / "vectors.rows.jsonl").open()]
+    assert (
+        [line["unit"] for line in lines] == table["unit"] == [u for e in expected for u in e.units]
+    )
+    assert [line.get("start") for line in lines] == table["start"]
+    by_input = [json.loads(line) for line in (tmp_path / "vectors.jsonl").open()]
+    joined = np.concatenate([np.array(line["vectors"]).reshape(-1, *embedder.shape)
+                             for line in by_input])  # fmt: skip
+    np.testing.assert_allclose(joined, rows, atol=1e-6)
+    with pytest.raises(UserError, match=r"one of \.jsonl, \.parquet, \.npy, \.safetensors"):
+        write_vectors(tmp_path / "vectors.csv", expected, embedder.shape)
+
+
+def test_command(place: Path, tmp_path: Path) -> None:
+    file = tmp_path / "texts.jsonl"
+    file.write_text(
+        "".join(json.dumps({"id": f"n{i}", "text": t}) + "\n" for i, t in enumerate(TEXTS))
+    )
+    model, out = str(place / "bert"), tmp_path / "out.npy"
+    outcome = run("embed", model, "--file", str(file), "--output", str(out), "--max-length", "30")
+    assert outcome.code == 0, outcome.err
+    assert f"wrote {out} and {tmp_path / 'out.rows.jsonl'}: 6 x {WIDTH}" in outcome.err
+    assert "inputs read in several windows: 1 over 30 tokens" in outcome.err
+    ids = [json.loads(line)["id"] for line in (tmp_path / "out.rows.jsonl").open()]
+    assert ids == [f"n{i}" for i in range(6)] and np.load(out).shape == (6, WIDTH)
+    printed = run(
+        "embed", model, "--text", "a man", "--text", "", "--unit", "word", "--layers=-1,0"
+    )
+    assert printed.code == 0, printed.err
+    lines = [json.loads(line) for line in printed.out.splitlines()]
+    assert [line["units"] for line in lines] == [["a", "man"], []]
+    assert lines[0]["offsets"] == [[0, 1], [2, 5]]
+    for wrong, message in (
+        (["--layers", "12"], "legal are last, last4 and numbers"),
+        (["--output", str(tmp_path / "x.txt")], "the suffix names the format"),
+        (["--output", str(tmp_path / "none" / "x.npy")], "its folder does not exist"),
+    ):
+        outcome = run("embed", model, "--text", "a", *wrong)
+        assert outcome.code == 2 and message in outcome.err
