@@ -202,12 +202,16 @@ class Partial(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TextPrediction:
-    """A label, several labels or a number, with the probabilities of it and of all labels."""
+    """A label, several labels or a number, with the probabilities of it and of all labels.
+
+    ``positive`` is the positive class of models with two labels, whose F1 is ``f1``.
+    """
 
     id: int
     label: str | tuple[str, ...] | float
     score: float | None = None
     scores: Mapping[str, float] | None = None
+    positive: str | None = None
 
     def record(self) -> dict[str, Any]:
         """Return the prediction as JSON values."""
@@ -217,6 +221,8 @@ class TextPrediction:
             record["score"] = round(self.score, 6)
         if self.scores is not None:
             record["scores"] = {name: round(value, 6) for name, value in self.scores.items()}
+        if self.positive is not None:
+            record["positive"] = self.positive
         return record
 
 

@@ -47,6 +47,7 @@ class Analyze(EvaluationOptions):
             split=self.split,
             train=self.train,
             columns=column_map(self.columns),
+            positive=self.positive,
         )
         if self.json:
             show(json.dumps(analysis_record(found, self.examples), indent=2, ensure_ascii=False))
@@ -60,6 +61,8 @@ def print_analysis(found: Analysis, num_examples: int) -> None:
     show(f"{found.predictions}: {found.num_examples:,} examples, gold: {found.gold}{by}")
     overall = {name: value for name, value in found.scores.items() if ":" not in name}
     show("  ".join(f"{name} {cell(value)}" for name, value in overall.items()))
+    if found.positive_note:
+        show(found.positive_note)
     for name, table in found.tables.items():
         if table:
             show()

@@ -50,6 +50,7 @@ class Compare(EvaluationOptions):
             unit=self.unit,
             resamples=self.resamples,
             train=self.train,
+            positive=self.positive,
             seed=self.seed,
         )
         if self.json:
@@ -82,6 +83,8 @@ def print_comparison(comparison: SystemComparison) -> None:
         "(approximate randomization)"
     )
     show(f"{verdict(comparison)} {seed_note(comparison)}")
+    if comparison.positive_note:
+        show(comparison.positive_note)
 
 
 def _cells(estimate: Estimate, sign: str = "") -> tuple[str, str]:

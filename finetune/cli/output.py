@@ -36,6 +36,9 @@ class EvaluationOptions:
     columns: tuple[str, ...] = ()
     """Columns of the gold and training files if their names are not recognized, as `role=column`.
     """
+    positive: str | None = None
+    """Positive class of `f1`, of two labels. Unset: that of the run; else that by name, as in
+    training, or the rarer of gold."""
     json: bool = False
     """Print JSON in place of tables."""
 

@@ -22,6 +22,9 @@ class Score:
     position. `-` reads standard input."""
     gold: Annotated[Positional[str], arg(metavar="GOLD")]
     """File of gold labels."""
+    positive: str | None = None
+    """Positive class of `f1`, of two labels. Unset: that of the run; else that by name, as in
+    training, or the rarer of gold."""
     columns: tuple[str, ...] = ()
     """Columns of the gold file if their names are not recognized, as `role=column`."""
 
@@ -29,7 +32,14 @@ class Score:
         """Print the metrics."""
         from finetune.evaluation.runs import align_runs, score_aligned
 
-        found = align_runs([Path(self.predictions)], self.gold, columns=column_map(self.columns))
+        found = align_runs(
+            [Path(self.predictions)],
+            self.gold,
+            columns=column_map(self.columns),
+            positive=self.positive,
+        )
         if found.aligned_by == "position":
             show("Aligned by position: one of the files has no ids.", error=True)
+        if found.positive_note:
+            show(found.positive_note, error=True)
         show(json.dumps(score_aligned(found.runs[0]), indent=2))

@@ -185,6 +185,9 @@ class TextConfig(TrainConfig):
     windows and average the scores, or stop with an error."""
     classifier_dropout: float | None = None
     """Dropout before the classifier; unset is the model's own."""
+    positive: str | None = None
+    """Label whose F1 is `f1`, of two labels. Unset: of X and not X it is X, of labels such as yes
+    and no it is yes; of others the rarer in training."""
     calibrate: Literal["none", "temperature"] = "none"
     """Fit on the validation split a temperature that divides all logits, so that probabilities
     match the accuracy; predicted labels do not change. It is saved with the task: `finetune

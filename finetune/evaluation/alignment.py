@@ -24,8 +24,8 @@ class AlignedPredictions(NamedTuple):
     The kind of values is ``label`` (a name), ``labels`` (a tuple of names), ``number``, ``tags`` (a
     list for each sentence) or ``spans``. ``schemes`` are the tag schemes of gold and predictions,
     None where tags do not spell spans. ``rows`` are the lines of the prediction file, which may
-    hold probabilities; they were aligned ``by`` id or position. ``characters`` are those of
-    ``Pairs``.
+    hold probabilities; they were aligned ``by`` id or position. ``characters`` and
+    ``positive`` are those of ``Pairs``.
     """
 
     kind: str
@@ -36,12 +36,14 @@ class AlignedPredictions(NamedTuple):
     rows: Sequence[Mapping[str, Any]] = ()
     characters: CharacterSpans = ()
     by: str = ""
+    positive: str | None = None
 
     def pairs(self) -> Pairs:
         """Return gold and predictions for ``metrics``."""
         return pair(
-            self.kind, self.gold, self.predicted, schemes=self.schemes, characters=self.characters
-        )
+            self.kind, self.gold, self.predicted, schemes=self.schemes, characters=self.characters,
+            positive=self.positive,
+        )  # fmt: skip
 
 
 class Gold(NamedTuple):

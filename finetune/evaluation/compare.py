@@ -28,6 +28,7 @@ class SystemComparison:
     unit: str
     seed: int
     result: Comparison
+    positive_note: str = ""
 
 
 def compare_systems(
@@ -42,6 +43,7 @@ def compare_systems(
     resamples: int = 10_000,
     seed: int = 0,
     train: str | None = None,
+    positive: str | None = None,
 ) -> SystemComparison:
     """Compare two systems, each given by the predictions of one or several runs (``find_system``).
 
@@ -51,7 +53,8 @@ def compare_systems(
     if resamples < 1:
         raise UserError(f"--resamples must be 1 or more, not {resamples}.")
     systems = find_system(first, split), find_system(second, split)
-    aligned = align_runs([*systems[0].files, *systems[1].files], gold, columns=columns, train=train)
+    files = [file for system in systems for file in system.files]
+    aligned = align_runs(files, gold, columns=columns, train=train, positive=positive)
     examples = aligned.runs[0].examples
     metric = metric or default_metric(aligned.runs[0])
     counts = count_metric(metric, aligned.runs, aligned.vocabulary)
@@ -61,7 +64,10 @@ def compare_systems(
         counts = [replace(each, unit=documents) for each in counts]
     num_first = len(systems[0].files)
     result = compare(counts[:num_first], counts[num_first:], num_resamples=resamples, seed=seed)
-    return SystemComparison(*systems, aligned.gold, aligned.aligned_by, metric, units, seed, result)
+    note = aligned.positive_note if metric == "f1" else ""
+    return SystemComparison(
+        *systems, aligned.gold, aligned.aligned_by, metric, units, seed, result, note
+    )
 
 
 def _document_indices(examples: Sequence[Example], gold: str) -> np.ndarray:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from statistics import fmean
 from typing import Any
@@ -62,6 +62,7 @@ class Analysis:
     errors: list[ErrorCase] = field(default_factory=list)
     contradictions: list[ErrorCase] = field(default_factory=list)
     not_credible: str = ""
+    positive_note: str = ""
 
     @property
     def bins(self) -> list[Bin]:
@@ -76,6 +77,7 @@ def analyze(
     split: str = "test",
     train: str | None = None,
     columns: Mapping[str, str] | None = None,
+    positive: str | None = None,
 ) -> Analysis:
     """Analyze a prediction file, or that of a run folder (``align_runs`` names the arguments)."""
     system = find_system(predictions, split)
@@ -84,10 +86,11 @@ def analyze(
             f"{predictions}: holds the predictions of {len(system.files)} runs: name one of them, "
             f"such as {system.files[0].parent}."
         )
-    found = align_runs(system.files, gold, columns=columns, train=train)
-    return analyze_predictions(
+    found = align_runs(system.files, gold, columns=columns, train=train, positive=positive)
+    analysis = analyze_predictions(
         found.runs[0], found.vocabulary, str(system.files[0]), found.gold, found.aligned_by
     )
+    return replace(analysis, positive_note=found.positive_note)
 
 
 def analyze_predictions(

@@ -14,11 +14,12 @@ import numpy as np
 
 from finetune.data.tag_schemes import detect_scheme
 from finetune.evaluation import metrics
+from finetune.evaluation.pairs import positive_label
 from finetune.types import IGNORED, UserError
 
 
 def compute_metrics(
-    labels: Sequence[str], scheme: str | None = "auto"
+    labels: Sequence[str], scheme: str | None = "auto", positive: str | None = None
 ) -> Callable[[Any], dict[str, float]]:
     """Return a function for ``Trainer(compute_metrics=…)``.
 
@@ -30,11 +31,15 @@ def compute_metrics(
     Args:
         labels: The label names, in the order of the model's classes.
         scheme: The scheme of the tags, None if they spell no spans; "auto": found from the labels.
+        positive: The positive class of two labels, whose F1 is ``f1``; by default by name, else the
+            rarer in gold.
 
     Raises:
         UserError: The scheme does not fit the labels; the function raises it for other shapes.
     """
     names = list(labels)
+    if positive is not None:
+        positive_label(names, {}, positive)  # raises for a label that is not among them
     if scheme == "auto":
         scheme = detect_scheme([[name] for name in names])
         if scheme == "IOB1":  # an I- without tags around it looks like IOB1
@@ -46,13 +51,17 @@ def compute_metrics(
         predictions, gold, *_ = evaluated  # an EvalPrediction, or a pair of arrays
         if isinstance(predictions, tuple):  # logits first, then the other outputs of the model
             predictions = predictions[0]
-        return _scores(np.asarray(predictions), np.asarray(gold), names, scheme)
+        return _scores(np.asarray(predictions), np.asarray(gold), names, scheme, positive)
 
     return compute
 
 
 def _scores(
-    predicted: np.ndarray, gold: np.ndarray, names: Sequence[str], scheme: str | None
+    predicted: np.ndarray,
+    gold: np.ndarray,
+    names: Sequence[str],
+    scheme: str | None,
+    positive: str | None,
 ) -> dict[str, float]:
     classes = np.issubdtype(gold.dtype, np.integer)
     if classes and gold.ndim == 2 and predicted.shape[:2] == gold.shape:
@@ -70,7 +79,7 @@ def _scores(
         if predicted.ndim == 2:
             predicted = _checked(predicted, names).argmax(-1)
         labels = [[names[index] for index in side.tolist()] for side in (gold, predicted)]
-        return metrics.text_scores("label", labels[0], labels[1], names)
+        return metrics.text_scores("label", labels[0], labels[1], names, positive)
     if not classes and gold.ndim == 2 and predicted.shape == gold.shape:
         sets = [
             [tuple(compress(names, row)) for row in side.tolist()]

@@ -10,7 +10,6 @@ Shapes: N examples, C names (labels, tags or span types).
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -31,7 +30,7 @@ from finetune.evaluation.span_matching import (
     credit_counts,
     match_spans,
 )
-from finetune.types import Span, UserError
+from finetune.types import Span
 
 NUM_BINS = 15
 """Bins of equal width of the expected calibration error, as in Guo et al. 2017."""
@@ -74,7 +73,7 @@ def class_counts(pairs: Pairs) -> np.ndarray:
 
 def positive_counts(pairs: Pairs) -> np.ndarray:
     """Return the ``item_counts`` of the positive class of two labels [N, 3]."""
-    return item_counts(pairs, name=positive_label(pairs.labels or pairs.names))
+    return item_counts(pairs, name=pairs.positive)
 
 
 def label_set_counts(pairs: Pairs) -> np.ndarray:
@@ -302,10 +301,6 @@ class Metric:
     lower_is_better: bool = False
 
 
-def _has_two_labels(pairs: Pairs) -> bool:
-    return len(set(pairs.labels or pairs.names)) == 2
-
-
 def _is_nested(pairs: Pairs) -> bool:
     return any(inner_spans(spans) for spans in pairs.gold)
 
@@ -339,7 +334,7 @@ _SPANS = {
 METRICS: dict[str, dict[str, Metric]] = {
     "label": {
         **_ONE_LABEL,
-        "f1": Metric(positive_counts, f1, _has_two_labels),
+        "f1": Metric(positive_counts, f1, lambda pairs: pairs.positive is not None),
         "micro_f1": Metric(item_counts, f1, reported=False),
         "ece": _ECE,
     },
@@ -423,18 +418,22 @@ def scores(pairs: Pairs) -> dict[str, float]:
 
 
 def text_scores(
-    kind: str, gold: Sequence[Any], predicted: Sequence[Any], labels: Collection[str] = ()
+    kind: str,
+    gold: Sequence[Any],
+    predicted: Sequence[Any],
+    labels: Collection[str] = (),
+    positive: str | None = None,
 ) -> dict[str, float]:
     """Return the scores of texts, of kind "label", "labels" or "number" (``pair``).
 
     Averages are those of scikit-learn: of single labels over those that occur, of label sets over
-    all ``labels``. Two ``labels`` also have the ``f1`` of the positive class (``positive_label``).
+    all ``labels``. Two labels also have the ``f1`` of the ``positive`` class.
     Ties share their mean rank, as in scipy. The correlation with a constant is 0.0.
 
     >>> text_scores("label", ["a", "b"], ["a", "a"], ["a", "b"])["accuracy"]
     0.5
     """
-    return scores(pair(kind, gold, predicted, labels))
+    return scores(pair(kind, gold, predicted, labels, positive=positive))
 
 
 def span_scores(
@@ -525,31 +524,3 @@ def tagging_scores(
             )
         found[name] = float(value)
     return found
-
-
-OPPOSITES = frozenset({
-    ("yes", "no"), ("y", "n"), ("true", "false"), ("t", "f"), ("positive", "negative"),
-    ("pos", "neg"), ("1", "0"), ("1", "-1"), ("+1", "-1"), ("+", "-"),
-})  # fmt: skip
-"""Pairs of labels of which the first is positive, in lower case."""
-
-
-def positive_label(labels: Collection[str]) -> str:
-    """Return the positive class of two labels, whatever their order and the case of letters.
-
-    Of X and its negation (not_X, non-X, unX, no X) it is X: ``equivalent`` of MRPC and
-    ``duplicate`` of QQP, as GLUE computes F1 (Wang et al. 2018). Of ``OPPOSITES`` it is the first.
-    Of any other pair it is the last in alphabetical order, of whole numbers the larger.
-
-    >>> positive_label(["not_equivalent", "equivalent"])
-    'equivalent'
-    """
-    names = set(labels)
-    if len(names) != 2:
-        raise UserError(f"a positive class is one of two labels, not of {len(names)}.")
-    numeric = all(re.fullmatch(r"[-+]?\d+", name) for name in names)
-    first, last = sorted(names, key=lambda name: (int(name) if numeric else 0, name))
-    name, other = first.strip().casefold(), last.strip().casefold()
-    negation = rf"(not|non|un|no)[-_ ]*{re.escape(name)}"
-    is_negated = (name, other) in OPPOSITES or (bool(name) and re.fullmatch(negation, other))
-    return first if is_negated else last

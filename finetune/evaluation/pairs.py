@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, repeat
+from itertools import chain, permutations, repeat
 from typing import Any
 
 import numpy as np
 
 from finetune.data.tag_schemes import strict_spans, tags_to_spans
 from finetune.data.word_splitting import words_to_chars
-from finetune.types import Span, TokenExample, UserError
+from finetune.types import Span, TokenExample, UserError, did_you_mean
 
 CharacterSpans = Sequence[tuple[set[Span], set[Span]]]
 
@@ -26,7 +28,7 @@ class Pairs:
     all compared runs, ``all_predicted`` their numbers. ``labels`` are those of the model, if known.
     ``confidences`` hold for each example the probability and correctness of each prediction.
     ``characters`` are the gold and predicted spans of each text in characters, for gold in
-    characters.
+    characters. ``positive`` is the positive class of two labels.
     """
 
     kind: str
@@ -38,6 +40,7 @@ class Pairs:
     all_predicted: Sequence[float] = ()
     confidences: Sequence[Sequence[tuple[float, bool]]] | None = None
     characters: CharacterSpans = ()
+    positive: str | None = None
 
     def __len__(self) -> int:
         """Return the number of examples."""
@@ -51,6 +54,7 @@ def pair(
     labels: Collection[str] = (),
     schemes: tuple[str | None, str | None] = (None, None),
     characters: CharacterSpans = (),
+    positive: str | None = None,
 ) -> Pairs:
     """Return gold and predictions of one run as ``Pairs``; "tags" without scheme are plain.
 
@@ -69,6 +73,8 @@ def pair(
         return Pairs(kind, gold, predicted, all_predicted=predicted)
     if kind == "label":
         names = {*gold, *predicted}
+        if positive is None and len({*labels} or names) == 2:
+            positive = positive_label({*labels} or names, Counter(gold))
     else:
         names = {item for side in (gold, predicted) for items in side for item in items}
     if kind == "tags" and schemes[0] is None:
@@ -80,7 +86,7 @@ def pair(
         names = {span.label for span in names}
     return Pairs(
         kind, gold, predicted, tuple(sorted({*labels, *names})), tuple(labels), schemes,
-        characters=characters,
+        characters=characters, positive=positive,
     )  # fmt: skip
 
 
@@ -154,3 +160,51 @@ def sets_of(pairs: Pairs, strict: bool = False) -> list[tuple[set[Any], set[Any]
     read = strict_spans if strict else tags_to_spans
     source, target = map(str, pairs.schemes)
     return [(set(read(g, source)), set(read(p, target))) for g, p in sentences]
+
+
+OPPOSITES = frozenset({
+    ("yes", "no"), ("y", "n"), ("true", "false"), ("t", "f"), ("positive", "negative"),
+    ("pos", "neg"), ("1", "0"), ("label_1", "label_0"), ("1", "-1"), ("+1", "-1"), ("+", "-"),
+})  # fmt: skip
+"""Pairs of labels of which the first is positive, in lower case."""
+
+
+def positive_label(
+    labels: Collection[str], counts: Mapping[str, int], given: str | None = None
+) -> str:
+    """Return the positive class of two labels: the given one, else by name, else the rarer.
+
+    ``counts`` are those of gold. Of labels that are equally frequent it is the last in alphabetical
+    order.
+
+    >>> positive_label(["spam", "ham"], {"spam": 20, "ham": 80})
+    'spam'
+
+    Raises:
+        UserError: There are not two labels, or the given one is not among them.
+    """
+    names = sorted(set(labels))
+    if given is not None and given not in names:
+        listed = " and ".join(map(repr, names))
+        raise UserError(f"--positive {given}: the labels are {listed}.{did_you_mean(given, names)}")
+    if len(names) != 2:
+        raise UserError(f"a positive class is one of two labels, not of {len(names)}.")
+    rarest = min(reversed(names), key=lambda name: counts.get(name, 0))
+    return given or named_positive(names) or rarest
+
+
+def named_positive(labels: Collection[str]) -> str | None:
+    """Return the positive class of two labels if their names tell it.
+
+    Of X and its negation (not_X, non-X, unX, no X) it is X: ``equivalent`` of MRPC and
+    ``duplicate`` of QQP, as GLUE computes F1 (Wang et al. 2018). Of ``OPPOSITES`` it is the first.
+
+    >>> named_positive(["not_equivalent", "equivalent"])
+    'equivalent'
+    """
+    for label, other in permutations(labels):
+        name, negated = label.strip().casefold(), other.strip().casefold()
+        negation = rf"(not|non|un|no)[-_ ]*{re.escape(name)}"
+        if (name, negated) in OPPOSITES or (name and re.fullmatch(negation, negated)):
+            return label
+    return None

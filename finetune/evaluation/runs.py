@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from finetune.data import DataError
+from finetune.data.nli_labels import canonical_names
 from finetune.evaluation.alignment import (
     AlignedPredictions,
     Gold,
@@ -15,6 +17,7 @@ from finetune.evaluation.alignment import (
     predicts_numbers,
 )
 from finetune.evaluation.metrics import scores, span_scores, tagging_scores
+from finetune.evaluation.pairs import named_positive, positive_label
 from finetune.evaluation.predictions import PredictionFile, read_gold_file, read_predictions
 from finetune.evaluation.subgroups import TrainingVocabulary
 from finetune.types import Example, TextExample, UserError, abbreviated
@@ -40,6 +43,7 @@ class AlignedRuns:
     gold: str
     vocabulary: TrainingVocabulary | None
     in_one_file: bool = False
+    positive_note: str = ""
 
     @property
     def aligned_by(self) -> str:
@@ -84,12 +88,14 @@ def align_runs(
     *,
     columns: Mapping[str, str] | None = None,
     train: str | None = None,
+    positive: str | None = None,
 ) -> AlignedRuns:
     """Read prediction files for the same examples and align them with the same gold.
 
     ``gold`` is a file; None for the gold that a prediction file holds, and the vocabulary of its
     run. ``train`` is a file with training data, to tell seen from unseen words. ``columns`` names
-    columns of these files by role.
+    columns of these files by role. ``positive`` is the positive class of two labels, by default
+    that of the runs, else that of ``positive_label``.
     """
     files = _in_one_order([read_predictions(path) for path in paths])
     kinds = [file.kind for file in files]
@@ -115,8 +121,35 @@ def align_runs(
     _check_kinds(files, [run.kind for run in runs])
     if gold is None and source.format == "conll":
         _check_gold_column(runs[0], source)
+    chosen, note = _positive(runs, positive)
+    runs = [run._replace(positive=chosen) for run in runs]
     name = golds[kinds[0]].name
-    return AlignedRuns(runs, name, vocabulary, gold is None and len(files) == 1)
+    return AlignedRuns(runs, name, vocabulary, gold is None and len(files) == 1, note)
+
+
+def _positive(runs: Sequence[AlignedPredictions], given: str | None) -> tuple[str | None, str]:
+    """Return the positive class: the given one, that of the models, or ``positive_label``.
+
+    Where it follows from neither of them nor from the names, a note says so.
+    """
+    labels: set[str] = set()
+    if runs[0].kind == "label":
+        labels = {name for run in runs for side in (run.gold, run.predicted) for name in side}
+    saved = {row["positive"] for run in runs for row in run.rows if "positive" in row}
+    if given is not None and (runs[0].kind != "label" or len(labels | saved) > 2):
+        raise UserError(f"--positive {given}: it applies to texts with one of two labels.")
+    if given is None and len(saved) > 1:
+        listed = " and ".join(map(repr, sorted(saved)))
+        raise UserError(f"f1 is that of {listed} in these runs: choose with --positive LABEL.")
+    if len(labels) != 2:
+        return given or next(iter(saved), None) if len(labels) == 1 else None, ""
+    names = canonical_names([*labels, given or next(iter(saved), "")])
+    known = names[-1] if given or names[-1] in labels else None
+    positive = positive_label(labels, Counter(runs[0].gold), known)
+    if known or named_positive(labels):
+        return positive, ""
+    note = f"f1 is that of {positive!r}, the rarer label of gold; --positive names another."
+    return positive, note
 
 
 def _in_one_order(files: Sequence[PredictionFile]) -> list[PredictionFile]:
@@ -190,7 +223,10 @@ def _check_gold_column(run: AlignedPredictions, file: PredictionFile) -> None:
 
 
 def score_predictions(
-    predictions: Path, gold: str, columns: Mapping[str, str] | None = None
+    predictions: Path,
+    gold: str,
+    columns: Mapping[str, str] | None = None,
+    positive: str | None = None,
 ) -> dict[str, float]:
     """Return the metrics of a prediction file by name, without a model.
 
@@ -199,7 +235,9 @@ def score_predictions(
     columns of which the last is predicted. Predictions and gold are aligned by ``id`` where both
     have ids, else by position. ``columns`` names columns of the gold file by role.
     """
-    return score_aligned(align_runs([predictions], gold, columns=columns).runs[0])
+    return score_aligned(
+        align_runs([predictions], gold, columns=columns, positive=positive).runs[0]
+    )
 
 
 def score_aligned(run: AlignedPredictions) -> dict[str, float]:

@@ -23,6 +23,7 @@ from finetune.data import Dataset, read_text
 from finetune.data.nli_labels import NLI_LABELS, with_standard_names
 from finetune.evaluation.calibration import calibration_scores, fit_on_probabilities, scale
 from finetune.evaluation.metrics import text_scores
+from finetune.evaluation.pairs import named_positive, positive_label
 from finetune.models.heads.pretrained import Problem
 from finetune.models.heads.sequence_classification import SequenceClassifier
 from finetune.preprocessing.encodings import Ragged
@@ -46,6 +47,8 @@ class TextRecord(TaskRecord):
     config: TextConfig
     problem: Problem
     class_weights: tuple[float, ...] | None = None
+    positive: str | None = None
+    """The positive class of two labels."""
     temperature: float | None = None
     """Divides the logits before the softmax (Guo et al., 2017)."""
 
@@ -93,7 +96,21 @@ class TextClassificationTask(Task):
         counts = Counter(name for example in train for name in _names(example))
         labels = LabelSet(cls.order(counts))
         weights = class_weights(config.class_weights, list(labels), counts, len(train), problem)
-        return {**derived, "labels": labels, "class_weights": weights and tuple(weights)}
+        positive = config.positive
+        if problem == "single" and len(labels) == 2:
+            positive = positive_label(labels, counts, positive)
+        values = {"labels": labels, "class_weights": weights and tuple(weights)}
+        return {**derived, **values, "positive": positive}
+
+    @classmethod
+    def notes(cls, record: TextRecord, data: Dataset) -> list[str]:
+        """Return a note on the positive class where its name does not tell it."""
+        if record.positive is None or record.config.positive or named_positive(record.labels):
+            return []
+        return [
+            f"f1 is that of {record.positive!r}, the rarer label in training; --positive names "
+            "another"
+        ]
 
     @staticmethod
     def order(labels: Collection[str]) -> list[str]:
@@ -208,7 +225,8 @@ class TextClassificationTask(Task):
             threshold = self.record.threshold
             chosen = tuple(name for name, score in scores.items() if score >= threshold)
             return TextPrediction(id, chosen, None, scores)
-        return TextPrediction(id, labels[best], float(probabilities[best]), scores)
+        best_score = float(probabilities[best])
+        return TextPrediction(id, labels[best], best_score, scores, self.record.positive)
 
     def _fit(
         self, gold: Sequence[TextExample], predicted: Sequence[TextPrediction]
@@ -243,7 +261,8 @@ class TextClassificationTask(Task):
     ) -> dict[str, float]:
         expected: list[Any] = [example.label for example in gold]
         labels: list[Any] = [prediction.label for prediction in predicted]
-        scores = text_scores(self.record.kind, expected, labels, list(self.record.labels))
+        names, positive = list(self.record.labels), self.record.positive
+        scores = text_scores(self.record.kind, expected, labels, names, positive)
         if self.record.temperature is not None:
             scores |= self._calibration_errors(gold, predicted, self.record.temperature)
         return scores
@@ -264,12 +283,15 @@ class TextClassificationTask(Task):
 def _check_settings(config: TextConfig, problem: str, data: Dataset) -> None:
     """Raise UserError for settings that have no meaning for the kind of problem."""
     numbers = problem == "regression"
+    num_labels = len({name for example in data.splits["train"] for name in _names(example)})
     threshold = config.threshold if isinstance(config, ClassifyConfig) else 0.5
     for wrong, setting, reason in (
         (numbers and config.class_weights != "none", f"--class-weights {config.class_weights}",
          f"the labels of {data.name} are numbers, not classes"),
         (problem != "multi" and threshold != 0.5, f"--threshold {threshold}",
          "it applies to several labels for a text (--problem multi)"),
+        (config.positive is not None and (problem != "single" or num_labels != 2),
+         f"--positive {config.positive}", "it applies to texts with one of two labels"),
         (numbers and config.calibrate != "none", f"--calibrate {config.calibrate}",
          "the predictions are numbers and have no probabilities"),
         (config.overlap is not None and config.long_text != "window", f"--overlap {config.overlap}",

@@ -25,13 +25,13 @@ from finetune.evaluation.error_analysis import confusion_tables
 from finetune.evaluation.hf_trainer import compute_metrics
 from finetune.evaluation.metrics import (
     class_scores,
-    positive_label,
     span_scores,
     tagging_scores,
     text_scores,
 )
+from finetune.evaluation.pairs import positive_label
 from finetune.tasks.text_classification import NliTask, TextClassificationTask, TextRecord
-from finetune.types import LabelSet, Span, TextExample, TextPrediction
+from finetune.types import LabelSet, Span, TextExample, TextPrediction, UserError
 from tests.command import run
 from tests.small_data import write_jsonl
 
@@ -449,19 +449,34 @@ GLUE = {  # positive class first, by the names of the hub
     ("hate", "non-hate"), ("irony", "non_irony"), ("Toxic", "not toxic"), ("event", "no-event"),
     ("offensive", "NotOffensive"), ("known", "UNKNOWN"), ("relevant", "non relevant"),
     ("yes", "no"), ("Yes", "NO"), ("true", "false"), ("pos", "neg"), ("1", "0"), ("1", "-1"),
-    ("+", "-"),
-    # no such pair: the last in order, of numbers the larger
-    ("entailment", "contradiction"), ("spam", "ham"), ("LABEL_1", "LABEL_0"), ("10", "9"),
+    ("+", "-"), ("LABEL_1", "LABEL_0"),
+])  # fmt: skip
+def test_names_tell_the_positive_class(positive: str, negative: str):
+    """Also where it is the more frequent label."""
+    for labels in ([positive, negative], [negative, positive]):
+        assert positive_label(labels, {positive: 9, negative: 1}) == positive
+        assert positive_label(labels, {}, negative) == negative
+
+
+@pytest.mark.parametrize("positive, negative", [
+    ("fraud", "legit"), ("hate", "none"), ("defect", "ok"), ("phishing", "safe"), ("spam", "ham"),
     ("2", "1"), ("no", "maybe"),
 ])  # fmt: skip
-def test_pairs(positive: str, negative: str):
-    assert positive_label([positive, negative]) == positive_label((negative, positive)) == positive
+def test_other_names_leave_it_to_the_rarer_label(positive: str, negative: str):
+    for rare, frequent in ((positive, negative), (negative, positive)):
+        assert positive_label([rare, frequent], {rare: 3, frequent: 7}) == rare
+    assert positive_label(["b", "a"], {"a": 5, "b": 5}) == "b"
+
+
+def test_an_unknown_positive_class_is_refused():
+    with pytest.raises(UserError, match=r"fruad: the labels are 'fraud' and 'legit'[.] Perhaps"):
+        positive_label(["legit", "fraud"], {}, "fruad")
 
 
 @pytest.mark.parametrize("labels", [["a"], ["a", "a"], ["a", "b", "c"]])
 def test_other_numbers_of_labels(labels: list[str]):
     with pytest.raises(ValueError, match="one of two labels"):
-        positive_label(labels)
+        positive_label(labels, {})
 
 
 def in_training(task: type[TextClassificationTask], gold: list[str], answers: list[str]) -> float:
@@ -511,3 +526,47 @@ def test_order_of_nli_labels_does_not_matter(tmp_path: Path, monkeypatch: pytest
     scored = json.loads(run("score", "answers.jsonl", "gold.jsonl").out)["f1"]
     assert in_training(NliTask, gold, answers) == scored
     assert scored == pytest.approx(sklearn_metrics.f1_score(gold, answers, pos_label="entailment"))
+
+
+FRAUD = [("fraud", "fraud"), ("legit", "fraud"), ("fraud", "legit"), *[("legit", "legit")] * 6]
+
+
+def test_the_positive_class_of_score_is_the_rarer_the_given_or_that_of_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    write_jsonl(tmp_path / "gold.jsonl", [{"text": "x", "label": gold} for gold, _ in FRAUD])
+    answers = [{"label": predicted} for _, predicted in FRAUD]
+    write_jsonl(tmp_path / "answers.jsonl", answers)
+    outcome = run("score", "answers.jsonl", "gold.jsonl")
+    assert json.loads(outcome.out)["f1"] == 0.5
+    assert "f1 is that of 'fraud', the rarer label of gold; --positive" in outcome.err
+    outcome = run("score", "answers.jsonl", "gold.jsonl", "--positive", "legit")
+    assert json.loads(outcome.out)["f1"] == pytest.approx(12 / 14) and "f1" not in outcome.err
+    write_jsonl(tmp_path / "run.jsonl", [row | {"positive": "legit"} for row in answers])
+    for command in (("analyze", "run.jsonl", "gold.jsonl"),
+                    ("compare", "run.jsonl", "run.jsonl.gz", "--gold", "gold.jsonl", "--metric",
+                     "f1", "--resamples", "9")):  # fmt: skip
+        (tmp_path / "run.jsonl.gz").write_bytes((tmp_path / "run.jsonl").read_bytes())
+        outcome = run(*command)
+        assert "0.8571" in outcome.out and "rarer" not in outcome.out
+        assert "0.5000" in run(*command, "--positive", "fraud").out
+    outcome = run("score", "answers.jsonl", "gold.jsonl", "--positive", "spam")
+    assert outcome.code == 2
+    assert outcome.err == "error: --positive spam: the labels are 'fraud' and 'legit'.\n"
+
+
+def test_a_positive_class_needs_two_labels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    write_jsonl(tmp_path / "gold.jsonl", [{"text": "x", "label": label} for label in "abc"])
+    write_jsonl(tmp_path / "answers.jsonl", [{"label": label} for label in "abc"])
+    outcome = run("score", "answers.jsonl", "gold.jsonl", "--positive", "a")
+    assert outcome.code == 2 and "it applies to texts with one of two labels" in outcome.err
+
+
+def test_the_trainer_takes_a_positive_class():
+    evaluated = EvalPrediction(np.array([0, 0, 1, 1]), np.array([0, 1, 1, 1]))
+    assert compute_metrics(["a", "b"], positive="a")(evaluated)["f1"] == pytest.approx(2 / 3)
+    assert compute_metrics(["a", "b"], positive="b")(evaluated)["f1"] == pytest.approx(0.8)
+    with pytest.raises(UserError, match="--positive c"):
+        compute_metrics(["a", "b"], positive="c")

@@ -17,7 +17,7 @@ from finetune.evaluation import significance
 from finetune.evaluation.alignment import AlignedPredictions, with_probabilities
 from finetune.evaluation.calibration import error_of_bins
 from finetune.evaluation.error_analysis import analyze_predictions
-from finetune.evaluation.metrics import METRICS, class_scores, positive_label
+from finetune.evaluation.metrics import METRICS, class_scores
 from finetune.evaluation.resampling import (
     comparable,
     count_metric,
@@ -80,7 +80,8 @@ def asked(run: AlignedPredictions) -> AlignedPredictions:
         else:
             scores = dict(zip(NAMES, sure, strict=False))
             lines.append({"label": answer} | ({} if run.kind == "number" else {"scores": scores}))
-    return run._replace(examples=examples, rows=lines)
+    positive = "b" if run.kind == "label" else None
+    return run._replace(examples=examples, rows=lines, positive=positive)
 
 
 WORDS = ["Ana", "saw", "the", "Oslo", "tram"]
@@ -114,8 +115,7 @@ def scores_of(run: AlignedPredictions, names: Sequence[str]) -> dict[str, float]
     scores = dict(found.scores)
     if run.kind == "label":
         by_name = class_scores("label", run.gold, run.predicted)
-        if len(names) == 2:
-            scores["f1"] = by_name.get(positive_label(names), {"f1": 0.0})["f1"]
+        scores["f1"] = by_name.get("b", {"f1": 0.0})["f1"]
         scores |= {f"f1:{name}": by_name.get(name, {"f1": 0.0})["f1"] for name in NAMES}
     elif run.kind == "spans":
         by_name = class_scores("spans", run.gold, run.predicted)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from transformers import (
@@ -35,7 +36,14 @@ from finetune.tasks import TASK_FILE, TASKS, load_task, save_task, saved_task, t
 from finetune.tasks.base import Task
 from finetune.training.data import TrainingData
 from finetune.training.trainer import fit
-from finetune.types import IGNORED, TextExample, TokenExample, UserError
+from finetune.types import (
+    IGNORED,
+    Partial,
+    TextExample,
+    TextPrediction,
+    TokenExample,
+    UserError,
+)
 from tests.small_data import sentiment, write_jsonl
 from tests.tiny import save_tiny_checkpoint
 
@@ -647,6 +655,24 @@ def test_class_weights_of_several_labels(runs: Runs) -> None:
     )
     total, count = task.loss(logits, batch)
     torch.testing.assert_close(total / count, expected)
+
+
+def test_the_positive_class_is_the_rarer_label_of_training(runs: Runs, tmp_path: Path) -> None:
+    rows = [{"text": "x", "label": label} for label in ("fraud", "legit", "legit", "legit")]
+    data = splits(tmp_path / "fraud", train=rows)
+    task, dataset = runs.task("single", data=data)
+    assert task.record.positive == "fraud" and "positive" in task.record.own_fields()
+    assert any("f1 is that of 'fraud', the rarer label in training" in n for n in dataset.notes)
+    predicted = [TextPrediction(n, "fraud") for n in range(4)]
+    assert task.score(dataset.splits["train"], predicted)["f1"] == pytest.approx(0.4)
+    task, dataset = runs.task("single", data=data, positive="legit")
+    assert task.record.positive == "legit" and "f1 is" not in " ".join(dataset.notes)
+    partial = Partial(0, 0, np.array([0.2, 0.8]))
+    assert task.finish(dataset.splits["train"][0], [partial]).record()["positive"] == "legit"
+    with pytest.raises(UserError, match="--positive fruad: the labels are 'fraud' and 'legit'"):
+        runs.task("single", data=data, positive="fruad")
+    with pytest.raises(UserError, match="--positive joy: it applies to texts with one of two"):
+        runs.task("multi", positive="joy")
 
 
 def test_several_labels_in_one_cell_are_one_and_said(runs: Runs, tmp_path: Path) -> None:
