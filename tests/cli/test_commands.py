@@ -115,7 +115,7 @@ def test_the_most_frequent_label_is_counted(place: Path, outcomes: dict[str, Out
 
 def test_prediction_lines(place: Path, outcomes: dict[str, Outcome]):
     text = records(run("predict", place / "classify", "--text", "a warm room").out)
-    assert [set(record) for record in text] == [{"id", "label", "score", "scores"}]
+    assert [set(record) for record in text] == [{"id", "label", "score", "scores", "positive"}]
     assert text[0]["label"] in text[0]["scores"] and 0 < text[0]["score"] <= 1
     pair = records(run("predict", place / "nli", "--text", "Ana sings", "--pair", "she is").out)
     assert set(pair[0]["scores"]) == {"entailment", "neutral", "contradiction"}

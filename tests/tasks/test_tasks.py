@@ -659,7 +659,7 @@ def test_class_weights_of_several_labels(runs: Runs) -> None:
 
 def test_the_positive_class_is_the_rarer_label_of_training(runs: Runs, tmp_path: Path) -> None:
     rows = [{"text": "x", "label": label} for label in ("fraud", "legit", "legit", "legit")]
-    data = splits(tmp_path / "fraud", train=rows)
+    data = splits(tmp_path / "fraud", train=rows, validation=rows)
     task, dataset = runs.task("single", data=data)
     assert task.record.positive == "fraud" and "positive" in task.record.own_fields()
     assert any("f1 is that of 'fraud', the rarer label in training" in n for n in dataset.notes)
