@@ -164,7 +164,10 @@ def train(task: str, config: TrainConfig, recipe_run: RecipeRun | None) -> None:
         f"its files, {REPORT_FILE} is the report; the model is {folder / 'best'}."
     )
     show(f"Try it: {predict_command(folder, trained.pairs)}")
-    if id is not None:
+    if id is not None and trained.degenerate:
+        again = shlex.join(["finetune", "push", str(folder), id, "--yes"])
+        show(f"not pushed, as the run is degenerate. Push it all the same with: {again}")
+    elif id is not None:
         show(f"pushed: {push(folder, id)}")
 
 
@@ -259,15 +262,14 @@ def train_once(
             task, config, data, result.metrics, recipe_run,
             device=accelerator.device.type, precision=resolve_precision(config, accelerator.device),
         )  # fmt: skip
-        baselines = {split: str(line) for split, line in outcome.baselines.items()}
-        show(score_lines(result.metrics, baselines))
+        show(score_lines(result.metrics, outcome.baselines))
         report_run(folder)
-        write_run_readme(config, result, baselines)  # last: now the run is finished
+        write_run_readme(config, result, outcome)  # last: now the run is finished
         return outcome
 
 
 def score_lines(
-    metrics: Mapping[str, Mapping[str, float]], baselines: Mapping[str, str] | None = None
+    metrics: Mapping[str, Mapping[str, float]], baselines: Mapping[str, object] | None = None
 ) -> str:
     """Format the overall scores (not of single types) of each split, each with its baseline."""
     from finetune.reporting import format_score

@@ -13,6 +13,7 @@ from huggingface_hub.errors import (  # type: ignore[attr-defined]  # re-exporte
     HTTPError,
 )
 
+from finetune.data.json_files import read_object
 from finetune.reporting.model_card import for_hub, last_part, write_card
 from finetune.reporting.runs import gather
 from finetune.tasks import TASK_FILE, model_folder
@@ -38,6 +39,14 @@ def create_repository(id: str, *, private: bool | None = None) -> str:
             " An id looks like OWNER/NAME. Sign in with `hf auth login`, or set HF_TOKEN."
         ) from error
     return str(repository)
+
+
+def degenerate_reasons(folder: Path) -> list[str]:
+    """Return why a run, or the run of a saved model, is degenerate; none of other folders."""
+    path = model_folder(folder).parent / "environment.json"
+    if not path.is_file():
+        return []
+    return [str(reason) for reason in read_object(path, {}).get("degenerate", [])]
 
 
 def push(folder: Path, id: str, *, private: bool = False) -> str:

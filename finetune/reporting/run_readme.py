@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -10,14 +9,14 @@ from finetune.config.tasks import TrainConfig, settings
 from finetune.reporting.model_card import is_native
 from finetune.reporting.rendering import render
 from finetune.runtime.files import write_text
-from finetune.training.environment import command_line, predict_command
+from finetune.training.environment import RunOutcome, command_line, predict_command
 
 if TYPE_CHECKING:
     from finetune.training.trainer import FitResult
 
 
-def write_run_readme(config: TrainConfig, result: FitResult, baselines: Mapping[str, str]) -> None:
-    """Write the run folder's README.md; ``baselines`` has a sentence for each split."""
+def write_run_readme(config: TrainConfig, result: FitResult, outcome: RunOutcome) -> None:
+    """Write the README.md of a run folder."""
     values = settings(replace(config, resume=False))
     text = render(
         "run_readme.md",
@@ -25,7 +24,8 @@ def write_run_readme(config: TrainConfig, result: FitResult, baselines: Mapping[
         model=config.init_from or config.model,
         settings=values,
         native=is_native(result.task.name, values),
-        baselines=baselines,
+        baselines=outcome.baselines,
+        degenerate=outcome.degenerate,
         train_command=command_line(),
         predict_command=predict_command(result.folder, result.task.record.pairs),
     )

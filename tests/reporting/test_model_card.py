@@ -149,6 +149,7 @@ class Hub:
 def hub(monkeypatch: pytest.MonkeyPatch) -> Hub:
     hub = Hub()
     monkeypatch.setattr("finetune.reporting.hub_upload.HfApi", hub)
+    monkeypatch.setattr("finetune.training.environment.degenerate", lambda *_: [])
     return hub
 
 
@@ -168,18 +169,40 @@ def test_push_after_training(hub: Hub, place: Path, tmp_path: Path):
 
 
 def test_push_later(hub: Hub, place: Path):
-    outcome = run("push", place / "ner", "names", "--private")
+    outcome = run("push", place / "ner", "names", "--private", "--yes")
     assert (outcome.code, outcome.out) == (0, "pushed: https://huggingface.co/ana/names\n")
     assert hub.created == [("names", True)]
     assert 'finetune.load(snapshot_download("ana/names"))' in hub.uploaded["README.md"]
     (place / "ner" / "best" / "README.md").unlink()
-    assert run("push", place / "ner" / "best", "names").code == 0
+    assert run("push", place / "ner" / "best", "names", "--yes").code == 0
     assert "## Limitations" in card_of(place / "ner")
     edited = place / "ner" / "best" / "README.md"
     edited.write_text(edited.read_text("utf-8") + "Ask us.\n", "utf-8")
     assert run("report", place / "ner").code == 0
     assert card_of(place / "ner").endswith("Ask us.\n"), "a card that was edited is kept"
     assert run("push", place / "ner").code == 2
+
+
+def test_a_degenerate_run_warns_and_push_asks(
+    hub: Hub, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("finetune.training.environment.degenerate", lambda *_: ["test: no spans"])
+    folder = tmp_path / "run"
+    outcome = train(place, "ner", folder, "--push-to-hub", "lab/names")
+    assert outcome.code == 0 and not hub.uploaded
+    assert outcome.out.splitlines()[-1] == (
+        "not pushed, as the run is degenerate. Push it all the same with: "
+        f"finetune push {folder} lab/names --yes"
+    )
+    for card in ("README.md", "best/README.md"):
+        assert "**Warning: this run is degenerate" in (folder / card).read_text("utf-8")
+    refused = run("push", folder, "lab/names")
+    assert refused.code == 2 and "degenerate (test: no spans)" in refused.err and not hub.uploaded
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    for answer, code in (("n", 2), ("y", 0)):
+        monkeypatch.setattr("builtins.input", lambda answer=answer: answer)
+        assert run("push", folder, "lab/names").code == code
+        assert bool(hub.uploaded) == (answer == "y")
 
 
 def test_published_settings_have_no_paths(place: Path):
