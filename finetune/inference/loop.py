@@ -58,7 +58,8 @@ def predict(
         examples: The examples. Their ids must differ.
         accelerator: The device and the processes that divide the work.
         encoded: The sequences of the examples, to save encoding them.
-        precision: ``bf16`` or ``fp32``; by default that of the task's configuration.
+        precision: ``bf16``, ``fp16`` or ``fp32``; by default that of the task's configuration (on
+            a CPU fp32 in place of fp16).
         keep_log_probabilities: Store the log-probabilities of all tags in predictions of words.
         reporter: Shows the progress under ``title``.
         title: See ``reporter``.
@@ -76,7 +77,10 @@ def predict(
         example.id: (example, int(number), list[Partial]())
         for example, number in zip(mine, encoded.num_windows, strict=True)
     }
-    precision = precision or resolve_precision(task.record.config, device)
+    if precision is None:
+        precision = resolve_precision(task.record.config, device)
+        if precision == "fp16" and device.type == "cpu":
+            precision = "fp32"  # float16 is slower there, and less precise
     predicted: list[Prediction] = []
     computed = _partials(task, head, encoded.sequences, device, precision, reporter, title)
     with contextlib.closing(computed):

@@ -56,8 +56,8 @@ def lost_processes() -> Iterator[None]:
             reason = " ".join(str(error).split()).partition(". ")[0][-160:]
             raise ProcessLost(
                 f"another process of the launch ended or cannot be reached ({reason}): see its "
-                "messages. Checkpoints in the run folder are complete: start all processes again, "
-                "with --resume."
+                "messages, and start all processes again; training continues from its last "
+                "checkpoint with --resume."
             ) from error
         raise
 

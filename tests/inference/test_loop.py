@@ -158,3 +158,13 @@ def test_nothing_is_nothing(asked: tuple[Task, Any, list[Any]]) -> None:
     task, head, _ = asked
     assert predict(task, head, []) == []
     assert list(PredictionStream(task, head, iter([]))) == []
+
+
+def test_a_model_trained_in_float16_predicts_in_float32_on_a_cpu(
+    asked: tuple[Task, Any, list[Any]],
+) -> None:
+    task, head, examples = asked
+    config = replace(task.record.config, precision="fp16")
+    half = replace(task, record=replace(task.record, config=config))
+    assert predict(half, head, examples) == predict(task, head, examples, precision="fp32")
+    assert predict(half, head, examples) != predict(task, head, examples, precision="fp16")
