@@ -150,11 +150,26 @@ def load_recipe(path: str | Path) -> Recipe:
     return Recipe(
         path,
         task,
-        _typed_settings(where, task, values),
+        _with_own_data(path, _typed_settings(where, task, values)),
         str(content.get("description", "")).strip(),
         scores,
-        _typed_settings(where, task, smoke, "smoke"),
+        _with_own_data(path, _typed_settings(where, task, smoke, "smoke")),
     )
+
+
+def _with_own_data(path: Path, values: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings with absolute paths of the data that exist relative to the recipe."""
+    data = values.get("data")
+    if not data:
+        return values
+    parts = [("", "", data)]
+    if not (path.parent / data).exists():  # train=FILE,test=FILE
+        parts = [part.rpartition("=") for part in data.split(",")]
+    files = []
+    for split, mark, file in parts:
+        own = path.parent / file
+        files.append(f"{split}{mark}{own.resolve() if file and own.exists() else file}")
+    return {**values, "data": ",".join(files)}
 
 
 def _locate(path: Path) -> Path:

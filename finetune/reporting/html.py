@@ -78,6 +78,10 @@ def write_report(
     if repeated := [path for path in folders if folders.count(path) > 1]:
         raise UserError(f"{repeated[0]}: named twice: name each run once.")
     systems = [gather(path, split) for path in folders]
+    runs = [run for system in systems for run in system.runs]
+    if split is not None and not any(run.evaluated for run in runs):
+        problem = next(line for line in runs[0].warnings if "predictions" in line)
+        raise UserError(f"--split {split}: {runs[0].folder}: {problem}: nothing was written.")
     names = Counter(system.name for system in systems)
     systems = [replace(s, name=str(s.folder)) if names[s.name] > 1 else s for s in systems]
     if (number := sum(len(system.runs) for system in systems)) > MOST_RUNS:

@@ -107,6 +107,24 @@ def test_bare_names_of_several_tasks():
         load_recipe("*-minilm")
 
 
+def test_data_are_relative_to_the_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    folder = tmp_path / "mine"
+    (folder / "data").mkdir(parents=True)
+    written(folder / "data", "x")
+    text = "task: classify\nsmoke: {data: data, steps: 1}\ndata: "
+    train = next((folder / "data").iterdir())
+    cases = {
+        "data": str(folder / "data"), f"data/{train.name}": str(train), "cola": "cola",
+        f"train=data/{train.name},test=other.csv": f"train={train},test=other.csv",
+        "none/at/all": "none/at/all",
+    }  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    for data, expected in cases.items():
+        recipe = load_recipe(written(folder, text + data).relative_to(tmp_path))
+        assert recipe.settings["data"] == expected
+        assert recipe.smoke["data"] == str(folder / "data")
+
+
 def test_find_recipes(tmp_path: Path):
     for name in ("b/2.yaml", "a/1.yaml", "3.yaml", "a/x.txt"):
         (tmp_path / name).parent.mkdir(exist_ok=True)

@@ -391,3 +391,29 @@ def test_label_errors_need_an_accurate_or_calibrated_model(tmp_path: Path):
     assert "ossible label error" not in page.text
     assert "Doubtful gold labels are not listed" in page.text
     assert "these predictions have 0.8000 and 0.1900" in page.text
+
+
+def test_a_split_without_predictions_keeps_the_page(tmp_path: Path):
+    folder = label_run(tmp_path / "run")
+    reported(folder)
+    before = (folder / "report.html").read_bytes()
+    outcome = run("report", folder, "--split", "zz")
+    assert outcome.code == 2
+    assert outcome.err == (
+        f"error: --split zz: {folder}: no predictions of the split 'zz' (there are test): nothing "
+        "was written.\n"
+    )
+    assert (folder / "report.html").read_bytes() == before
+
+
+def test_runs_are_read_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The data of the run are named relative to the folder where it was trained."""
+    monkeypatch.chdir(tmp_path)
+    label_run(Path("a"))
+    label_run(Path("b"))
+    (elsewhere := tmp_path / "elsewhere" / "deep").mkdir(parents=True)
+    expected = run("analyze", "a", "--json").out.replace('"a/', '"../../a/')
+    monkeypatch.chdir(elsewhere)
+    assert run("analyze", "../../a", "--json").out == expected
+    assert run("compare", "../../a", "../../b", "--resamples", "9").code == 0
+    assert run("report", "../../a", "../../b").code == 0
