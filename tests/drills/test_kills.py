@@ -1,0 +1,68 @@
+"""Runs that are killed at any moment continue to the same bytes."""
+
+from __future__ import annotations
+
+import random
+import shutil
+
+import pytest
+
+from tests import small_data as data
+from tests.drills.faults import Server, assert_same, content, serving
+from tests.tiny import save_tiny_checkpoint
+
+pytestmark = pytest.mark.slow
+
+TASKS = {
+    "classify": ("classify", "--data", "sentiment", "--calibrate", "temperature"),
+    "nli": ("nli", "--data", "pairs"),
+    "tag": ("tag", "--data", "entities"),
+    "crf": ("tag", "--data", "entities", "--crf"),
+    "ner": ("ner", "--data", "entities"),
+}
+KILLS = 24
+"""Kills of each task."""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory):
+    directory = tmp_path_factory.mktemp("kills")
+    save_tiny_checkpoint(directory / "bert", "bert", dropout=0.1)
+    data.sentiment(directory / "sentiment")
+    data.pairs(directory / "pairs")
+    data.entities(directory / "entities", words=3)
+    with serving(directory, directory / "run") as started:
+        yield started
+
+
+def command(server: Server, name: str) -> list[str]:
+    """The command of a task, which continues a run if there is one."""
+    fixed = ["--model", "bert", "--out", "run", "--steps", "9", "--eval-every", "4",
+             "--save-every", "2", "--max-length", "48", "--precision", "fp32"]  # fmt: skip
+    resume = ["--resume"] if (server.folder / "config.json").exists() else []
+    return [*TASKS[name], *fixed, *resume]
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_killed_runs_end_with_the_same_bytes(name: str, server: Server) -> None:
+    shutil.rmtree(server.folder, ignore_errors=True)
+    whole = server.run(command(server, name), kills=True)
+    assert whole.code == 0, whole.error
+    expected = content(server.folder)
+    random_numbers, killed = random.Random(f"kills of {name}"), 0
+    while killed < KILLS:
+        shutil.rmtree(server.folder)
+        when = []
+        for _ in range(random_numbers.choice((1, 1, 2, 3))):  # also while it continues
+            number, seconds = 0, 0.0
+            if random_numbers.random() < 0.75:
+                number = random_numbers.randint(1, whole.count)
+            else:
+                seconds = random_numbers.uniform(0.01, whole.seconds)
+            ended = server.run(command(server, name), number=number, kills=True, seconds=seconds)
+            assert ended.code in (0, -9), (when, ended)
+            killed += ended.code == -9
+            when.append(f"operation {number}" if number else f"{seconds:.2f} s")
+        ended = server.run(command(server, name))
+        assert ended.code == 0, (when, ended.error)
+        assert_same(content(server.folder), expected, f"killed at {', '.join(when)}")
