@@ -172,7 +172,7 @@ def test_errors_of_loading(tmp_path: Path) -> None:
 
     bert = tiny.save_tiny_checkpoint(tmp_path / "bert", "bert")
     assert "needs the configuration of its tagger" in message(bert)
-    assert "cannot be loaded" in message(tmp_path / "nothing")
+    assert "neither a local folder nor on the model hub" in message(tmp_path / "nothing")
     tagger("bert").float().save_pretrained(tmp_path / "saved")
     (tmp_path / "saved" / "model.safetensors").write_bytes(b"")
     assert "cannot be loaded" in message(tmp_path / "saved")

@@ -14,13 +14,13 @@ CPU = torch.device("cpu")
 
 def test_settings_are_checked_in_python_too():
     for settings, message in (
-        ({"precision": "fp8"}, "--precision 'fp8': legal are auto, bf16, fp16, fp32"),
-        ({"batching": "pack"}, "--batching 'pack': legal are auto, packed, padded"),
+        ({"precision": "fp8"}, "--precision must be one of auto, bf16, fp16, fp32, not 'fp8'"),
+        ({"batching": "pack"}, "--batching must be one of auto, packed, padded, not 'pack'"),
         ({"precision": "fp16", "sparse_embeddings": "on"}, "skipped steps, not fp16"),
     ):
         with pytest.raises(UserError, match=message):
             ClassifyConfig(**settings)
-    with pytest.raises(UserError, match="legal are auto, flat, nested, overlapping"):
+    with pytest.raises(UserError, match="must be one of auto, flat, nested, overlapping"):
         NerConfig(decoding="greedy")
     with pytest.raises(UserError, match="precision 'half': legal are bf16, fp16, fp32"):
         autocast("half", CPU)
