@@ -4,7 +4,7 @@ Importing this package imports the standard library only.
 """
 
 from finetune.data.checks import check_data, document_notes
-from finetune.data.dataset import DataError, Dataset, fingerprint
+from finetune.data.dataset import WITHOUT_LEAKS, DataError, Dataset, fingerprint
 from finetune.data.findings import Finding, render
 from finetune.data.hub import ALIASES, hub_dataset
 from finetune.data.splitting import assign_folds, hold_out, leaked, unmeasured_labels
@@ -13,6 +13,7 @@ from finetune.data.tokens import data_kind, read_gold, read_token_file, read_tok
 
 __all__ = [
     "ALIASES",
+    "WITHOUT_LEAKS",
     "DataError",
     "Dataset",
     "Finding",

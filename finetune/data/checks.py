@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from statistics import mean, median
 from typing import Any
 
-from finetune.data.dataset import Dataset, gold_labels, normalized_texts, texts_of
+from finetune.data.dataset import WITHOUT_LEAKS, Dataset, gold_labels, normalized_texts, texts_of
 from finetune.data.findings import Finding, Level, located
 from finetune.data.label_checks import label_problems
 from finetune.data.spans import (
@@ -297,7 +297,10 @@ def _leaks(dataset: Dataset) -> Iterator[Finding]:
         for earlier, locations in found.items():
             percent = 100 * len(locations) / len(rows)
             message = f"{split}: {len(locations):,} examples ({percent:.1f}%) are also in {earlier}"
-            level: Level = "warning" if earlier == "train" else "info"
+            level: Level = "info"
+            if earlier == "train":
+                level = "warning"
+                message += f"; {split}{WITHOUT_LEAKS} of a run is the score of the others"
             yield from located(level, "leak", message, locations)
 
 

@@ -12,6 +12,9 @@ from unicodedata import normalize
 
 from finetune.types import Example, TextExample, TokenExample, UserError
 
+WITHOUT_LEAKS = "_without_leaks"
+"""Suffix of a split for the scores of its examples whose texts are not in train."""
+
 
 class DataError(UserError):
     """An error in the user's data; the message names file and line, and what to write instead."""

@@ -18,7 +18,7 @@ from accelerate import Accelerator
 from accelerate.utils import set_seed
 
 from finetune.config.tasks import TrainConfig, settings
-from finetune.data import Dataset, leaked
+from finetune.data import WITHOUT_LEAKS, Dataset, leaked
 from finetune.inference.loop import predict
 from finetune.models.dropout import fast_dropout
 from finetune.runtime.contention import ContentionCheck
@@ -34,9 +34,6 @@ from finetune.training.run_folder import RunFolder, RunLog, hold
 from finetune.training.sparse_embedding import SparseEmbeddings
 from finetune.training.step import Step
 from finetune.types import Example, Prediction, UserError
-
-WITHOUT_LEAKS = "_without_leaks"
-"""Suffix of a split for the scores of its examples whose texts are not in train."""
 
 
 @dataclass
@@ -119,12 +116,6 @@ class _Run:
             reporter.say(note)
 
         self.leaks = leaked(data)
-        for split, ids in self.leaks.items():
-            total = len(data.splits[split])
-            report(
-                f"{len(ids):,} of {total:,} examples of {split} have a text of train: "
-                f"{split}{WITHOUT_LEAKS} is the score of the others"
-            )
         self.data = TrainingData(self.task, data, config, accelerator, report)
         self.schedule, self.validation = self.data.schedule, self.data.validation
         if config.resume and not resuming:

@@ -22,7 +22,7 @@ from tests.tiny import save_tiny_checkpoint
 
 TASKS = {"classify": "sentiment", "nli": "pairs", "tag": "entities"}
 OURS = re.compile(
-    r"data: |labels \(|step \d+: |[\d,]+ of (train|validation|test) |"
+    r"data: |warning: |labels \(|step \d+: |[\d,]+ of (train|validation|test) |"
     r"[\d,]+ of [\d,]+ (subwords|examples) "
 )
 """How the lines begin that a run may print while it works."""
