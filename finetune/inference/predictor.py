@@ -17,6 +17,8 @@ from finetune.data.word_splitting import split_words
 from finetune.inference.loop import PredictionStream, predict
 from finetune.preprocessing.context import read_in_context
 from finetune.runtime.launch import make_accelerator
+from finetune.runtime.precision import resolve_precision
+from finetune.runtime.processes import require_precision
 from finetune.tasks import model_folder, saved_task
 from finetune.tasks.base import Task
 from finetune.types import (
@@ -73,6 +75,7 @@ class Predictor:
             changed["decoding"] = decoding
         self.task = replace(task, record=replace(task.record, config=replace(config, **changed)))
         self.accelerator = make_accelerator()
+        require_precision(resolve_precision(config, self.accelerator.device))
         self.model = self.task.head(folder).to(self.accelerator.device)
 
     @property

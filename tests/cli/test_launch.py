@@ -121,6 +121,12 @@ def test_settings_of_accelerate_without_effect_are_refused(
     make_accelerator(config)
 
 
+def test_predict_refuses_another_mixed_precision(place: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "fp16")
+    outcome = run("predict", place / "run", "--text", "a")
+    assert outcome.code == 2 and "not the precision of the run, fp32" in outcome.err
+
+
 @pytest.mark.slow
 def test_two_machines_end_with_the_process_that_is_killed_and_resume(place: Path, tmp_path: Path):
     """Two launchers that meet over TCP; the weights are those of a launch that was not killed."""
