@@ -218,8 +218,8 @@ def to_bio(
         notes.append("tags have no B- or I- before the type: read as spans of equal tags, as BIO")
         spelled = {s: {tag: f"I-{tag}" for tag in counts if tag != "O"} for s in splits}
     elif odd := next((each for each in spelled.values() if each), None):
-        found = [tag for tag in sorted(odd) if tag in counts and tag != odd[tag]]
-        examples = [f"{tag} as {odd[tag]}" for tag in found]
+        changed = [tag for tag in sorted(odd) if tag in counts and tag != odd[tag]]
+        examples = [f"{tag} as {odd[tag]}" for tag in changed]
         notes.append(f"tags are read in their usual spelling: {abbreviated(examples, 3)}")
     splits = {split: [_renamed(row, spelled[split]) for row in rows]
               for split, rows in splits.items()}  # fmt: skip
