@@ -74,7 +74,7 @@ def line_chart(caption: str, label: str, series: Sequence[tuple[str, Points]]) -
     for number, (name, each) in enumerate(series):
         path = " ".join(f"{scale.x(x):.1f},{scale.y(y):.1f}" for x, y in each)
         shapes.append(_shape("polyline", f"line {_series(number)}", points=path))
-        for x, y in each if dots or len(each) == 1 else ():
+        for x, y in each if dots else ():
             tooltip = f"{name}, step {tick(x)}: {y:.4g}"
             shapes.append(_dot(scale.x(x), scale.y(y), f"dot {_series(number)}", tooltip))
     legend = [(name, _series(number)) for number, (name, _) in enumerate(series)]

@@ -42,8 +42,8 @@ MOST_POINTS = 1500
 """Points of a scatter chart."""
 _BARS = frozenset({"precision", "recall", "f1", "accuracy"})
 """Columns of fractions, which are also drawn as bars."""
-_DRAWN = re.compile(r"(?!.*:)(?!inner_).*(f1|accuracy|matthews|pearson|spearman)")
-"""Scores that are drawn over training: no counts, scores of single types or other scales."""
+_SCORE = re.compile(r"(?!inner_)\w*(f1|f1_\w+|accuracy|matthews|pearson|spearman)")
+"""Scores from 0 to 1 of a whole split: no counts, precisions, scores of single types or errors."""
 _CLASS_TABLES = ("type", "label", "tag", "counted")
 
 NamedRuns = Sequence[tuple[str, Run]]
@@ -55,8 +55,8 @@ class Table:
     """A table whose first column names the rows; the columns ``bars`` hold fractions."""
 
     caption: str
-    columns: Sequence[str]
-    rows: Sequence[Sequence[Any]]
+    columns: list[str]
+    rows: list[list[Any]]
     bars: Sequence[int] = ()
 
 
@@ -148,9 +148,9 @@ def _run_name(system: System, run: Run, systems: Sequence[System]) -> str:
 
 
 def _intervals(systems: Sequence[System]) -> dict[str, Any] | None:
-    """Collect the scores of several systems or runs with the range to draw them in."""
+    """Collect the scores of several systems with the range to draw them in."""
     found = [(system.name, system.headline) for system in systems if system.headline]
-    if len(found) < 2 and not any(len(each.scores) > 1 for _, each in found):
+    if len(found) < 2:
         return None
     values = [v for _, each in found for v in (*each.estimate, *each.scores)]
     return {
@@ -217,49 +217,80 @@ def _errors(evaluated: NamedEvaluations, most: int) -> dict[str, Any]:
 
 
 def _score_tables(systems: Sequence[System], runs: NamedRuns) -> list[Table]:
-    """Tabulate every overall score of every split, with the mean of the runs of one system."""
-    tables = []
-    summary = summarize({name: run.metrics for name, run in runs if run.metrics})
-    for split in dict.fromkeys(split for _, run in runs for split in run.metrics):
-        scores = [run.metrics.get(split, {}) for _, run in runs]
-        names = dict.fromkeys(name for each in scores for name in each if ":" not in name)
-        rows: list[list[Any]] = [[name, *(each.get(name) for each in scores)] for name in names]
-        columns = ["score", *(name for name, _ in runs)] if len(runs) > 1 else ["score", "value"]
-        if len(runs) > 1 and len(systems) == 1:
-            columns += ["mean", "deviation"]
-            for row in rows:
+    """Tabulate the overall scores: of one run by split, of several in one table for each split."""
+    by_split = {
+        split: {name: run.metrics.get(split, {}) for name, run in runs}
+        for split in sorted({s for _, run in runs for s in run.metrics}, key=_split_order)
+    }
+    if len(runs) == 1:
+        scores = {split: by_run[runs[0][0]] for split, by_run in by_split.items()}
+        return [_scores_table("All scores", scores)] if scores else []
+    tables = [_scores_table(f"Scores on {split}", scores) for split, scores in by_split.items()]
+    if len(systems) == 1:
+        summary = summarize({name: run.metrics for name, run in runs if run.metrics})
+        for split, table in zip(by_split, tables, strict=True):
+            for row in table.rows:
                 found = summary.get(split, {}).get(row[0], {})
                 row += [found.get("mean"), found.get("standard_deviation")]
-        tables.append(Table(f"Scores on {split}", columns, rows))
+            table.columns.extend(("mean", "deviation"))
     return tables
 
 
+def _split_order(split: str) -> tuple[bool, str]:
+    """Sort test splits before the others."""
+    return not split.startswith("test"), split
+
+
+def _scores_table(caption: str, scores: Mapping[str, Mapping[str, float]]) -> Table:
+    """Tabulate scores with a column for each key of ``scores``."""
+    names = dict.fromkeys(name for each in scores.values() for name in each if ":" not in name)
+    rows = [[name, *(each.get(name) for each in scores.values())] for name in names]
+    return Table(caption, ["score", *scores], rows)
+
+
 def _curves(runs: NamedRuns, metric: str | None) -> list[Chart]:
-    """Draw loss, validation scores, learning rate and speed over the steps of training."""
-    captions = {
-        "loss": "Training loss",
-        "lr": "Learning rate",
-        "gradient_norm": "Gradient norm",
-        "examples_per_second": "Training speed, examples per second",
-    }
-    found = [
-        _curve(caption, [(name, _points(run.training, key)) for name, run in runs])
-        for key, caption in captions.items()
+    """Draw loss, validation scores, learning rates, gradient norm and speed over training."""
+    rates = {"": "lr"}
+    if any("head_lr" in line for _, run in runs for line in run.training):
+        rates = {"encoder": "lr", "head": "head_lr"}
+    curves = [
+        _curve("Training loss", _series(runs, {"": "loss"})),
+        _validation_curve(runs, metric),
+        _curve("Learning rate", _series(runs, rates)),
+        _curve("Gradient norm", _series(runs, {"": "gradient_norm"})),
+        _curve("Training speed, examples per second", _series(runs, {"": "examples_per_second"})),
     ]
-    evaluations = [(name, run.evaluations) for name, run in runs if run.evaluations]
-    if evaluations:
-        first = evaluations[0][1][0]
-        drawn = [name for name in first if _DRAWN.match(name)]
-        if len(runs) > 1:
-            drawn = [metric if metric in drawn else drawn[0]] if drawn else []
-        series = [
-            (name if len(runs) > 1 else score, _points(lines, score))
-            for name, lines in evaluations
-            for score in drawn
-        ]
-        caption = f"{drawn[0] if len(drawn) == 1 else 'Scores'} on {first['split']}"
-        found.insert(1, _curve(caption, series))
-    return [chart for chart in found if chart]
+    return [curve for curve in curves if curve]
+
+
+def _series(runs: NamedRuns, keys: Mapping[str, str]) -> list[tuple[str, Points]]:
+    """Return the values of each run's training log, named by the run and the names of ``keys``."""
+    return [
+        (f"{run_name} {name}".strip() if len(runs) > 1 else name or run_name, points)
+        for run_name, run in runs
+        for name, key in keys.items()
+        if (points := _points(run.training, key))
+    ]
+
+
+def _validation_curve(runs: NamedRuns, metric: str | None) -> Chart | None:
+    """Draw the main metric; of one run also its other scores, unless they are equal."""
+    lines = [(name, run.evaluations) for name, run in runs if run.evaluations]
+    first = lines[0][1][0] if lines else {}
+    scores = [name for name in first if _SCORE.fullmatch(name)]
+    if metric not in first:
+        metric = next(iter(scores), None)
+    if metric is None:
+        return None
+    caption = f"{metric} on {first['split']}"
+    if len(runs) > 1:
+        return _curve(caption, [(name, _points(each, metric)) for name, each in lines])
+    series = {metric: _points(lines[0][1], metric)}
+    for name in scores:
+        if (points := _points(lines[0][1], name)) not in series.values():
+            series[name] = points
+    named = list(series.items())[: charts.NUM_COLORS]
+    return _curve(caption if len(named) == 1 else f"Scores on {first['split']}", named)
 
 
 def _points(lines: Sequence[Mapping[str, Any]], key: str) -> Points:
@@ -267,9 +298,9 @@ def _points(lines: Sequence[Mapping[str, Any]], key: str) -> Points:
 
 
 def _curve(caption: str, series: Sequence[tuple[str, Points]]) -> Chart | None:
-    """Draw a chart of lines; a single point needs none."""
-    series = [(name, points) for name, points in series if points]
-    if max((len(points) for _, points in series), default=0) < 2:
+    """Draw a chart of lines; a single point is no line."""
+    series = [(name, points) for name, points in series if len(points) > 1]
+    if not series:
         return None
     ends = "; ".join(f"{name}: {points[0][1]:.4g} at step {points[0][0]} to {points[-1][1]:.4g} "
                      f"at step {points[-1][0]}" for name, points in series)  # fmt: skip
@@ -317,7 +348,7 @@ def _evaluation(name: str, evaluated: Evaluated) -> dict[str, Any]:
     tables = [replace(table, rows=table.rows[:MOST_CONFUSED])
               for table in _analysis_tables(analysis, ["confused"])]  # fmt: skip
     if analysis.errors and not matrix and analysis.kind != "number":
-        counts = list(count_categories(analysis.errors).items())
+        counts = [[kind, number] for kind, number in count_categories(analysis.errors).items()]
         tables.append(Table("Errors by kind", ["kind", "number"], counts))
     other = [key for key in analysis.tables if key not in (*_CLASS_TABLES, "confusion", "confused")]
     return {
@@ -327,6 +358,7 @@ def _evaluation(name: str, evaluated: Evaluated) -> dict[str, Any]:
         "matrix": matrix,
         "confusion_tables": tables,
         "reliability": _reliability(analysis),
+        "bins": _bins_table(analysis),
         "calibration_error": error_of_bins(analysis.bins) if analysis.bins else None,
         "subgroup_tables": _analysis_tables(analysis, other),
     }
@@ -349,6 +381,13 @@ def _reliability(analysis: Analysis) -> Chart | None:
     caption = f"Accuracy by confidence ({units.get(analysis.kind, 'predicted spans')})"
     label = f"{caption}. Expected calibration error {error_of_bins(analysis.bins):.4f}."
     return charts.reliability_chart(caption, label, analysis.bins)
+
+
+def _bins_table(analysis: Analysis) -> Table:
+    columns = ["confidence", "predictions", "mean confidence", "accuracy"]
+    rows = [[f"{each.low:.2f} to {each.high:.2f}", *each[2:]] for each in analysis.bins
+            if each.number]  # fmt: skip
+    return Table("Predictions by confidence", columns, rows, [3])
 
 
 def _environment(name: str, run: Run) -> dict[str, Any]:

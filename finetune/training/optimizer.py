@@ -99,6 +99,7 @@ def parameter_groups(head: Any, config: TrainConfig) -> list[dict[str, Any]]:
             lr, decay = getattr(config, setting, None) or default, 0.0
         group = groups.setdefault((lr, decay), {"params": [], "lr": lr, "weight_decay": decay})
         group["params"].append(weight)
+        group["encoder"] = group.get("encoder", False) or depth < top
     if not groups:
         raise UserError(f"--freeze {config.freeze} leaves no weight to train: freeze less.")
     return [{**group, "peak": group["lr"]} for group in groups.values()]
@@ -113,6 +114,15 @@ def make_optimizer(head: Any, config: TrainConfig) -> torch.optim.Optimizer:
     """Return AdamW (Loshchilov & Hutter, 2019), fused into one kernel per group."""
     betas, eps = (0.9, config.adam_beta2), config.adam_epsilon
     return torch.optim.AdamW(parameter_groups(head, config), betas=betas, eps=eps, fused=True)
+
+
+def logged_learning_rates(optimizer: torch.optim.Optimizer) -> dict[str, float]:
+    """Return `lr`, that of the encoder's top layer, and `head_lr` where the head has another."""
+    rates = {kind: [group["lr"] for group in optimizer.param_groups if group["encoder"] == kind]
+             for kind in (True, False)}  # fmt: skip
+    if not (rates[True] and rates[False]):
+        return {"lr": max(rates[True] or rates[False])}
+    return {"lr": max(rates[True]), "head_lr": max(rates[False])}
 
 
 def set_learning_rates(optimizer: torch.optim.Optimizer, factor: float) -> None:

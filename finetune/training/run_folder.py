@@ -44,6 +44,7 @@ from finetune.training.checkpoint import (
     random_state,
     save_training_state,
 )
+from finetune.training.optimizer import logged_learning_rates
 from finetune.types import Example, Prediction, UserError, abbreviated
 
 RUNS = Path("runs")
@@ -334,7 +335,7 @@ class RunLog:
         line = {
             "step": step,
             "loss": round(loss, 6),
-            "lr": max(group["lr"] for group in optimizer.param_groups),
+            **logged_learning_rates(optimizer),
             "gradient_norm": round(norm, 4),
             "examples_per_second": round(self.examples / max(seconds, 1e-9), 1),
         }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import shutil
@@ -107,7 +108,7 @@ def test_every_kind_of_predictions(kind: str, tmp_path: Path):
     every = json.loads(run("analyze", folder, "--json", "--examples", "99").out)["examples"]
     wrong = {mistake["id"] for some in every.values() for mistake in some}
     wrong |= {e["id"] for e in found["contradictions"]}
-    assert len(page.named("li", **{"class": "error"})) == len(wrong) > 0
+    assert len(page.named("li", **{"class": "card error"})) == len(wrong) > 0
     assert "Missing data" not in page.text
 
 
@@ -133,7 +134,7 @@ def test_the_interval_is_that_of_the_bootstrap(tmp_path: Path):
     aligned = align_runs([folder / "predictions.test.jsonl"])
     value, low, high = estimate(count_metric("accuracy", aligned.runs), num_resamples=1000)
     page = reported(folder)
-    assert f"{value:.4f} accuracy 95% interval {low:.4f} to {high:.4f}" in page.text
+    assert f"{value:.4f} accuracy 0 1 95% interval {low:.4f} to {high:.4f}" in page.text
 
 
 def test_texts_are_escaped(tmp_path: Path):
@@ -158,7 +159,7 @@ def test_many_errors_are_bounded(tmp_path: Path):
     folder = label_run(tmp_path / "run", rows)
     page = reported(folder)
     assert "Showing the first 300 of 2,000 examples" in page.text
-    assert len(page.named("li", **{"class": "error"})) == 300
+    assert len(page.named("li", **{"class": "card error"})) == 300
     assert (folder / "report.html").stat().st_size < 2e6
     assert "Showing the first 5 of 2,000" in reported(folder, "--examples", "5").text
 
@@ -216,6 +217,48 @@ def test_curves_leave_out_undefined_values(tmp_path: Path):
         file.write('{"step": 21, "loss": NaN, "gradient_norm": Infinity}\n')
         file.write('{"step": 21, "split": "validation", "accuracy": NaN}\n')
     assert "nan" not in reported(folder).text
+
+
+def write_log(folder: Path, lines: list[dict]) -> None:
+    data.write_jsonl(folder / "log.jsonl", lines)
+
+
+def test_the_learning_rates_of_encoder_and_head_are_labeled(tmp_path: Path):
+    folder = label_run(tmp_path / "run")
+    write_log(folder, [{"step": n, "loss": 1.0, "lr": 1e-5 * n, "head_lr": 1e-3 * n}
+                       for n in (1, 2)])  # fmt: skip
+    (label,) = labels_of_charts(reported(folder), "Learning rate")
+    assert "encoder: 1e-05 at step 1" in label and "head: 0.001 at step 1" in label
+
+
+def test_only_comparable_scores_are_drawn(tmp_path: Path):
+    """The main metric first; no counts, precisions, errors, or scores equal to another."""
+    folder = tag_run(tmp_path / "run")
+    scores = {"span_precision_conll": 0.9, "inner_gold": 7, "mse": 2.0, "span_f1_conll": 0.5,
+              "span_f1_strict": 0.5, "tag_accuracy": 0.8, "span_f1_conll:PER": 0.1}  # fmt: skip
+    lines = [{"step": n, "split": "validation", **scores} for n in (1, 2)]
+    write_log(folder, lines)
+    (label,) = labels_of_charts(reported(folder), "Scores on validation")
+    assert re.findall(r"(\w+): [\d.]+ at", label) == ["span_f1_conll", "tag_accuracy"]
+    other = shutil.copytree(folder, tmp_path / "other")
+    page = reported(folder, other, "--out", tmp_path / "both.html")
+    assert len(labels_of_charts(page, "span_f1_conll on validation")) == 1
+    write_log(folder, lines[:1])
+    assert not labels_of_charts(reported(folder), ""), "one point is no curve"
+
+
+def labels_of_charts(page: Page, caption: str) -> list[str]:
+    labels = [str(each["aria-label"]) for each in page.named("svg")]
+    return [x for x in labels if x.startswith(caption) and "confidence" not in x]
+
+
+def test_scores_come_first_then_errors_and_machinery_last(tmp_path: Path):
+    page = reported(label_run(tmp_path / "run"))
+    sections = [each["id"] for each in page.named("section")]
+    assert sections[:2] == ["results", "error-analysis"]
+    assert sections[-2:] == ["training", "environment"]
+    headings = [int(tag[1]) for tag, _ in page.tags if re.fullmatch("h[1-6]", tag)]
+    assert headings[0] == 1 and all(b <= a + 1 for a, b in itertools.pairwise(headings))
 
 
 def test_the_scatter_chart_samples_the_whole_split(tmp_path: Path):
@@ -300,7 +343,7 @@ def test_several_runs_are_tested_as_compare_does(tmp_path: Path, monkeypatch: py
     assert found["verdict"] in page.text
     caveat = "With one run of each system, the result may not hold for other seeds."
     assert page.text.count(caveat) == 1 and caveat in run("compare", first, second).out
-    errors = page.named("li", **{"class": "error"})
+    errors = page.named("li", **{"class": "card error"})
     assert {error["data-run"] for error in errors} == {"a", "b2"}
     page = reported(first, second, third)
     assert page.text.count("cannot be compared") == 2 and found["verdict"] in page.text

@@ -93,11 +93,11 @@ def test_filters(opened: Any):
 
 def test_long_lists_are_unfolded(opened: Any):
     page = opened("many")
-    assert shown(page) == 25 and page.locator("#count").inner_text() == "60 of 60 examples"
+    assert shown(page) == 24 and page.locator("#count").inner_text() == "60 of 60 examples"
     page.fill("#search", "text 1")
     assert shown(page) == 11
     page.fill("#search", "")
-    page.get_by_role("button", name="Show 35 more").click()
+    page.get_by_role("button", name="Show 36 more").click()
     assert shown(page) == 60 and not page.locator("#more").is_visible()
 
 
@@ -129,7 +129,7 @@ def test_theme(opened: Any, scheme: str):
     page = opened("texts", color_scheme=scheme)
     background = "getComputedStyle(document.body).backgroundColor"
     begun = page.evaluate(background)
-    light, dark = "rgb(252, 252, 250)", "rgb(21, 24, 28)"
+    light, dark = "rgb(246, 247, 249)", "rgb(20, 23, 27)"
     assert begun == {"light": light, "dark": dark}[scheme]
     button = page.locator("#theme")
     seen = []

@@ -17,6 +17,7 @@ from finetune.training.optimizer import (
     Schedule,
     default_epochs,
     default_learning_rate,
+    logged_learning_rates,
     make_optimizer,
     parameter_groups,
     result_settings,
@@ -148,6 +149,16 @@ def rates(**settings) -> dict[str, float]:
     model = head()
     groups = names_of(model, parameter_groups(model, config(lr=1e-3, **settings)))
     return {name: group["lr"] for group in groups for name in group["params"]}
+
+
+def test_the_log_has_the_learning_rates_of_encoder_and_head() -> None:
+    assert logged_learning_rates(make_optimizer(head(), config(lr=1e-3))) == {"lr": 1e-3}
+    optimizer = make_optimizer(head(), config(lr=1e-3, head_lr=1e-2))
+    assert logged_learning_rates(optimizer) == {"lr": 1e-3, "head_lr": 1e-2}
+    frozen = head()
+    frozen.encoder.freeze("all")
+    optimizer = make_optimizer(frozen, config(lr=1e-3, head_lr=1e-2))
+    assert logged_learning_rates(optimizer) == {"lr": 1e-2}
 
 
 def test_layer_decay_by_hand() -> None:

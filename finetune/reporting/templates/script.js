@@ -28,7 +28,7 @@
   const search = document.getElementById("search");
   const count = document.getElementById("count");
   const more = document.getElementById("more");
-  const atFirst = 25;
+  const atFirst = 24;
   let limit = atFirst;
   const apply = () => {
     const words = search.value.toLowerCase().trim();
