@@ -7,6 +7,9 @@ torch.
 from __future__ import annotations
 
 import importlib
+import importlib.abc
+import importlib.machinery
+import sys
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -66,6 +69,39 @@ __all__ = [
     "UserError", "__version__", "compute_metrics", "fit", "load", "load_task", "make_accelerator",
     "pack", "predict", "read_text", "read_tokens", "saved_task",
 ]  # fmt: skip
+
+
+_REGISTRATIONS = {
+    "transformers.models.auto.configuration_auto": "finetune.models.heads.configurations",
+    "transformers.pipelines": "finetune.inference.pipelines",
+}
+"""Modules of transformers, and those here that register saved models with them."""
+
+
+class _Registration(importlib.abc.MetaPathFinder):
+    """Registers saved models with transformers when its modules are imported, and not before."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        """Find a module of transformers whose import is followed by a registration."""
+        if name not in _REGISTRATIONS:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, path)
+        if spec is None or spec.loader is None:
+            return None
+        execute = spec.loader.exec_module
+
+        def execute_and_register(module: Any) -> None:
+            execute(module)
+            importlib.import_module(_REGISTRATIONS[name])
+
+        spec.loader.exec_module = execute_and_register  # type: ignore[method-assign]
+        return spec
+
+
+sys.meta_path.insert(0, _Registration())
+for _library, _module in _REGISTRATIONS.items():
+    if _library in sys.modules:
+        importlib.import_module(_module)
 
 
 def __getattr__(name: str) -> Any:

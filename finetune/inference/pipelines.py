@@ -1,10 +1,11 @@
-"""transformers' ``pipeline`` for models with a custom class.
+"""transformers' ``pipeline`` for saved models of ``ner`` (``span-ner``) and ``tag --crf``.
 
->>> import finetune.inference.pipelines
+>>> import finetune
 >>> from transformers import pipeline
 >>> pipeline("span-ner", model="runs/x/best")("Anna Smith lives in Paris.")  # doctest: +SKIP
+>>> pipeline("crf-tagger", model="runs/y/best")("Anna Smith lives in Paris.")  # doctest: +SKIP
 
-Importing this module registers the task ``span-ner``.
+Importing this module registers both tasks; ``import finetune`` does so once it is needed.
 """
 
 from __future__ import annotations
@@ -18,15 +19,16 @@ from transformers.pipelines import PIPELINE_REGISTRY
 
 from finetune.inference.loop import predict
 from finetune.inference.predictor import to_example
+from finetune.models.heads.crf_tagger import CrfTagger
 from finetune.models.heads.span_ner import SpanNer
 from finetune.tasks import saved_task
-from finetune.types import UserError
+from finetune.types import Span, TokenPrediction, UserError
 
-TASK = "span-ner"
+MODELS: dict[str, Any] = {"span-ner": SpanNer, "crf-tagger": CrfTagger}
 
 
-class SpanNerPipeline(Pipeline):
-    """Predicts labeled spans of characters in texts.
+class SpanPipeline(Pipeline):
+    """Predicts labeled spans of characters in texts; tags that encode no spans label each word.
 
     An entity is ``{"entity": type, "score": probability, "word": text, "start": first character,
     "end": character after the last}``. A text gives a list of entities, a list of texts a list of
@@ -38,7 +40,7 @@ class SpanNerPipeline(Pipeline):
     _load_processor: Any = False
     _load_image_processor: Any = False
     _load_feature_extractor: Any = False
-    model: SpanNer
+    model: SpanNer | CrfTagger
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         """Load the task saved with the model; raise UserError if there is none."""
@@ -53,7 +55,7 @@ class SpanNerPipeline(Pipeline):
         """Make examples and their sequences."""
         for text in input_:
             if not isinstance(text, str):
-                raise UserError(f"the {TASK} pipeline takes texts, not {text!r:.60}.")
+                raise UserError(f"the {self.task} pipeline takes texts, not {text!r:.60}.")
         task = self.task_of_model
         examples = [to_example(task, index, text) for index, text in enumerate(input_)]
         return {"examples": examples, "encoded": task.encode(examples)}
@@ -66,14 +68,22 @@ class SpanNerPipeline(Pipeline):
 
     def postprocess(self, model_outputs: Any, **parameters: Any) -> list[list[dict[str, Any]]]:
         """Return the entities of each text."""
-        return [
-            [
-                {"entity": span.label, "score": score, "word": p.text[a:b], "start": a, "end": b}
-                for span, score in zip(p.spans, p.scores, strict=True)
-                for a, b in [(p.offsets[span.start][0], p.offsets[span.end - 1][1])]
-            ]
-            for p in model_outputs["predictions"]
-        ]
+        found = []
+        for prediction in model_outputs["predictions"]:
+            spans, scores = prediction.spans, prediction.scores
+            if spans is None:
+                spans = [Span(n, n + 1, tag) for n, tag in enumerate(prediction.tags)]
+            elif isinstance(prediction, TokenPrediction):
+                scores = prediction.span_scores
+            entities = []
+            for span, score in zip(spans, scores, strict=True):
+                a, b = prediction.offsets[span.start][0], prediction.offsets[span.end - 1][1]
+                word = prediction.text[a:b]
+                entities.append(
+                    {"entity": span.label, "score": score, "word": word, "start": a, "end": b}
+                )
+            found.append(entities)
+        return found
 
     def run_single(self, text: str, *parameters: Any) -> list[dict[str, Any]]:
         """Return the entities of one text."""
@@ -89,4 +99,5 @@ class SpanNerPipeline(Pipeline):
             yield from self.postprocess(outputs)
 
 
-PIPELINE_REGISTRY.register_pipeline(TASK, pipeline_class=SpanNerPipeline, pt_model=SpanNer)
+for _task, _model in MODELS.items():
+    PIPELINE_REGISTRY.register_pipeline(_task, pipeline_class=SpanPipeline, pt_model=_model)

@@ -11,8 +11,7 @@ import torch
 from transformers import pipeline
 
 import finetune
-import finetune.inference.pipelines
-from finetune.config.tasks import NerConfig
+from finetune.config.tasks import NerConfig, TagConfig
 from finetune.data import Dataset
 from finetune.tasks import load_task, save_task
 from finetune.types import Span, TokenExample
@@ -69,7 +68,7 @@ def assert_same(found: list[list[dict]], expected: list[list[dict]]) -> None:
 
 def test_answers_are_those_of_the_predictor(folder: Path, expected: list[list[dict]]) -> None:
     recognise = pipeline("span-ner", model=str(folder))
-    assert isinstance(recognise, finetune.inference.pipelines.SpanNerPipeline)
+    assert recognise.__class__.__name__ == "SpanPipeline"
     assert not recognise.model.training
     found = recognise(TEXTS)
     assert_same(found, expected)
@@ -94,7 +93,7 @@ def test_one_text_lists_and_generators(folder: Path, expected: list[list[dict]])
 
 
 def test_model_in_memory_and_half_precision(folder: Path, expected: list[list[dict]]) -> None:
-    model = finetune.inference.pipelines.SpanNer.from_pretrained(folder, batching="padded")
+    model = finetune.SpanNer.from_pretrained(folder, batching="padded")
     assert_same(pipeline("span-ner", model=model)(TEXTS), expected)
     half = pipeline("span-ner", model=str(folder), dtype=torch.bfloat16)
     assert half.model.dtype == torch.bfloat16
@@ -107,16 +106,61 @@ def test_what_is_refused(folder: Path, tmp_path: Path) -> None:
         recognise([3])
     with pytest.raises(TypeError, match="threshold"):
         recognise(TEXTS, threshold=0.1)
-    finetune.inference.pipelines.SpanNer.from_pretrained(folder).save_pretrained(tmp_path)
+    finetune.SpanNer.from_pretrained(folder).save_pretrained(tmp_path)
     with pytest.raises(ValueError, match=r"no finetune\.json"):
         pipeline("span-ner", model=str(tmp_path))
 
 
-def test_importing_it_is_all(folder: Path) -> None:
-    code = (
-        "import finetune.inference.pipelines\nfrom transformers import pipeline\n"
-        f"print(len(pipeline('span-ner', model={str(folder)!r})({TEXTS[:1]!r})))"
-    )
+@pytest.fixture(scope="module", params=["chunks", "pos"])
+def crf_folder(request, tmp_path_factory) -> Path:
+    """What a run with a CRF saves, untrained; its tags encode spans or do not."""
+    place = tmp_path_factory.mktemp("crf")
+    source = str(tiny.save_tiny_checkpoint(place / "pretrained", "bert"))
+    words = ("Anna", "saw", "Paris", ".")
+    chunks = request.param == "chunks"
+    tags = ("B-PER", "O", "B-LOC", "O") if chunks else ("NOUN", "VERB", "NOUN", "PUNCT")
+    examples = [TokenExample(0, words, tags=tags)]
+    data = Dataset("sentences", {"train": examples, "validation": examples})
+    config = TagConfig(model=source, crf=True, precision="fp32")
+    task, _ = load_task(config, "tag", data)
+    task.head().save_pretrained(place / "best")
+    save_task(task, place / "best")
+    return place / "best"
+
+
+def test_tags_of_a_crf(crf_folder: Path) -> None:
+    found = pipeline("crf-tagger", model=str(crf_folder))(TEXTS)
+    for mine, record in zip(found, finetune.load(crf_folder).predict(TEXTS), strict=True):
+        if record.spans is None:
+            labels, scores = record.tags, record.scores
+        else:
+            labels, scores = [span.label for span in record.spans], record.span_scores
+        assert [entity["entity"] for entity in mine] == list(labels)
+        assert [entity["score"] for entity in mine] == pytest.approx(list(scores), abs=1e-5)
+    assert sum(map(len, found)) > 5
+
+
+def output_of(code: str) -> str:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "1\n"
     assert "Warning" not in done.stderr
+    return done.stdout.strip()
+
+
+@pytest.mark.parametrize("first", ["finetune", "transformers"])
+def test_importing_finetune_is_all(first: str, folder: Path, crf_folder: Path) -> None:
+    order = ["import finetune", "from transformers import AutoConfig, AutoModel, pipeline"]
+    code = "\n".join(order if first == "finetune" else order[::-1])
+    code += f"""
+for folder, task in (({str(folder)!r}, "span-ner"), ({str(crf_folder)!r}, "crf-tagger")):
+    print(AutoConfig.from_pretrained(folder).model_type, end=" ")
+    print(type(AutoModel.from_pretrained(folder)).__name__, end=" ")
+    print(len(pipeline(task, model=folder)({TEXTS[:1]!r})), end=" ")
+"""
+    assert output_of(code) == "span-ner SpanNer 1 crf-tagger CrfTagger 1"
+
+
+def test_a_configuration_loads_no_pipelines(folder: Path) -> None:
+    """Importing transformers after finetune costs nothing that it does not need."""
+    code = "import sys, finetune\nfrom transformers import AutoConfig\n"
+    code += "print({'finetune.models.encoder', 'finetune.inference'} & set(sys.modules))"
+    assert output_of(code) == "set()"

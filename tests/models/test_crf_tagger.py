@@ -15,8 +15,9 @@ from transformers import AutoConfig, AutoModel, AutoModelForTokenClassification
 from finetune.config.tasks import TagConfig
 from finetune.data.tag_schemes import illegal_transitions, tag_names
 from finetune.inference.loop import predict
+from finetune.models.heads.configurations import CrfTaggerConfig
 from finetune.models.heads.crf import CrfScores, log_partition, path_score
-from finetune.models.heads.crf_tagger import CrfTagger, CrfTaggerConfig
+from finetune.models.heads.crf_tagger import CrfTagger
 from finetune.models.heads.token_classification import TokenTagger
 from finetune.preprocessing.batching import micro_batches, pack
 from finetune.preprocessing.encodings import Encodings

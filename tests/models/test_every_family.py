@@ -23,8 +23,9 @@ from transformers.models.auto import modeling_auto
 
 from finetune.models.encoder import Encoder
 from finetune.models.families import FAMILIES, REFUSED
+from finetune.models.heads.configurations import SpanNerConfig
 from finetune.models.heads.sequence_classification import SequenceClassifier
-from finetune.models.heads.span_ner import SpanNer, SpanNerConfig
+from finetune.models.heads.span_ner import SpanNer
 from finetune.models.heads.token_classification import TokenTagger
 from finetune.models.loading import load_config, quiet, refusal
 from finetune.preprocessing.batching import pack

@@ -15,7 +15,8 @@ from torch.nn import functional as F
 from transformers import AutoConfig, AutoModel
 
 from finetune.models.heads import span_scorers as span_scoring
-from finetune.models.heads.span_ner import REPRESENTATIONS, SpanNer, SpanNerConfig
+from finetune.models.heads.configurations import REPRESENTATIONS, SpanNerConfig
+from finetune.models.heads.span_ner import SpanNer
 from finetune.models.heads.span_scorers import SpanLayout, word_vectors
 from finetune.preprocessing.batching import pack
 from finetune.preprocessing.span_candidates import candidates

@@ -5,27 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
+from transformers import AutoConfig, AutoModel, PreTrainedModel
 
 from finetune.models.encoder import Batching
 from finetune.models.heads.base import CustomModel, require_library_model
+from finetune.models.heads.configurations import CrfTaggerConfig
 from finetune.models.heads.crf import CrfScores, LinearChainCrf
 from finetune.models.heads.pretrained import load_task_model
 from finetune.models.heads.token_classification import TokenTagger
 from finetune.types import Batch, LabelSet, UserError
-
-
-class CrfTaggerConfig(PreTrainedConfig):
-    """The whole configuration of the ``tagger`` inside, and the tag ``scheme`` (None for none)."""
-
-    model_type = "crf-tagger"
-
-    def __init__(
-        self, tagger: dict[str, Any] | None = None, scheme: str | None = None, **more: Any
-    ) -> None:
-        self.tagger = tagger
-        self.scheme = scheme
-        super().__init__(**more)
 
 
 class CrfTagger(CustomModel):
@@ -96,5 +84,4 @@ class CrfTagger(CustomModel):
         return self.tagger.labels
 
 
-AutoConfig.register(CrfTaggerConfig.model_type, CrfTaggerConfig, exist_ok=True)
 AutoModel.register(CrfTaggerConfig, CrfTagger, exist_ok=True)

@@ -6,19 +6,18 @@ words are candidates, and each gets one of the types or none, y = softmax(FFN(sp
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Sequence
-from dataclasses import field
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
+from transformers import AutoModel, PreTrainedModel
 
 from finetune.models.dropout import keyed_dropout
 from finetune.models.encoder import Batching, Encoder, remove_pooler
 from finetune.models.heads.base import CustomModel, labels_of, require_library_model
+from finetune.models.heads.configurations import SpanNerConfig
 from finetune.models.heads.span_scorers import (
     BIAFFINE_WIDTH,
     BiaffineScorer,
@@ -27,71 +26,11 @@ from finetune.models.heads.span_scorers import (
     word_vectors,
 )  # fmt: skip
 from finetune.models.loading import load_config, load_weights
-from finetune.types import Batch, LabelSet, UserError, did_you_mean
+from finetune.types import Batch, LabelSet
 
-REPRESENTATIONS = ("boundary", "ffn", "attention", "biaffine")
-WORD_VECTORS = ("first", "mean")
-DECODINGS = ("flat", "nested", "overlapping")
 PRIOR = 0.01
 """The probability that a new scorer gives to all types of a candidate together. Otherwise training
 first has to learn that most candidates are none (Lin et al., 2017)."""
-
-
-class SpanNerConfig(PreTrainedConfig):
-    """The configuration of a ``SpanNer``, which embeds that of its ``encoder``.
-
-    Attributes:
-        representation: The representation of a span, one of ``REPRESENTATIONS``.
-        word_vectors: ``"first"`` subword of a word, or the ``"mean"`` of its subwords.
-        max_width: The widest candidate, in words; None without limit (biaffine only).
-        multi_label: Whether a span can have several types.
-        hidden: Width of hidden layers; None is the encoder's width, or 150 for biaffine.
-        thresholds: Decision thresholds by type, for decoding.
-        decoding: The spans that may occur together, one of ``DECODINGS``.
-        id2label: The types, without none.
-    """
-
-    model_type = "span-ner"
-    sub_configs = {"encoder": AutoConfig}  # noqa: RUF012 (transformers' own attribute)
-
-    encoder: PreTrainedConfig | dict[str, Any] | None = None
-    representation: str = "boundary"
-    word_vectors: str = "first"
-    max_width: int | None = None
-    multi_label: bool = False
-    hidden: int | None = None
-    dropout: float = 0.1
-    thresholds: dict[str, float] = field(default_factory=dict)
-    decoding: str = "nested"
-
-    def __post_init__(self, **more: Any) -> None:
-        """Embed a copy of the encoder's configuration, whose attention the base class resets."""
-        if isinstance(self.encoder, dict):
-            self.encoder = AutoConfig.for_model(**self.encoder)
-        else:
-            self.encoder = copy.deepcopy(self.encoder)
-        super().__post_init__(**more)  # type: ignore[no-untyped-call]
-
-    def require_legal(self) -> None:
-        """Raise ``UserError`` if the settings are incomplete, or not legal together."""
-        if self.encoder is None:
-            raise UserError("a span-ner configuration needs that of its encoder")
-        settings = {
-            "representation": REPRESENTATIONS, "word_vectors": WORD_VECTORS, "decoding": DECODINGS,
-        }  # fmt: skip
-        for name, legal in settings.items():
-            if (value := getattr(self, name)) not in legal:
-                hint = did_you_mean(value, legal)
-                raise UserError(f"{name} {value!r} is not one of {', '.join(legal)}.{hint}")
-        if self.max_width is None and self.representation != "biaffine":
-            raise UserError(
-                f"max_width None: only biaffine scores spans of any width, not "
-                f"{self.representation}: give the widest span in words."
-            )
-        if self.max_width is not None and self.max_width < 1:
-            raise UserError(f"max_width must be 1 word or more, not {self.max_width}")
-        if not self.id2label:
-            raise UserError("span NER needs at least one label")
 
 
 class SpanNer(CustomModel):
@@ -190,5 +129,4 @@ class SpanNer(CustomModel):
         return labels_of(self.config)
 
 
-AutoConfig.register(SpanNerConfig.model_type, SpanNerConfig, exist_ok=True)
 AutoModel.register(SpanNerConfig, SpanNer, exist_ok=True)

@@ -1,0 +1,96 @@
+"""Configurations of saved models with a head that transformers does not have.
+
+Importing this module registers them with ``AutoConfig``. A configuration imports its model, which
+registers with ``AutoModel``.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib
+from dataclasses import field
+from typing import Any
+
+from transformers import AutoConfig, PreTrainedConfig
+
+from finetune.types import UserError, did_you_mean
+
+REPRESENTATIONS = ("boundary", "ffn", "attention", "biaffine")
+WORD_VECTORS = ("first", "mean")
+DECODINGS = ("flat", "nested", "overlapping")
+
+
+class CrfTaggerConfig(PreTrainedConfig):
+    """The whole configuration of the ``tagger`` inside, and the tag ``scheme`` (None for none)."""
+
+    model_type = "crf-tagger"
+
+    def __init__(
+        self, tagger: dict[str, Any] | None = None, scheme: str | None = None, **more: Any
+    ) -> None:
+        importlib.import_module("finetune.models.heads.crf_tagger")  # registers the model
+        self.tagger = tagger
+        self.scheme = scheme
+        super().__init__(**more)
+
+
+class SpanNerConfig(PreTrainedConfig):
+    """The configuration of a ``SpanNer``, which embeds that of its ``encoder``.
+
+    Attributes:
+        representation: The representation of a span, one of ``REPRESENTATIONS``.
+        word_vectors: ``"first"`` subword of a word, or the ``"mean"`` of its subwords.
+        max_width: The widest candidate, in words; None without limit (biaffine only).
+        multi_label: Whether a span can have several types.
+        hidden: Width of hidden layers; None is the encoder's width, or 150 for biaffine.
+        thresholds: Decision thresholds by type, for decoding.
+        decoding: The spans that may occur together, one of ``DECODINGS``.
+        id2label: The types, without none.
+    """
+
+    model_type = "span-ner"
+    sub_configs = {"encoder": AutoConfig}  # noqa: RUF012 (transformers' own attribute)
+
+    encoder: PreTrainedConfig | dict[str, Any] | None = None
+    representation: str = "boundary"
+    word_vectors: str = "first"
+    max_width: int | None = None
+    multi_label: bool = False
+    hidden: int | None = None
+    dropout: float = 0.1
+    thresholds: dict[str, float] = field(default_factory=dict)
+    decoding: str = "nested"
+
+    def __post_init__(self, **more: Any) -> None:
+        """Embed a copy of the encoder's configuration, whose attention the base class resets."""
+        importlib.import_module("finetune.models.heads.span_ner")  # registers the model
+        if isinstance(self.encoder, dict):
+            self.encoder = AutoConfig.for_model(**self.encoder)
+        else:
+            self.encoder = copy.deepcopy(self.encoder)
+        super().__post_init__(**more)  # type: ignore[no-untyped-call]
+
+    def require_legal(self) -> None:
+        """Raise ``UserError`` if the settings are incomplete, or not legal together."""
+        if self.encoder is None:
+            raise UserError("a span-ner configuration needs that of its encoder")
+        settings = {
+            "representation": REPRESENTATIONS, "word_vectors": WORD_VECTORS, "decoding": DECODINGS,
+        }  # fmt: skip
+        for name, legal in settings.items():
+            if (value := getattr(self, name)) not in legal:
+                hint = did_you_mean(value, legal)
+                raise UserError(f"{name} {value!r} is not one of {', '.join(legal)}.{hint}")
+        if self.max_width is None and self.representation != "biaffine":
+            raise UserError(
+                f"max_width None: only biaffine scores spans of any width, not "
+                f"{self.representation}: give the widest span in words."
+            )
+        if self.max_width is not None and self.max_width < 1:
+            raise UserError(f"max_width must be 1 word or more, not {self.max_width}")
+        if not self.id2label:
+            raise UserError("span NER needs at least one label")
+
+
+AutoConfig.register(CrfTaggerConfig.model_type, CrfTaggerConfig, exist_ok=True)
+AutoConfig.register(SpanNerConfig.model_type, SpanNerConfig, exist_ok=True)
