@@ -309,7 +309,13 @@ def did_you_mean(name: str, legal: Iterable[str]) -> str:
     legal = list(legal)
     lowered = {item.lower(): item for item in legal}
     near = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.6)
-    return f" Perhaps you meant {lowered[near[0]]!r}?" if near else ""
+    found = lowered[near[0]] if near else name
+    return "" if found == name else f" Perhaps you meant {found!r}?"
+
+
+def quantity(number: int, noun: str) -> str:
+    """Return a number and a noun that agree, such as ``1 row`` or ``2,000 rows``."""
+    return f"{number:,} {noun if number == 1 else noun + 's'}"
 
 
 def abbreviated(names: Iterable[str], most: int = 12) -> str:

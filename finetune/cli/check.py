@@ -100,7 +100,7 @@ class Check:
             findings = check_data(data, count_subwords=None, max_length=self.max_length or 512)
         else:
             findings = self._check_with_tokenizer(data, words)
-        show(render(findings))
+        show(render(findings), indent=9)
         if any(finding.level == "error" for finding in findings):
             sys.exit(1)
         if self.label_errors:

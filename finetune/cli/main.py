@@ -48,6 +48,21 @@ COMMANDS: dict[str, type[Any]] = {
 OLD_NAMES = {"analyse": "analyze"} | {flag(old): flag(new) for old, new in RENAMED.items()}
 """Former names of commands and options, accepted for one release."""
 
+TRANSFORMERS_NAMES = {
+    "--learning-rate": "--lr", "--output-dir": "--out", "--num-train-epochs": "--epochs",
+    "--max-steps": "--steps", "--max-seq-length": "--max-length",
+    "--model-name-or-path": "--model",
+}  # fmt: skip
+"""Options of the training scripts of transformers that the commands for training accept."""
+
+OTHER_MEANING = {
+    "--per-device-train-batch-size": "here a batch has the same examples on any number of devices: "
+    "write --batch-size for the examples per step over all devices (--max-tokens bounds memory)",
+    "--gradient-accumulation-steps": "steps over --max-tokens accumulate by themselves: write "
+    "--batch-size for the examples per step over all devices",
+}
+"""Options of these scripts that have no equivalent, and the reason."""
+
 DESCRIPTION = """Fine-tune pretrained text encoders.
 
 `finetune COMMAND --help` lists the options of a command. A first run that needs no download:
@@ -136,14 +151,17 @@ def parse(arguments: Sequence[str]) -> Any:
         SystemExit: After help, or with 2 after tyro's message about wrong arguments.
     """
     name, *rest = [_current_name(argument) for argument in arguments] or ["help"]
+    if name in (*TASKS, "run", "check"):
+        rest = _translated(rest)
     if name == "--version":
         from importlib.metadata import version
 
         show(version("finetune"))
         sys.exit()
-    if name in ("help", "-h", "--help"):
+    if name in ("help", "-h", "--help") or name.startswith("--tyro-"):  # shell completion
         commands: Any = Union[*(Annotated[k, subcommand(n)] for n, k in COMMANDS.items())]
-        tyro.cli(commands, prog="finetune", description=DESCRIPTION, args=["-h"], config=MARKERS)
+        given = [name, *rest] if name.startswith("--tyro-") else ["-h"]
+        tyro.cli(commands, prog="finetune", description=DESCRIPTION, args=given, config=MARKERS)
     if name not in COMMANDS:
         raise UserError(
             f"unknown command {name!r}.{did_you_mean(name, COMMANDS)} Commands are "
@@ -175,3 +193,23 @@ def _current_name(argument: str) -> str:
         return argument
     show(f"note: {name} is now called {OLD_NAMES[name]}.", error=True)
     return OLD_NAMES[name] + equals + value
+
+
+def _translated(arguments: list[str]) -> list[str]:
+    """Replace the options of the training scripts of transformers."""
+    translated, files, rest = [], {}, iter(arguments)
+    for argument in rest:
+        given, equals, value = argument.partition("=")
+        name = given.replace("_", "-") if given.startswith("--") else given
+        if name in OTHER_MEANING:
+            raise UserError(f"{given}: {OTHER_MEANING[name]}.")
+        if name in ("--train-file", "--validation-file", "--test-file"):
+            files[name[2:-5]] = value if equals else next(rest, "")
+        else:
+            translated.append(TRANSFORMERS_NAMES.get(name, given) + equals + value)
+    if files and any(argument.split("=")[0] == "--data" for argument in translated):
+        raise UserError(
+            f"--data names the files of all splits: leave --{next(iter(files))}-file out."
+        )
+    data = ",".join(f"{split}={file}" for split, file in files.items())
+    return [*translated, f"--data={data}"] if files else translated

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import sys
 import tempfile
+import textwrap
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -43,12 +45,21 @@ class EvaluationOptions:
     """Print JSON in place of tables."""
 
 
-def show(text: str = "", *, error: bool = False) -> None:
+def show(text: str = "", *, error: bool = False, indent: int | None = None) -> None:
     """Print a text on standard output or standard error, without its control characters.
 
-    Commands print with this function and `print_table` only.
+    Commands print with this function and `print_table` only. With ``indent``, a terminal gets
+    lines that are broken between words, and all but the first begin with that many blanks.
     """
-    print(printable(text), file=sys.stderr if error else sys.stdout, flush=True)
+    stream, text = sys.stderr if error else sys.stdout, printable(text)
+    if indent is not None and stream.isatty():
+        width = shutil.get_terminal_size().columns
+        text = "\n".join(
+            textwrap.fill(line, width, subsequent_indent=" " * indent, break_long_words=False,
+                          break_on_hyphens=False, replace_whitespace=False)
+            for line in text.split("\n")
+        )  # fmt: skip
+    print(text, file=stream, flush=True)
 
 
 def print_table(

@@ -16,8 +16,8 @@ from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from finetune.cli.output import error_line, print_table, quiet_libraries, show
 from finetune.config.recipes import RecipeRun, load_recipe
-from finetune.config.tasks import CONFIGS, TrainConfig, settings
-from finetune.types import UserError, abbreviated
+from finetune.config.tasks import CONFIGS, TrainConfig, flag, settings
+from finetune.types import UserError, abbreviated, quantity
 
 if TYPE_CHECKING:
     from finetune.data import Dataset
@@ -321,13 +321,16 @@ def dry_run(name: str, config: TrainConfig) -> None:
     for line in encoded.notes:
         show(f"train: {line}")
     show(
-        f"{plan.num_steps:,} steps of {plan.batch_size} examples, {plan.steps_per_epoch:,} an "
+        f"{quantity(plan.num_steps, 'step')} of {quantity(plan.batch_size, 'example')}, "
+        f"{plan.steps_per_epoch:,} an "
         f"epoch, {plan.warmup_steps:,} of warm-up; evaluation every {plan.eval_every:,}, "
         f"checkpoint every {plan.save_every:,}"
     )
     show(memory_estimate(config, statistics.fmean(lengths)))
-    for name, value in settings(config).items():
-        show(f"  {name}: {value}")
+    defaults = settings(type(config)())
+    given = {name: v for name, v in settings(config).items() if v != defaults[name]}
+    show("settings: " + (", ".join(f"{flag(n)} {v}" for n, v in given.items()) or "the defaults"))
+    show(f"(all others have their defaults: finetune {name} --help lists them)")
 
 
 def describe(task: Task, data: Dataset) -> list[str]:

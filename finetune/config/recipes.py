@@ -103,11 +103,16 @@ def changed(saved: Mapping[str, Any], config: TrainConfig, *free: str) -> list[s
     return [name for name in now if name not in RESULT_FREE | {*free} and before[name] != now[name]]
 
 
-def packaged_recipes() -> Path:
-    """Return the folder of recipes: inside an installed package, or at the top of a checkout."""
+def packaged_folder(name: str) -> Path:
+    """Return a folder of the distribution: in an installed package, or at the top of a checkout."""
     package = Path(str(resources.files("finetune")))
-    installed = package / "recipes"
-    return installed if installed.is_dir() else package.parent / "recipes"
+    installed = package / name
+    return installed if installed.is_dir() else package.parent / name
+
+
+def packaged_recipes() -> Path:
+    """Return the folder of recipes."""
+    return packaged_folder("recipes")
 
 
 def find_recipes(folder: str | Path) -> list[Path]:

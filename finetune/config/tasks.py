@@ -12,7 +12,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_args, get_type_hints
 
 from finetune.config.values import conforms, description
 from finetune.types import UserError
@@ -141,11 +141,6 @@ class TrainConfig:
                 value = getattr(self, name, None)  # a setting of some tasks, or unset
                 if value is not None and not legal(value):
                     raise UserError(f"{flag(name)} must be {wanted}, not {value!r}.")
-        for name, values in literals(type(self)).items():
-            if getattr(self, name) not in values:
-                raise UserError(
-                    f"{flag(name)} {getattr(self, name)!r}: legal are {', '.join(values)}."
-                )
         column_map(self.columns)
         self._check_combinations()
 
@@ -360,15 +355,9 @@ def max_context_subwords(context: str, max_length: int) -> int:
     return {"none": 0, "doc": max_length}[context] if context.isalpha() else int(context)
 
 
-def literals(config: type[TrainConfig]) -> dict[str, tuple[str, ...]]:
-    """Return the legal values of each ``Literal`` field."""
-    hints = get_type_hints(config).items()
-    return {name: get_args(hint) for name, hint in hints if get_origin(hint) is Literal}
-
-
 def choices(config: type[TrainConfig], name: str) -> tuple[str, ...]:
     """Return the legal values of a ``Literal`` field; none if there is no such field."""
-    return literals(config).get(name, ())
+    return get_args(get_type_hints(config).get(name))
 
 
 def settings(config: TrainConfig) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from finetune.data.dataset import DataError
 from finetune.data.files import DataFile, Line, ReadOptions
 from finetune.data.tag_schemes import SPAN_TAG
 from finetune.data.token_records import Sentences, TokenRecord
-from finetune.types import did_you_mean
+from finetune.types import did_you_mean, quantity
 
 CONLLU_COLUMNS = (
     "id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc"
@@ -190,8 +190,9 @@ def _row(
     if not enough:
         separator = "tabs" if layout.tabs else "blanks"
         raise DataError(
-            f"{file.where(line.number)}: {len(cells)} columns where {layout.num_columns} are "
-            f"expected (separated by {separator}, as in the first line); blank lines end sentences."
+            f"{file.where(line.number)}: {quantity(len(cells), 'column')} where "
+            f"{layout.num_columns} are expected (separated by {separator}, as in the first line); "
+            "blank lines end sentences."
         )
     if layout.conllu and not cells[0].isdecimal():
         return None

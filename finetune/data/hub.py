@@ -141,6 +141,10 @@ def _first_line(error: Exception) -> str:
     return f"{type(error).__name__}: {text[0][:300]}" if text else type(error).__name__
 
 
+_EXAMPLES = {ALIASES["mnli"]: "nli", ALIASES["conll2003"]: "ner"}
+"""Packaged example data for the default data of a task."""
+
+
 def _hub_message(chosen: HubDataset, error: Exception) -> str:
     name = chosen.id + (f":{chosen.config}" if chosen.config else "")
     kinds = {kind.__name__ for kind in type(error).__mro__}
@@ -150,10 +154,11 @@ def _hub_message(chosen: HubDataset, error: Exception) -> str:
         return f"{name}: choose a configuration, --data {chosen.id}:CONFIG ({reason})"
     if kinds & {"ConnectionError", "OfflineModeIsEnabled", "ConnectTimeout", "ConnectError",
                 "LocalEntryNotFoundError", "TimeoutException", "TransportError"}:  # fmt: skip
+        example = f"--model minilm --data examples/data/{_EXAMPLES.get(chosen, 'sentiment')}"
         return (
-            f"{name}: the hub cannot be reached. Without it: finetune nli --model minilm --data "
-            "examples/data/nli, or your own --data FOLDER; or download the set on a machine with "
-            "network, then set HF_HUB_OFFLINE=1 to read it from the cache."
+            f"{name}: the hub cannot be reached. Run the same command with --data FOLDER, or as a "
+            f"trial with {example}, which every installation has; or download the set on a machine "
+            "with network, then set HF_HUB_OFFLINE=1 to read it from the cache."
         )
     return (
         f"{name}: the hub has no such data set that can be read ({_first_line(error)}). Check the "

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from finetune.config.recipes import packaged_folder
 from finetune.data.brat import document_names
 from finetune.data.dataset import DataError
 from finetune.data.files import IGNORED_NAMES, DataFile, name_without_gz
@@ -72,6 +73,8 @@ def resolve(spec: str) -> Source:
     if not spec.strip():
         raise DataError("--data is empty: give a folder, a file, or a hub data set such as mnli.")
     path = Path(spec).expanduser()
+    if path.parts[:2] == ("examples", "data") and not path.exists():
+        path = packaged_folder("examples").joinpath(*path.parts[1:])
     if path.is_dir():
         return _folder(path)
     if path.is_file():

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from finetune.data.dataset import DataError
 from finetune.data.files import DataFile, ReadOptions
 from finetune.data.json_files import parse_json
-from finetune.types import abbreviated, did_you_mean
+from finetune.types import abbreviated, did_you_mean, quantity
 
 
 class Record(NamedTuple):
@@ -222,8 +222,8 @@ def _records(
             if file.format == "csv":
                 advice = 'put fields that hold the separator in double quotes ("…")'
             raise DataError(
-                f"{file.where(number)}: {len(row)} fields where {len(header)} are expected "
-                f"({abbreviated(header)}): {advice}."
+                f"{file.where(number)}: {quantity(len(row), 'field')} where {len(header)} are "
+                f"expected ({abbreviated(header)}): {advice}."
             )
         yield Record(dict(zip(header, row, strict=True)), file.where(number))
 

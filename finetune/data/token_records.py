@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from finetune.data.dataset import DataError
 from finetune.data.tables import Record, Table, find_column, missing_column
 from finetune.data.word_splitting import chars_to_words, split_words
-from finetune.types import Span, abbreviated
+from finetune.types import Span, abbreviated, quantity
 
 Offsets = Sequence[tuple[int, int]]
 
@@ -199,7 +199,8 @@ def _tags(row: Record, column: str, num_words: int, names: Sequence[str] | None)
     if not isinstance(value, list | tuple):
         problem = f"column {column!r} must be a list with one tag for each word, not {value!r:.60}"
     elif len(value) != num_words:
-        problem = f"{num_words} words but {len(value)} tags in {column!r}: write one for each word"
+        tags = quantity(len(value), "tag")
+        problem = f"{quantity(num_words, 'word')} but {tags} in {column!r}: write one for each word"
     else:
         for tag in value:
             if not isinstance(tag, str | int) or tag == "":

@@ -23,7 +23,7 @@ from finetune.data.formats import open_data
 from finetune.data.json_files import parse_json
 from finetune.data.labels import convert_labels
 from finetune.data.token_records import read_spans
-from finetune.types import Example, Prediction, Span, TextExample, TokenExample
+from finetune.types import Example, Prediction, Span, TextExample, TokenExample, quantity
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,9 @@ def _gold_sentence(index: int, where: str, row: Mapping[str, Any]) -> TokenExamp
     if tags is not None:
         _check(where, "gold", tags, tags=True)
         if len(tags) != len(words):
-            raise DataError(f"{where}: {len(tags)} gold tags for {len(words)} words.")
+            raise DataError(
+                f"{where}: {quantity(len(tags), 'gold tag')} for {quantity(len(words), 'word')}."
+            )
     offsets = row.get("offsets")
     return TokenExample(
         index,

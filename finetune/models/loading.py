@@ -174,6 +174,12 @@ def load_weights(
     return model
 
 
+def _similar(name: str) -> str:
+    """Return the suggestion of a short name, unless the name is one or stands for one."""
+    known = {short.lower() for pair in ALIASES.items() for short in pair}
+    return "" if name.lower() in known else did_you_mean(name, ALIASES)
+
+
 @contextlib.contextmanager
 def library_errors(name: str, file: str = "") -> Iterator[None]:
     """Raise UserError for any error of a library that reads a ``file`` of a model, or all files.

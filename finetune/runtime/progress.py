@@ -107,8 +107,9 @@ class Reporter:
         if self.quiet or not self.console.is_terminal:
             return
         if self._progress is None:
+            bar = [] if self._is_narrow else [BarColumn()]
             self._progress = Progress(
-                TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
+                TextColumn("{task.description}"), *bar, MofNCompleteColumn(),
                 TextColumn("{task.fields[text]}", markup=False), TimeRemainingColumn(),
                 console=self.console,
             )  # fmt: skip
@@ -120,13 +121,18 @@ class Reporter:
         stage = self._stages[-1]
         rate = (done - stage.first) / max(1e-9, time.monotonic() - stage.begin)
         units = stage.unit + ("es" if stage.unit.endswith("ch") else "s")
-        text = f"{text} {rate:,.1f} {units}/s".strip()
+        if not (text and self._is_narrow):
+            text = f"{text} {rate:,.1f} {units}/s".strip()
         if self._progress is not None and stage.bar is not None:
             self._progress.update(stage.bar, completed=done, text=text)
         elif not self.quiet and time.monotonic() - self._last_line >= LINE_EVERY:
             self._last_line = time.monotonic()
             left = clock((stage.total - done) / rate) if rate else "unknown time"
             self.say(f"{stage.title}: {stage.unit} {done}/{stage.total} {text} {left} left")
+
+    @property
+    def _is_narrow(self) -> bool:
+        return self.console.is_terminal and self.console.width < 80
 
     def stop(self) -> None:
         """End the innermost stage."""

@@ -24,6 +24,7 @@ from finetune.config.tasks import CONFIGS, TagConfig
 from finetune.types import UserError
 from tests.cli.reference import reference
 from tests.command import run
+from tests.tiny import save_tiny_checkpoint
 
 ROOT = Path(__file__).parents[2]
 
@@ -221,3 +222,33 @@ def test_the_reference_is_current():
     assert text == reference(), "write it with: python -m tests.cli.reference > docs/cli.md"
     tables = [line for line in text.splitlines() if line.startswith("| `")]
     assert all(line.count(" | ") == 2 for line in tables), "a | in a cell would end it"
+
+
+def test_names_of_the_scripts_of_transformers(calls: list[tuple]):
+    arguments = ("--model_name_or_path", "m", "--learning_rate=1e-3", "--output-dir", "o")
+    files = ("--train_file", "a.conll", "--test-file=b.conll")
+    outcome = run("tag", *arguments, "--num-train-epochs", "2", *files)
+    assert outcome.code == 0, outcome.err
+    expected = TagConfig(model="m", lr=1e-3, out="o", epochs=2, data="train=a.conll,test=b.conll")
+    assert calls[0][2] == expected
+    refused = run("tag", "--per_device_train_batch_size", "8")
+    assert refused.code == 2 and "write --batch-size for the examples per step" in refused.err
+    both = run("tag", "--data", "d", "--train-file", "a.conll")
+    assert both.err == "error: --data names the files of all splits: leave --train-file out.\n"
+
+
+def test_shell_completion_and_version():
+    assert "--sparse-embeddings" in run("--tyro-print-completion", "bash").out
+    assert run("--version").out.count("\n") == 1
+
+
+def test_a_dry_run_prints_settings_that_are_no_defaults(tmp_path: Path):
+    save_tiny_checkpoint(tmp_path / "bert", "bert")
+    data = ROOT / "examples" / "data" / "sentiment"
+    outcome = run("classify", "--model", tmp_path / "bert", "--data", data, "--steps=1",
+                  "--max-length=32", "--dry-run")  # fmt: skip
+    last = outcome.out.splitlines()[-2:]
+    assert last[0] == (
+        f"settings: --model {tmp_path / 'bert'}, --data {data}, --steps 1, --max-length 32"
+    )
+    assert "finetune classify --help" in last[1]

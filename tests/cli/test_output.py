@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from finetune.cli.output import cell, open_output, print_table
+from finetune.cli.output import cell, open_output, print_table, show
 from finetune.types import UserError
+from tests.command import run
 
 COLUMNS = ("label", "gold", "share")
 ROWS = [("a long label " * 9, 1234, 0.5), ("[b]é ± 😀[/b]", 7, 1.0)]
@@ -56,3 +59,26 @@ def test_a_file_appears_when_it_is_complete(tmp_path: Path):
     assert path.read_text("utf-8") == "all"
     with pytest.raises(UserError, match="its folder does not exist"), open_output(f"{path}/x/y"):
         pass
+
+
+def test_control_characters_are_printed_as_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    attack = "\x1b[2J\u202e\x9b31m\r\u2066"
+    show(attack)
+    print_table((attack,), [(attack,)], attack)
+    rows = [{"label": attack, "gold": "b", "text": attack}, {"label": "b", "gold": "b"}]
+    (tmp_path / "p.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    outcomes = [run("analyze", tmp_path / "p.jsonl"), run("score", tmp_path / attack, "x")]
+    (tmp_path / "train.jsonl").write_text(
+        "".join(json.dumps({"text": f"{n}", "label": attack + str(n % 2)}) + "\n" for n in range(9))
+    )
+    (tmp_path / "r.yaml").write_text(f"task: tag\ndescription: {json.dumps(attack)}\n")
+    outcomes += [run("check", tmp_path / "train.jsonl"), run("recipes", "--folder", tmp_path)]
+    texts = [capsys.readouterr().out, *(outcome.out + outcome.err for outcome in outcomes)]
+    for text in texts:
+        assert "\\u001b[2J" in text and not set(attack) & set(text) - set("[2J31m")
+
+
+def test_only_one_place_prints():
+    for path in (Path(__file__).parents[2] / "finetune" / "cli").glob("*.py"):
+        calls = re.findall(r"(?<![\w.])print\(|sys\.std(?:out|err)\.write", path.read_text("utf-8"))
+        assert not calls or path.name == "output.py"

@@ -101,10 +101,10 @@ WRONG_FILES = {
 }  # fmt: skip
 WRONG_WORDS = {
     "ragged": ({"train.conll": b"Ana B-PER\nsaw O\nOslo\n\nAna B-PER\n"},
-               ("train.conll:3: 1 columns where 2 are expected", "blank line")),
+               ("train.conll:3: 1 column where 2 are expected", "blank line")),
     "no rows": ({"train.conll": b"\n\n"}, ("train", "empty")),
     "tags missing": ({"train.jsonl": [{"tokens": ["a", "b"], "tags": ["O"]}]},
-                     ("train.jsonl:1: 2 words but 1 tags",)),
+                     ("train.jsonl:1: 2 words but 1 tag",)),
     "not UTF-8": ({"train.conll": b"Ana B-PER\nfianc\xe9 O\n"}, ("train.conll:2", "not UTF-8")),
 }  # fmt: skip
 
@@ -132,7 +132,7 @@ def test_wrong_words(name: str, place: Path, tmp_path: Path):
 
 
 def test_models_that_cannot_be_had(place: Path):
-    one_line(run("nli"), "the hub cannot be reached", "finetune nli --model minilm --data")
+    one_line(run("nli"), "the hub cannot be reached", "--model minilm --data examples/data/nli")
     one_line(
         train("nli", "roberta-base", place / "pairs"),
         "hub can't be reached",

@@ -234,7 +234,7 @@ def test_texts_through_a_tokenizer(pair, max_length, count):
 def test_errors_come_last_and_are_counted():
     lines = render(check_data(texts(train=[text(0, ""), text(1, "x")]))).splitlines()
     assert lines[-2].startswith("error    labels")
-    assert lines[-1] == "1 errors, 1 warnings"
+    assert lines[-1] == "1 error, 1 warning"
 
 
 def test_on_files(tmp_path):

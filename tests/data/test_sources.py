@@ -4,6 +4,7 @@ import gzip
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -286,3 +287,10 @@ def test_importing_data_imports_no_heavy_library():
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
     assert result.stdout.strip() == "[]"
+
+
+def test_example_data_are_found_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    assert set(resolve("examples/data/nli").files) == {"train", "validation", "test"}
+    with pytest.raises(ValueError, match="no such file or folder"):
+        resolve("examples/data/none")

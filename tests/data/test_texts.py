@@ -314,7 +314,7 @@ def test_bad_labels(error, labels, words):
         (
             "a.tsv",
             "text\tlabel\nx\tp\ny\n",
-            ["a.tsv:3: 1 fields where 2 are expected (text, label)", "exactly one tab"],
+            ["a.tsv:3: 1 field where 2 are expected (text, label)", "exactly one tab"],
         ),
         ("a.tsv", 'text\tlabel\n"x\ty"\tp\n', ["a.tsv:2: 3 fields", "TSV has no quoting"]),
         ("a.csv", "text,label\nx,y,p\n", ["a.csv:2: 3 fields where 2", "double quotes"]),

@@ -418,7 +418,7 @@ def test_json_and_columns_may_be_mixed(tmp_path):
     ("name", "content", "words"),
     [
         ("a.conll", "a X O\nb O\n", ["a.conll:2: 2 columns where 3 are expected", "by blanks"]),
-        ("a.tsv", "a\tO\nb O\n", ["a.tsv:2: 1 columns where 2", "by tabs", "blank lines"]),
+        ("a.tsv", "a\tO\nb O\n", ["a.tsv:2: 1 column where 2", "by tabs", "blank lines"]),
         ("a.conll", "a\nb\n", ["a.conll: there are words but no tags", "word<TAB>tag"]),
         ("a.conll", "\n\n", ["a.conll: the train split is empty"]),
         ("a.conll", "-DOCSTART- O\n", ["the train split is empty"]),
@@ -427,7 +427,7 @@ def test_json_and_columns_may_be_mixed(tmp_path):
         (
             "a.jsonl",
             jsonl({"tokens": ["a", "b"], "tags": ["O"]}),
-            ["a.jsonl:1: 2 words but 1 tags in 'tags'"],
+            ["a.jsonl:1: 2 words but 1 tag in 'tags'"],
         ),
         (
             "a.jsonl",

@@ -7,7 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from finetune.models.heads.token_classification import TokenTagger
+from finetune.models.loading import load_config
+from finetune.types import UserError
 from tests.tiny import save_tiny_checkpoint
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -32,3 +36,12 @@ def test_a_hub_model_tells_its_commit(tmp_path: Path):
     assert done.stdout.split()[-1] == COMMIT
     assert COMMIT not in (tmp_path / "saved" / "config.json").read_text(encoding="utf-8")
     assert TokenTagger.from_pretrained(str(tmp_path / "saved"), labels=None).revision is None
+
+
+def test_a_name_is_not_its_own_suggestion() -> None:
+    for name in ("roberta-base", "FacebookAI/roberta-base"):
+        with pytest.raises(UserError, match="can't be reached") as caught:
+            load_config(name)
+        assert "Perhaps" not in str(caught.value)
+    with pytest.raises(UserError, match="Perhaps you meant 'roberta-base'"):
+        load_config("roberta-bse")
