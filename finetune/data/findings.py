@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from finetune.types import quantity
+
 Level = Literal["error", "warning", "info"]
 _MAX_LOCATIONS = 5
 
@@ -45,5 +47,5 @@ def render(findings: Iterable[Finding]) -> str:
         lines.append(f"{finding.level:<8} {finding.check:<11} {finding.message}")
         lines += [f"{'':<20} at {location}" for location in finding.locations]
     totals = Counter(finding.level for finding in ranked)
-    lines.append(f"{totals['error']} errors, {totals['warning']} warnings")
+    lines.append(f"{quantity(totals['error'], 'error')}, {quantity(totals['warning'], 'warning')}")
     return "\n".join(lines)

@@ -202,7 +202,7 @@ def _failure(name: str, error: Exception, file: str) -> str:
         causes.add(type(cause).__name__)
         cause = cause.__cause__ or cause.__context__
     is_folder = Path(resolve_model(name)).is_dir()
-    hint = did_you_mean(name, ALIASES)
+    hint = _similar(name)
     if not is_folder and causes & _NOT_FOUND:
         found = min(causes & _NOT_FOUND)
         return f"model {name!r} is neither a local folder nor on the model hub ({found}).{hint}"

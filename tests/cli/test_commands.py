@@ -256,7 +256,7 @@ def test_dry_run_trains_nothing(place: Path, tmp_path: Path):
         outcome = train(place, task, tmp_path / "run", "--dry-run", "--epochs", "2")
         assert outcome.code == 0 and not (tmp_path / "run").exists()
         for part in ("train ", "labels (", "lengths in tokens", "steps of 8 examples", "memory: ",
-                     "weights", "batch_size: 8"):  # fmt: skip
+                     "weights", "--batch-size 8"):  # fmt: skip
             assert part in outcome.out, (task, part)
 
 
