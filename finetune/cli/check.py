@@ -188,7 +188,7 @@ def print_suspects(suspects: Suspects, noun: str, examples: int) -> None:
     """Print the number of suspects, the most confused labels and the first suspects."""
     show(f"{len(suspects.found):,} suspects among the {suspects.number:,} {noun} of the training "
           "data")  # fmt: skip
-    show(suspects.score)
+    show(str(suspects.score))
     if suspects.share is not None:
         show(f"estimated fraction of wrong labels: {100 * suspects.share:.1f} %")
     for given, true, expected in suspects.taken[:8]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, UseAppendAction, arg
 
-from finetune.cli.output import check_output, quiet_libraries
+from finetune.cli.output import check_output, quiet_libraries, show
 from finetune.config.tasks import column_map
 from finetune.types import TextExample, UserError
 
@@ -77,14 +76,14 @@ class Embed:
         embeddings = embedder.embed(self._inputs())
         if self.output is None:
             for embedding in embeddings:
-                print(json.dumps(record(embedding), ensure_ascii=False))
+                show(json.dumps(record(embedding), ensure_ascii=False))
         else:
             count, files = write_vectors(Path(self.output), embeddings, embedder.shape)
             shape = " x ".join(map(str, (count, *embedder.shape)))
-            print(f"wrote {' and '.join(map(str, files))}: {shape}", file=sys.stderr)
+            show(f"wrote {' and '.join(map(str, files))}: {shape}", error=True)
         if number := embedder.num_windowed:
             limit = f"{number:,} over {embedder.max_length} tokens"
-            print(f"inputs read in several windows: {limit}", file=sys.stderr)
+            show(f"inputs read in several windows: {limit}", error=True)
 
     def _inputs(self) -> Iterator[Example]:
         from finetune import data
