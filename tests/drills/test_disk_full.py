@@ -17,10 +17,10 @@ TRAIN = ("classify", "--data", "sentiment", *FIXED, "--steps", "6", "--eval-ever
 COMMANDS = {
     "run": (*TRAIN, "--out", "out/run"),
     "seeds": (*TRAIN, "--out", "out/seeds", "--seeds", "2"),
-    "label errors": ("check", "classify", "--data", "sentiment", *FIXED, "--label-errors",
-                     "--folds", "2", "--epochs", "30", "--out", "out/errors.jsonl"),
+    "label errors": ("check", "small.yaml", "--label-errors", "--folds", "2", "--out",
+                     "out/errors.jsonl"),
 }  # fmt: skip
-POINTS = 40
+POINTS = 24
 """Operations of each command at which the disk becomes full."""
 
 
@@ -29,6 +29,10 @@ def server(tmp_path_factory: pytest.TempPathFactory):
     directory = tmp_path_factory.mktemp("full")
     save_tiny_checkpoint(directory / "bert", "bert", dropout=0.1)
     data.sentiment(directory / "sentiment")
+    (directory / "small.yaml").write_text(
+        "task: classify\nmodel: bert\ndata: sentiment\nlr: 3e-3\nsteps: 60\neval_every: 30\n"
+        "max_length: 48\nbatch_size: 8\n"
+    )
     with serving(directory, directory / "out") as started:
         yield started
 
