@@ -27,6 +27,20 @@ class Line(NamedTuple):
     text: str
 
 
+class Record(NamedTuple):
+    """The values of one row by column name, and the ``file:line`` where the row begins."""
+
+    values: Mapping[str, Any]
+    where: str
+
+    @property
+    def key(self) -> str | int | None:
+        """The id of the row, from a column `id`."""
+        value = self.values.get("id")
+        is_id = isinstance(value, str | int) and not isinstance(value, bool) and value != ""
+        return value if is_id else None
+
+
 class ReadOptions(NamedTuple):
     """Options that every reader of a format gets."""
 

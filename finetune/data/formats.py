@@ -34,6 +34,7 @@ FORMATS = {
     "csv": Format((".csv",), tables.read_delimited),
     "tsv": Format((".tsv",), tables.read_delimited),
     "txt": Format((".txt",), tables.read_plain_text),
+    "xlsx": Format((".xlsx",), tables.read_excel, by_lines=False),
     "parquet": Format((".parquet",), tables.read_parquet, by_lines=False),
     "conll": Format((".conll", ".bio", ".iob", ".iob2", ".bmes", ".bioes", ".bilou"), read_conll),
     "conllu": Format((".conllu",), read_conll),

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from finetune.data.dataset import DataError
-from finetune.data.tables import Record, Table, class_names
+from finetune.data.files import Record
+from finetune.data.tables import Table, class_names
 
 PARQUET_COPY = "refs/convert/parquet"
 """Revision with the hub's Parquet copy: `datasets` no longer runs the scripts of some sets."""

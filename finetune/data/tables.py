@@ -7,28 +7,16 @@ import itertools
 import json
 import re
 import sys
+import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
+from finetune.data.annotation_tools import resolve_annotators, tool_rows
 from finetune.data.dataset import DataError
-from finetune.data.files import DataFile, ReadOptions
+from finetune.data.files import DataFile, ReadOptions, Record
 from finetune.data.json_files import parse_json
 from finetune.types import abbreviated, did_you_mean, quantity
-
-
-class Record(NamedTuple):
-    """The values of one row by column name, and the ``file:line`` where the row begins."""
-
-    values: Mapping[str, Any]
-    where: str
-
-    @property
-    def key(self) -> str | int | None:
-        """The id of the row, from a column `id`."""
-        value = self.values.get("id")
-        is_id = isinstance(value, str | int) and not isinstance(value, bool) and value != ""
-        return value if is_id else None
 
 
 @dataclass
@@ -41,6 +29,7 @@ class Table:
     typed: bool = True  # False if all values are text (CSV, TSV)
     names: Mapping[str, Sequence[str]] = field(default_factory=dict)  # class names of columns
     headless: list[str] | None = None  # first row of a file without column names: 0, 1, …
+    notes: list[str] = field(default_factory=list)
 
     def first(self) -> Record | None:
         """Return the first row without consuming it; sets ``header`` from it if it is empty."""
@@ -52,8 +41,9 @@ class Table:
         return record
 
     def all(self) -> list[Record]:
-        """Return all rows; sets ``header`` from all of them if it is empty."""
-        rows = list(self.records)
+        """Return all rows, one for each text; sets ``header`` from them if it is empty."""
+        rows, notes = resolve_annotators(list(self.records))
+        self.notes += notes
         if not self.header:
             self.header = list(dict.fromkeys(key for row in rows for key in row.values))
         return rows
@@ -109,9 +99,8 @@ _JSON_ADVICE = f": write {_JSON_ROW}."
 def read_json_lines(file: DataFile, options: ReadOptions) -> Table:
     """Read one JSON object per line."""
     lines = ((line.text, file.where(line.number)) for line in file if line.text.strip())
-    return Table(
-        file.name, [], (_row(parse_json(text, where, _JSON_ADVICE), where) for text, where in lines)
-    )
+    items = ((parse_json(text, where, _JSON_ADVICE), where) for text, where in lines)
+    return Table(file.name, [], itertools.chain.from_iterable(itertools.starmap(_rows, items)))
 
 
 def read_json(file: DataFile, options: ReadOptions) -> Table:
@@ -125,19 +114,19 @@ def read_json(file: DataFile, options: ReadOptions) -> Table:
             f"{file.name}: holds one JSON {_json_type(items)}, not a list of objects: write "
             '[{"text": …, "label": …}, …], or one object per line in a .jsonl file.'
         )
-    rows = (_row(item, f"{file.name}:item {i}") for i, item in enumerate(items, 1))
-    return Table(file.name, [], rows)
+    rows = (_rows(item, f"{file.name}:item {i}") for i, item in enumerate(items, 1))
+    return Table(file.name, [], itertools.chain.from_iterable(rows))
 
 
-def _row(value: Any, where: str) -> Record:
-    """Return an object as a row; spaCy's pair ``[text, {"entities": […]}]`` is a row too."""
+def _rows(value: Any, where: str) -> Iterator[Record]:
+    """Yield an object as rows; spaCy's pair ``[text, {"entities": […]}]`` is a row too."""
     if isinstance(value, list) and len(value) == 2 and isinstance(value[1], dict):
         value = {"text": value[0], **value[1]}
     if not isinstance(value, dict):
         raise DataError(
             f"{where}: a row must be a JSON object, not a {_json_type(value)}: write {_JSON_ROW}."
         )
-    return Record(value, where)
+    yield from tool_rows(value, where)
 
 
 def _json_type(value: Any) -> str:
@@ -166,16 +155,21 @@ def read_delimited(file: DataFile, options: ReadOptions) -> Table:
     if not _is_header(cells, options):
         rows = itertools.chain([first], rows)
         header, headless = [str(index) for index in range(len(cells))], cells
+    check_header(header, options, file.where(first[0]))
+    return Table(file.name, header, _records(file, header, rows), typed=False, headless=headless)
+
+
+def check_header(header: Sequence[str], options: ReadOptions, where: str) -> None:
+    """Raise DataError if a header names a column that is read more than once."""
     lowered = [name.lower() for name in header]
     known = {*options.header_names, *(name.lower() for name in options.columns.values())}
     if repeated := next(
         (name for name in lowered if lowered.count(name) > 1 and name in known), ""
     ):
         raise DataError(
-            f"{file.where(first[0])}: the header has the column {repeated!r} "
+            f"{where}: the header has the column {repeated!r} "
             f"{lowered.count(repeated)} times: rename or remove all but one."
         )
-    return Table(file.name, header, _records(file, header, rows), typed=False, headless=headless)
 
 
 def _is_header(cells: Sequence[str], options: ReadOptions) -> bool:
@@ -226,6 +220,33 @@ def _records(
                 f"expected ({abbreviated(header)}): {advice}."
             )
         yield Record(dict(zip(header, row, strict=True)), file.where(number))
+
+
+def read_excel(file: DataFile, options: ReadOptions) -> Table:
+    """Read the first sheet of a workbook; its first row is the header."""
+    try:
+        import openpyxl
+        from openpyxl.utils.exceptions import InvalidFileException
+    except ImportError as error:
+        raise DataError(
+            f"{file.name}: workbooks need openpyxl: pip install 'finetune[excel]', or save as CSV."
+        ) from error
+    try:
+        book = openpyxl.load_workbook(file.name, read_only=True, data_only=True)
+    except (InvalidFileException, zipfile.BadZipFile, KeyError, OSError) as error:
+        raise DataError(f"{file.name}: not a readable workbook ({error}).") from error
+    sheet = book.worksheets[0]
+    rows = sheet.iter_rows(values_only=True)
+    header = ["" if cell is None else str(cell).strip() for cell in next(rows, ())]
+    check_header(header, options, f"{file.name}:row 1")
+    where = f"{file.name}:row"
+    records = (Record(dict(zip(header, row, strict=False)), f"{where} {number}")
+               for number, row in enumerate(rows, 2)
+               if any(cell not in (None, "") for cell in row))  # fmt: skip
+    table = Table(file.name, header, records)
+    if len(book.worksheets) > 1:
+        table.notes = [f"only the first sheet, {sheet.title!r}, is read"]
+    return table
 
 
 def read_parquet(file: DataFile, options: ReadOptions) -> Table:

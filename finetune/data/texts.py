@@ -7,12 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
+from finetune.data.annotation_tools import SKIPPED_ANSWERS
 from finetune.data.dataset import DataError, Dataset
-from finetune.data.files import DataFile, ReadOptions
+from finetune.data.files import DataFile, ReadOptions, Record
 from finetune.data.formats import open_data, read_file
 from finetune.data.labels import convert_labels, raw_label
 from finetune.data.sources import open_splits, resolve
-from finetune.data.tables import Record, Table, check_columns, find_column, missing_column
+from finetune.data.tables import Table, check_columns, find_column, missing_column
 from finetune.data.token_records import Sentences
 from finetune.types import TextExample, abbreviated
 
@@ -78,6 +79,12 @@ def read_text(
         if not records:
             raise DataError(f"{table.name}: the {split} split is empty: add rows or leave it out.")
         chosen = guess_columns(table, columns, pair)
+        notes += table.notes
+        if "answer" not in chosen[:3]:
+            kept = [row for row in records if row.values.get("answer") not in SKIPPED_ANSWERS]
+            if len(kept) < len(records):
+                notes.append(f"{split}: {len(records) - len(kept):,} rows rejected or ignored")
+            records = kept
         raw[split] = [
             _example(index, record, chosen, table) for index, record in enumerate(records)
         ]

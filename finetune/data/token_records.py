@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+from finetune.data.annotation_tools import SKIPPED_ANSWERS
 from finetune.data.dataset import DataError
-from finetune.data.tables import Record, Table, find_column, missing_column
+from finetune.data.files import Record
+from finetune.data.tables import Table, find_column, missing_column
 from finetune.data.word_splitting import chars_to_words, split_words
 from finetune.types import Span, abbreviated, quantity
 
@@ -21,9 +23,6 @@ SPAN_COLUMNS = ("spans", "entities", "label")
 DOCUMENT_COLUMNS = ("document", "document_id", "doc_id", "doc_key")
 HEADER_NAMES = frozenset({*WORD_COLUMNS, "text"})
 """Column names that tell a header from data."""
-
-SKIPPED_ANSWERS = ("reject", "ignore")
-"""Values of Prodigy's column ``answer`` with which an annotator excludes a row."""
 
 _SPAN = '{"start": 0, "end": 2, "label": "PER"}'
 _CHARACTER_KEYS = (("start_char", "end_char"), ("start", "end"), ("start_offset", "end_offset"))

@@ -57,6 +57,7 @@ def read_tokens(
     records: dict[str, list[TokenRecord]] = {}
     for split, opened in source.splits.items():
         found = list(_records(opened, columns, need_gold=split == "train"))
+        notes += opened.notes if isinstance(opened, Table) else []
         records[split], more = _usable_records(split, opened.name, found)
         notes += more
     notes += _span_notes([record for rows in records.values() for record in rows])

@@ -268,3 +268,12 @@ def test_pairs_and_single_texts():
     assert "1 of 1 examples differ from train, which has single texts" in finding.message
     both = Dataset("d", {"train": [one, two], "test": [two]})
     assert not found(both, "pairs")
+
+
+@pytest.mark.parametrize(("num_special", "number"), [((2, 3), 0), ((2, 4), 1)])
+def test_the_tokenizer_tells_the_special_tokens_of_a_pair(num_special, number):
+    pair = TextExample(0, "abc", "defg", "x", where="a.csv:1")
+    data = Dataset("d", {"train": [pair, TextExample(1, "a", "b", "y", where="a.csv:2")]})
+    findings = found(data, "lengths", "warning", max_length=10, num_special=num_special,
+                     count_subwords=lambda texts: list(map(len, texts)))  # fmt: skip
+    assert len(findings) == number

@@ -1,0 +1,150 @@
+"""Exports of annotation tools as rows: Label Studio, Prodigy, and several annotators of one text.
+
+A row of Label Studio's default export is a task with all its annotations; each becomes a row in the
+form of Prodigy: the fields of the task, ``label`` or ``spans``, ``answer`` and ``_annotator_id``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations
+from statistics import mean
+from typing import Any
+
+from finetune.data.dataset import DataError
+from finetune.data.files import Record
+
+SKIPPED_ANSWERS = ("reject", "ignore")
+"""Values of the column ``answer`` with which an annotator excludes a row."""
+
+_ANNOTATORS = ("_annotator_id", "annotator", "_session_id")
+_TEXTS = ("_input_hash", "text", "tokens", "data")
+_GOLD = ("spans", "label", "labels", "entities", "accept", "tags")
+
+
+def tool_rows(row: dict[str, Any], where: str) -> Iterator[Record]:
+    """Yield an object as one row, or as one row for each of its annotations (Label Studio)."""
+    task, annotations = row.get("data"), row.get("annotations")
+    if isinstance(task, Mapping) and isinstance(annotations, list):
+        base = {"id": row.get("id"), **task, "_input_hash": row.get("id")}
+        for annotation in annotations:
+            yield Record(base | _label_studio(annotation, where), where)
+        if not annotations:
+            yield Record(base, where)
+    elif isinstance(row.get("accept"), list) and isinstance(row.get("options"), list):
+        single = row.get("config", {}).get("choice_style", "single") == "single"
+        chosen = row["accept"]
+        label = (chosen[0] if chosen else None) if single else chosen
+        yield Record({**row, "label": label}, where)
+    else:
+        yield Record(row, where)
+
+
+def _label_studio(annotation: Any, where: str) -> dict[str, Any]:
+    """Return the label or the spans of one annotation of Label Studio."""
+    results = annotation.get("result") if isinstance(annotation, Mapping) else None
+    if not isinstance(results, list) or not all(isinstance(each, Mapping) for each in results):
+        raise DataError(
+            f"{where}: {annotation!r:.60} is not an annotation of Label Studio: export as JSON."
+        )
+    found: dict[str, Any] = {"_annotator_id": annotation.get("completed_by")}
+    if annotation.get("was_cancelled"):
+        found["answer"] = "ignore"
+    values = [each["value"] for each in results if isinstance(each.get("value"), Mapping)]
+    choices = [name for value in values for name in value.get("choices", ())]
+    numbers = [float(value[kind]) for value in values for kind in ("rating", "number")
+               if isinstance(value.get(kind), int | float)]  # fmt: skip
+    spans = [value for value in values if "start" in value and value.get("labels")]
+    if choices or numbers:
+        found["label"] = choices if len(choices) > 1 else (choices or numbers)[0]
+    if spans or not (choices or numbers):
+        found["spans"] = spans
+    return found
+
+
+def resolve_annotators(records: Sequence[Record]) -> tuple[list[Record], list[str]]:
+    """Keep one row of each text that several annotators have annotated, with notes.
+
+    The row of the majority is kept. A text without a majority is left out.
+    """
+    groups: defaultdict[str, dict[str, Record]] = defaultdict(dict)
+    for record in records:
+        name = next((record.values[key] for key in _ANNOTATORS if record.values.get(key)), None)
+        if name is not None and record.values.get("answer") not in SKIPPED_ANSWERS:
+            groups[_text(record)][json.dumps(name, default=str)] = record
+    shared = {text: rows for text, rows in groups.items() if len(rows) > 1}
+    if not shared:
+        return list(records), []
+    kept: dict[str, Record | None] = {}
+    for text, rows in shared.items():
+        golds = {name: _gold(record) for name, record in rows.items()}
+        (first, count), *_ = Counter(golds.values()).most_common()
+        majority = next(rows[name] for name, gold in golds.items() if gold == first)
+        kept[text] = majority if 2 * count > len(rows) else None
+    differ = sum(len({_gold(row) for row in rows.values()}) > 1 for rows in shared.values())
+    without = sum(record is None for record in kept.values())
+    result: list[Record] = []
+    for record in records:
+        if (text := _text(record)) not in kept or kept[text] is record:
+            result.append(record)
+    annotators = {name for rows in shared.values() for name in rows}
+    note = (
+        f"{len(shared):,} texts have several annotators ({len(annotators)} in all), who differ on "
+        f"{differ:,}: {_agreement(shared)}; the annotation of the majority is kept, and "
+        f"{without:,} texts without a majority are left out"
+    )
+    return result, [note]
+
+
+def _text(record: Record) -> str:
+    values = record.values
+    key = next((key for key in _TEXTS if values.get(key) is not None), None)
+    return json.dumps(values.get(key) if key else record.where, default=str)
+
+
+def _gold(record: Record) -> str:
+    """Return the annotation of a row in a form that can be compared."""
+    key = next((key for key in _GOLD if record.values.get(key) is not None), None)
+    value = record.values.get(key) if key else None
+    if isinstance(value, list):
+        return json.dumps(sorted(map(_item, value)))
+    return json.dumps(value, default=str)
+
+
+def _item(item: Any) -> str:
+    if isinstance(item, Mapping):
+        keys = ("start", "end", "label", "labels")
+        return json.dumps([item.get(key) for key in keys if item.get(key) is not None])
+    return json.dumps(item, default=str)
+
+
+def _agreement(shared: Mapping[str, Mapping[str, Record]]) -> str:
+    """Return the agreement of annotators: Cohen's kappa of labels, F1 of lists and spans.
+
+    F1 of one annotator against another is the limit of kappa where most spans of a text are
+    negative (Hripcsak & Rothschild, 2005).
+    """
+    pairs: defaultdict[tuple[str, str], list[tuple[str, str]]] = defaultdict(list)
+    for rows in shared.values():
+        for one, other in combinations(sorted(rows), 2):
+            pairs[one, other].append((_gold(rows[one]), _gold(rows[other])))
+    golds = [gold for sides in pairs.values() for side in sides for gold in side]
+    if any(gold.startswith("[") for gold in golds):
+        values = [_f1(sides) for sides in pairs.values()]
+        return f"F1 of one against another {mean(values):.2f}, the mean over pairs of annotators"
+    from sklearn.metrics import cohen_kappa_score
+
+    kappas = [1.0 if all(one == other for one, other in sides)  # undefined for a single label
+              else float(cohen_kappa_score(*zip(*sides, strict=True)))
+              for sides in pairs.values()]  # fmt: skip
+    return f"Cohen's kappa {mean(kappas):.2f}, the mean over pairs of annotators"
+
+
+def _f1(sides: Sequence[tuple[str, str]]) -> float:
+    """Return the F1 of the lists of two annotators, as JSON."""
+    lists = [[{*json.loads(side)} if side.startswith("[") else set() for side in both]
+             for both in sides]  # fmt: skip
+    total = sum(len(one) + len(other) for one, other in lists)
+    return 2 * sum(len(one & other) for one, other in lists) / total if total else 1.0

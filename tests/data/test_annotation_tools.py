@@ -1,0 +1,124 @@
+"""Exports of annotation tools, and several annotators of one text."""
+
+import json
+
+import pytest
+
+from finetune.data import DataError, data_kind, read_text, read_tokens
+from finetune.data.dataset import Dataset
+from finetune.types import Span
+
+TEXT = "Ann Lee ran"
+
+
+def span(start, end, label):
+    return {"start": start, "end": end, "labels": [label], "text": TEXT[start:end]}
+
+
+def task(number, *annotations, text=TEXT):
+    """One task of Label Studio's default export, with its annotations (result, annotator)."""
+    return {
+        "id": number,
+        "data": {"text": text},
+        "annotations": [
+            {"id": 1, "completed_by": who, "was_cancelled": False, "result": result}
+            for result, who in annotations
+        ],
+        "predictions": [],
+    }
+
+
+def spans(*values):
+    return [
+        {"value": value, "type": "labels", "from_name": "label", "to_name": "text"}
+        for value in values
+    ]
+
+
+def choices(*names):
+    return [{"value": {"choices": list(names)}, "type": "choices", "from_name": "x"}]
+
+
+def read(tmp_path, rows, reader=read_text, name="a.json") -> Dataset:
+    path = tmp_path / name
+    text = json.dumps(rows) if name == "a.json" else "".join(json.dumps(r) + "\n" for r in rows)
+    path.write_text(text)
+    return reader(str(path))
+
+
+def test_spans_of_label_studio(tmp_path):
+    rows = [task(1, (spans(span(0, 7, "PER")), 1)), task(2, ([], 1)), task(3)]
+    dataset = read(tmp_path, rows, read_tokens)
+    found = dataset.splits["train"]
+    assert [example.spans for example in found] == [(Span(0, 2, "PER"),), (), None]
+    assert data_kind(str(tmp_path / "a.json")) == "tokens"
+    minimal = [{"id": 1, "text": TEXT, "label": [span(0, 7, "PER")], "annotator": 1}]
+    assert read(tmp_path, minimal, read_tokens).splits["train"][0].spans == found[0].spans
+
+
+def test_labels_of_label_studio(tmp_path):
+    rows = [task(1, (choices("pos"), 1), text="a"), task(2, (choices("neg"), 1), text="b")]
+    assert [e.label for e in read(tmp_path, rows).splits["train"]] == ["pos", "neg"]
+    rows.append(task(3, (choices("pos", "neg"), 1), text="c"))
+    assert read(tmp_path, rows).splits["train"][2].label == ("pos", "neg")
+    stars = [task(1, ([{"value": {"rating": 4}, "type": "rating"}], 1))]
+    assert read(tmp_path, stars).splits["train"][0].label == 4.0
+    rows[0]["annotations"][0]["was_cancelled"] = True
+    dataset = read(tmp_path, rows)
+    assert "train: 1 rows rejected or ignored" in dataset.notes
+    with pytest.raises(DataError, match=r"a.json:item 1: .* is not an annotation of Label Studio"):
+        read(tmp_path, [{"id": 1, "data": {"text": "a"}, "annotations": [3]}])
+
+
+def test_choices_of_prodigy(tmp_path):
+    options = [{"id": "pos"}, {"id": "neg"}]
+    rows = [{"text": "a", "options": options, "accept": ["pos"], "answer": "accept"},
+            {"text": "b", "options": options, "accept": ["neg"], "answer": "accept"},
+            {"text": "c", "options": options, "accept": [], "answer": "ignore"}]  # fmt: skip
+    dataset = read(tmp_path, rows, name="a.jsonl")
+    assert [e.label for e in dataset.splits["train"]] == ["pos", "neg"]
+    for row in rows:
+        row["config"] = {"choice_style": "multiple"}
+    assert read(tmp_path, rows, name="a.jsonl").splits["train"][0].label == ("pos",)
+
+
+def prodigy(text, label, who):
+    return {"text": text, "label": label, "answer": "accept", "_annotator_id": who}
+
+
+def test_several_annotators_of_labels(tmp_path):
+    votes = {"a": "xxx", "b": "yyx", "c": "xy", "d": "yyy"}
+    rows = [prodigy(text, label, f"set-{who}")
+            for text, labels in votes.items() for who, label in enumerate(labels)]  # fmt: skip
+    dataset = read(tmp_path, rows, name="a.jsonl")
+    kept = [(e.text, e.label) for e in dataset.splits["train"]]
+    assert kept == [("a", "x"), ("b", "y"), ("d", "y")]
+    (note,) = [note for note in dataset.notes if "annotators" in note]
+    assert note.startswith("4 texts have several annotators (3 in all), who differ on 2: Cohen's ")
+    assert "1 texts without a majority are left out" in note
+
+
+def test_several_annotators_of_spans(tmp_path):
+    same, other = spans(span(0, 7, "PER")), spans(span(0, 3, "PER"), span(4, 7, "PER"))
+    rows = [task(1, (same, 1), (other, 2)), task(2, (same, 1), (same, 2), text=TEXT)]
+    dataset = read(tmp_path, rows, read_tokens)
+    assert [e.spans for e in dataset.splits["train"]] == [(Span(0, 2, "PER"),)]
+    (note,) = [note for note in dataset.notes if "annotators" in note]
+    assert "F1 of one against another 0.40" in note  # 2 equal of 2 and 3
+
+
+def test_workbooks(tmp_path):
+    openpyxl = pytest.importorskip("openpyxl")
+    book = openpyxl.Workbook()
+    for row in (["text", "label"], ["a", "x"], [None, None], ["b", "y"], ["c", None]):
+        book.active.append(row)
+    book.create_sheet("notes")
+    book.save(tmp_path / "train.xlsx")
+    dataset = read_text(str(tmp_path))
+    assert [(e.text, e.label) for e in dataset.splits["train"]] == [
+        ("a", "x"), ("b", "y"), ("c", None)]  # fmt: skip
+    assert dataset.splits["train"][1].where.endswith("train.xlsx:row 4")
+    assert "only the first sheet, 'Sheet', is read" in dataset.notes
+    (tmp_path / "train.xlsx").write_bytes(b"no workbook")
+    with pytest.raises(DataError, match=r"train.xlsx: not a readable workbook"):
+        read_text(str(tmp_path))
