@@ -138,12 +138,9 @@ def _positive(runs: Sequence[AlignedPredictions], given: str | None) -> tuple[st
     saved = {row["positive"] for run in runs for row in run.rows if "positive" in row}
     if given is not None and (runs[0].kind != "label" or len(labels | saved) > 2):
         raise UserError(f"--positive {given}: it applies to texts with one of two labels.")
-    if given is None and len(saved) > 1:
-        listed = " and ".join(map(repr, sorted(saved)))
-        raise UserError(f"f1 is that of {listed} in these runs: choose with --positive LABEL.")
     if len(labels) != 2:
         return given or next(iter(saved), None) if len(labels) == 1 else None, ""
-    names = canonical_names([*labels, given or next(iter(saved), "")])
+    names = canonical_names([*labels, given or (next(iter(saved)) if len(saved) == 1 else "")])
     known = names[-1] if given or names[-1] in labels else None
     positive = positive_label(labels, Counter(runs[0].gold), known)
     if known or named_positive(labels):

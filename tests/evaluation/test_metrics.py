@@ -551,6 +551,10 @@ def test_the_positive_class_of_score_is_the_rarer_the_given_or_that_of_the_run(
         outcome = run(*command)
         assert "0.8571" in outcome.out and "rarer" not in outcome.out
         assert "0.5000" in run(*command, "--positive", "fraud").out
+    write_jsonl(tmp_path / "other.jsonl", [row | {"positive": "fraud"} for row in answers])
+    outcome = run("compare", "run.jsonl", "other.jsonl", "--gold", "gold.jsonl", "--metric", "f1",
+                  "--resamples", "9")  # fmt: skip
+    assert "f1 is that of 'fraud', the rarer label of gold" in outcome.out
     outcome = run("score", "answers.jsonl", "gold.jsonl", "--positive", "spam")
     assert outcome.code == 2
     assert outcome.err == "error: --positive spam: the labels are 'fraud' and 'legit'.\n"
