@@ -116,7 +116,7 @@ def subgroup_metrics(
     """Return the metrics of each subgroup in the tables of ``finetune analyze``.
 
     Their names join the score, the table and the subgroup, with ``_`` for spaces:
-    ``span_f1_length:3``, ``span_f1_in_training:unseen``, ``accuracy_place:1``.
+    ``span_f1_length:3``, ``span_f1_in_training:unseen``, ``accuracy_position:1``.
     """
     pairs, examples = comparable(runs), runs[0].examples
     kind = pairs[0].kind

@@ -95,7 +95,7 @@ def span_subgroups(
 ) -> dict[str, Table]:
     """Score spans in each subgroup of ``span_groupings``; by depth only where spans nest.
 
-    ``found`` counts the gold spans that were predicted, ``right`` the predicted spans that are in
+    ``found`` counts the gold spans that were predicted, ``correct`` the predicted spans that are in
     gold: they differ where the subgroup of a span depends on the spans around it (depth).
     """
     tables = {}
@@ -112,12 +112,12 @@ def span_subgroups(
     return tables
 
 
-def span_subgroup_row(gold: int, found: int, predicted: int, right: int) -> dict[str, float]:
+def span_subgroup_row(gold: int, found: int, predicted: int, correct: int) -> dict[str, float]:
     """Return the scores of a subgroup of spans with their counts."""
     return {
-        "precision": right / max(1, predicted), "recall": found / max(1, gold),
-        "f1": float(subgroup_f1(np.array([gold, found, predicted, right]))),
-        "gold": gold, "found": found, "predicted": predicted, "right": right,
+        "precision": correct / max(1, predicted), "recall": found / max(1, gold),
+        "f1": float(subgroup_f1(np.array([gold, found, predicted, correct]))),
+        "gold": gold, "found": found, "predicted": predicted, "correct": correct,
     }  # fmt: skip
 
 
@@ -197,7 +197,7 @@ def count_subgroups(
             number[group] += 1
             correct[group] += is_right
         tables[name] = [
-            {name: each, unit: number[each], "right": correct[each],
+            {name: each, unit: number[each], "correct": correct[each],
              "accuracy": correct[each] / number[each]}
             for each in order if number[each]
         ]  # fmt: skip
@@ -213,7 +213,7 @@ def word_groupings(
             [[bucket(len(sentence), SENTENCE_LENGTHS)] * len(sentence) for sentence in words],
             buckets(SENTENCE_LENGTHS),
         ),
-        "place": (
+        "position": (
             [[bucket(index + 1, POSITIONS) for index in range(len(each))] for each in words],
             buckets(POSITIONS),
         ),

@@ -18,11 +18,14 @@ if TYPE_CHECKING:
 def write_run_readme(config: TrainConfig, result: FitResult, outcome: RunOutcome) -> None:
     """Write the README.md of a run folder."""
     values = settings(replace(config, resume=False))
+    defaults = settings(type(config)())
     text = render(
         "run_readme.md",
         result=result,
         model=config.init_from or config.model,
-        settings=values,
+        data=config.data,
+        validation=config.validation,
+        changed={name: value for name, value in values.items() if value != defaults[name]},
         native=is_native(result.task.name, values),
         baselines=outcome.baselines,
         degenerate=outcome.degenerate,

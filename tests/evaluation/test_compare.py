@@ -190,7 +190,7 @@ def test_every_score_of_tags_of_analyze(place: Path):
     write_jsonl(place / "pos.jsonl", gold)
     write_jsonl(place / "train.jsonl", gold[:8])
     scores = told("b.jsonl", "pos.jsonl", "--train", "train.jsonl")
-    assert {"weighted_f1", "matthews", "unseen_word_accuracy", "accuracy_place:2-10", "ece",
+    assert {"weighted_f1", "matthews", "unseen_word_accuracy", "accuracy_position:2-10", "ece",
             "f1:DET", "accuracy_in_training:unseen"} <= {*scores}  # fmt: skip
     files = ("a.jsonl", "b.jsonl", "--gold", "pos.jsonl")
     agree(*files, "--train", "train.jsonl", told_of=scores)

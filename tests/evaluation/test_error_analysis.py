@@ -68,12 +68,12 @@ def test_entities(place: Path):
     assert found["scores"] == scores
     strict = found["tables"]["counted"][0]
     assert (strict["counted"], strict["f1"]) == ("strict", pytest.approx(scores["span_f1_conll"]))
-    sums = {name: total(found["tables"][name], "gold", "found", "predicted", "right")
+    sums = {name: total(found["tables"][name], "gold", "found", "predicted", "correct")
             for name in ("length", "sentence length", "first word", "in training")}  # fmt: skip
     assert len(set(sums.values())) == 1
     num_gold, right, num_predicted, _ = sums["length"]
     assert 2 * right / (num_gold + num_predicted) == pytest.approx(scores["span_f1_conll"])
-    wrong = found["mistakes"]
+    wrong = found["errors"]
     paired = sum(wrong.get(name, 0) for name in ("type", "boundary", "boundary and type"))
     assert right + paired + wrong["miss"] == num_gold
     assert right + paired + wrong["false positive"] == num_predicted
@@ -98,11 +98,11 @@ def test_parts_of_speech(place: Path):
               if word not in known]  # fmt: skip
     assert found["scores"]["unseen_words"] == len(unseen) > 0
     assert found["scores"]["unseen_word_accuracy"] == pytest.approx(sum(unseen) / len(unseen))
-    numbers = {total(found["tables"][name], "words", "right")
-               for name in ("place", "sentence length", "in training")}  # fmt: skip
+    numbers = {total(found["tables"][name], "words", "correct")
+               for name in ("position", "sentence length", "in training")}  # fmt: skip
     ((words, right),) = numbers
     assert right / words == pytest.approx(found["scores"]["accuracy"])
-    assert sum(found["mistakes"].values()) == words - right
+    assert sum(found["errors"].values()) == words - right
 
 
 def test_labels_against_scikit_learn(place: Path):
@@ -126,7 +126,7 @@ def test_labels_against_scikit_learn(place: Path):
     assert found["scores"]["micro_f1"] == accuracy
     assert found["calibration"]["expected_calibration_error"] == pytest.approx(abs(0.8 - accuracy))
     wrong = Counter(f"{a} taken for {b}" for a, b in zip(right, answered, strict=True) if a != b)
-    assert found["mistakes"] == wrong
+    assert found["errors"] == wrong
 
 
 def test_predictions_that_contradict_gold(place: Path):
@@ -166,7 +166,7 @@ def test_sets_numbers_and_spans(place: Path):
             {"label": ["b"], "scores": {"a": 0.1, "b": 0.7}}]  # fmt: skip
     write_jsonl(place / "pred.jsonl", rows)
     found = analysed("pred.jsonl", "gold.jsonl")
-    assert found["mistakes"] == {"miss": 1, "false positive": 1}
+    assert found["errors"] == {"miss": 1, "false positive": 1}
     assert sum(each["number"] for each in found["calibration"]["bins"]) == 4
     write_jsonl(place / "gold.jsonl", [{"text": "t", "label": 1.5}, {"text": "u", "label": 2.5}])
     write_jsonl(place / "pred.jsonl", [{"label": 1.5}, {"label": 0.0}])
@@ -177,7 +177,7 @@ def test_sets_numbers_and_spans(place: Path):
     spans = [spans[0] | {"score": 0.9}, {"start": 0, "end": 2, "label": "LOC", "score": 0.6}]
     write_jsonl(place / "pred.jsonl", [{"words": ["New", "York", "Times"], "spans": spans}])
     found = analysed("pred.jsonl", "gold.jsonl")
-    assert found["mistakes"] == {"boundary": 1}
+    assert found["errors"] == {"boundary": 1}
     assert found["most_confident"][0]["confidence"] == 0.6
     assert [row["depth"] for row in found["tables"]["depth"]] == ["outermost", "within 1"]
 

@@ -136,7 +136,7 @@ def scores_of(run: AlignedPredictions, names: Sequence[str]) -> dict[str, float]
 
 
 GROUPED = (
-    "length", "depth", "sentence length", "first word", "place", "in training", "text length",
+    "length", "depth", "sentence length", "first word", "position", "in training", "text length",
 )  # fmt: skip
 
 

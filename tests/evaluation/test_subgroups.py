@@ -76,13 +76,13 @@ def test_subgroups_sum_to_the_whole(sentences: list[tuple[list[str], list[Span],
     assert {"length", "sentence length", "first word", "in training"} <= {*found}
     for name, groups in found.items():
         sums = {key: sum(group[key] for group in groups)
-                for key in ("gold", "found", "predicted", "right")}  # fmt: skip
-        assert sums["found"] == sums["right"] == correct
+                for key in ("gold", "found", "predicted", "correct")}  # fmt: skip
+        assert sums["found"] == sums["correct"] == correct
         assert sums["gold"] == sum(len(set(spans)) for spans in gold)
         assert sums["predicted"] == sum(len(set(spans)) for spans in predicted)
         assert span_subgroup_row(**sums)["f1"] == pytest.approx(whole["span_f1_strict"])
         if name != "depth":
-            assert all(group["found"] == group["right"] for group in groups)
+            assert all(group["found"] == group["correct"] for group in groups)
 
 
 def test_depth_agrees_with_the_score():
@@ -101,13 +101,18 @@ def test_depth_found_otherwise():
     """A span that is inner in gold and outermost among the predicted is found, and right there."""
     gold, predicted = [[Span(0, 4, "ORG"), Span(1, 2, "LOC")]], [[Span(1, 2, "LOC")]]
     outermost, inner = span_subgroups([["w"] * 4], gold, predicted)["depth"]
-    assert (outermost["gold"], outermost["found"], outermost["predicted"], outermost["right"]) == (
+    assert (
+        outermost["gold"],
+        outermost["found"],
+        outermost["predicted"],
+        outermost["correct"],
+    ) == (
         1,
         0,
         1,
         1,
     )
-    assert (inner["gold"], inner["found"], inner["predicted"], inner["right"]) == (1, 1, 0, 0)
+    assert (inner["gold"], inner["found"], inner["predicted"], inner["correct"]) == (1, 1, 0, 0)
     assert outermost["f1"] == inner["f1"] == 0.0
 
 
@@ -121,7 +126,7 @@ def test_seen_and_unseen():
     predicted = [[Span(0, 1, "PER"), Span(2, 4, "LOC"), Span(5, 6, "LOC")]]
     found = span_subgroups(words, gold, predicted, train)["in training"]
     assert tuple(p["in training"] for p in found) == SEEN_ENTITIES
-    assert [(p["gold"], p["predicted"], p["right"]) for p in found] == [
+    assert [(p["gold"], p["predicted"], p["correct"]) for p in found] == [
         (1, 2, 1),
         (1, 0, 0),
         (1, 1, 1),
@@ -135,11 +140,14 @@ def test_unseen_words():
     words = [["the", "run"], ["a", "the", "dog"]]
     right = [True, False, True, False, False]
     found = count_subgroups(word_groupings(words, train), right, "words")
-    assert [(p["in training"], p["words"], p["right"]) for p in found["in training"]] == [
+    assert [(p["in training"], p["words"], p["correct"]) for p in found["in training"]] == [
         (SEEN_WORDS[0], 2, 1), (SEEN_WORDS[1], 1, 0), (SEEN_WORDS[2], 2, 1)]  # fmt: skip
-    assert [(p["place"], p["accuracy"]) for p in found["place"]] == [("1", 1.0), ("2-10", 0.0)]
+    assert [(p["position"], p["accuracy"]) for p in found["position"]] == [
+        ("1", 1.0),
+        ("2-10", 0.0),
+    ]
     for groups in found.values():
-        assert (sum(p["words"] for p in groups), sum(p["right"] for p in groups)) == (5, 2)
+        assert (sum(p["words"] for p in groups), sum(p["correct"] for p in groups)) == (5, 2)
 
 
 def test_the_vocabulary_of_training_data_is_saved(tmp_path: Path):

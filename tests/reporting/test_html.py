@@ -106,7 +106,7 @@ def test_every_kind_of_predictions(kind: str, tmp_path: Path):
     if (error := found["calibration"]["expected_calibration_error"]) is not None:
         assert f"ECE {error:.4f}" in page.text
     every = json.loads(run("analyze", folder, "--json", "--examples", "99").out)["examples"]
-    wrong = {mistake["id"] for some in every.values() for mistake in some}
+    wrong = {error["id"] for some in every.values() for error in some}
     wrong |= {e["id"] for e in found["contradictions"]}
     assert len(page.named("li", **{"class": "card error"})) == len(wrong) > 0
     assert "Missing data" not in page.text
