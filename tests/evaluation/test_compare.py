@@ -397,7 +397,7 @@ def test_gold_in_any_prediction_file(place: Path):
     write_jsonl(place / "a.jsonl", [{"words": ["a"], "tags": ["N"], "gold": ["N"]}])
     refused(run("compare", "a.jsonl", "a.jsonl"), "a.jsonl:1: next to `words`, `gold` must be")
     write_jsonl(place / "a.jsonl", [{"words": ["a"], "tags": ["N"], "gold": {"tags": []}}])
-    refused(run("compare", "a.jsonl", "a.jsonl"), "a.jsonl:1: 0 gold tags for 1 words")
+    refused(run("compare", "a.jsonl", "a.jsonl"), "a.jsonl:1: 0 gold tags for 1 word.")
 
 
 @pytest.mark.parametrize("task, make", [
