@@ -204,7 +204,9 @@ class Partial(NamedTuple):
 class TextPrediction:
     """A label, several labels or a number, with the probabilities of it and of all labels.
 
-    ``positive`` is the positive class of models with two labels, whose F1 is ``f1``.
+    ``positive`` is the positive class of models with two labels, whose F1 is ``f1``. The
+    probabilities of all labels without the fitted temperature, ``uncalibrated``, are not part of
+    the record.
     """
 
     id: int
@@ -212,6 +214,7 @@ class TextPrediction:
     score: float | None = None
     scores: Mapping[str, float] | None = None
     positive: str | None = None
+    uncalibrated: Mapping[str, float] | None = field(default=None, compare=False, repr=False)
 
     def record(self) -> dict[str, Any]:
         """Return the prediction as JSON values."""

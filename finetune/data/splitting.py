@@ -111,6 +111,22 @@ def assign_folds(examples: Sequence[Example], number: int, seed: int = 0) -> lis
     if len(groups) < number:
         problem = f"the data have only {len(groups)} documents or different texts"
         raise DataError(f"--folds {number}: {problem}: write a smaller number.")
+    return _folds(examples, groups, number, seed)
+
+
+def halved(examples: Sequence[Example]) -> list[int]:
+    """Return 0 or 1 for each example, its half of the data; single texts are divided if need be."""
+    for by_document in (True, False):
+        groups = list(_groups(examples, by_document))
+        if len(groups) > 1:
+            return _folds(examples, groups, 2, 0)
+    return [index % 2 for index in range(len(examples))]
+
+
+def _folds(
+    examples: Sequence[Example], groups: Sequence[list[int]], number: int, seed: int
+) -> list[int]:
+    """Deal the groups to folds, and return the fold of each example."""
     groups, counts, members = _dealt(examples, groups, seed)
     sizes: Counter[int] = Counter()
     labels: Counter[tuple[int, str]] = Counter()

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 from finetune.config.tasks import TrainConfig, settings
-from finetune.data import Dataset, check_data, hold_out, unmeasured_labels
+from finetune.data import Dataset, check_data, halved, hold_out, unmeasured_labels
 from finetune.evaluation.metrics import DEFAULT_METRICS
 from finetune.models.families import FAMILIES, position_limit
 from finetune.models.loading import load_config
@@ -235,13 +235,28 @@ class Task(ABC):
         """Compute metrics of examples that all have gold."""
 
     def calibrate(self, gold: Sequence[Any], predicted: Sequence[Any]) -> Calibrated | None:
-        """Fit a temperature or thresholds on the validation split, if the configuration asks."""
+        """Fit a temperature or thresholds on the validation split, if the configuration asks.
+
+        The predictions are cross-fitted: each half of the split has the values that were fitted on
+        the other half, so that their score is not that of the data of the fit.
+        """
         if not self.record.calibrates:
             return None
-        fitted, note = self._fit(gold, predicted)
-        task = replace(self, record=replace(self.record, **fitted))
-        predictions = [task._calibrated(*pair) for pair in zip(gold, predicted, strict=True)]
+        task, note = self._fitted(gold, predicted)
+        pairs = list(zip(gold, predicted, strict=True))
+        halves = halved(gold)
+        predictions: list[Any] = list(predicted)
+        for half in (0, 1):
+            others = [pair for pair, own in zip(pairs, halves, strict=True) if own != half]
+            fitted, _ = self._fitted([e for e, _ in others], [p for _, p in others])
+            for index in [index for index, own in enumerate(halves) if own == half]:
+                predictions[index] = fitted._calibrated(*pairs[index])
+        note += "; each half of validation is scored with the value fitted on the other half"
         return Calibrated(task, predictions, note)
+
+    def _fitted(self, gold: Sequence[Any], predicted: Sequence[Any]) -> tuple[Self, str]:
+        fitted, note = self._fit(gold, predicted)
+        return replace(self, record=replace(self.record, **fitted)), note
 
     @abstractmethod
     def _fit(self, gold: Sequence[Any], predicted: Sequence[Any]) -> tuple[dict[str, Any], str]:

@@ -218,15 +218,17 @@ class TextClassificationTask(Task):
         """Make a prediction from the probabilities [C] of the model, averaged over windows."""
         best = int(probabilities.argmax())
         labels, multi = self.record.labels, self.record.problem == "multi"
+        before = None
         if self.record.temperature is not None:
+            before = dict(zip(labels, map(float, probabilities), strict=True))
             probabilities = scale(probabilities, self.record.temperature, multi)
         scores = dict(zip(labels, map(float, probabilities), strict=True))
         if multi:
             threshold = self.record.threshold
             chosen = tuple(name for name, score in scores.items() if score >= threshold)
-            return TextPrediction(id, chosen, None, scores)
+            return TextPrediction(id, chosen, None, scores, uncalibrated=before)
         best_score = float(probabilities[best])
-        return TextPrediction(id, labels[best], best_score, scores, self.record.positive)
+        return TextPrediction(id, labels[best], best_score, scores, self.record.positive, before)
 
     def _fit(
         self, gold: Sequence[TextExample], predicted: Sequence[TextPrediction]
@@ -264,16 +266,16 @@ class TextClassificationTask(Task):
         names, positive = list(self.record.labels), self.record.positive
         scores = text_scores(self.record.kind, expected, labels, names, positive)
         if self.record.temperature is not None:
-            scores |= self._calibration_errors(gold, predicted, self.record.temperature)
+            scores |= self._calibration_errors(gold, predicted)
         return scores
 
     def _calibration_errors(
-        self, gold: Sequence[TextExample], predicted: Sequence[TextPrediction], temperature: float
+        self, gold: Sequence[TextExample], predicted: Sequence[TextPrediction]
     ) -> dict[str, float]:
         """Compute the calibration error of the predicted labels, or of all labels (multi-label)."""
         multi = self.record.problem == "multi"
         after, correct = self._probabilities(predicted), self._gold_classes(gold)
-        before = scale(after, 1 / temperature, multi)
+        before = self._probabilities([replace(p, scores=p.uncalibrated) for p in predicted])
         if not multi:
             best, rows = after.argmax(1), np.arange(len(after))
             correct, after, before = best == correct, after[rows, best], before[rows, best]

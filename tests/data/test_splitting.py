@@ -10,6 +10,7 @@ from finetune.data import (
     DataError,
     Dataset,
     assign_folds,
+    halved,
     hold_out,
     leaked,
     unmeasured_labels,
@@ -176,3 +177,11 @@ def test_folds_keep_fractions_of_tags():
     assert Counter(folds) == dict.fromkeys(range(5), 20)
     rare = Counter(fold for fold, row in zip(folds, rows, strict=True) if "B" in row.tags)
     assert rare == dict.fromkeys(range(5), 2)
+
+
+def test_halves_keep_texts_together_and_single_texts_are_divided():
+    rows = texts(*[(f"text {i // 2}", "ab"[i % 2]) for i in range(20)])
+    halves = halved(rows)
+    assert halves[::2] == halves[1::2] and sum(halves) == 10
+    assert halved(texts(("a", "x"), ("A", "y"))) == [0, 1]
+    assert halved([TokenExample(i, ("a", str(i)), document="d") for i in range(4)]).count(0) == 2

@@ -168,3 +168,23 @@ def test_what_is_refused(place: Path, tmp_path: Path):
     config, kind = configured(place, "single", tmp_path / "run")
     with pytest.raises(ValueError, match="the predictions are numbers and have no probabilities"):
         load_task(replace(config, data=str(tmp_path / "data")), kind)
+
+
+def test_predictions_of_validation_are_cross_fitted(place: Path, tmp_path: Path):
+    """The temperature of all examples fits them better than that of the other half."""
+    config, kind = configured(place, "single", tmp_path / "run")
+    task, _ = load_task(config, kind)
+    rng = np.random.default_rng(0)
+    labels = list(task.record.labels)
+    gold = [TextExample(i, f"{i}", label=str(rng.choice(labels))) for i in range(60)]
+    predicted = [task._prediction(i, row) for i, row in enumerate(rng.dirichlet([0.3] * 3, 60))]
+    fitted, crossed, note = task.calibrate(gold, predicted)
+    same = [fitted._calibrated(*pair) for pair in zip(gold, predicted, strict=True)]
+    loss, best = (
+        -sum(np.log(p.scores[e.label]) for e, p in zip(gold, each, strict=True))
+        for each in (crossed, same)
+    )
+    assert loss > best and "fitted on the other half" in note
+    errors = task.score(gold, same), fitted.score(gold, crossed), fitted.score(gold, same)
+    assert "ece" not in errors[0] and errors[1]["ece"] != errors[2]["ece"]
+    assert errors[1]["ece_uncalibrated"] == errors[2]["ece_uncalibrated"]
