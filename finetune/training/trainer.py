@@ -130,7 +130,8 @@ class _Run:
         self.head.encoder.freeze(self.config.freeze)
         self.head.to(self.device)
         if reason := self.head.encoder.padding_reason:
-            self.reporter.say(f"sequences are padded, in groups of near-equal length: {reason}")
+            near = "" if self.head.encoder.family.reads_padding else "near-"
+            self.reporter.say(f"sequences are padded, in groups of {near}equal length: {reason}")
         restore.enter_context(same_modes(self.head))
         restore.enter_context(fast_dropout(self.head))
         sparse = restore.enter_context(

@@ -184,6 +184,12 @@ def test_a_setting_under_which_results_depend_on_the_batch_is_refused(tmp_path) 
     assert not Encoder.from_pretrained(str(tmp_path)).family.packing
 
 
+def test_a_type_without_the_head_of_a_task_is_refused(tmp_path) -> None:
+    config("openai_privacy_filter").save_pretrained(tmp_path)
+    with pytest.raises(UserError, match="no class for SequenceClassification of type 'openai_p"):
+        SequenceClassifier.from_pretrained(str(tmp_path), labels=["a", "b"])
+
+
 class OwnConvolution(ConvBertModel):
     """A model that no row of the table describes, with a convolution."""
 

@@ -96,6 +96,12 @@ def load_task_model(
         UserError: If there is no such model or setting, or the weights do not match.
     """
     config = load_config(name, **options)
+    if type(config) not in auto_class._model_mapping and not getattr(config, "auto_map", None):
+        head = auto_class.__name__.removeprefix("AutoModelFor")
+        raise UserError(
+            f"model {name!r}: transformers has no class for {head} of type {config.model_type!r}: "
+            "use another model, or another task."
+        )
     old_labels = dict(config.id2label)
     if labels is not None:
         _set_labels(config, LabelSet(labels))
