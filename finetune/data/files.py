@@ -135,10 +135,12 @@ def _utf8_lines(name: str, stream: Iterable[bytes]) -> Iterator[str]:
         try:
             yield raw.decode("utf-8")
         except UnicodeDecodeError as error:
-            encoding = "utf-16" if raw[:2] in (b"\xff\xfe", b"\xfe\xff") else "latin1"
+            # cp1252 is latin1 with the euro sign and quotes in place of control characters
+            encoding = "utf-16" if raw[:2] in (b"\xff\xfe", b"\xfe\xff") else "cp1252"
+            path = Path(name_without_gz(Path(name)))
             raise DataError(
                 f"{name}:{number}: byte 0x{raw[error.start]:02x} at position {error.start + 1} of "
                 f"the line (byte {offset + error.start} of the file) is not UTF-8: convert the "
-                f"file: iconv -f {encoding} -t utf-8 {Path(name).name} > converted.txt"
+                f"file: iconv -f {encoding} -t utf-8 {path} > {path.stem}-utf8{path.suffix}"
             ) from error
         offset += len(raw)

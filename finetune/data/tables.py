@@ -6,7 +6,6 @@ import csv
 import itertools
 import json
 import re
-import sys
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -192,7 +191,9 @@ def _delimited_rows(file: DataFile) -> Iterator[tuple[int, list[str]]]:
                 yield line.number, line.text.split("\t")
         return
     delimiter = ";" if semicolons and not commas else ","
-    csv.field_size_limit(sys.maxsize)  # the default refuses fields over 131,072 characters
+    csv.field_size_limit(
+        2**31 - 1
+    )  # the most on every platform; the default refuses fields over 131,072 characters
     reader = csv.reader((line.text + "\n" for line in file), delimiter=delimiter, strict=True)
     begin = 1
     try:

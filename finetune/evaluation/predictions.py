@@ -176,7 +176,8 @@ def _column_rows(file: DataFile) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 _TYPES = {
-    "id": int | str | None, "text": str, "text_pair": str, "where": str, "words": list[str],
+    "id": int | str | None, "positive": str, "text": str, "text_pair": str, "where": str,
+    "words": list[str],
     "document": str | None, "offsets": list[list[int]] | None, "score": float | None,
     "scores": dict[str, float] | list[float] | None,
 }  # fmt: skip

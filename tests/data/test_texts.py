@@ -4,6 +4,7 @@ import gzip
 import io
 import json
 import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -326,7 +327,7 @@ def test_bad_labels(error, labels, words):
         (
             "a.tsv",
             b"text\tlabel\nabc\tp\ncaf\xe9\tq\n",
-            ["a.tsv:3: byte 0xe9 at position 4", "(byte 20 of", "iconv -f latin1 -t utf-8 a.tsv"],
+            ["a.tsv:3: byte 0xe9 at position 4", "(byte 20 of", "iconv -f cp1252 -t utf-8 a.tsv"],
         ),
         ("a.csv", "text,label\nx,p\n".encode("utf-16"), ["a.csv:1", "iconv -f utf-16"]),
         (
@@ -438,3 +439,13 @@ def test_numbers_of_splits_in_two_spellings(tmp_path):
     (tmp_path / "test.jsonl").write_text(jsonl({"text": "c", "label": 1.0}))
     with pytest.raises(DataError, match=r"test.jsonl:1: label 1.0 where .*train.jsonl:1 has 0"):
         read_text(str(tmp_path))
+
+
+def test_the_advice_for_cp1252_keeps_the_euro_sign_and_the_suffix(tmp_path: Path):
+    (path := tmp_path / "prices.csv").write_bytes("text,label\n5 €,a\n".encode("cp1252"))
+    with pytest.raises(DataError, match="not UTF-8") as caught:
+        read_text(path)
+    command = "iconv -f cp1252 -t utf-8 prices.csv > prices-utf8.csv"
+    assert str(caught.value).endswith(command)
+    path.write_text(path.read_bytes().decode("cp1252"), "utf-8")
+    assert read_text(path).splits["train"][0].text == "5 €"
