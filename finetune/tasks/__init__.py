@@ -86,8 +86,8 @@ def saved_task(folder: str | Path) -> Task:
     except UserError as error:
         raise UserError(f"{path}: damaged ({error}): restore it from its source.") from error
     model = path.with_name("config.json")
-    types = {"id2label": dict | None}
-    names = (read_object(model, types).get("id2label") if model.is_file() else None) or {}
+    class_names: dict[str, Any] = {"id2label": dict | None}
+    names = (read_object(model, class_names).get("id2label") if model.is_file() else None) or {}
     in_model = [str(names.get(str(index))) for index in range(len(names))]
     if record.labels and names and in_model != list(record.labels):
         raise UserError(
