@@ -94,13 +94,14 @@ class Workspace:
                 self.run(PRODUCERS[output])
 
     def on_tiny_model(self, words: list[str]) -> list[str]:
+        if "--label-errors" in words:  # needs a model that learns
+            words[words.index("--epochs") + 1] = "0.4"
+            return words
         words = [self.model if word == "minilm" else word for word in words]
         if words[0] == "run":
             words += ["--model", self.model]
         if words[0] in ("classify", "nli", "tag", "ner", "run"):
             words += ["--steps", "2", "--limit", "60"]
-        if "--label-errors" in words:
-            words[words.index("--epochs") + 1] = "0.1"
         return words
 
 
