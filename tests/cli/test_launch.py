@@ -82,6 +82,7 @@ def test_a_stream_cannot_be_divided(place: Path, monkeypatch: pytest.MonkeyPatch
     assert outcome.code == 2 and "processes cannot share a stream" in outcome.err
 
 
+@pytest.mark.slow
 def test_machines_with_other_data_or_another_run_folder_are_refused(place: Path, tmp_path: Path):
     """Each process in a folder of its own, as on machines that share no files."""
     folders = tmp_path / "first", tmp_path / "second"

@@ -304,7 +304,14 @@ def test_outputs_that_are_inputs(place: Path, tmp_path: Path):
     assert texts.read_text() == "good\nbad\n"
 
 
-@pytest.mark.parametrize("lost", ["| head -1", "> /dev/full 2>&1", ">&- 2>&-"])
+@pytest.mark.parametrize(
+    "lost",
+    [
+        "| head -1",
+        pytest.param("> /dev/full 2>&1", marks=pytest.mark.slow),
+        pytest.param(">&- 2>&-", marks=pytest.mark.slow),
+    ],
+)
 def test_training_goes_on_without_its_output(lost: str, place: Path, tmp_path: Path):
     command = shlex.join(
         [sys.executable, "-m", "finetune", "classify", "--model", str(place / "bert"), "--data",

@@ -284,6 +284,7 @@ def close_models(one: Path, other: Path) -> None:
             torch.testing.assert_close(second[name], value, rtol=0, atol=2e-4, msg=name)
 
 
+@pytest.mark.slow
 def test_number_of_processes_does_not_matter(place: Path, tmp_path: Path) -> None:
     one = config_of("tag", place, tmp_path / "one", sparse_embeddings="off")
     fit(*load_task(one, "tag"), one)

@@ -111,7 +111,7 @@ def test_dropout_does_not_depend_on_the_layout(
     kind: str, model: str, changes: dict, place: Path, tmp_path: Path
 ):
     """Masks and sampled negatives follow from seed, step and example."""
-    base = config_of(kind, place, tmp_path / "a", model=model, **changes)
+    base = config_of(kind, place, tmp_path / "a", model=model, steps=4, **changes)
     expected = weights_after(kind, base, dropout=True)
     other = replace(base, out=str(tmp_path / "b"), max_tokens=40)
     for name, value in weights_after(kind, other, dropout=True).items():
@@ -147,7 +147,10 @@ def command(config: TrainConfig, kind: str, *more: str) -> list[str]:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("kind, model", [("tag", "dropout"), ("context", "bert")])
+@pytest.mark.parametrize(
+    "kind, model",
+    [("tag", "dropout"), pytest.param("context", "bert", marks=pytest.mark.slow)],
+)
 def test_number_of_processes_does_not_matter(kind: str, model: str, place: Path, tmp_path: Path):
     one = config_of(kind, place, tmp_path / "one", model=model)
     fit(*load_task(one, "tag"), one)
