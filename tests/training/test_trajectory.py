@@ -184,6 +184,7 @@ def test_a_signal_to_one_of_two_processes_stops_both(place: Path, tmp_path: Path
     assert step > 0 and f"stopped at step {step} of" in outputs[0][1]
 
 
+@pytest.mark.slow
 def test_what_cannot_be_saved_ends_both_of_two_processes(place: Path, tmp_path: Path):
     config = config_of("classify", place, tmp_path / "run")
     limited = ["bash", "-c", 'ulimit -f 40; exec "$@"', "bash"]  # KiB of a file
