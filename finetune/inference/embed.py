@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from finetune.config.tasks import MAX_TOKENS_ON_CUDA
 from finetune.data.word_splitting import split_words
 from finetune.inference.loop import CHUNK, CPU_TOKENS
 from finetune.models.encoder import Batching, Encoder
@@ -26,7 +27,7 @@ from finetune.preprocessing.batching import grouped, pack
 from finetune.preprocessing.encodings import Encodings
 from finetune.preprocessing.prefetch import ahead
 from finetune.preprocessing.tokenizer import SubwordTokenizer
-from finetune.preprocessing.windows import windows
+from finetune.preprocessing.windows import encode_window, windows
 from finetune.runtime.launch import make_accelerator
 from finetune.runtime.transfer import batch_to_device
 from finetune.tasks import TASK_FILE, saved_task
@@ -36,9 +37,6 @@ Unit = Literal["text", "word", "subword"]
 Pooling = Literal["mean", "first", "max"]
 Combination = Literal["mean", "sum", "none"]
 Array = np.ndarray[Any, np.dtype[Any]]
-
-GPU_TOKENS = 32_768
-"""Tokens of a forward pass on a GPU."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,7 +120,9 @@ class Embedder:
         self.unit, self.combine, self.pooling, self.normalize = unit, combine, pooling, normalize
         self.layers = _layer_numbers(layers, self.encoder.num_layers + 1)
         self.max_length = self.tokenizer.max_length(self.encoder.max_length, max_length)
-        self.max_tokens = max_tokens or (CPU_TOKENS if self.device.type == "cpu" else GPU_TOKENS)
+        self.max_tokens = max_tokens or (
+            CPU_TOKENS if self.device.type == "cpu" else MAX_TOKENS_ON_CUDA
+        )
         self.num_windowed = 0
         """Number of inputs so far that were read in several windows."""
 
@@ -191,18 +191,11 @@ class Embedder:
 
     def _windows(self, number: int, subwords: Sequence[list[int]]) -> list[Encoding]:
         """Return the windows of an input; those of a text do not overlap, as all are pooled."""
-        prefix = len(self.tokenizer.single.prefix)
         room = self.max_length - self.tokenizer.single.num_special
         subwords = [each[:room] for each in subwords]
-        counts = [len(each) for each in subwords]
-        found = []
-        for window in windows(counts, room, 0 if self.unit == "text" else room // 4):
-            ids = [id for each in subwords[window.start : window.end] for id in each]
-            skipped = sum(counts[window.start : window.own_start])
-            own = np.cumsum([prefix + skipped, *counts[window.own_start : window.own_end]])
-            built = self.tokenizer.build(ids)
-            found.append(Encoding(number, *built, own.tolist(), window.own_start))
-        return found
+        overlap = 0 if self.unit == "text" else room // 4
+        found = windows([len(each) for each in subwords], room, overlap)
+        return [encode_window(self.tokenizer, number, subwords, window) for window in found]
 
     def _parts(self, batch: Batch) -> Iterator[_Part]:
         """Yield the vectors of each sequence of a batch."""

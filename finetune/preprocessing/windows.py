@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
-from finetune.types import UserError
+from finetune.preprocessing.tokenizer import SubwordTokenizer
+from finetune.types import Encoding, UserError
 
 
 class Window(NamedTuple):
@@ -41,6 +42,26 @@ def windows(subword_counts: Sequence[int], capacity: int, overlap: int) -> list[
     core = pairwise([0, *inner, len(subword_counts)])
     found = [Window(*bound, *own) for bound, own in zip(bounds, core, strict=True)]
     return [w for w in found if w.own_start < w.own_end] or [Window(0, 0, 0, 0)]
+
+
+def encode_window(
+    tokenizer: SubwordTokenizer,
+    example: int,
+    words: Sequence[Sequence[int]],
+    window: Window,
+    *,
+    core_only: bool = True,
+    shift: int = 0,
+) -> Encoding:
+    """Encode a window of words, given by their subwords. Word ``shift`` is the example's first.
+
+    With ``core_only`` the encoding predicts its core words, otherwise all words of the window.
+    """
+    first, last = window[2:] if core_only else window[:2]
+    subwords = [subword for word in words[window.start : window.end] for subword in word]
+    before = sum(map(len, words[window.start : first]))
+    starts = accumulate(map(len, words[first:last]), initial=len(tokenizer.single.prefix) + before)
+    return Encoding(example, *tokenizer.build(subwords), list(starts), first - shift)
 
 
 def _reach(before: Sequence[int], start: int, capacity: int) -> int:

@@ -70,7 +70,7 @@ class TaskRecord(ABC):
 
     @property
     def calibrates(self) -> bool:
-        """Whether ``Task.calibrate`` fits something."""
+        """True if ``Task.calibrate`` fits something."""
         return bool(settings(self.config)["calibrate"] != "none")
 
     @property

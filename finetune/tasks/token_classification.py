@@ -71,7 +71,7 @@ class TagRecord(WordRecord):
 
     @property
     def scores_all_subwords(self) -> bool:
-        """Whether the head computes logits for all subwords of a word."""
+        """True if the head computes logits for all subwords of a word."""
         return self.config.label_subwords == "all" or self.config.word_score != "first"
 
 

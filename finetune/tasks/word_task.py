@@ -9,7 +9,7 @@ from typing import ClassVar
 from finetune.config.tasks import WordConfig, column_map, max_context_subwords
 from finetune.data import Dataset, read_tokens
 from finetune.preprocessing.context import fill, in_documents
-from finetune.preprocessing.windows import Window, windows
+from finetune.preprocessing.windows import Window, encode_window, windows
 from finetune.tasks.base import Task, TaskRecord
 from finetune.types import Encoding, TokenExample, UserError
 
@@ -70,7 +70,12 @@ class WordTask(Task):
                 spare = room - sum(counts)
                 result.append([self._in_context(example, words, neighbors, spare, limit)])
             else:
-                result.append([self._encoding(example.id, words, w, core_only) for w in found])
+                result.append(
+                    [
+                        encode_window(self.tokenizer, example.id, words, w, core_only=core_only)
+                        for w in found
+                    ]
+                )
         return result, num_cut
 
     def _neighbors(self, examples: Sequence[TokenExample]) -> Mapping[tuple[str, ...], Subwords]:
@@ -93,20 +98,7 @@ class WordTask(Task):
         first, last = fill(*counts, spare, limit)
         everything = [*before[len(before) - first :], *words, *after[:last]]
         window = Window(0, len(everything), first, first + len(words))
-        return self._encoding(example.id, everything, window, True, first)
-
-    def _encoding(
-        self, example: int, words: Subwords, window: Window, core_only: bool, shift: int = 0
-    ) -> Encoding:
-        """Encode a window of words. Word ``shift`` is the first of the example."""
-        first, last = window[2:] if core_only else window[:2]
-        subwords = [subword for word in words[window.start : window.end] for subword in word]
-        position = len(self.tokenizer.single.prefix)
-        position += sum(len(word) for word in words[window.start : first])
-        starts = [position]
-        for word in words[first:last]:
-            starts.append(starts[-1] + len(word))
-        return Encoding(example, *self.tokenizer.build(subwords), starts, first - shift)
+        return encode_window(self.tokenizer, example.id, everything, window, shift=first)
 
 
 def check_complete(example: TokenExample, number: int) -> None:
