@@ -27,6 +27,7 @@ from finetune.tasks import load_task, save_task
 from finetune.types import Span, TextExample, TokenExample
 from tests import tiny
 from tests.command import Outcome, run
+from tests.covering import covering
 
 pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -92,8 +93,7 @@ def answers(folder: Path, inputs: dict[str, np.ndarray]) -> np.ndarray:
     return logits
 
 
-@pytest.mark.parametrize("task", ["nli", "tag"])
-@pytest.mark.parametrize("family", tiny.FAMILIES)
+@pytest.mark.parametrize(("family", "task"), covering(tiny.FAMILIES, ["nli", "tag"]))
 def test_answers_are_those_of_plain_transformers(family: str, task: str, tmp_path: Path) -> None:
     place = saved(tmp_path, task, family)
     made = export.export_onnx(place, tmp_path / "graph")

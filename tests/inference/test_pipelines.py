@@ -146,6 +146,7 @@ def output_of(code: str) -> str:
     return done.stdout.strip()
 
 
+@pytest.mark.parametrize("crf_folder", ["chunks"], indirect=True)
 @pytest.mark.parametrize("first", ["finetune", "transformers"])
 def test_importing_finetune_is_all(first: str, folder: Path, crf_folder: Path) -> None:
     order = ["import finetune", "from transformers import AutoConfig, AutoModel, pipeline"]

@@ -22,6 +22,7 @@ from finetune.preprocessing.batching import pack
 from finetune.preprocessing.span_candidates import candidates
 from finetune.types import Batch, Encoding
 from tests import tiny
+from tests.covering import covering
 from tests.models.parity import CLOSE, assert_same_gradients, encodings
 from tests.models.test_heads import words_of
 
@@ -124,8 +125,7 @@ def test_equals_the_textbook_form(representation, vectors, max_width) -> None:
     assert_equals_naive(head, batch)
 
 
-@pytest.mark.parametrize("representation", REPRESENTATIONS)
-@pytest.mark.parametrize("family", tiny.FAMILIES)
+@pytest.mark.parametrize(("family", "representation"), covering(tiny.FAMILIES, REPRESENTATIONS))
 def test_every_family(family: str, representation: str) -> None:
     head = head_of(family, representation=representation, word_vectors="mean")
     assert head.encoder.packed == (family in tiny.PACKED)
@@ -325,40 +325,39 @@ def test_classes() -> None:
     assert list(head_of().labels) == LABELS
 
 
-@pytest.mark.parametrize("family", tiny.FAMILIES)
-def test_train_from_checkpoint_save_and_load(family: str, tmp_path) -> None:
+@pytest.mark.parametrize(("family", "representation"), covering(tiny.FAMILIES, REPRESENTATIONS))
+def test_train_from_checkpoint_save_and_load(family: str, representation: str, tmp_path) -> None:
     source = str(tiny.save_tiny_checkpoint(tmp_path / "pretrained", family))
     plain = AutoModel.from_pretrained(source)
-    for representation in REPRESENTATIONS:
-        head = SpanNer.from_encoder(
-            source, labels=LABELS, representation=representation, max_width=4
-        ).eval()
-        assert {parameter.dtype for parameter in head.parameters()} == {torch.float32}
-        assert list(head.labels) == LABELS
-        for name, parameter in head.model.named_parameters():
-            assert torch.equal(parameter, plain.get_parameter(name)), "the encoder is pretrained"
-        head.config.thresholds = {"PER": 0.25}
-        batch = pack(sequences(head))
-        logits = head(batch).detach()
-        head.save_pretrained(tmp_path / "saved")
-        assert torch.equal(head(batch), logits), "saving changes nothing"
-        moved = tmp_path / "moved"
-        shutil.copytree(tmp_path / "saved", moved, dirs_exist_ok=True)
-        assert sorted(p.name for p in moved.iterdir()) == ["config.json", "model.safetensors"]
-        for loaded in (
-            SpanNer.from_pretrained(moved),
-            AutoModel.from_pretrained(moved),
-            SpanNer.from_pretrained(str(moved), batching="auto"),
-        ):
-            assert isinstance(loaded, SpanNer)
-            assert loaded.encoder.packed == (family in tiny.PACKED)
-            found = loaded.state_dict()
-            assert all(torch.equal(found[n], w) for n, w in head.state_dict().items())
-            torch.testing.assert_close(loaded.eval()(batch), logits, rtol=0, atol=1e-7)
-            assert loaded.config.thresholds == {"PER": 0.25}
-        padded = AutoModel.from_pretrained(moved, batching="padded").eval()
-        assert not padded.encoder.packed
-        torch.testing.assert_close(padded(batch), logits, rtol=0, atol=1e-5)
+    head = SpanNer.from_encoder(
+        source, labels=LABELS, representation=representation, max_width=4
+    ).eval()
+    assert {parameter.dtype for parameter in head.parameters()} == {torch.float32}
+    assert list(head.labels) == LABELS
+    for name, parameter in head.model.named_parameters():
+        assert torch.equal(parameter, plain.get_parameter(name)), "the encoder is pretrained"
+    head.config.thresholds = {"PER": 0.25}
+    batch = pack(sequences(head))
+    logits = head(batch).detach()
+    head.save_pretrained(tmp_path / "saved")
+    assert torch.equal(head(batch), logits), "saving changes nothing"
+    moved = tmp_path / "moved"
+    shutil.copytree(tmp_path / "saved", moved, dirs_exist_ok=True)
+    assert sorted(p.name for p in moved.iterdir()) == ["config.json", "model.safetensors"]
+    for loaded in (
+        SpanNer.from_pretrained(moved),
+        AutoModel.from_pretrained(moved),
+        SpanNer.from_pretrained(str(moved), batching="auto"),
+    ):
+        assert isinstance(loaded, SpanNer)
+        assert loaded.encoder.packed == (family in tiny.PACKED)
+        found = loaded.state_dict()
+        assert all(torch.equal(found[n], w) for n, w in head.state_dict().items())
+        torch.testing.assert_close(loaded.eval()(batch), logits, rtol=0, atol=1e-7)
+        assert loaded.config.thresholds == {"PER": 0.25}
+    padded = AutoModel.from_pretrained(moved, batching="padded").eval()
+    assert not padded.encoder.packed
+    torch.testing.assert_close(padded(batch), logits, rtol=0, atol=1e-5)
 
 
 def test_saved_configuration(tmp_path) -> None:

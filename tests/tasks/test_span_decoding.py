@@ -278,19 +278,3 @@ def test_nothing_to_choose_from_leaves_one_half():
     assert choose_thresholds([[Span(0, 1, "A")]], [[]], "nested", ["A"], True) == {"A": 0.5}
     with pytest.raises(ValueError, match="zip"):
         choose_thresholds([[]], [], "flat", ["A"], False)
-
-
-@pytest.mark.parametrize("decoding", DECODINGS)
-def test_choosing_is_quick(decoding):
-    draw = random.Random(0)
-    gold, candidates = [], []
-    for _ in range(2000):
-        starts = [draw.randrange(25) for _ in range(5)]
-        found = {
-            Span(s, s + draw.randint(1, 4), draw.choice("ABCD")): draw.random() for s in starts
-        }
-        candidates.append([*found.items()])
-        gold.append([span for span, p in found.items() if draw.random() < p])
-    before = time.process_time()
-    choose_thresholds(gold, candidates, decoding, "ABCD", per_type=True)
-    assert time.process_time() - before < 20, "about 1.5 seconds here"

@@ -215,8 +215,13 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     return Runs(tmp_path_factory.mktemp("tasks"))
 
 
+SLOW = {"nli 2", "bio all mean", "bio first mean", "bioes", "ner windows", "pos crf"}
+"""Cases whose settings also occur in other cases."""
+
+
 def every_case(function):
-    return pytest.mark.parametrize("name", CASES)(function)
+    marked = [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in CASES]
+    return pytest.mark.parametrize("name", marked)(function)
 
 
 def records(predictions) -> list[dict]:

@@ -24,6 +24,7 @@ from finetune.training.trainer import fit
 from finetune.types import UserError
 from tests import small_data as data
 from tests import tiny
+from tests.covering import covering
 from tests.models.parity import encodings, gradients
 from tests.tiny import save_tiny_checkpoint
 from tests.training.stopping import interrupt_in_step
@@ -48,8 +49,7 @@ def table_of(weights: dict[str, torch.Tensor]) -> torch.Tensor:
     return next(v for n, v in weights.items() if "word_embeddings" in n or "tok_embeddings" in n)
 
 
-@pytest.mark.parametrize("kind", ["classify", "tag", "ner"])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(("family", "kind"), covering(FAMILIES, ["classify", "tag", "ner"]))
 def test_the_trajectory_is_that_of_the_whole_table(
     kind: str, family: str, place: Path, tmp_path: Path
 ) -> None:

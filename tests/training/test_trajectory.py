@@ -77,7 +77,7 @@ def weights_after(
 
 
 @pytest.mark.parametrize("kind", ["classify", "tag", "crf", "ner", "context"])
-@pytest.mark.parametrize("model", ["bert", "modernbert"])
+@pytest.mark.parametrize("model", ["bert", pytest.param("modernbert", marks=pytest.mark.slow)])
 def test_layout_of_batches_does_not_matter(kind: str, model: str, place: Path, tmp_path: Path):
     base = config_of(kind, place, tmp_path / "a", model=model)
     expected = weights_after(kind, base)
@@ -170,6 +170,7 @@ def test_number_of_processes_does_not_matter(kind: str, model: str, place: Path,
     assert [json.loads(x)["tags"] for x in lines[0]] == [json.loads(x)["tags"] for x in lines[1]]
 
 
+@pytest.mark.slow
 def test_a_signal_to_one_of_two_processes_stops_both(place: Path, tmp_path: Path):
     config = config_of("classify", place, tmp_path / "run", epochs=1000.0)
     processes = in_two_processes(command(config, "classify", "--eval-every", "100000"))
@@ -232,6 +233,7 @@ def test_interrupted_and_resumed_is_bit_equal(
     assert set(steps[0]) <= set(steps[1])
 
 
+@pytest.mark.slow
 def test_killed_and_resumed_is_bit_equal(place: Path, tmp_path: Path):
     settings = {"model": "dropout", "epochs": 20.0}
     whole = config_of("classify", place, tmp_path / "whole", **settings)
