@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from finetune.inference.predictor import Predictor, load
     from finetune.models.encoder import Encoder
     from finetune.models.heads.crf_tagger import CrfTagger
+    from finetune.models.heads.masked_lm import MaskedLanguageModel
     from finetune.models.heads.sequence_classification import SequenceClassifier
     from finetune.models.heads.span_ner import SpanNer
     from finetune.models.heads.token_classification import TokenTagger
@@ -49,6 +50,7 @@ _HOMES = {
     "inference.predictor": "Predictor load",
     "models.encoder": "Encoder",
     "models.heads.crf_tagger": "CrfTagger",
+    "models.heads.masked_lm": "MaskedLanguageModel",
     "models.heads.sequence_classification": "SequenceClassifier",
     "models.heads.span_ner": "SpanNer",
     "models.heads.token_classification": "TokenTagger",
@@ -64,10 +66,10 @@ _MODULES = {name: f"finetune.{home}" for home, names in _HOMES.items() for name 
 
 __all__ = [
     "Batch", "ClassifyConfig", "CrfTagger", "Dataset", "Embedder", "Encoder", "Encoding",
-    "LabelSet", "NerConfig", "NliConfig", "Predictor", "SequenceClassifier", "Span", "SpanNer",
-    "SubwordTokenizer", "TagConfig", "TextExample", "TokenExample", "TokenTagger", "TrainConfig",
-    "UserError", "__version__", "compute_metrics", "fit", "load", "load_task", "make_accelerator",
-    "pack", "predict", "read_text", "read_tokens", "saved_task",
+    "LabelSet", "MaskedLanguageModel", "NerConfig", "NliConfig", "Predictor", "SequenceClassifier",
+    "Span", "SpanNer", "SubwordTokenizer", "TagConfig", "TextExample", "TokenExample",
+    "TokenTagger", "TrainConfig", "UserError", "__version__", "compute_metrics", "fit", "load",
+    "load_task", "make_accelerator", "pack", "predict", "read_text", "read_tokens", "saved_task",
 ]  # fmt: skip
 
 

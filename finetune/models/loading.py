@@ -166,6 +166,9 @@ def load_weights(
             f"model {name!r}: {len(of_encoder)} encoder weights are missing or of another shape "
             f"(first: {of_encoder[0]}): its config.json has another architecture or size."
         )
+    for key in missing:
+        if key.endswith("bias"):  # transformers leaves some tied ones uninitialized
+            torch.nn.init.zeros_(model.get_parameter(key))
     if missing and not new_head:
         raise UserError(
             f"model {name!r} has no trained head (missing: {min(missing)}): give the labels to "

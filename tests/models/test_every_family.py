@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch import Tensor
 from transformers import (
     AutoConfig,
     AutoModel,
+    AutoModelForMaskedLM,
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
     BertModel,
@@ -24,6 +26,7 @@ from transformers.models.auto import modeling_auto
 from finetune.models.encoder import Encoder
 from finetune.models.families import FAMILIES, REFUSED
 from finetune.models.heads.configurations import SpanNerConfig
+from finetune.models.heads.masked_lm import MaskedLanguageModel
 from finetune.models.heads.sequence_classification import SequenceClassifier
 from finetune.models.heads.span_ner import SpanNer
 from finetune.models.heads.token_classification import TokenTagger
@@ -34,6 +37,7 @@ from tests.models.reference import reference
 
 SEQUENCES = modeling_auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES
 TOKENS = modeling_auto.MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES
+MASKED = modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
 SIZES = {
     "vocab_size": 90, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
     "intermediate_size": 48, "max_position_embeddings": 48, "initializer_range": 0.3,
@@ -119,6 +123,28 @@ def test_results_do_not_depend_on_the_batch(family: str) -> None:
         model, batch = model_of(family, AutoModelForTokenClassification), batch_of(words=True)
         expected = torch.cat(alone(model, batch, "logits"))
         torch.testing.assert_close(TokenTagger(model)(batch), expected, **tolerance)
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_masked_language_model(family: str, tmp_path) -> None:
+    """Logits and losses at chosen positions equal those of the class at all positions."""
+    if family not in MASKED:
+        config(family).save_pretrained(tmp_path)
+        with pytest.raises(UserError, match=f"no class for MaskedLM of type '{family}'"):
+            MaskedLanguageModel.from_pretrained(str(tmp_path))
+        return
+    tolerance = {"rtol": 1e-10, "atol": SINGLE.get(family, 1e-12)}
+    model, batch = model_of(family, AutoModelForMaskedLM), batch_of()
+    position = torch.tensor([0, 3, 44, 45, 60, 119, 2])
+    batch = replace(batch, targets={"position": position, "token": batch.input_ids[position]})
+    with torch.no_grad():
+        logits = torch.cat(alone(model, batch, "logits"))[position]
+        head = MaskedLanguageModel(model)
+        torch.testing.assert_close(head.logits(batch), logits, **tolerance)
+        loss, best = head(batch)
+    expected = torch.nn.functional.cross_entropy(logits, batch.targets["token"], reduction="none")
+    torch.testing.assert_close(loss, expected, **tolerance)
+    assert torch.equal(best, logits.argmax(1))
 
 
 @pytest.mark.parametrize("family", sorted(FAMILIES))

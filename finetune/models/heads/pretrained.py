@@ -96,12 +96,7 @@ def load_task_model(
         UserError: If there is no such model or setting, or the weights do not match.
     """
     config = load_config(name, **options)
-    if type(config) not in auto_class._model_mapping and not getattr(config, "auto_map", None):
-        head = auto_class.__name__.removeprefix("AutoModelFor")
-        raise UserError(
-            f"model {name!r}: transformers has no class for {head} of type {config.model_type!r}: "
-            "use another model, or another task."
-        )
+    require_class(auto_class, name, config)
     old_labels = dict(config.id2label)
     if labels is not None:
         _set_labels(config, LabelSet(labels))
@@ -117,6 +112,16 @@ def load_task_model(
     model = load_weights(auto_class, name, config, new_head=labels is not None, **options)
     _reorder_classes(model, old_labels)
     return model
+
+
+def require_class(auto_class: Any, name: str, config: Any) -> None:
+    """Raise ``UserError`` unless transformers has a class with this head for a model."""
+    if type(config) not in auto_class._model_mapping and not getattr(config, "auto_map", None):
+        head = auto_class.__name__.removeprefix("AutoModelFor")
+        raise UserError(
+            f"model {name!r}: transformers has no class for {head} of type {config.model_type!r}: "
+            "use another model, or another task."
+        )
 
 
 def _set_labels(config: Any, labels: LabelSet) -> None:

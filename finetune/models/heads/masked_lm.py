@@ -1,0 +1,179 @@
+"""MaskedLanguageModel: the probability of each subword of the vocabulary at chosen positions.
+
+Jurafsky & Martin, chapter "Masked Language Models", section on masked language modeling: y_i =
+softmax(W_V z_i), and the loss is the mean of -log P(x_i | z_i) over the chosen positions. Hidden
+states of these positions are selected before the head: over a vocabulary of 30,000, a head over all
+tokens costs as much as six layers of width 384.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+from transformers import AutoModelForMaskedLM, PreTrainedModel
+
+from finetune.models.encoder import Batching
+from finetune.models.families import ROBERTA, family_of
+from finetune.models.heads.pretrained import PretrainedHead, require_class
+from finetune.models.loading import load_config, load_weights
+from finetune.types import Batch
+
+MOST_LOGITS = 2**25
+"""Logits of a forward pass that are kept for the backward pass (128 MB in float32); the logits of
+more positions are computed in chunks, and again in the backward pass."""
+
+
+class MaskedScores(NamedTuple):
+    """Scores of M chosen positions."""
+
+    loss: Tensor
+    """-log P(x_i | z_i) of the target of each position, [M]."""
+    best: Tensor
+    """The most probable subword of each position [M]; empty while gradients are computed."""
+
+
+class MaskedLanguageModel(PretrainedHead):
+    """Logits of a vocabulary of V subwords, or the scores of targets, at M positions of a batch.
+
+    The targets of a batch are ``position`` [M], rows of the T tokens, and ``token`` [M], the
+    subwords to predict there. Arguments and attributes are those of ``PretrainedHead``.
+
+    Example:
+        >>> from finetune import Encoding, MaskedLanguageModel, pack
+        >>> import torch
+        >>> model = MaskedLanguageModel.from_pretrained("roberta-base")  # doctest: +SKIP
+        >>> chosen = {"position": torch.tensor([1]), "token": torch.tensor([713])}
+        >>> batch = pack([Encoding(0, [0, 50264, 16, 2])], chosen)  # position 1 is masked
+        >>> model(batch).loss.shape, model.logits(batch).shape  # doctest: +SKIP
+        (torch.Size([1]), torch.Size([1, 50265]))
+    """
+
+    auto_class = AutoModelForMaskedLM
+
+    def __init__(self, model: PreTrainedModel, batching: Batching = "auto") -> None:
+        super().__init__(model, batching)
+        base_model: Any = model.base_model
+        known = family_of(base_model) is not None
+        weights = {id(weight): name for name, weight in base_model.named_parameters()}
+        self._tied = {
+            name: weights[id(weight)] for name, weight in self.named_parameters()
+            if id(weight) in weights and not name.startswith(self.encoder_prefix)
+        }  # fmt: skip
+        self._layers = _HEADS.get(model.config.model_type) if known else None
+
+    @classmethod
+    def from_pretrained(
+        cls, name: str, *, batching: Batching = "auto", new_head: bool = True, **options: Any
+    ) -> MaskedLanguageModel:
+        """Load a masked language model in float32; ``options`` are those of ``load_config``.
+
+        With ``new_head``, weights of the head that the checkpoint lacks are initialized; the output
+        matrix is that of the embeddings in most families. Raises ``UserError`` if there is no such
+        model, or transformers has no masked language model of its type.
+        """
+        config = load_config(name, **options)
+        require_class(cls.auto_class, name, config)
+        return cls(
+            load_weights(cls.auto_class, name, config, new_head=new_head, **options), batching
+        )
+
+    def forward(self, batch: Batch) -> MaskedScores:
+        """Return the scores of the targets of a batch."""
+        position, token = batch.targets["position"], batch.targets["token"]
+        if self._layers is None:
+            return self._scores(self.logits(batch), token)
+        states = self.encoder(batch).index_select(0, position)
+        size = max(1, MOST_LOGITS // self.encoder.vocabulary_size)
+        if len(states) <= size:
+            return self._scores(self._layers(self.model, states), token)
+        parts = [
+            checkpoint(self._chunk, *part, use_reentrant=False, preserve_rng_state=False)
+            for part in zip(states.split(size), token.split(size), strict=True)
+        ]
+        return MaskedScores(*map(torch.cat, zip(*parts, strict=True)))
+
+    def logits(self, batch: Batch) -> Tensor:
+        """Return the logits [M, V] at each ``position`` of a batch; it needs no ``token``."""
+        position = batch.targets["position"]
+        if self._layers is None:
+            return self._padded_logits(batch, tokens=True).index_select(0, position)
+        return self._layers(self.model, self.encoder(batch).index_select(0, position))
+
+    def is_head(self, parameter_name: str) -> bool:
+        """Return whether a parameter is above the hidden states and not shared with the encoder."""
+        return parameter_name not in self._tied and super().is_head(parameter_name)
+
+    def depth_of(self, parameter_name: str) -> int:
+        """Return the depth of a parameter; an output matrix that is the embeddings has theirs."""
+        if parameter_name in self._tied:
+            return self.encoder.depth_of(self._tied[parameter_name])
+        return super().depth_of(parameter_name)
+
+    def _chunk(self, states: Tensor, token: Tensor) -> MaskedScores:
+        assert self._layers is not None
+        return self._scores(self._layers(self.model, states), token)
+
+    def _scores(self, logits: Tensor, token: Tensor) -> MaskedScores:
+        if logits.dtype in (torch.bfloat16, torch.float16):
+            logits = logits.float()
+        best = token[:0] if torch.is_grad_enabled() else logits.argmax(-1)
+        return MaskedScores(F.cross_entropy(logits, token, reduction="none"), best)
+
+
+HeadLayers = Callable[[Any, Tensor], Tensor]
+
+
+def _cls(model: Any, states: Tensor) -> Any:
+    return model.cls(states)
+
+
+def _lm_head(model: Any, states: Tensor) -> Any:
+    return model.lm_head(states)
+
+
+def _generator(model: Any, states: Tensor) -> Any:
+    return model.generator_lm_head(model.generator_predictions(states))
+
+
+def _deberta(model: Any, states: Tensor) -> Any:
+    """Run the head of DeBERTa: that of transformers' first version, or (not legacy) its own."""
+    if model.legacy:
+        return model.cls(states)
+    return model.lm_predictions(states, model.deberta.embeddings.word_embeddings)
+
+
+def _distilbert(model: Any, states: Tensor) -> Any:
+    states = model.activation(model.vocab_transform(states))
+    return model.vocab_projector(model.vocab_layer_norm(states))
+
+
+_HEADS: dict[str, HeadLayers] = {
+    **dict.fromkeys(
+        (
+            "bert", "big_bird", "ernie", "fnet", "layoutlm", "megatron-bert", "mobilebert",
+            "nomic_bert", "rembert", "roc_bert", "roformer", "squeezebert", "yoso",
+        ),
+        _cls,
+    ),
+    **dict.fromkeys(
+        (
+            *ROBERTA, "esm", "esmc", "eurobert", "gte", "ibert", "jina_embeddings_v3",
+            "longformer", "luke", "mpnet", "xmod",
+        ),
+        _lm_head,
+    ),
+    **dict.fromkeys(("convbert", "electra"), _generator),
+    **dict.fromkeys(("deberta", "deberta-v2"), _deberta),
+    **dict.fromkeys(("flaubert", "xlm"), lambda model, states: model.pred_layer(states)[0]),
+    **dict.fromkeys(
+        ("modernbert", "ultrabert"), lambda model, states: model.decoder(model.head(states))
+    ),
+    "albert": lambda model, states: model.predictions(states),
+    "distilbert": _distilbert,
+}  # fmt: skip
+"""The layers of the head by model type; models with their own code run whole, on padded rows."""
