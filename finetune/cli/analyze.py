@@ -47,6 +47,7 @@ class Analyze(EvaluationOptions):
             split=self.split,
             train=self.train,
             columns=column_map(self.columns),
+            encoding=self.encoding,
             positive=self.positive,
         )
         if self.json:

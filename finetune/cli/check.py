@@ -33,6 +33,8 @@ class Check:
     """Task that the data are for; unset decides by the data."""
     columns: tuple[str, ...] = ()
     """Columns if their names are not recognized, as `role=column`."""
+    encoding: str = "utf-8"
+    """Text encoding of the data files, such as `cp1252`, `utf-16` or `gb18030`."""
     model: str | None = None
     """Also check with the tokenizer of this model: words without subwords, windows, truncation."""
     max_length: int | None = None
@@ -77,6 +79,7 @@ class Check:
             task=recipe.task,  # type: ignore[arg-type]  # checked by load_recipe
             data=self.data or config.data,
             columns=self.columns or config.columns,
+            encoding=self.encoding if self.encoding != Check.encoding else config.encoding,
             max_length=self.max_length or config.max_length,
         )
         return given, config
@@ -87,14 +90,14 @@ class Check:
         from finetune.data import check_data, data_kind, read_text, read_tokens, render
         from finetune.data.nli_labels import with_standard_names
 
-        columns = column_map(self.columns)
+        options: Any = {"columns": column_map(self.columns), "encoding": self.encoding}
         data: Any
         if words := self.task in ("tag", "ner") or (
-            self.task is None and data_kind(self.data) == "tokens"
+            self.task is None and data_kind(self.data, self.encoding) == "tokens"
         ):
-            data = read_tokens(self.data, columns=columns)
+            data = read_tokens(self.data, **options)
         else:
-            data = read_text(self.data, columns=columns, pair=self.task == "nli" or None)
+            data = read_text(self.data, **options, pair=self.task == "nli" or None)
             data = with_standard_names(data) if self.task == "nli" else data
         if self.model is None:
             findings = check_data(data, count_subwords=None, max_length=self.max_length or 512)
@@ -159,6 +162,7 @@ class Check:
             recipe_config or CONFIGS[task](),
             data=self.data,
             columns=self.columns,
+            encoding=self.encoding,
             **{name: value for name, value in given.items() if value is not None},  # type: ignore[arg-type]
         )
         out = Path(self.out) if self.out else None

@@ -45,6 +45,7 @@ class Compare(EvaluationOptions):
             self.second,
             gold=self.gold,
             columns=column_map(self.columns),
+            encoding=self.encoding,
             metric=self.metric,
             split=self.split,
             unit=self.unit,

@@ -44,6 +44,8 @@ class Embed:
     """Scale each vector to length 1."""
     columns: tuple[str, ...] = ()
     """Columns if their names are not recognized, as `role=column`."""
+    encoding: str = "utf-8"
+    """Text encoding of the file, such as `cp1252`, `utf-16` or `gb18030`."""
     max_length: int | None = None
     """Tokens of the longest sequence; longer inputs are read in windows. Unset is the limit of the
     model, at most 512."""
@@ -88,15 +90,14 @@ class Embed:
     def _inputs(self) -> Iterator[Example]:
         from finetune import data
 
-        columns: Any = column_map(self.columns)
+        file = self.file or ""
+        options: Any = {"columns": column_map(self.columns), "encoding": self.encoding}
         if self.text:
             yield from (TextExample(index, text) for index, text in enumerate(self.text))
         elif self.unit == "text":
-            yield from data.read_text_file(
-                self.file or "", columns=columns, pair=False, labels=False
-            )
+            yield from data.read_text_file(file, pair=False, labels=False, **options)
         else:
-            yield from data.read_token_file(self.file or "", columns=columns)
+            yield from data.read_token_file(file, **options)
 
 
 def _layers(value: str) -> str | list[int]:

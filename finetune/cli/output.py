@@ -38,6 +38,9 @@ class EvaluationOptions:
     columns: tuple[str, ...] = ()
     """Columns of the gold and training files if their names are not recognized, as `role=column`.
     """
+    encoding: str = "utf-8"
+    """Text encoding of the gold and training files, and of predictions in columns, such as
+    `cp1252`, `utf-16` or `gb18030`. Predictions in JSON Lines are UTF-8."""
     positive: str | None = None
     """Positive class of `f1`, of two labels. Unset: that of the run; else that by name, as in
     training, or the rarer of gold."""

@@ -35,6 +35,8 @@ class Predict:
     """File to write; unset prints."""
     columns: tuple[str, ...] = ()
     """Columns if their names are not recognized, as `role=column`."""
+    encoding: str = "utf-8"
+    """Text encoding of the file, such as `cp1252`, `utf-16` or `gb18030`."""
     decoding: str | None = None
     """Decode in another way than the model was trained with: greedy or constrained for `tag`;
     flat, nested or overlapping for `ner`."""
@@ -94,10 +96,16 @@ class Predict:
             text = self.text[0]
             yield to_example(task, 0, text if self.pair is None else (text, self.pair), "--text")
         elif task.reads_words:
-            yield from data.read_token_file(self.file or "", columns=columns)
+            yield from data.read_token_file(
+                self.file or "", columns=columns, encoding=self.encoding
+            )
         else:
             yield from data.read_text_file(
-                self.file or "", columns=columns, pair=task.record.pairs, labels=False
+                self.file or "",
+                columns=columns,
+                pair=task.record.pairs,
+                labels=False,
+                encoding=self.encoding,
             )
 
 

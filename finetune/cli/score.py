@@ -27,6 +27,9 @@ class Score:
     training, or the rarer of gold."""
     columns: tuple[str, ...] = ()
     """Columns of the gold file if their names are not recognized, as `role=column`."""
+    encoding: str = "utf-8"
+    """Text encoding of the gold file, and of predictions in columns, such as
+    `cp1252`, `utf-16` or `gb18030`. Predictions in JSON Lines are UTF-8."""
 
     def run(self) -> None:
         """Print the metrics."""
@@ -37,6 +40,7 @@ class Score:
             self.gold,
             columns=column_map(self.columns),
             positive=self.positive,
+            encoding=self.encoding,
         )
         if found.aligned_by == "position":
             show("Aligned by position: one of the files has no ids.", error=True)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_type_hints
 
-from finetune.config.values import conforms, description
+from finetune.config.values import conforms, description, text_encoding
 from finetune.types import UserError
 
 LARGEST = 2**53
@@ -46,6 +46,8 @@ class TrainConfig:
     columns: tuple[str, ...] = ()
     """Columns to read if their names are not recognized, as `role=column`: roles are text, pair
     and label, or words, tags, spans and document. Columns without a header count from 0."""
+    encoding: str = "utf-8"
+    """Text encoding of the data files, such as `cp1252`, `utf-16` or `gb18030`."""
     validation: Literal["auto", "none"] = "auto"
     """Split that selects the best model: the validation split of the data, else examples held out
     of train (`auto`); or `none`: train on every row and keep the last model."""
@@ -142,6 +144,7 @@ class TrainConfig:
                 if value is not None and not legal(value):
                     raise UserError(f"{flag(name)} must be {wanted}, not {value!r}.")
         column_map(self.columns)
+        text_encoding(self.encoding)
         self._check_combinations()
 
     def _check_combinations(self) -> None:
@@ -305,9 +308,10 @@ CONFIGS: dict[str, type[TrainConfig]] = {
 """The configuration class of each task."""
 
 RESULT_FREE = frozenset({"out", "resume", "track", "save_every", "trust_remote_code"}) | {
-    "push_to_hub", "max_tokens", "batching", "sparse_embeddings"
+    "push_to_hub", "max_tokens", "batching", "sparse_embeddings", "encoding"
 }  # fmt: skip
-"""Settings that cannot change the results of a run; all others make runs incomparable."""
+"""Settings that cannot change the results of a run; all others make runs incomparable. An encoding
+changes the data, whose fingerprints are compared."""
 RENAMED = {"active_vocabulary": "sparse_embeddings", "label_pieces": "label_subwords"}
 """Old names of settings, and their new names; the old ones are accepted for one release."""
 REMOVED = frozenset({"cuda_graphs"})

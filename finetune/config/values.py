@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import codecs
 import types
 from typing import Any, Literal, Union, get_args, get_origin
+
+from finetune.types import UserError
 
 _NAMES = {float: "a number", int: "a whole number", bool: "true or false", str: "text",
           list: "a list", tuple: "a list", dict: "an object", type(None): "null"}  # fmt: skip
@@ -40,3 +43,20 @@ def description(hint: Any) -> str:
     if get_origin(hint) is Literal:
         return f"one of {', '.join(get_args(hint))}"
     return _NAMES.get(get_origin(hint) or hint, "of another type")
+
+
+def text_encoding(name: str) -> str:
+    """Return the standard name of a text encoding; UserError for one that Python does not know.
+
+    >>> text_encoding("windows-1252")
+    'cp1252'
+    """
+    try:
+        "a".encode(name)  # codecs.lookup also finds codecs of bytes, such as base64
+        return codecs.lookup(name).name
+    except (LookupError, ValueError):
+        raise UserError(
+            f"--encoding {name!r:.40} is not a text encoding that Python knows: write utf-8, "
+            "utf-16, cp1252 (Western European), cp1251 (Cyrillic), gb18030 (Chinese), shift_jis "
+            "(Japanese), …"
+        ) from None

@@ -51,17 +51,17 @@ def read_brat(file: DataFile, options: ReadOptions) -> Sentences:
     path = Path(file.name)
     names = document_names(path) if path.is_dir() else []
     stems = [path / name for name in names] if path.is_dir() else [path.with_suffix("")]
-    return Sentences(file.name, (_document(stem) for stem in stems))
+    return Sentences(file.name, (_document(stem, file.encoding) for stem in stems))
 
 
-def _document(stem: Path) -> TokenRecord:
+def _document(stem: Path, encoding: str) -> TokenRecord:
     """Return the words of a document and its spans; ``spans`` is None without an .ann file."""
     text_path, ann_path = (stem.parent / f"{stem.name}{suffix}" for suffix in (".txt", ".ann"))
     if not text_path.is_file():
         raise DataError(f"{ann_path}: the file {text_path.name} is missing in its folder.")
     annotated = ann_path.is_file()
-    annotations, num_skipped = _annotations(ann_path) if annotated else ([], 0)
-    text = _matching_text(read_characters(text_path), annotations)
+    annotations, num_skipped = _annotations(ann_path, encoding) if annotated else ([], 0)
+    text = _matching_text(read_characters(text_path, encoding), annotations)
     words, offsets = split_words(text)
     record = TokenRecord(
         tuple(words), str(text_path), document=stem.name, text=text, offsets=tuple(offsets),
@@ -85,10 +85,10 @@ def _document(stem: Path) -> TokenRecord:
     )
 
 
-def _annotations(path: Path) -> tuple[list[Annotation], int]:
+def _annotations(path: Path, encoding: str) -> tuple[list[Annotation], int]:
     """Return the text-bound annotations of a file, and the number of its other lines."""
     annotations, num_skipped = [], 0
-    for number, line in read_lines(str(path), path):
+    for number, line in read_lines(str(path), path, encoding):
         where = f"{path}:{number}"
         if line.startswith("T"):
             annotations.append(_annotation(line, where))

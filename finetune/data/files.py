@@ -1,4 +1,4 @@
-"""Data files as lines: decompression, UTF-8 with the position of a bad byte, line ends.
+"""Data files as lines: decompression, decoding with the position of a bad byte, line ends.
 
 Lines end at a line feed only. Carriage returns and a byte order mark are removed. Characters at
 which Python's ``str.splitlines`` also breaks (U+2028, U+0085, …) stay within their line.
@@ -6,6 +6,7 @@ which Python's ``str.splitlines`` also breaks (U+2028, U+0085, …) stay within 
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import io
 import itertools
@@ -18,6 +19,7 @@ from finetune.data.dataset import DataError
 
 IGNORED_NAMES = {"readme", "license", "licence", "changelog", "copying", "dataset_infos"}
 """First words of the names of files that hold no data."""
+UTF_8 = "utf-8"
 
 
 class Line(NamedTuple):
@@ -53,12 +55,18 @@ class DataFile:
     """An open file: its name for messages, its format, and its lines, which can be peeked at.
 
     ``live`` input may arrive line by line from another program: peek no further than needed.
+    ``encoding`` is for readers that open files themselves.
     """
 
     def __init__(
-        self, name: str, format: str, lines: Iterable[Line] = (), live: bool = False
+        self,
+        name: str,
+        format: str,
+        lines: Iterable[Line] = (),
+        live: bool = False,
+        encoding: str = UTF_8,
     ) -> None:
-        self.name, self.format, self.live = name, format, live
+        self.name, self.format, self.live, self.encoding = name, format, live, encoding
         self._lines = iter(lines)
 
     def peek(self, count: int) -> list[Line]:
@@ -85,22 +93,24 @@ class DataFile:
         return f"{self.name}:{number}"
 
 
-def read_lines(name: str, source: Path | IO[Any]) -> Iterator[Line]:
+def read_lines(name: str, source: Path | IO[Any], encoding: str = UTF_8) -> Iterator[Line]:
     """Yield the decoded lines of a path, or of a text or binary file object."""
     if isinstance(source, Path):
         with source.open("rb") as stream:
-            yield from _decoded(name, _unzipped(stream))
+            yield from _decoded(name, _unzipped(stream), encoding)
     elif isinstance(source, io.TextIOBase):
+        if encoding != UTF_8:
+            raise DataError(f"{name}: --encoding {encoding}: its text is decoded already.")
         for number, text in enumerate(source, 1):
             yield Line(number, text.rstrip("\r\n"))
     else:
-        yield from _decoded(name, _unzipped(source))
+        yield from _decoded(name, _unzipped(source), encoding)
 
 
-def read_characters(path: Path) -> str:
+def read_characters(path: Path, encoding: str = UTF_8) -> str:
     """Return all characters of a file, its byte order mark and its line ends unchanged."""
     with path.open("rb") as stream:
-        return "".join(_utf8_lines(str(path), stream))
+        return "".join(_text_lines(str(path), stream, encoding))
 
 
 def name_without_gz(path: Path) -> str:
@@ -116,10 +126,10 @@ def _unzipped(stream: IO[bytes]) -> Iterable[bytes]:
     return stream
 
 
-def _decoded(name: str, stream: Iterable[bytes]) -> Iterator[Line]:
+def _decoded(name: str, stream: Iterable[bytes], encoding: str) -> Iterator[Line]:
     number = 0
     try:
-        for number, text in enumerate(_utf8_lines(name, stream), 1):
+        for number, text in enumerate(_text_lines(name, stream, encoding), 1):
             text = text.rstrip("\r\n")
             yield Line(number, text.removeprefix("\ufeff") if number == 1 else text)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
@@ -129,18 +139,42 @@ def _decoded(name: str, stream: Iterable[bytes]) -> Iterator[Line]:
         ) from error
 
 
-def _utf8_lines(name: str, stream: Iterable[bytes]) -> Iterator[str]:
-    offset = 0
-    for number, raw in enumerate(stream, 1):
+def _text_lines(name: str, stream: Iterable[bytes], encoding: str) -> Iterator[str]:
+    """Yield lines with their line ends; in UTF-16, line feeds are inside of ``stream``'s lines."""
+    decoder = codecs.getincrementaldecoder(encoding)()
+    number, offset, text = 1, 0, ""
+    for raw in itertools.chain(stream, [b""]):
         try:
-            yield raw.decode("utf-8")
+            text += decoder.decode(raw, final=not raw)
         except UnicodeDecodeError as error:
-            # cp1252 is latin1 with the euro sign and quotes in place of control characters
-            encoding = "utf-16" if raw[:2] in (b"\xff\xfe", b"\xfe\xff") else "cp1252"
-            path = Path(name_without_gz(Path(name)))
+            pending = len(error.object) - len(raw)  # bytes of an unfinished character before raw
+            text += decoder.decode(raw[: max(error.start - pending, 0)])
+            line, position = number + text.count("\n"), len(text) - text.rfind("\n")
             raise DataError(
-                f"{name}:{number}: byte 0x{raw[error.start]:02x} at position {error.start + 1} of "
-                f"the line (byte {offset + error.start} of the file) is not UTF-8: convert the "
-                f"file: iconv -f {encoding} -t utf-8 {path} > {path.stem}-utf8{path.suffix}"
+                f"{name}:{line}: byte 0x{error.object[error.start]:02x} at position {position} of "
+                f"the line (byte {offset - pending + error.start} of the file) "
+                f"{_advice(name, raw, encoding)}"
+            ) from error
+        except UnicodeError as error:
+            raise DataError(
+                f"{name}: not {encoding} ({error}): utf-16-le and utf-16-be need no such mark."
             ) from error
         offset += len(raw)
+        *lines, text = text.split("\n")
+        number += len(lines)
+        yield from (line + "\n" for line in lines)
+    if text:
+        yield text
+
+
+def _advice(name: str, raw: bytes, encoding: str) -> str:
+    """Return the end of the message about a byte that ``encoding`` does not have."""
+    if encoding != UTF_8:
+        return f"is not {encoding}: name the encoding that the file was saved in."
+    # cp1252 is latin1 with the euro sign and quotes in place of control characters
+    likely = "utf-16" if raw[:2] in (b"\xff\xfe", b"\xfe\xff") else "cp1252"
+    path = Path(name_without_gz(Path(name)))
+    return (
+        f"is not UTF-8: add --encoding {likely} (or the encoding that the file was saved in), or "
+        f"convert it: iconv -f {likely} -t utf-8 {path} > {path.stem}-utf8{path.suffix}"
+    )

@@ -11,11 +11,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
+from finetune.config.values import text_encoding
 from finetune.data import tables
 from finetune.data.brat import document_names, read_brat
 from finetune.data.conll import read_conll
 from finetune.data.dataset import DataError
-from finetune.data.files import DataFile, ReadOptions, name_without_gz, read_lines
+from finetune.data.files import UTF_8, DataFile, ReadOptions, name_without_gz, read_lines
 from finetune.data.tables import Table
 from finetune.data.token_records import Sentences
 
@@ -54,7 +55,9 @@ def read_file(file: DataFile, options: ReadOptions | None = None) -> Table | Sen
     return FORMATS[file.format].read(file, options or ReadOptions())
 
 
-def open_data(source: str | Path | IO[Any] | DataFile, format: str | None = None) -> DataFile:
+def open_data(
+    source: str | Path | IO[Any] | DataFile, format: str | None = None, encoding: str = UTF_8
+) -> DataFile:
     """Open a data file and find its format: by its suffix, else by its first line.
 
     ``source`` is a path, a file object, or ``-`` for standard input. The latter two hold JSON Lines
@@ -63,30 +66,36 @@ def open_data(source: str | Path | IO[Any] | DataFile, format: str | None = None
     """
     if format is not None and format not in FORMATS:
         raise DataError(f"format {format!r} is unknown: choose {', '.join(FORMATS)}.")
+    encoding = text_encoding(encoding)
     if isinstance(source, DataFile):
         source.format = format or source.format
         return source
     if not isinstance(source, str | Path):
-        return _detected(str(getattr(source, "name", "<input>")), source, format or "lines")
+        return _detected(
+            str(getattr(source, "name", "<input>")), source, format or "lines", encoding
+        )
     if str(source) == "-":
-        return _detected("<stdin>", sys.stdin.buffer, format or "lines")
+        return _detected("<stdin>", sys.stdin.buffer, format or "lines", encoding)
     path = Path(source)
     format = format or format_of(path)
     # the .ann file of a text without annotation may be missing
     documents = path.is_dir() and document_names(path)
     if format == "standoff" and (documents or path.with_suffix(".txt").is_file()):
-        return DataFile(str(path), format)
+        return DataFile(str(path), format, encoding=encoding)
     if path.is_dir() or not path.exists():
         problem = "is a folder, not a file" if path.is_dir() else "does not exist"
         raise DataError(f"{path} {problem}: give the path of a data file.")
     if format is not None and not FORMATS[format].by_lines:
+        if encoding != UTF_8:
+            raise DataError(f"{path}: --encoding {encoding}: {format} has an encoding of its own.")
         return DataFile(str(path), format)
-    return _detected(str(path), path, format or "unknown")
+    return _detected(str(path), path, format or "unknown", encoding)
 
 
-def _detected(name: str, source: Path | IO[Any], format: str) -> DataFile:
+def _detected(name: str, source: Path | IO[Any], format: str, encoding: str) -> DataFile:
     """Open lines; the first one decides on the format ``lines`` (of a stream) or ``unknown``."""
-    file = DataFile(name, format, read_lines(name, source), live=not isinstance(source, Path))
+    lines = read_lines(name, source, encoding)
+    file = DataFile(name, format, lines, live=not isinstance(source, Path))
     if format in ("lines", "unknown"):
         first = file.first_line().lstrip()
         if first.startswith("{"):

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from finetune.config.recipes import packaged_folder
+from finetune.config.values import text_encoding
 from finetune.data.brat import document_names
 from finetune.data.dataset import DataError
-from finetune.data.files import IGNORED_NAMES, DataFile, name_without_gz
+from finetune.data.files import IGNORED_NAMES, UTF_8, DataFile, name_without_gz
 from finetune.data.formats import SUFFIXES, format_of, open_data
 from finetune.data.hub import (
     ALIASES,
@@ -102,16 +103,21 @@ def resolve(spec: str) -> Source:
 
 
 def open_splits(
-    source: Source, wanted: Sequence[str] | None, open_file: Callable[[DataFile], Opened]
+    source: Source,
+    wanted: Sequence[str] | None,
+    open_file: Callable[[DataFile], Opened],
+    encoding: str = UTF_8,
 ) -> OpenSource[Opened | Table]:
     """Open the ``wanted`` splits of a source (None: all); ``open_file`` opens one file."""
     if source.files:
         chosen = _select_splits(list(source.files), wanted, source.name)
         opened: dict[str, Opened | Table] = {
-            split: _open_shards(source.files[split], open_file) for split in chosen
+            split: _open_shards(source.files[split], open_file, encoding) for split in chosen
         }
         formats = {format_of(source.files[split][0]) or "plain" for split in chosen}
         return OpenSource(source.name, opened, "+".join(sorted(formats)))
+    if text_encoding(encoding) != UTF_8:
+        raise DataError(f"{source.name}: --encoding {encoding}: only files have an encoding.")
     if source.hub is not None:
         found, format = hub_tables(source.hub), "hub"
     else:
@@ -126,9 +132,11 @@ def open_splits(
     return OpenSource(source.name, {split: named[split] for split in chosen}, format, notes)
 
 
-def _open_shards(paths: Sequence[Path], open_file: Callable[[DataFile], Opened]) -> Opened:
+def _open_shards(
+    paths: Sequence[Path], open_file: Callable[[DataFile], Opened], encoding: str
+) -> Opened:
     """Open the file, or all shards, of a split as one."""
-    shards = [open_file(open_data(path)) for path in paths]
+    shards = [open_file(open_data(path, encoding=encoding)) for path in paths]
     if len(shards) > 1:
         parts = [_with_unique_documents(shard.records, i) for i, shard in enumerate(shards, 1)]
         shards[0].records = itertools.chain.from_iterable(parts)

@@ -9,7 +9,7 @@ from typing import IO, Any, NamedTuple
 
 from finetune.data.annotation_tools import SKIPPED_ANSWERS
 from finetune.data.dataset import DataError, Dataset
-from finetune.data.files import DataFile, ReadOptions, Record
+from finetune.data.files import UTF_8, DataFile, ReadOptions, Record
 from finetune.data.formats import open_data, read_file
 from finetune.data.labels import convert_labels, raw_label
 from finetune.data.sources import open_splits, resolve
@@ -51,6 +51,7 @@ def read_text(
     columns: Mapping[str, str] | None = None,
     pair: bool | None = None,
     splits: Sequence[str] | None = None,
+    encoding: str = UTF_8,
 ) -> Dataset:
     """Read texts, or pairs of texts, with their labels into TextExamples.
 
@@ -63,6 +64,7 @@ def read_text(
             count from 0 in files without a header.
         pair: True requires a second text, False ignores one, None reads it if it exists.
         splits: The splits to read; None reads all.
+        encoding: Text encoding of the files.
 
     Raises:
         DataError: If the data cannot be read; the message names file and line.
@@ -71,7 +73,7 @@ def read_text(
     >>> example = data.splits["train"][0]  # TextExample(id=0, text=..., label="positive")
     """
     columns = check_columns(columns, ROLES)
-    source = open_splits(resolve(spec), splits, lambda file: _table(file, columns))
+    source = open_splits(resolve(spec), splits, lambda file: _table(file, columns), encoding)
     notes = list(source.notes)
     raw: dict[str, list[TextExample]] = {}
     for split, table in source.splits.items():
@@ -106,6 +108,7 @@ def read_text_file(
     pair: bool | None = None,
     format: str | None = None,
     labels: bool = True,
+    encoding: str = UTF_8,
 ) -> Iterator[TextExample]:
     """Stream the texts of one file for prediction; ``id`` is the row number from 0.
 
@@ -114,7 +117,7 @@ def read_text_file(
     too. ``labels`` False ignores labels, so that any column may have their name.
     """
     columns = check_columns(columns, ROLES)
-    table = _table(open_data(source, format), columns, streaming=True)
+    table = _table(open_data(source, format, encoding), columns, streaming=True)
     if table.first() is None:
         return
     if table.headless is not None and len(table.header) == 1:

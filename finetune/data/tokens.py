@@ -11,7 +11,7 @@ from typing import IO, Any, Literal
 
 from finetune.data.conll import looks_like_conll
 from finetune.data.dataset import DataError, Dataset
-from finetune.data.files import DataFile, ReadOptions
+from finetune.data.files import UTF_8, DataFile, ReadOptions
 from finetune.data.formats import open_data, read_file
 from finetune.data.sources import open_splits, resolve
 from finetune.data.tables import Table, check_columns
@@ -30,7 +30,11 @@ ROLES = ("words", "tags", "spans", "text", "document")
 
 
 def read_tokens(
-    spec: str, *, columns: Mapping[str, str] | None = None, splits: Sequence[str] | None = None
+    spec: str,
+    *,
+    columns: Mapping[str, str] | None = None,
+    splits: Sequence[str] | None = None,
+    encoding: str = UTF_8,
 ) -> Dataset:
     """Read words with tags or spans into TokenExamples.
 
@@ -44,6 +48,7 @@ def read_tokens(
         columns: Columns of the roles words, tags, spans, text and document if they have no usual
             names: names, or numbers from 0 in column files.
         splits: The splits to read; None reads all.
+        encoding: Text encoding of the files.
 
     Raises:
         DataError: If the data cannot be read; the message names file and line.
@@ -52,7 +57,7 @@ def read_tokens(
     >>> example = data.splits["train"][0]  # TokenExample with words, tags and spans
     """
     columns = check_columns(columns, ROLES)
-    source = open_splits(resolve(spec), splits, lambda file: _open(file, columns))
+    source = open_splits(resolve(spec), splits, lambda file: _open(file, columns), encoding)
     notes = list(source.notes)
     records: dict[str, list[TokenRecord]] = {}
     for split, opened in source.splits.items():
@@ -74,6 +79,7 @@ def read_token_file(
     *,
     columns: Mapping[str, str] | None = None,
     format: str | None = None,
+    encoding: str = UTF_8,
 ) -> Iterator[TokenExample]:
     """Stream the words of one file for prediction; ``id`` is the row number from 0.
 
@@ -83,7 +89,7 @@ def read_token_file(
     the scheme of the file. ``source`` is a path, ``-`` for standard input, or a file object.
     """
     columns = check_columns(columns, ROLES)
-    opened = _open(open_data(source, format), columns, words_only=True)
+    opened = _open(open_data(source, format, encoding), columns, words_only=True)
     for index, record in enumerate(_records(opened, columns, streaming=True)):
         if len(record.layers) > 1:
             record = record._replace(layers=())
@@ -91,27 +97,31 @@ def read_token_file(
 
 
 def read_gold(
-    source: str | Path | DataFile, *, columns: Mapping[str, str] | None = None
+    source: str | Path | DataFile,
+    *,
+    columns: Mapping[str, str] | None = None,
+    encoding: str = UTF_8,
 ) -> list[TokenExample]:
     """Return all rows of one file, or documents of one folder, with tags and spans in BIO.
 
     Other than in ``read_tokens``, rows without words or gold are kept, to align with predictions.
     """
     columns = check_columns(columns, ROLES)
-    records, _ = to_bio({"gold": list(_records(_open(open_data(source), columns), columns))})
+    opened = _open(open_data(source, encoding=encoding), columns)
+    records, _ = to_bio({"gold": list(_records(opened, columns))})
     return [_example(index, record) for index, record in enumerate(records["gold"])]
 
 
-def data_kind(spec: str) -> Literal["text", "tokens"]:
+def data_kind(spec: str, encoding: str = UTF_8) -> Literal["text", "tokens"]:
     """Return the kind of a data set, by its format and first row."""
     source = resolve(spec)
     if source.files:
-        file = open_data(next(iter(source.files.values()))[0])
+        file = open_data(next(iter(source.files.values()))[0], encoding=encoding)
         if file.format in ("csv", "tsv", "txt", "unknown"):
             return "tokens" if file.format != "csv" and looks_like_conll(file) else "text"
         opened = read_file(file)
     else:
-        opened = next(iter(open_splits(source, None, read_file).splits.values()))
+        opened = next(iter(open_splits(source, None, read_file, encoding).splits.values()))
     if isinstance(opened, Sentences):
         return "tokens"
     first = opened.first()

@@ -44,17 +44,20 @@ def compare_systems(
     seed: int = 0,
     train: str | None = None,
     positive: str | None = None,
+    encoding: str = "utf-8",
 ) -> SystemComparison:
     """Compare two systems, each given by the predictions of one or several runs (``find_system``).
 
-    Gold, columns and training data are those of ``align_runs``. The default metric is that of
-    training. ``unit`` is the resampling unit: ``example`` or ``document``.
+    Gold, columns, training data and encoding are those of ``align_runs``. The default metric is
+    that of training. ``unit`` is the resampling unit: ``example`` or ``document``.
     """
     if resamples < 1:
         raise UserError(f"--resamples must be 1 or more, not {resamples}.")
     systems = find_system(first, split), find_system(second, split)
     files = [file for system in systems for file in system.files]
-    aligned = align_runs(files, gold, columns=columns, train=train, positive=positive)
+    aligned = align_runs(
+        files, gold, columns=columns, train=train, positive=positive, encoding=encoding
+    )
     examples = aligned.runs[0].examples
     metric = metric or default_metric(aligned.runs[0])
     counts = count_metric(metric, aligned.runs, aligned.vocabulary)

@@ -78,6 +78,7 @@ def analyze(
     train: str | None = None,
     columns: Mapping[str, str] | None = None,
     positive: str | None = None,
+    encoding: str = "utf-8",
 ) -> Analysis:
     """Analyze a prediction file, or that of a run folder (``align_runs`` names the arguments)."""
     system = find_system(predictions, split)
@@ -86,7 +87,9 @@ def analyze(
             f"{predictions}: holds the predictions of {len(system.files)} runs: name one of them, "
             f"such as {system.files[0].parent}."
         )
-    found = align_runs(system.files, gold, columns=columns, train=train, positive=positive)
+    found = align_runs(
+        system.files, gold, columns=columns, train=train, positive=positive, encoding=encoding
+    )
     analysis = analyze_predictions(
         found.runs[0], found.vocabulary, str(system.files[0]), found.gold, found.aligned_by
     )

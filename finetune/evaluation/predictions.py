@@ -18,8 +18,8 @@ from typing import Any
 from finetune.config.values import conforms, description
 from finetune.data import DataError, read_gold, read_text_file, read_token_file
 from finetune.data.conll import find_layout
-from finetune.data.files import DataFile, Line
-from finetune.data.formats import open_data
+from finetune.data.files import UTF_8, DataFile, Line
+from finetune.data.formats import format_of, open_data
 from finetune.data.json_files import parse_json
 from finetune.data.labels import convert_labels
 from finetune.data.token_records import read_spans
@@ -67,9 +67,13 @@ class PredictionFile:
         return [read(index, where, row) for index, (where, row) in enumerate(self.rows)]
 
 
-def read_predictions(path: Path) -> PredictionFile:
-    """Read a prediction file, whose format is found from its name or its first line."""
-    opened = open_data(path)
+def read_predictions(path: Path, encoding: str = UTF_8) -> PredictionFile:
+    """Read a prediction file, whose format is found from its name or its first line.
+
+    JSON Lines, by their suffix, and standard input are UTF-8; ``encoding`` is that of other files.
+    """
+    always_utf_8 = str(path) == "-" or format_of(path) in ("jsonl", "json")
+    opened = open_data(path, encoding=UTF_8 if always_utf_8 else encoding)
     format = opened.format if opened.format in ("conll", "conllu") else "jsonl"
     if opened.format in ("txt", "tsv", "unknown"):
         format = "jsonl" if opened.first_line().lstrip().startswith(("{", "[")) else "conll"
@@ -95,15 +99,15 @@ def ids_of(rows: Sequence[tuple[Any, str]]) -> list[str] | None:
 
 
 def read_gold_file(
-    path: str | DataFile, columns: Mapping[str, str] | None, kind: str
+    path: str | DataFile, columns: Mapping[str, str] | None, kind: str, encoding: str = UTF_8
 ) -> Sequence[Example]:
     """Read the examples of a file, or a folder of standoff, with gold for predictions of a kind."""
     if kind == "label":
-        examples = list(read_text_file(path, columns=columns))
+        examples = list(read_text_file(path, columns=columns, encoding=encoding))
         return convert_labels({"gold": examples}, typed=False)[0]["gold"]
     if kind == "tags":
-        return list(read_token_file(path, columns=columns))
-    return read_gold(path, columns=columns)
+        return list(read_token_file(path, columns=columns, encoding=encoding))
+    return read_gold(path, columns=columns, encoding=encoding)
 
 
 def to_row(prediction: Prediction, example: Example) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from finetune.data import DataError
+from finetune.data.files import UTF_8
 from finetune.data.nli_labels import canonical_names
 from finetune.evaluation.alignment import (
     AlignedPredictions,
@@ -89,22 +90,26 @@ def align_runs(
     columns: Mapping[str, str] | None = None,
     train: str | None = None,
     positive: str | None = None,
+    encoding: str = UTF_8,
 ) -> AlignedRuns:
     """Read prediction files for the same examples and align them with the same gold.
 
     ``gold`` is a file; None for the gold that a prediction file holds, and the vocabulary of its
     run. ``train`` is a file with training data, to tell seen from unseen words. ``columns`` names
     columns of these files by role. ``positive`` is the positive class of two labels, by default
-    that of the runs, else that of ``positive_label``.
+    that of the runs, else that of ``positive_label``. ``encoding`` is that of all files but
+    JSON Lines with predictions.
     """
-    files = _in_one_order([read_predictions(path) for path in paths])
+    files = _in_one_order([read_predictions(path, encoding) for path in paths])
     kinds = [file.kind for file in files]
     if {*kinds} == {"tags", "spans"}:
         kinds = ["spans"] * len(files)
     _check_kinds(files, kinds)
     vocabulary = None
     if gold is not None:
-        golds = {kind: Gold(gold, read_gold_file(gold, columns, kind)) for kind in {*kinds}}
+        golds = {
+            kind: Gold(gold, read_gold_file(gold, columns, kind, encoding)) for kind in {*kinds}
+        }
     else:
         if columns and train is None:
             role, name = next(iter(columns.items()))
@@ -113,7 +118,7 @@ def align_runs(
         golds = {kind: Gold(str(source), source.gold(kind)) for kind in {*kinds}}
         vocabulary = TrainingVocabulary.load(source.path.parent)
     if train is not None:
-        vocabulary = TrainingVocabulary.of(read_gold_file(train, columns, kinds[0]))
+        vocabulary = TrainingVocabulary.of(read_gold_file(train, columns, kinds[0], encoding))
     runs = [align(file, golds[kind], kind) for file, kind in zip(files, kinds, strict=True)]
     if {run.kind for run in runs} == {"label", "number"} and all(map(predicts_numbers, files)):
         # some files have whole numbers only

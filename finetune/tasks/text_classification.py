@@ -76,7 +76,12 @@ class TextClassificationTask(Task):
     @classmethod
     def read(cls, config: TextConfig) -> Dataset:
         """Read texts or pairs of texts."""
-        return read_text(config.data, columns=column_map(config.columns), pair=cls.pairs_only)
+        return read_text(
+            config.data,
+            columns=column_map(config.columns),
+            pair=cls.pairs_only,
+            encoding=config.encoding,
+        )
 
     @classmethod
     def prepare(cls, config: TextConfig, data: Dataset) -> Dataset:

@@ -35,7 +35,8 @@ class WordTask(Task):
     @classmethod
     def read(cls, config: WordConfig) -> Dataset:
         """Read words with tags or spans."""
-        return read_tokens(config.data, columns=column_map(config.columns))
+        columns = column_map(config.columns)
+        return read_tokens(config.data, columns=columns, encoding=config.encoding)
 
     @classmethod
     def prepare(cls, config: WordConfig, data: Dataset) -> Dataset:

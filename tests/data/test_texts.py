@@ -329,7 +329,7 @@ def test_bad_labels(error, labels, words):
             b"text\tlabel\nabc\tp\ncaf\xe9\tq\n",
             ["a.tsv:3: byte 0xe9 at position 4", "(byte 20 of", "iconv -f cp1252 -t utf-8 a.tsv"],
         ),
-        ("a.csv", "text,label\nx,p\n".encode("utf-16"), ["a.csv:1", "iconv -f utf-16"]),
+        ("a.csv", "text,label\nx,p\n".encode("utf-16"), ["a.csv:1", "--encoding utf-16"]),
         (
             "a.jsonl.gz",
             gzip.compress(b'{"text": "x"}\n' * 99, mtime=0)[:30],
@@ -443,7 +443,7 @@ def test_numbers_of_splits_in_two_spellings(tmp_path):
 
 def test_the_advice_for_cp1252_keeps_the_euro_sign_and_the_suffix(tmp_path: Path):
     (path := tmp_path / "prices.csv").write_bytes("text,label\n5 €,a\n".encode("cp1252"))
-    with pytest.raises(DataError, match="not UTF-8") as caught:
+    with pytest.raises(DataError, match="not UTF-8: add --encoding cp1252") as caught:
         read_text(path)
     command = "iconv -f cp1252 -t utf-8 prices.csv > prices-utf8.csv"
     assert str(caught.value).endswith(command)
