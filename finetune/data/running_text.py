@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
+from finetune.data.dataset import DataError
+from finetune.data.files import UTF_8
+from finetune.data.formats import format_of
+from finetune.data.texts import read_text_file
+from finetune.data.tokens import data_kind, read_token_file
 from finetune.types import UserError
 
 
@@ -29,3 +36,62 @@ def sampling_probabilities(sizes: Sequence[float], alpha: float) -> list[float]:
         raise UserError(f"every source needs text, but their sizes are {list(sizes)}.")
     weights = [(size / sum(sizes)) ** alpha for size in sizes]
     return [weight / sum(weights) for weight in weights]
+
+
+@dataclass(frozen=True)
+class TextSource:
+    """The running text of one language or source: the files of ``name``."""
+
+    name: str
+    files: tuple[Path, ...]
+    encoding: str = UTF_8
+
+    def lines(self) -> Iterator[str]:
+        """Yield all lines of text that are not blank; words of tagged data are joined by spaces."""
+        for file in self.files:
+            for text in _texts(file, self.encoding):
+                yield from filter(str.strip, text.split("\n"))
+
+
+def text_sources(spec: str, encoding: str = UTF_8) -> list[TextSource]:
+    """Return the sources of a file, of a folder of files, or of ``en=FILE,de=FOLDER``.
+
+    Files are plain text, JSON Lines, CSV, TSV or Parquet with a column of texts, or tagged words.
+
+    Raises:
+        DataError: A file or folder does not exist, or there is nothing in it.
+    """
+    if not spec.strip():
+        raise DataError("there is no text: name a file, a folder, or en=FILE,de=FILE.")
+    if "=" not in spec or Path(spec).exists():
+        return [TextSource(Path(spec).name.split(".")[0], _files(spec), encoding)]
+    named: dict[str, TextSource] = {}
+    for part in spec.split(","):
+        name, _, path = (each.strip() for each in part.partition("="))
+        if not name or not path or name in named:
+            problem = f"source {name!r} is named twice" if name in named else f"{part!r} is no pair"
+            raise DataError(f"{spec}: {problem}: write en=FILE,de=FILE.")
+        named[name] = TextSource(name, _files(path), encoding)
+    return list(named.values())
+
+
+def _files(path: str) -> tuple[Path, ...]:
+    """Return a file, or the data files in a folder in the order of their names."""
+    found = Path(path).expanduser()
+    if not found.exists():
+        raise DataError(f"{path}: no such file or folder of text.")
+    if not found.is_dir():
+        return (found,)
+    files = sorted(file for file in found.iterdir() if file.is_file() and format_of(file))
+    if not files:
+        raise DataError(f"{path}: no data files (such as .txt, .jsonl or .txt.gz) in this folder.")
+    return tuple(files)
+
+
+def _texts(path: Path, encoding: str) -> Iterator[str]:
+    """Yield the texts of a file, or its sentences of words."""
+    if format_of(path) != "txt" and data_kind(str(path), encoding) == "tokens":
+        yield from (" ".join(each.words) for each in read_token_file(path, encoding=encoding))
+    else:
+        texts = read_text_file(path, pair=False, labels=False, encoding=encoding)
+        yield from (each.text for each in texts)

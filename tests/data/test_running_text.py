@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from finetune.data.running_text import sampling_probabilities
+from finetune.data.running_text import sampling_probabilities, text_sources
 from finetune.types import UserError
 
 
@@ -18,3 +20,46 @@ def test_sampling_probabilities_of_the_textbook():
 def test_impossible_sampling(sizes: list[int], alpha: float):
     with pytest.raises(UserError):
         sampling_probabilities(sizes, alpha)
+
+
+def lines(spec: object, **options: str) -> list[tuple[str, list[str]]]:
+    return [(source.name, list(source.lines())) for source in text_sources(str(spec), **options)]
+
+
+def test_lines_of_every_kind_of_file(tmp_path: Path):
+    files = {
+        "a.txt": "One.\n\nTwo, with\ttabs.\n",
+        "b.jsonl": '{"text": "Three.\\nFour."}\n{"text": ""}\n',
+        "c.jsonl": '{"tokens": ["Ana", "slept"], "tags": ["B-PER", "O"]}\n',
+        "d.conll": "Paris B-LOC\nsleeps O\n\nNow O\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    (tmp_path / "notes.md").write_text("not read", encoding="utf-8")
+    expected = {
+        "a.txt": ["One.", "Two, with\ttabs."],
+        "b.jsonl": ["Three.", "Four."],
+        "c.jsonl": ["Ana slept"],
+        "d.conll": ["Paris sleeps", "Now"],
+    }
+    for name, texts in expected.items():
+        assert lines(tmp_path / name) == [(name[0], texts)]
+    ((_, all_lines),) = lines(tmp_path)
+    assert all_lines == [text for texts in expected.values() for text in texts]
+    named = lines(f"en={tmp_path / 'a.txt'}, am={tmp_path / 'd.conll'}")
+    assert named == [("en", expected["a.txt"]), ("am", expected["d.conll"])]
+
+
+def test_encoding_of_text(tmp_path: Path):
+    (tmp_path / "a.txt").write_bytes("naïve".encode("cp1252"))
+    assert lines(tmp_path / "a.txt", encoding="cp1252") == [("a", ["naïve"])]
+
+
+@pytest.mark.parametrize("spec", ["", "absent.txt", "en=absent.txt", "en=", "=a.txt"])
+def test_wrong_sources(spec: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    Path("a.txt").write_text("text", encoding="utf-8")
+    with pytest.raises(UserError):
+        text_sources(spec)
+    with pytest.raises(UserError, match="twice"):
+        text_sources("en=a.txt,en=a.txt")
