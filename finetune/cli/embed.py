@@ -33,8 +33,8 @@ class Embed:
     unit: Literal["text", "word", "subword"] = "text"
     """The unit that gets a vector."""
     layers: str = "last"
-    """`last`, `last4`, or numbers separated by commas: 0 is the output of the embeddings, 1 the
-    first layer, -1 the last."""
+    """`last`, `last4`, `all`, or numbers separated by commas: 0 is the output of the embeddings, 1
+    the first layer, -1 the last."""
     combine: Literal["mean", "sum", "none"] = "mean"
     """Mean or sum of the layers; none writes each of them."""
     pooling: Literal["mean", "first", "max"] = "mean"
@@ -70,7 +70,7 @@ class Embed:
             check_output(self.output, [Path(self.file or "")])
             check_suffix(Path(self.output))
         embedder = Embedder(
-            self.model, unit=self.unit, layers=_layers(self.layers), combine=self.combine,
+            self.model, unit=self.unit, layers=layer_numbers(self.layers), combine=self.combine,
             pooling=self.pooling, normalize=self.normalize, max_length=self.max_length,
             batching=self.batching, max_tokens=self.max_tokens, revision=self.revision,
             trust_remote_code=self.trust_remote_code,
@@ -100,7 +100,7 @@ class Embed:
             yield from data.read_token_file(file, **options)
 
 
-def _layers(value: str) -> str | list[int]:
+def layer_numbers(value: str) -> str | list[int]:
     """Return the numbers in a list of layers, or the value itself."""
     try:
         return [int(number) for number in value.split(",")]

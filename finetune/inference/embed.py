@@ -79,8 +79,8 @@ class Embedder:
     Args:
         model: Hub id, short name or folder of an encoder, or the folder of a run.
         unit: The unit that gets a vector. Texts are split into words as for ``tag``.
-        layers: ``"last"``, ``"last4"``, or numbers: 0 is the output of the embeddings, 1 to L are
-            the layers, and negative numbers count from the last.
+        layers: ``"last"``, ``"last4"``, ``"all"``, or numbers: 0 is the output of the embeddings, 1
+            to L are the layers, and negative numbers count from the last.
         combine: Return the mean or the sum of the layers, or ``"none"`` for each of them.
         pooling: Pool a word over its subwords, or a text over its tokens with the special ones, by
             their mean, their maximum, or the first (for a text the CLS token).
@@ -249,11 +249,11 @@ def _load(
 
 def _layer_numbers(layers: str | Sequence[int], count: int) -> list[int]:
     """Return the indices of layers among the ``count`` outputs of an encoder."""
-    named = {"last": [-1], "last4": list(range(-min(4, count), 0))}
+    named = {"last": [-1], "last4": list(range(-min(4, count), 0)), "all": list(range(count))}
     numbers = named.get(layers, []) if isinstance(layers, str) else list(layers)
     if not numbers or not all(-count <= number < count for number in numbers):
         raise UserError(
-            f"layers {layers!r}: legal are last, last4 and numbers from 0 (the output of the "
+            f"layers {layers!r}: legal are last, last4, all and numbers from 0 (the output of the "
             f"embeddings) to {count - 1} (the last layer), or from -{count} to -1."
         )
     return [number % count for number in numbers]

@@ -64,18 +64,20 @@ class Scale:
         return HEIGHT - BOTTOM - (value - self.bottom) / span * (HEIGHT - TOP - BOTTOM)
 
 
-def line_chart(caption: str, label: str, series: Sequence[tuple[str, Points]]) -> Chart:
+def line_chart(
+    caption: str, label: str, series: Sequence[tuple[str, Points]], x_name: str = "step"
+) -> Chart:
     """Draw one line for each named series; short series also get a dot at each point."""
     points = [point for _, each in series for point in each]
     xs, ys = zip(*points, strict=True)
     scale = Scale(min(xs), max(xs), *_padded(min(ys), max(ys)))
     dots = max(len(each) for _, each in series) <= 30
-    shapes = _axes(scale, "step")
+    shapes = _axes(scale, x_name)
     for number, (name, each) in enumerate(series):
         path = " ".join(f"{scale.x(x):.1f},{scale.y(y):.1f}" for x, y in each)
         shapes.append(_shape("polyline", f"line {_series(number)}", points=path))
         for x, y in each if dots else ():
-            tooltip = f"{name}, step {tick(x)}: {y:.4g}"
+            tooltip = f"{name}, {x_name} {tick(x)}: {y:.4g}"
             shapes.append(_dot(scale.x(x), scale.y(y), f"dot {_series(number)}", tooltip))
     legend = [(name, _series(number)) for number, (name, _) in enumerate(series)]
     return Chart(caption, label, shapes, legend if len(series) > 1 else ())

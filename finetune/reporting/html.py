@@ -119,13 +119,9 @@ def page(systems: Sequence[System], most_examples: int = MOST_EXAMPLES) -> str:
     """Return the report on one system or several as HTML."""
     runs = [(_run_name(s, run, systems), run) for s in systems for run in s.runs]
     evaluated = [(name, run.evaluated) for name, run in runs if run.evaluated]
-    templates = resources.files("finetune.reporting") / "templates"
-    script = (templates / "script.js").read_text(encoding="utf-8")
     return render(
         "page.html",
-        script=script,
-        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        style=(templates / "style.css").read_text(encoding="utf-8"),
+        **inlined(),
         systems=systems,
         runs=runs,
         level=1 - ALPHA,
@@ -138,6 +134,25 @@ def page(systems: Sequence[System], most_examples: int = MOST_EXAMPLES) -> str:
         evaluations=[_evaluation(name, each) for name, each in evaluated],
         environments=[_environment(name, run) for name, run in runs],
     )
+
+
+def inlined(*more: str) -> dict[str, Any]:
+    """Return the scripts, with their hashes, and the style sheet that a page contains.
+
+    ``more`` names scripts and style sheets beyond those of every page.
+    """
+    templates = resources.files("finetune.reporting") / "templates"
+    texts = {
+        name: (templates / name).read_text(encoding="utf-8")
+        for name in ("script.js", "style.css", *more)
+    }
+    scripts = [text for name, text in texts.items() if name.endswith(".js")]
+    hashes = (hashlib.sha256(script.encode()).digest() for script in scripts)
+    return {
+        "scripts": scripts,
+        "script_hashes": [base64.b64encode(each).decode() for each in hashes],
+        "style": "".join(text for name, text in texts.items() if name.endswith(".css")),
+    }
 
 
 def _run_name(system: System, run: Run, systems: Sequence[System]) -> str:

@@ -202,7 +202,7 @@ def test_command(place: Path, tmp_path: Path) -> None:
     assert [line["units"] for line in lines] == [["a", "man"], []]
     assert lines[0]["offsets"] == [[0, 1], [2, 5]]
     for wrong, message in (
-        (["--layers", "12"], "legal are last, last4 and numbers"),
+        (["--layers", "12"], "legal are last, last4, all and numbers"),
         (["--output", str(tmp_path / "x.txt")], "the suffix names the format"),
         (["--output", str(tmp_path / "none" / "x.npy")], "its folder does not exist"),
     ):

@@ -3,33 +3,14 @@
 from __future__ import annotations
 
 import os
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.browser import CONTRAST, PHONE
 from tests.command import run
 from tests.runs import label_run, spans_run, tag_run
-
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-FLAGS = (
-    "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
-    "--disable-component-update --disable-sync"
-).split()
-PHONE, DESK = {"width": 390, "height": 844}, {"width": 1280, "height": 900}
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    if CHROMIUM is None:
-        pytest.skip("chromium is not installed")
-    with playwright.sync_playwright() as started:
-        launched = started.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield launched
-        launched.close()
 
 
 @pytest.fixture(scope="module")
@@ -50,26 +31,8 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.fixture
-def opened(browser: Any, pages: dict[str, Path]) -> Iterator[Any]:
-    """Open a page; console messages and network requests are failures."""
-    contexts, troubles = [], []
-
-    def open_page(name: str, **options: Any) -> Any:
-        context = browser.new_context(viewport=options.pop("viewport", DESK), **options)
-        contexts.append(context)
-        page = context.new_page()
-        page.on("console", lambda message: troubles.append(message.text))
-        page.on("pageerror", lambda error: troubles.append(str(error)))
-        page.on("dialog", lambda dialog: (troubles.append("a dialog"), dialog.dismiss()))
-        page.on("request", lambda request: request.url.startswith(("file://", "data:"))
-                or troubles.append(request.url))  # fmt: skip
-        page.goto(pages[name].as_uri())
-        return page
-
-    yield open_page
-    for context in contexts:
-        context.close()
-    assert not troubles
+def opened(open_page: Any, pages: dict[str, Path]) -> Any:
+    return lambda name, **options: open_page(pages[name], **options)
 
 
 def shown(page: Any) -> int:
@@ -166,31 +129,3 @@ def test_other_scripts(opened: Any):
     assert "<script>alert('x')</script>" in text and "東京" in text
     right_to_left = page.locator("dd", has_text="مرحبا").first
     assert right_to_left.evaluate("e => getComputedStyle(e).direction") == "rtl"
-
-
-CONTRAST = """() => {
-  const canvas = document.createElement("canvas").getContext("2d", {willReadFrequently: true});
-  const mixed = (colours) => {
-    canvas.clearRect(0, 0, 1, 1);
-    for (const colour of colours) { canvas.fillStyle = colour; canvas.fillRect(0, 0, 1, 1); }
-    return [...canvas.getImageData(0, 0, 1, 1).data].slice(0, 3);
-  };
-  const light = (rgb) => {
-    const line = (v) => v <= 0.04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4;
-    const [r, g, b] = rgb.map((v) => line(v / 255));
-    return .2126 * r + .7152 * g + .0722 * b;
-  };
-  let worst = {ratio: 21};
-  for (const node of document.querySelectorAll("body *")) {
-    const own = [...node.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim());
-    if (!own || !node.checkVisibility()) continue;
-    const behind = [];
-    for (let e = node; e; e = e.parentElement) behind.unshift(getComputedStyle(e).backgroundColor);
-    const style = getComputedStyle(node);
-    const ink = node.ownerSVGElement ? style.fill : style.color;
-    const [a, b] = [light(mixed(behind)), light(mixed([...behind, ink]))].sort((x, y) => y - x);
-    const ratio = (a + .05) / (b + .05);
-    if (ratio < worst.ratio) worst = {ratio, what: node.outerHTML.slice(0, 120)};
-  }
-  return worst;
-}"""

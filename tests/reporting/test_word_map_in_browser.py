@@ -1,0 +1,123 @@
+"""The page of a word map in a real browser: pointer, keyboard, layers, themes, phone."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.browser import CONTRAST, PHONE
+from tests.command import run
+from tests.tiny import LAYERS, save_tiny_checkpoint
+
+SENTENCES = [
+    ("die </script><script>alert('x')</script>", "a & b"),
+    ("roll the die & <b>win</b>", "<i>dice</i>"),
+    ("يموت die البنك", "a & b"),
+    *((f"the die number {number}", "tool") for number in range(9)),
+]
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    place = tmp_path_factory.mktemp("maps")
+    model = save_tiny_checkpoint(place / "bert", "bert")
+    data = place / "data.jsonl"
+    data.write_text(
+        "".join(json.dumps({"text": text, "label": label}) + "\n" for text, label in SENTENCES)
+    )
+    words = {"labels": (data, "die"), "words": ("examples/data/words/senses.jsonl", "die,bank")}
+    for name, (file, word) in words.items():
+        output = place / f"{name}.html"
+        outcome = run("map", model, "--file", file, "--word", word, "--output", output)
+        assert outcome.code == 0, outcome.err
+    return {name: place / f"{name}.html" for name in words}
+
+
+def places(page: Any) -> list[str]:
+    return page.eval_on_selector_all("#points path", "all => all.map((e) => e.style.transform)")
+
+
+def test_pointing_and_selecting(open_page: Any, pages: dict[str, Path]):
+    page = open_page(pages["labels"], reduced_motion="reduce")
+    assert not page.locator("#tip").is_visible()
+    point = page.locator("#points path").nth(1)
+    box = point.bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    assert "roll the die & <b>win</b>" in page.locator("#tip").inner_text()
+    assert page.locator("#tip mark").inner_text() == "die"
+    page.mouse.down()
+    page.mouse.up()
+    assert page.locator("#neighbors li").count() == 8
+    data = json.loads(page.locator("#data").inner_text())
+    first = SENTENCES[data["neighbors"][LAYERS][1][0]][0]
+    assert first in page.locator("#neighbors li").first.inner_text()
+    assert f"cosine {data['cosines'][LAYERS][1][0]:.3f}" in page.locator("#neighbors").inner_text()
+    page.locator("#neighbors button").first.click()
+    assert first in page.locator("#chosen").inner_text()
+
+
+def test_layers(open_page: Any, pages: dict[str, Path]):
+    page = open_page(pages["words"], reduced_motion="reduce")
+    last = places(page)
+    page.locator("#layer").focus()
+    page.keyboard.press("ArrowLeft")
+    assert page.locator("#layer-name").inner_text() == str(LAYERS - 1)
+    assert places(page) != last and "1-NN purity" in page.locator("#summary").inner_text()
+    page.keyboard.press("ArrowRight")
+    assert places(page) == last
+
+
+def test_keyboard(open_page: Any, pages: dict[str, Path]):
+    page = open_page(pages["words"], reduced_motion="reduce")
+    page.locator("#map").focus()
+    seen = set()
+    for key in ["ArrowRight", *["ArrowRight", "ArrowDown", "ArrowLeft", "ArrowUp"] * 4]:
+        page.keyboard.press(key)
+        seen.add(page.locator("#tip").inner_text())
+        assert page.locator("#points .cursor").count() == 1
+    assert len(seen) > 3
+    assert page.locator("#map").get_attribute("aria-label")
+    page.keyboard.press("Enter")
+    assert page.locator("#chosen").inner_text() in seen
+    page.keyboard.press("Escape")
+    assert page.locator("#nothing").is_visible() and not page.locator("#tip").is_visible()
+    page.locator("#occurrences button").nth(3).focus()
+    page.keyboard.press("Enter")
+    assert page.locator("#points .chosen").count() == 1
+
+
+def test_groups_and_search(open_page: Any, pages: dict[str, Path]):
+    page = open_page(pages["labels"])
+    listed = page.locator("#occurrences > li:visible")
+    assert listed.count() == 12
+    tool = page.get_by_role("button", name="tool 9")
+    tool.click()
+    assert listed.count() == 3 and page.locator("#points path:visible").count() == 3
+    tool.click()
+    page.fill("#search", "NUMBER 4")
+    assert listed.count() == 1 and page.locator("#points .dim").count() == 11
+    assert page.locator("#count").inner_text() == "1 of 12 occurrences"
+
+
+@pytest.mark.parametrize(("name", "scheme"), [("labels", "light"), ("words", "dark")])
+def test_phone_and_contrast(
+    open_page: Any, pages: dict[str, Path], name: str, scheme: str, tmp_path: Path
+):
+    page = open_page(pages[name], viewport=PHONE, color_scheme=scheme, has_touch=True)
+    page.locator("#occurrences button").first.tap()
+    assert page.evaluate("document.documentElement.scrollWidth") == PHONE["width"]
+    worst = page.evaluate(CONTRAST)
+    assert worst["ratio"] >= 4.5, worst
+    page.locator("#map").tap()
+    folder = Path(os.environ.get("SCREENSHOTS", tmp_path))
+    page.screenshot(path=folder / f"map-{name}-{scheme}.png", full_page=True)
+
+
+def test_without_scripts(open_page: Any, pages: dict[str, Path]):
+    page = open_page(pages["labels"], java_script_enabled=False)
+    assert page.locator("#points path").count() == 12 and not page.locator("#layer").is_visible()
+    assert "<script>alert('x')</script>" in page.locator("#occurrences").inner_text()
