@@ -14,6 +14,7 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from finetune.api import TrainedRun, train
     from finetune.config.tasks import ClassifyConfig, NerConfig, NliConfig, TagConfig, TrainConfig
     from finetune.data import Dataset, read_text, read_tokens
     from finetune.evaluation.hf_trainer import compute_metrics
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     )
 
 _HOMES = {
+    "api": "TrainedRun train",
     "config.tasks": "ClassifyConfig NerConfig NliConfig TagConfig TrainConfig",
     "data": "Dataset read_text read_tokens",
     "evaluation.hf_trainer": "compute_metrics",
@@ -68,8 +70,9 @@ __all__ = [
     "Batch", "ClassifyConfig", "CrfTagger", "Dataset", "Embedder", "Encoder", "Encoding",
     "LabelSet", "MaskedLanguageModel", "NerConfig", "NliConfig", "Predictor", "SequenceClassifier",
     "Span", "SpanNer", "SubwordTokenizer", "TagConfig", "TextExample", "TokenExample",
-    "TokenTagger", "TrainConfig", "UserError", "__version__", "compute_metrics", "fit", "load",
-    "load_task", "make_accelerator", "pack", "predict", "read_text", "read_tokens", "saved_task",
+    "TokenTagger", "TrainConfig", "TrainedRun", "UserError", "__version__", "compute_metrics",
+    "fit", "load", "load_task", "make_accelerator", "pack", "predict", "read_text", "read_tokens",
+    "saved_task", "train",
 ]  # fmt: skip
 
 

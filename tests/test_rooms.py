@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1] / "finetune"
 
 ROOMS = (
     "types", "config", "data", "runtime", "evaluation", "models", "preprocessing", "tasks",
-    "inference", "training", "reporting", "benchmark", "cli",
+    "inference", "training", "reporting", "api", "benchmark", "cli",
 )  # fmt: skip
 """Each room imports only those before it."""
 

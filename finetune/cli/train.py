@@ -17,12 +17,10 @@ from tyro.conf import OmitArgPrefixes, Positional, arg
 from finetune.cli.output import error_line, print_table, quiet_libraries, show
 from finetune.config.recipes import RecipeRun, load_recipe
 from finetune.config.tasks import CONFIGS, TrainConfig, flag, settings
-from finetune.types import UserError, abbreviated, quantity
+from finetune.types import UserError, quantity
 
 if TYPE_CHECKING:
-    from finetune.data import Dataset
-    from finetune.tasks.base import Task
-    from finetune.training.environment import RunOutcome
+    from finetune.api import TrainedRun
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,9 +150,10 @@ def train(task: str, config: TrainConfig, recipe_run: RecipeRun | None) -> None:
         on_main_process(lambda: create_repository(id))
     config = with_run_folder(config, task, recipe_run.recipe.name if recipe_run else None)
     folder = Path(config.out or "")
-    trained = train_once(task, config, lambda: resume_command(str(folder)), recipe_run)
-    if trained is None:
+    run = train_once(task, config, lambda: resume_command(str(folder)), recipe_run)
+    if run is None:
         return
+    trained = run.outcome
     if trained.degenerate:
         show(f"this run is degenerate: {'; '.join(trained.degenerate)}")
     for verdict in trained.verdicts:
@@ -221,51 +220,31 @@ def train_seeds(task: str, config: TrainConfig, number: int, recipe_run: RecipeR
 
 
 def train_once(
-    task_name: str,
-    config: TrainConfig,
-    resume_command: Callable[[], str],
-    recipe_run: RecipeRun | None,
-) -> RunOutcome | None:
+    task: str, config: TrainConfig, resume_command: Callable[[], str], recipe_run: RecipeRun | None
+) -> TrainedRun | None:
     """Train in the folder ``config.out``, write its README and report, and print the scores.
 
     Returns None on all processes but the main one. After Ctrl-C the program prints
     ``resume_command`` and exits with 130.
     """
-    from finetune.reporting import write_run_readme
-    from finetune.runtime.launch import make_accelerator
-    from finetune.runtime.memory import memory_kept
-    from finetune.runtime.precision import resolve_precision
+    from finetune import api
+    from finetune.runtime.launch import is_main_process
     from finetune.runtime.progress import Reporter
     from finetune.runtime.signals import Interrupted
-    from finetune.tasks import load_task
-    from finetune.training.environment import write_environment
-    from finetune.training.run_folder import hold
-    from finetune.training.trainer import fit
+    from finetune.training.environment import command_line
 
-    accelerator = make_accelerator(config)
-    reporter = Reporter(quiet=not accelerator.is_main_process)
-    folder = Path(config.out or "")
-    with hold(folder), memory_kept():
-        task, data = load_task(config, task_name)
-        if recipe_run:
-            recipe_run.check_splits(list(data.splits)[1:])
-        for line in (*describe(task, data), *data.notes):
-            reporter.say(line)
-        try:
-            result = fit(task, data, config, accelerator, reporter)
-        except (Interrupted, KeyboardInterrupt) as interrupted:
-            reporter.say(f"{interrupted or 'interrupted'}. Continue with: {resume_command()}")
-            sys.exit(130)
-        if not accelerator.is_main_process:
-            return None
-        outcome = write_environment(
-            task, config, data, result.metrics, recipe_run,
-            device=accelerator.device.type, precision=resolve_precision(config, accelerator.device),
+    reporter = Reporter(quiet=not is_main_process())
+    try:
+        run = api.train_once(
+            task, config, command=command_line(), recipe_run=recipe_run, reporter=reporter,
+            report=report_run,
         )  # fmt: skip
-        show(score_lines(result.metrics, outcome.baselines))
-        report_run(folder)
-        write_run_readme(config, result, outcome)  # last: now the run is finished
-        return outcome
+    except (Interrupted, KeyboardInterrupt) as interrupted:
+        reporter.say(f"{interrupted or 'interrupted'}. Continue with: {resume_command()}")
+        sys.exit(130)
+    if run is not None:
+        show(score_lines(run.metrics, run.outcome.baselines))
+    return run
 
 
 def score_lines(
@@ -301,6 +280,7 @@ def report_run(folder: Path) -> None:
 
 def dry_run(name: str, config: TrainConfig) -> None:
     """Print the plan of a run: data, labels, lengths, steps, memory and settings."""
+    from finetune.api import describe
     from finetune.tasks import load_task
     from finetune.training.environment import memory_estimate
     from finetune.training.optimizer import Schedule
@@ -331,12 +311,3 @@ def dry_run(name: str, config: TrainConfig) -> None:
     given = {name: v for name, v in settings(config).items() if v != defaults[name]}
     show("settings: " + (", ".join(f"{flag(n)} {v}" for n, v in given.items()) or "the defaults"))
     show(f"(all others have their defaults: finetune {name} --help lists them)")
-
-
-def describe(task: Task, data: Dataset) -> list[str]:
-    """Return two lines about the data: examples by split, and labels."""
-    counts = ", ".join(f"{split} {len(rows):,}" for split, rows in data.splits.items())
-    return [
-        f"data: {task.record.config.data}: {counts}",
-        f"labels ({len(task.record.labels)}): {abbreviated(task.record.labels, 20)}",
-    ]

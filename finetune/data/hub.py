@@ -101,7 +101,7 @@ def hub_tables(chosen: HubDataset) -> dict[str, Table]:
         if "scripts are no longer supported" in str(error) and chosen.revision is None:
             return hub_tables(chosen._replace(revision=PARQUET_COPY))
         raise DataError(_hub_message(chosen, error)) from error
-    return _tables(loaded, chosen.id)
+    return dataset_tables(loaded, chosen.id)
 
 
 def saved_tables(folder: Path) -> dict[str, Table]:
@@ -117,10 +117,11 @@ def saved_tables(folder: Path) -> dict[str, Table]:
         ) from error
     if isinstance(loaded, datasets.Dataset):
         loaded = {str(loaded.split or "train"): loaded}
-    return _tables(loaded, str(folder))
+    return dataset_tables(loaded, str(folder))
 
 
-def _tables(loaded: Mapping[str, Any], name: str) -> dict[str, Table]:
+def dataset_tables(loaded: Mapping[str, Any], name: str) -> dict[str, Table]:
+    """Return the tables of a loaded ``DatasetDict``, with the names of classes."""
     tables = {}
     for split, rows in loaded.items():
         names = {**class_names(rows.features.to_dict()), **CLASS_NAMES.get(name, {})}

@@ -27,6 +27,7 @@ from finetune.data.hub import (
     hub_tables,
     saved_tables,
 )
+from finetune.data.in_memory import memory_tables
 from finetune.data.tables import Table
 from finetune.data.token_records import Sentences, TokenRecord
 from finetune.types import abbreviated, did_you_mean
@@ -42,17 +43,20 @@ SPLITS = {
 SPLIT_ORDER = ["train", "validation", "validation_matched", "validation_mismatched", "test"]
 
 SHARD = re.compile(r"-\d{5}-of-\d{5}(?=\.)")
+IN_MEMORY = "memory"
+"""Name and format of data in memory."""
 SAVED_FILES = ("dataset_dict.json", "state.json")
 
 
 @dataclass(frozen=True)
 class Source:
-    """The location of a data set: exactly one of ``files``, ``saved`` and ``hub`` is set."""
+    """The location of a data set: exactly one of the fields besides ``name`` is set."""
 
     name: str
     files: dict[str, tuple[Path, ...]] = field(default_factory=dict)  # folders: of documents
     saved: Path | None = None
     hub: HubDataset | None = None
+    memory: Any = None
 
 
 Opened = TypeVar("Opened", bound=Table | Sentences)
@@ -68,8 +72,13 @@ class OpenSource(Generic[Opened]):
     notes: list[str] = field(default_factory=list)
 
 
-def resolve(spec: str) -> Source:
-    """Return the source for a ``--data`` value; raises DataError with the nearest legal name."""
+def resolve(spec: Any) -> Source:
+    """Return the source for a ``--data`` value, or for data in memory (``memory_tables``).
+
+    Raises DataError with the nearest legal name.
+    """
+    if not isinstance(spec, str | Path):
+        return Source(IN_MEMORY, memory=spec)
     spec = str(spec)
     if not spec.strip():
         raise DataError("--data is empty: give a folder, a file, or a hub data set such as mnli.")
@@ -120,8 +129,10 @@ def open_splits(
         raise DataError(f"{source.name}: --encoding {encoding}: only files have an encoding.")
     if source.hub is not None:
         found, format = hub_tables(source.hub), "hub"
+    elif source.saved is None:
+        found, format = memory_tables(source.memory), IN_MEMORY
     else:
-        found, format = saved_tables(source.saved or Path()), "save_to_disk"
+        found, format = saved_tables(source.saved), "save_to_disk"
     named: dict[str, Opened | Table] = {canonical_split(s) or s: t for s, t in found.items()}
     legal = list(named)
     if wanted is None:

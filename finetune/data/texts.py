@@ -46,7 +46,7 @@ class TextColumns(NamedTuple):
 
 
 def read_text(
-    spec: str,
+    spec: Any,
     *,
     columns: Mapping[str, str] | None = None,
     pair: bool | None = None,
@@ -59,7 +59,8 @@ def read_text(
 
     Args:
         spec: A folder, a file (read as train), ``train=FILE,test=FILE``, a folder written by
-            save_to_disk, or a hub data set.
+            save_to_disk, or a hub data set; or data in memory: a ``DatasetDict`` or ``Dataset``, a
+            data frame, a list of dicts, or a dict of these by split.
         columns: Columns of the roles text, pair and label if they have no usual names. Numbers
             count from 0 in files without a header.
         pair: True requires a second text, False ignores one, None reads it if it exists.

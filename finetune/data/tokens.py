@@ -30,7 +30,7 @@ ROLES = ("words", "tags", "spans", "text", "document")
 
 
 def read_tokens(
-    spec: str,
+    spec: Any,
     *,
     columns: Mapping[str, str] | None = None,
     splits: Sequence[str] | None = None,

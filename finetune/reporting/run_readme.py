@@ -9,14 +9,16 @@ from finetune.config.tasks import TrainConfig, settings
 from finetune.reporting.model_card import is_native
 from finetune.reporting.rendering import render
 from finetune.runtime.files import write_text
-from finetune.training.environment import RunOutcome, command_line, predict_command
+from finetune.training.environment import RunOutcome, predict_command
 
 if TYPE_CHECKING:
     from finetune.training.trainer import FitResult
 
 
-def write_run_readme(config: TrainConfig, result: FitResult, outcome: RunOutcome) -> None:
-    """Write the README.md of a run folder."""
+def write_run_readme(
+    config: TrainConfig, result: FitResult, outcome: RunOutcome, command: str
+) -> None:
+    """Write the README.md of a run folder; ``command`` is the one that trained it."""
     values = settings(replace(config, resume=False))
     defaults = settings(type(config)())
     text = render(
@@ -29,7 +31,7 @@ def write_run_readme(config: TrainConfig, result: FitResult, outcome: RunOutcome
         native=is_native(result.task.name, values),
         baselines=outcome.baselines,
         degenerate=outcome.degenerate,
-        train_command=command_line(),
+        train_command=command,
         predict_command=predict_command(result.folder, result.task.record.pairs),
     )
     write_text(result.folder / "README.md", text)

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import Any, TextIO, cast
 
 from rich.console import Console
@@ -104,7 +105,7 @@ class Reporter:
         stage = _Stage(title, total, unit, done)
         self._stages.append(stage)
         self._last_line = time.monotonic()
-        if self.quiet or not self.console.is_terminal:
+        if self.quiet or not self._is_live:
             return
         if self._progress is None:
             bar = [] if self._is_narrow else [BarColumn()]
@@ -129,6 +130,12 @@ class Reporter:
             self._last_line = time.monotonic()
             left = clock((stage.total - done) / rate) if rate else "unknown time"
             self.say(f"{stage.title}: {stage.unit} {done}/{stage.total} {text} {left} left")
+
+    @property
+    def _is_live(self) -> bool:
+        """Whether bars can move: on a terminal, and in a notebook if ipywidgets is installed."""
+        widgets = self.console.is_jupyter and find_spec("ipywidgets") is not None
+        return self.console.is_terminal or widgets
 
     @property
     def _is_narrow(self) -> bool:

@@ -38,8 +38,10 @@ def task_class(name: str) -> type[Task]:
     return found
 
 
-def load_task(config: TrainConfig, name: str, data: Dataset | None = None) -> tuple[Task, Dataset]:
-    """Read the data (or take ``data`` in memory), derive the labels and load the tokenizer.
+def load_task(config: TrainConfig, name: str, data: Any = None) -> tuple[Task, Dataset]:
+    """Read the data, derive the labels and load the tokenizer.
+
+    ``data`` replaces ``config.data``: a ``Dataset`` of examples, or what ``read_text`` takes.
 
     Returns the task and the prepared data: labels mapped, a validation split held out if there was
     none, and notes on all changes. Raises UserError if data, settings and model do not fit.

@@ -123,9 +123,11 @@ class Task(ABC):
     """Return the gold of an example, None if it has none."""
 
     @classmethod
-    def load(cls, config: TrainConfig, data: Dataset | None = None) -> tuple[Task, Dataset]:
+    def load(cls, config: TrainConfig, data: Any = None) -> tuple[Task, Dataset]:
         """Read and prepare the data, derive the labels, load the tokenizer (``load_task``)."""
-        data = cls.prepare(config, cls.read(config) if data is None else data)
+        if not isinstance(data, Dataset):
+            data = cls.read(config, config.data if data is None else data)
+        data = cls.prepare(config, data)
         if "train" not in data.splits:
             raise UserError(
                 f"{config.data}: there is no train split (found: {', '.join(data.splits)}). "
@@ -163,8 +165,8 @@ class Task(ABC):
 
     @classmethod
     @abstractmethod
-    def read(cls, config: Any) -> Dataset:
-        """Read the data that ``config.data`` names."""
+    def read(cls, config: Any, source: Any) -> Dataset:
+        """Read ``config.data``, or other data of its kinds or in memory (``resolve``)."""
 
     @classmethod
     def prepare(cls, config: Any, data: Dataset) -> Dataset:

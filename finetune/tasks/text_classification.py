@@ -74,10 +74,10 @@ class TextClassificationTask(Task):
     _gold = attrgetter("label")
 
     @classmethod
-    def read(cls, config: TextConfig) -> Dataset:
+    def read(cls, config: TextConfig, source: Any) -> Dataset:
         """Read texts or pairs of texts."""
         return read_text(
-            config.data,
+            source,
             columns=column_map(config.columns),
             pair=cls.pairs_only,
             encoding=config.encoding,

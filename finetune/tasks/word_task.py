@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from finetune.config.tasks import WordConfig, column_map, max_context_subwords
 from finetune.data import Dataset, read_tokens
@@ -33,10 +33,10 @@ class WordTask(Task):
     """End of the error message for a split without gold."""
 
     @classmethod
-    def read(cls, config: WordConfig) -> Dataset:
+    def read(cls, config: WordConfig, source: Any) -> Dataset:
         """Read words with tags or spans."""
         columns = column_map(config.columns)
-        return read_tokens(config.data, columns=columns, encoding=config.encoding)
+        return read_tokens(source, columns=columns, encoding=config.encoding)
 
     @classmethod
     def prepare(cls, config: WordConfig, data: Dataset) -> Dataset:

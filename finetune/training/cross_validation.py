@@ -60,7 +60,7 @@ def cross_validate(
     reporter = reporter or Reporter()
     if isinstance(config, TagConfig):
         config = replace(config, crf=False, crf_lr=None)  # a CRF has no probabilities of all tags
-    raw = task_class(name).read(config)
+    raw = task_class(name).read(config, config.data)
     task, data = load_task(config, name, raw)
     validation = None
     examples = list(data.splits["train"])

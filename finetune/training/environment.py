@@ -48,6 +48,7 @@ def write_environment(
     metrics: Mapping[str, Mapping[str, float]],
     recipe_run: RecipeRun | None,
     *,
+    command: str,
     device: str,
     precision: str,
 ) -> RunOutcome:
@@ -56,6 +57,7 @@ def write_environment(
     baselines = majority_baselines(data.splits, metrics)
     reasons = list(degenerate(folder, metrics, baselines, config.metric))
     content = environment(device, precision) | {
+        "command": command,
         "data": data.format,
         "splits": {split: len(examples) for split, examples in data.splits.items()},
         "baselines": {split: baseline._asdict() for split, baseline in baselines.items()},

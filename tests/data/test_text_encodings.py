@@ -140,13 +140,16 @@ def test_commands_read_the_encoding_and_runs_keep_it(tmp_path: Path):
     config = CONFIGS["classify"](**options, encoding="latin1")
     task, _ = load_task(config, "classify")
     assert task.record.config.encoding == "latin1"
-    read = task_class("classify").read
+
+    def fingerprint(config):
+        return task_class("classify").read(config, config.data).fingerprint
+
     (tmp_path / "utf").mkdir()
     (tmp_path / "utf" / "train.csv").write_text(content, encoding="utf-8")
     (tmp_path / "utf" / "test.csv").write_text(content, encoding="utf-8")
     plain = CONFIGS["classify"](**options | {"data": str(tmp_path / "utf")})
     encoded = CONFIGS["classify"](**options, encoding="cp1252")
-    assert read(encoded).fingerprint == read(plain).fingerprint != read(config).fingerprint
+    assert fingerprint(encoded) == fingerprint(plain) != fingerprint(config)
 
     wrong = run("check", tmp_path)
     assert wrong.code == 2 and "train.csv:2" in wrong.err and "--encoding cp1252" in wrong.err

@@ -1,0 +1,180 @@
+"""Training in one call: from data to a folder with the model, its scores and its report.
+
+>>> import finetune
+>>> run = finetune.train("classify", data=rows, model="roberta-base")  # doctest: +SKIP
+>>> run.metrics["test"]["accuracy"], run.predictor.predict(["What a film."])  # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import html
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from finetune.config.recipes import RecipeRun
+from finetune.config.tasks import CONFIGS, TrainConfig
+from finetune.reporting import write_report, write_run_readme, write_run_report
+from finetune.types import UserError, abbreviated, did_you_mean
+
+if TYPE_CHECKING:
+    from finetune.data import Dataset
+    from finetune.inference.predictor import Predictor
+    from finetune.runtime.progress import Reporter
+    from finetune.tasks.base import Task
+    from finetune.training.environment import RunOutcome
+
+IN_MEMORY = "(in memory)"
+"""The setting ``data`` of runs whose data come from Python."""
+
+
+@dataclass(frozen=True)
+class TrainedRun:
+    """A finished run: its folder, its scores, and how they compare with the baselines."""
+
+    folder: Path
+    metrics: Mapping[str, Mapping[str, float]]
+    """Scores by split and name."""
+    outcome: RunOutcome
+    """Baselines, and why the run is degenerate if it is."""
+    notes: tuple[str, ...] = ()
+    """Notes on the data and the training."""
+
+    @cached_property
+    def predictor(self) -> Predictor:
+        """The best model, loaded for prediction."""
+        from finetune.inference.predictor import Predictor
+
+        return Predictor(self.folder)
+
+    def report(self, split: str | None = None) -> ReportPage:
+        """Write the report again, by default of the test split, and return it for a notebook."""
+        path, _ = write_report([self.folder], split=split)
+        return ReportPage(path)
+
+
+@dataclass(frozen=True)
+class ReportPage:
+    """A report on a run; notebooks show it in place."""
+
+    path: Path
+
+    def _repr_html_(self) -> str:
+        page = html.escape(self.path.read_text(encoding="utf-8"))
+        return f'<iframe srcdoc="{page}" style="width: 100%; height: 40em; border: 0"></iframe>'
+
+
+def train(
+    task: str, data: Any = None, model: str | None = None, *, quiet: bool = False, **settings: Any
+) -> TrainedRun:
+    """Train a model, keep the best one, score it, and write a report.
+
+    Args:
+        task: A task of the command line, such as ``"classify"``, ``"nli"``, ``"tag"`` or ``"ner"``.
+        data: What ``--data`` names: a folder, a file, or a data set of the hub. Or data in memory:
+            a ``datasets.DatasetDict`` or ``Dataset``, a data frame of pandas or polars, a list of
+            dicts, a dict of these by split, or a ``finetune.Dataset``. Without a validation split,
+            a part of train is held out.
+        model: Hub id, short name or folder of the encoder.
+        quiet: Show no progress.
+        settings: Options of the command with underscores, such as ``batch_size=16``; ``out`` names
+            the folder, which is otherwise a new one in ``runs``.
+
+    Raises:
+        UserError: A setting is unknown or illegal, or data, settings and model do not fit.
+        Interrupted: After Ctrl-C; the call with ``out`` and ``resume=True`` continues.
+    """
+    from finetune.runtime.progress import Reporter
+    from finetune.training.run_folder import with_run_folder
+
+    if task not in CONFIGS:
+        raise UserError(
+            f"unknown task {task!r}.{did_you_mean(task, CONFIGS)} Tasks are {', '.join(CONFIGS)}."
+        )
+    kind = CONFIGS[task]
+    legal = [field.name for field in dataclasses.fields(kind)]
+    if unknown := settings.keys() - set(legal):
+        name = min(unknown)
+        raise UserError(
+            f"{task} has no setting {name!r}.{did_you_mean(name, legal)} Settings are "
+            f"{abbreviated(legal, 100)}."
+        )
+    given = {"model": model, **settings}
+    if isinstance(data, str | Path):
+        given["data"], data = str(data), None
+    elif data is not None:
+        given["data"] = IN_MEMORY
+    given = {name: value for name, value in given.items() if value is not None}
+    config = with_run_folder(kind(**given), task)
+    call = ", ".join(f"{name}={value!r}" for name, value in given.items() if value != IN_MEMORY)
+    call = f"finetune.train({task!r}, {'data=…, ' if data is not None else ''}{call})"
+    run = train_once(task, config, data, command=call, reporter=Reporter(quiet=quiet))
+    if run is None:
+        raise UserError("finetune.train runs in one process: use the command line for several.")
+    return run
+
+
+def train_once(
+    task_name: str,
+    config: TrainConfig,
+    data: Any = None,
+    *,
+    command: str,
+    recipe_run: RecipeRun | None = None,
+    reporter: Reporter | None = None,
+    report: Callable[[Path], None] = write_run_report,
+) -> TrainedRun | None:
+    """Train in the folder ``config.out``, and write its README and report.
+
+    Args:
+        task_name: The task.
+        config: The settings.
+        data: Data that replace ``config.data``.
+        command: The command or call that trains this run, for its README.
+        recipe_run: The recipe of the settings.
+        reporter: Shows the progress.
+        report: Writes the report and the model card.
+
+    Returns:
+        The run; None on all processes but the main one.
+    """
+    from finetune.runtime.launch import make_accelerator
+    from finetune.runtime.memory import memory_kept
+    from finetune.runtime.precision import resolve_precision
+    from finetune.runtime.progress import Reporter
+    from finetune.tasks import load_task
+    from finetune.training.environment import write_environment
+    from finetune.training.run_folder import hold
+    from finetune.training.trainer import fit
+
+    accelerator = make_accelerator(config)
+    if reporter is None or not accelerator.is_main_process:
+        reporter = Reporter(quiet=not accelerator.is_main_process)
+    with hold(Path(config.out or "")), memory_kept():
+        task, dataset = load_task(config, task_name, data)
+        if recipe_run:
+            recipe_run.check_splits(list(dataset.splits)[1:])
+        for line in (*describe(task, dataset), *dataset.notes):
+            reporter.say(line)
+        result = fit(task, dataset, config, accelerator, reporter)
+        if not accelerator.is_main_process:
+            return None
+        outcome = write_environment(
+            task, config, dataset, result.metrics, recipe_run, command=command,
+            device=accelerator.device.type, precision=resolve_precision(config, accelerator.device),
+        )  # fmt: skip
+        report(result.folder)
+        write_run_readme(config, result, outcome, command)  # last: now the run is finished
+    return TrainedRun(result.folder, result.metrics, outcome, tuple(result.notes))
+
+
+def describe(task: Task, data: Dataset) -> list[str]:
+    """Return two lines about the data: examples by split, and labels."""
+    counts = ", ".join(f"{split} {len(rows):,}" for split, rows in data.splits.items())
+    return [
+        f"data: {task.record.config.data}: {counts}",
+        f"labels ({len(task.record.labels)}): {abbreviated(task.record.labels, 20)}",
+    ]

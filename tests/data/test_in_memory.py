@@ -1,0 +1,86 @@
+"""Data in memory are read like the same rows in a file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from finetune.data import DataError, read_text, read_tokens
+
+TEXTS = [
+    {"id": "a", "text": "Fine film", "label": "pos"},
+    {"id": "b", "text": "Dull film", "label": "neg"},
+    {"id": "c", "text": "A film", "label": None},
+]
+WORDS = [
+    {"tokens": ["Ana", "saw", "Oslo"], "tags": ["B-PER", "O", "B-LOC"]},
+    {"tokens": ["Rain"], "tags": ["O"]},
+]
+SPANS = [{"tokens": ["New", "York"], "spans": [{"start": 0, "end": 2, "label": "LOC"}]}]
+
+
+def as_pandas(rows: list[dict]) -> Any:
+    return pytest.importorskip("pandas").DataFrame(rows)
+
+
+def as_polars(rows: list[dict]) -> Any:
+    return pytest.importorskip("polars").DataFrame(rows)
+
+
+def as_datasets(rows: list[dict]) -> Any:
+    return pytest.importorskip("datasets").Dataset.from_list(rows)
+
+
+def as_arrays(rows: list[dict]) -> Any:
+    """What pandas reads from a Parquet file with lists."""
+    return [
+        {name: np.array(v) if isinstance(v, list) and isinstance(v[0], str) else v
+         for name, v in row.items()}
+        for row in rows
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("convert", [list, as_pandas, as_polars, as_datasets, as_arrays])
+@pytest.mark.parametrize(
+    ("read", "rows"), [(read_text, TEXTS), (read_tokens, WORDS), (read_tokens, SPANS)]
+)
+def test_equals_the_file(convert: Any, read: Any, rows: list[dict], tmp_path: Path) -> None:
+    path = tmp_path / "train.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    from_file = read(str(path))
+    found = read(convert(rows))
+    assert found.fingerprint == from_file.fingerprint
+    assert [e.key for e in found.splits["train"]] == [e.key for e in from_file.splits["train"]]
+
+
+def test_splits_and_class_names() -> None:
+    datasets = pytest.importorskip("datasets")
+    names = datasets.ClassLabel(names=["neg", "pos"])
+    features = datasets.Features({"text": datasets.Value("string"), "label": names})
+    rows = [{"text": "Fine", "label": 1}, {"text": "Dull", "label": 0}]
+    table = datasets.Dataset.from_list(rows, features=features)
+    data = read_text(datasets.DatasetDict(train=table, test=table))
+    assert [example.label for example in data.splits["test"]] == ["pos", "neg"]
+    mixed = read_text({"train": table, "dev": as_pandas([{"text": "Fine", "label": "pos"}])})
+    assert list(mixed.splits) == ["train", "validation"]
+    assert mixed.format == "memory"
+
+
+@pytest.mark.parametrize(
+    ("data", "problem"),
+    [
+        (3, "data: int is not a table"),
+        ({"test": "text"}, r"data\['test'\]: str is not a table"),
+        ([{"text": "x"}, 1], "data, row 2: 1 is not a dict"),
+        ([], "the train split is empty"),
+        ([{"text": 3.5}, {"text": None}], "data, row 2: column 'text' is empty"),
+        (iter(TEXTS), "list_iterator is not a table"),
+    ],
+)
+def test_refuses(data: Any, problem: str) -> None:
+    with pytest.raises(DataError, match=problem):
+        read_text(data)
