@@ -316,9 +316,13 @@ def did_you_mean(name: str, legal: Iterable[str]) -> str:
     return "" if found == name else f" Perhaps you meant {found!r}?"
 
 
-def quantity(number: int, noun: str) -> str:
-    """Return a number and a noun that agree, such as ``1 row`` or ``2,000 rows``."""
-    return f"{number:,} {noun if number == 1 else noun + 's'}"
+def quantity(number: int, one: str, many: str = "") -> str:
+    """Return a number and words that agree with it; ``many`` is ``one`` with an s if left out.
+
+    >>> quantity(1, "row"), quantity(2000, "row has", "rows have")
+    ('1 row', '2,000 rows have')
+    """
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
 def abbreviated(names: Iterable[str], most: int = 12) -> str:

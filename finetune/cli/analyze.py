@@ -11,7 +11,7 @@ from tyro.conf import Positional, arg
 
 from finetune.cli.output import EvaluationOptions, cell, print_table, show
 from finetune.config.tasks import column_map
-from finetune.types import UserError, abbreviated
+from finetune.types import UserError, abbreviated, quantity
 
 if TYPE_CHECKING:
     from finetune.evaluation.error_analysis import Analysis
@@ -59,7 +59,7 @@ class Analyze(EvaluationOptions):
 def print_analysis(found: Analysis, num_examples: int) -> None:
     """Print scores, tables, calibration and errors."""
     by = found.aligned_by and f", aligned by {found.aligned_by}"
-    show(f"{found.predictions}: {found.num_examples:,} examples, gold: {found.gold}{by}")
+    show(f"{found.predictions}: {quantity(found.num_examples, 'example')}, gold: {found.gold}{by}")
     overall = {name: value for name, value in found.scores.items() if ":" not in name}
     show("  ".join(f"{name} {cell(value)}" for name, value in overall.items()))
     if found.positive_note:

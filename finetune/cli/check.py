@@ -15,7 +15,7 @@ from tyro.conf import Positional, arg
 
 from finetune.cli.output import quiet_libraries, show
 from finetune.config.tasks import CONFIGS, TrainConfig, column_map
-from finetune.types import UserError
+from finetune.types import UserError, quantity
 
 if TYPE_CHECKING:
     from finetune.training.label_errors import Suspects
@@ -182,7 +182,7 @@ class Check:
                 kept = f"the same command continues ({work})" if out else "nothing is kept"
                 show(f"{interrupted}: {kept}{'' if out else ' without --out'}", error=True)
                 sys.exit(130)
-        noun = {"tag": "words", "ner": "spans"}.get(task, "labels")
+        noun = {"tag": "word", "ner": "span"}.get(task, "label")
         print_suspects(suspects, noun, self.examples)
         if out is not None:
             show(f"all suspects, the most probable first: {out}")
@@ -190,8 +190,8 @@ class Check:
 
 def print_suspects(suspects: Suspects, noun: str, examples: int) -> None:
     """Print the number of suspects, the most confused labels and the first suspects."""
-    show(f"{len(suspects.found):,} suspects among the {suspects.number:,} {noun} of the training "
-          "data")  # fmt: skip
+    found = quantity(len(suspects.found), "suspect")
+    show(f"{found} among the {quantity(suspects.number, noun)} of the training data")
     show(str(suspects.score))
     if suspects.share is not None:
         show(f"estimated fraction of wrong labels: {100 * suspects.share:.1f} %")

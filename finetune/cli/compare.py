@@ -10,6 +10,7 @@ from tyro.conf import Positional, arg
 
 from finetune.cli.output import EvaluationOptions, print_table, show
 from finetune.config.tasks import column_map
+from finetune.types import quantity
 
 if TYPE_CHECKING:
     from finetune.evaluation.compare import SystemComparison
@@ -67,9 +68,9 @@ def print_comparison(comparison: SystemComparison) -> None:
 
     result = comparison.result
     show(
-        f"{comparison.metric} on {result.num_units:,} {comparison.unit} (gold: {comparison.gold}, "
-        f"aligned by {comparison.aligned_by}), "
-        f"{result.num_resamples:,} resamples, seed {comparison.seed}"
+        f"{comparison.metric} on {quantity(result.num_units, comparison.unit)} (gold: "
+        f"{comparison.gold}, aligned by {comparison.aligned_by}), "
+        f"{quantity(result.num_resamples, 'resample')}, seed {comparison.seed}"
     )
     print_table(
         ("", "score", f"{100 * (1 - ALPHA):.0f} % interval", "runs", ""),

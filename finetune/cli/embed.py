@@ -12,7 +12,7 @@ from tyro.conf import Positional, UseAppendAction, arg
 
 from finetune.cli.output import check_output, quiet_libraries, show
 from finetune.config.tasks import column_map
-from finetune.types import TextExample, UserError
+from finetune.types import TextExample, UserError, quantity
 
 if TYPE_CHECKING:
     from finetune.types import Example
@@ -84,8 +84,8 @@ class Embed:
             shape = " x ".join(map(str, (count, *embedder.shape)))
             show(f"wrote {' and '.join(map(str, files))}: {shape}", error=True)
         if number := embedder.num_windowed:
-            limit = f"{number:,} over {embedder.max_length} tokens"
-            show(f"inputs read in several windows: {limit}", error=True)
+            limit = f"of more than {embedder.max_length} tokens"
+            show(f"{quantity(number, 'input')} {limit} read in several windows", error=True)
 
     def _inputs(self) -> Iterator[Example]:
         from finetune import data

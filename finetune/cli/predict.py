@@ -13,7 +13,7 @@ from tyro.conf import Positional, UseAppendAction, arg
 from finetune.cli.output import open_output, quiet_libraries, show
 from finetune.config.tasks import column_map
 from finetune.runtime.processes import num_processes, process_index
-from finetune.types import UserError, printable
+from finetune.types import UserError, printable, quantity
 
 if TYPE_CHECKING:
     from finetune.types import Example
@@ -78,13 +78,14 @@ class Predict:
                 record["id"] = keys.pop(prediction.id, prediction.id)
                 line = json.dumps(record, ensure_ascii=False)
                 out.write((line if self.output else printable(line)) + "\n")
-        for number, problem in (
+        for number, noun, problem in (
             (not self.text and predictions.num_without_document,
-             "inputs name no document and were read without the context"),
-            (predictions.num_cut, f"texts or words were cut to {task.record.max_length} tokens"),
+             "input", "without a document, read without context"),
+            (predictions.num_cut, "word" if task.reads_words else "text",
+             f"cut to {task.record.max_length} tokens"),
         ):  # fmt: skip
             if number and process_index() == 0:
-                show(f"{number:,} {problem}", error=True)
+                show(f"{quantity(number, noun)} {problem}", error=True)
 
     def _examples(self, task: Any) -> Iterator[Example]:
         """Yield the inputs."""

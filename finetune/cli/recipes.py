@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from finetune.cli.output import error_line, show
-from finetune.types import UserError, abbreviated
+from finetune.types import UserError, abbreviated, quantity
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +37,6 @@ class Recipes:
             show("\n    ".join([str(path), *lines]))
         if unreadable:
             raise UserError(
-                f"{len(unreadable)} of {len(paths)} recipes cannot be read: "
+                f"{len(unreadable)} of {quantity(len(paths), 'recipe')} cannot be read: "
                 f"{abbreviated(unreadable, 3)}; the reasons are above."
             )

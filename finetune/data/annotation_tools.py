@@ -15,6 +15,7 @@ from typing import Any
 
 from finetune.data.dataset import DataError
 from finetune.data.files import Record
+from finetune.types import quantity
 
 SKIPPED_ANSWERS = ("reject", "ignore")
 """Values of the column ``answer`` with which an annotator excludes a row."""
@@ -91,9 +92,9 @@ def resolve_annotators(records: Sequence[Record]) -> tuple[list[Record], list[st
             result.append(record)
     annotators = {name for rows in shared.values() for name in rows}
     note = (
-        f"{len(shared):,} texts have several annotators ({len(annotators)} in all), who differ on "
-        f"{differ:,}: {_agreement(shared)}; the annotation of the majority is kept, and "
-        f"{without:,} texts without a majority are left out"
+        f"{quantity(len(shared), 'text')} with several annotators ({len(annotators)} in all), who "
+        f"differ on {differ:,}: {_agreement(shared)}; the annotation of the majority is kept, and "
+        f"{quantity(without, 'text')} without a majority left out"
     )
     return result, [note]
 

@@ -20,7 +20,7 @@ from finetune.data.spans import (
     proposed_width,
 )
 from finetune.data.tag_schemes import detect_scheme, illegal_transitions
-from finetune.types import Example, Span, TextExample, TokenExample
+from finetune.types import Example, Span, TextExample, TokenExample, quantity
 
 SubwordCounter = Callable[[Sequence[Any]], Sequence[Any]]
 """Maps texts to the number of subwords of each, or lists of words to a list of numbers for each."""
@@ -67,7 +67,7 @@ def _token_examples(rows: Sequence[Example]) -> list[TokenExample]:
 
 def _overview(dataset: Dataset) -> Iterator[Finding]:
     sizes = ", ".join(f"{split} {len(rows):,}" for split, rows in dataset.splits.items())
-    yield Finding("info", "splits", f"{dataset.name} ({dataset.format}): {sizes} examples")
+    yield Finding("info", "splits", f"{dataset.name} ({dataset.format}), examples: {sizes}")
     for note in dataset.notes:
         yield Finding("info", "reading", note)
     if "train" not in dataset.splits:
@@ -106,7 +106,7 @@ def _labels(dataset: Dataset) -> Iterator[Finding]:
             yield from located("error", "labels", message, without)
         else:
             level: Level = "info" if split.startswith("test") else "warning"
-            message = f"{split}: {len(without):,} of {len(rows):,} examples have no label"
+            message = f"{split}: {_of(without, rows, 'example')} no label"
             yield from located(level, "labels", message, without)
         numbers = [row.label for row in rows
                    if isinstance(row, TextExample) and isinstance(row.label, float)]  # fmt: skip
@@ -125,20 +125,20 @@ def _pairs(dataset: Dataset) -> Iterator[Finding]:
         other = [row.where for row in rows if len(texts_of(row)) not in train]
         if len(train) == 1 and other:
             kinds = "pairs of texts" if train == {2} else "single texts"
-            message = f"{split}: {len(other):,} of {len(rows):,} examples differ from train, which "
-            message += f"has {kinds}: name the columns with --columns text=NAME pair=NAME"
+            message = f"{split}: {len(other):,} of {quantity(len(rows), 'example')} unlike train, "
+            message += f"which has {kinds}: name the columns with --columns text=NAME pair=NAME"
             yield from located("error", "pairs", message, other)
 
 
 def _distribution(counts: Counter[str], example: Example) -> str:
     total = counts.total()
-    unit = "labels"
+    unit = "label"
     if isinstance(example, TokenExample):
-        unit = "tags" if example.spans is None else "spans"
+        unit = "tag" if example.spans is None else "span"
     listed = [f"{name} {count:,} ({100 * count / total:.1f}%)"
               for name, count in counts.most_common(_MAX_LABELS)]  # fmt: skip
     rest = f", … ({len(counts)} in all)" if len(counts) > _MAX_LABELS else ""
-    return f"{total:,} {unit}: {', '.join(listed)}{rest}"
+    return f"{quantity(total, unit)}: {', '.join(listed)}{rest}"
 
 
 def document_notes(split: str, rows: Sequence[Example]) -> list[str]:
@@ -156,14 +156,14 @@ def _documents(dataset: Dataset) -> Iterator[Finding]:
         return
     for split, rows in splits.items():
         if sizes := [len(document) for document in _consecutive_documents(rows)]:
-            message = f"{split}: {len(sizes):,} documents of {mean(sizes):.1f} sentences on average"
-            yield Finding("info", "documents", f"{message}, the longest of {max(sizes):,}")
+            message = f"{split}: {quantity(len(sizes), 'document')}, {_summary('sentences', sizes)}"
+            yield Finding("info", "documents", message)
         yield from _document_problems(split, rows)
 
 
 def _document_problems(split: str, rows: Sequence[TokenExample]) -> Iterator[Finding]:
     unnamed = [row.where for row in rows if row.document is None]
-    message = f"{split}: {len(unnamed):,} of {len(rows):,} sentences name no document"
+    message = f"{split}: {_of(unnamed, rows, 'sentence')} no document name"
     message += ": --context has nothing to add to them"
     yield from located("info", "documents", message, unnamed)
     begun: set[str | None] = set()
@@ -172,7 +172,7 @@ def _document_problems(split: str, rows: Sequence[TokenExample]) -> Iterator[Fin
         if document[0].document in begun:
             again.append(document[0].where)
         begun.add(document[0].document)
-    message = f"{split}: documents continue {len(again):,} times after another one began"
+    message = f"{split}: documents continue {quantity(len(again), 'time')} after another one began"
     message += ": --context ends there (keep the sentences of a document together)"
     yield from located("info", "documents", message, again)
 
@@ -184,10 +184,12 @@ def _consecutive_documents(rows: Sequence[TokenExample]) -> list[list[TokenExamp
 
 def _content(split: str, rows: Sequence[Example]) -> Iterator[Finding]:
     empty = [row.where for row in rows if not all(text.strip() for text in texts_of(row))]
-    message = f"{split}: {len(empty):,} examples with an empty text"
+    message = f"{split}: {quantity(len(empty), 'example')} with an empty text"
     yield from located("warning", "empty", message, empty)
     damaged = [row.where for row in rows if any("\ufffd" in text for text in texts_of(row))]
-    message = f"{split}: {len(damaged):,} examples with U+FFFD, the mark of a lost character"
+    message = (
+        f"{split}: {quantity(len(damaged), 'example')} with U+FFFD, the mark of a lost character"
+    )
     yield from located("warning", "characters", message, damaged)
 
 
@@ -207,7 +209,7 @@ def _transitions(split: str, rows: Sequence[TokenExample], scheme: str | None) -
     if not locations:
         yield Finding("info", "scheme", f"{message}, all transitions legal")
         return
-    message += f", {len(locations):,} illegal tags (each is read as the start of a span)"
+    message += f", {quantity(len(locations), 'illegal tag')} (read as the start of a span)"
     yield from located("warning", "scheme", message, locations)
 
 
@@ -223,8 +225,10 @@ def _lengths(
     level: Level = "info" if words else "warning"
     if count_subwords is None:
         over = [row.where for row in rows if _num_words(row) > max_length]
-        effect = "will be read in windows" if words else "so surely more tokens"
-        message = f"{split}: {len(over):,} examples have more than {max_length} words, {effect}"
+        effect = "read in windows" if words else "so surely more tokens"
+        message = (
+            f"{split}: {quantity(len(over), 'example')} of more than {max_length} words, {effect}"
+        )
         yield from located(level, "lengths", message, over)
         return
     totals: list[int] = []
@@ -237,12 +241,14 @@ def _lengths(
     longest = max(range(len(rows)), key=totals.__getitem__)
     message = f"{split}: {_summary('subwords', totals)}"
     yield Finding("info", "subwords", message, (f"{rows[longest].where} (the longest)",))
-    message = f"{split}: {len(vanished):,} words have no subwords (they get a placeholder)"
+    message = f"{split}: {quantity(len(vanished), 'word')} without subwords (read as a placeholder)"
     yield from located("warning", "subwords", message, vanished)
     over = [row.where for row, total in zip(rows, totals, strict=True)
             if total + num_special > max_length]  # fmt: skip
-    effect = "will be read in windows" if words else "will be cut, unless read in windows"
-    message = f"{split}: {len(over):,} examples exceed {max_length} tokens: they {effect}"
+    effect = "read in windows" if words else "will be cut, unless read in windows"
+    message = (
+        f"{split}: {quantity(len(over), 'example')} of more than {max_length} tokens: {effect}"
+    )
     yield from located(level, "lengths", message, over)
 
 
@@ -268,14 +274,15 @@ def _duplicates(split: str, rows: Sequence[Example]) -> Iterator[Finding]:
     repeated = [group for group in groups.values() if len(group) > 1]
     extra = sum(len(group) - 1 for group in repeated)
     percent = 100 * extra / len(rows)
-    message = f"{split}: {extra:,} examples ({percent:.1f}%) repeat another of the split"
+    repeats = quantity(extra, "repeated example")
+    message = f"{split}: {repeats} ({percent:.1f}%): equal texts within the split"
     yield from located("info", "duplicates", message, [g[1].where for g in repeated])
     conflicts = []
     for group in repeated:
         first, *others = [row for row in group if gold_labels(row) is not None] or group
         other = next((row for row in others if _gold(row) != _gold(first)), None)
         conflicts += [f"{first.where} and {other.where}"] if other is not None else []
-    message = f"{split}: {len(conflicts):,} repeated texts have different labels"
+    message = f"{split}: {quantity(len(conflicts), 'repeated text')} with different labels"
     yield from located("warning", "duplicates", message, conflicts)
 
 
@@ -296,7 +303,8 @@ def _leaks(dataset: Dataset) -> Iterator[Finding]:
                 found[earlier].append(f"{row.where} = {where}")
         for earlier, locations in found.items():
             percent = 100 * len(locations) / len(rows)
-            message = f"{split}: {len(locations):,} examples ({percent:.1f}%) are also in {earlier}"
+            shared = f"{quantity(len(locations), 'example')} ({percent:.1f}%)"
+            message = f"{split}: {shared} also in {earlier}"
             level: Level = "info"
             if earlier == "train":
                 level = "warning"
@@ -321,19 +329,21 @@ def _spans(dataset: Dataset) -> Iterator[Finding]:
         fraction = sum(width <= limit for width in train) / len(train)
         # rounded down: 100 % is all
         covered = "all" if limit == widest else f"{math.floor(fraction * 10_000) / 100:.2f}%"
-        message = f"train: spans are up to {_words(widest)} wide; --max-width {limit} covers "
+        message = (
+            f"train: spans are up to {quantity(widest, 'word')} wide; --max-width {limit} covers "
+        )
         yield Finding("info", "widths", f"{message}{covered} of them")
     nested_in_train = any(inner_spans(spans) for _, spans in rows.get("train", ()))
     for split, found in rows.items():
         total = len(widths[split])
         wider = sum(width > limit for width in widths[split])
         if split != "train" and train and wider:
-            counted = f"{wider:,} of {total:,} spans ({100 * wider / total:.1f}%)"
-            message = f"{split}: {counted} are wider than {_words(limit)} and out of reach of "
+            counted = f"{wider:,} of {quantity(total, 'span')} ({100 * wider / total:.1f}%)"
+            message = f"{split}: {counted} wider than {quantity(limit, 'word')}, out of reach of "
             yield Finding("info", "widths", f"{message}that limit")
         if inner := sum(len(inner_spans(spans)) for _, spans in found):
-            counted = f"{inner:,} of {total:,} spans ({100 * inner / total:.1f}%)"
-            message = f"{split}: {counted} are inside a wider one"
+            counted = f"{inner:,} of {quantity(total, 'span')} ({100 * inner / total:.1f}%)"
+            message = f"{split}: {counted} inside a wider one"
             unseen = train and not nested_in_train
             message += ", but none in train is: no model learns this" if unseen else ""
             yield Finding("warning" if unseen else "info", "nesting", message)
@@ -347,7 +357,9 @@ def _unreachable(split: str, rows: LocatedSpans, total: int) -> Iterator[Finding
     locations = [f"{where}, words {same[0].start} to {same[0].end} ({labels})"
                  for (where, same), labels in zip(several, names, strict=True)]  # fmt: skip
     level = _level(split, sum(len(same) - 1 for _, same in several), total)
-    message = f"{split}: {len(several):,} spans have several labels: --multi-label keeps them all"
+    message = (
+        f"{split}: {quantity(len(several), 'span')} with several labels: --multi-label keeps all"
+    )
     yield from located(level, "labels", message, locations)
     locations = [
         f"{where}, words {a.start} to {a.end} ({a.label}) and {b.start} to {b.end} ({b.label})"
@@ -355,7 +367,10 @@ def _unreachable(split: str, rows: LocatedSpans, total: int) -> Iterator[Finding
         for a, b in crossing_pairs(spans)
     ]
     level = _level(split, len(locations), total)
-    message = f"{split}: {len(locations):,} pairs of spans cross: --decoding overlapping keeps both"
+    message = (
+        f"{split}: {quantity(len(locations), 'pair')} of crossing spans: --decoding overlapping "
+        "keeps both"
+    )
     yield from located(level, "nesting", message, locations)
 
 
@@ -365,5 +380,7 @@ def _level(split: str, unreachable: int, total: int) -> Level:
     return "warning" if split == "train" and many else "info"
 
 
-def _words(number: int) -> str:
-    return f"{number:,} word" + ("s" if number != 1 else "")
+def _of(some: Sequence[str], rows: Sequence[Example], noun: str) -> str:
+    """Return ``2 of 10 examples have``."""
+    whole = quantity(len(rows), noun)
+    return quantity(len(some), f"of {whole} has", f"of {whole} have")

@@ -131,8 +131,8 @@ def _column(file: DataFile, role: str, name: str, layout: Layout, names: Sequenc
         return int(name) % width
     called = f", named {', '.join(names)}" if names else ""
     raise DataError(
-        f"{file.name}: no column {name!r} (--columns {role}={name}): the file has {width} columns, "
-        f"0 to {width - 1}{called}.{did_you_mean(name, names)}"
+        f"{file.name}: no column {name!r} (--columns {role}={name}): the file has "
+        f"{quantity(width, 'column')}, 0 to {width - 1}{called}.{did_you_mean(name, names)}"
     )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from finetune.data.dataset import gold_labels
 from finetune.data.findings import Finding, located
-from finetune.types import Example, TextExample, TokenExample, abbreviated, did_you_mean
+from finetune.types import Example, TextExample, TokenExample, abbreviated, did_you_mean, quantity
 
 NO_LABEL = {"n/a", "#n/a", "na", "<na>", "null", "nil", "nan", "?"}
 """Names, in lower case, that probably mean that there is no label."""
@@ -41,7 +41,9 @@ def _nothing_to_learn(train: Sequence[Example], counts: Counter[str]) -> Iterato
     if any(isinstance(row, TokenExample) and row.spans is not None for row in train):
         problem = "" if counts else "no example has a span"
     elif len(set(texts or counts)) == 1:
-        problem = f"the only label of {len(train):,} examples is {next(iter(counts), None)!r}"
+        problem = (
+            f"the only label of {quantity(len(train), 'example')} is {next(iter(counts), None)!r}"
+        )
     elif len(set(texts)) == len(texts) >= MIN_ROWS and isinstance(texts[0], str):
         problem = f"each of the {len(train):,} examples has a label of its own"
     if problem:
@@ -55,7 +57,10 @@ def _odd_names(counts: Mapping[str, Counter[str]]) -> Iterator[Finding]:
     total = sum(counts.values(), Counter[str]())
     for name, count in total.items():
         if name.strip().lower() in NO_LABEL:
-            message = f"label {name!r} ({count:,} times) is read as a class: leave it empty where "
+            message = (
+                f"label {name!r} ({quantity(count, 'time')}) is read as a class: leave it empty "
+                "where "
+            )
             yield Finding("warning", "labels", f"{message}there is no label")
     variants = defaultdict(list)
     for name in total:

@@ -14,7 +14,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 
 from finetune.data.dataset import DataError, Dataset, gold_labels, normalized_texts, renumbered
-from finetune.types import Example, TextExample, TokenExample, abbreviated
+from finetune.types import Example, TextExample, TokenExample, abbreviated, quantity
 
 DEFAULT_SHARE = 0.1
 """Fraction of the training examples to hold out."""
@@ -47,11 +47,12 @@ def hold_out(dataset: Dataset, share: float | None = None) -> Dataset:
     documents = {e.document for e in train if isinstance(e, TokenExample)} - {None}
     by_document = len(documents) >= MIN_DOCUMENTS
     groups = list(_groups(train, by_document))
-    unit = "documents" if by_document else "different texts"
+    unit = "document" if by_document else "different text"
     if len(groups) < 2:
         raise DataError(
-            f"{dataset.name} has no validation split and train has only {len(groups)} {unit}, so "
-            "none can be held out: add a file validation.jsonl, or write --validation none."
+            f"{dataset.name} has no validation split and train has only "
+            f"{quantity(len(groups), unit)}, so none can be held out: add a file validation.jsonl, "
+            "or write --validation none."
         )
     held = {i for group in _held_out(train, groups, share or DEFAULT_SHARE) for i in group}
     splits: dict[str, list[Example]] = {
@@ -60,8 +61,8 @@ def hold_out(dataset: Dataset, share: float | None = None) -> Dataset:
         **{name: rows for name, rows in dataset.splits.items() if name != "train"},
     }
     note = (
-        f"no validation split: held out {len(held):,} of {len(train):,} examples of train, "
-        f"stratified by label; {'documents' if by_document else 'equal texts'} stay together"
+        f"no validation split: held out {len(held):,} of {quantity(len(train), 'example')} of "
+        f"train, stratified by label; {'documents' if by_document else 'equal texts'} stay together"
     )
     return Dataset(dataset.name, splits, notes=[*dataset.notes, note], format=dataset.format)
 
@@ -109,7 +110,7 @@ def assign_folds(examples: Sequence[Example], number: int, seed: int = 0) -> lis
     """
     groups = list(_groups(examples, True))
     if len(groups) < number:
-        problem = f"the data have only {len(groups)} documents or different texts"
+        problem = f"the data have only {quantity(len(groups), 'document')} or different texts"
         raise DataError(f"--folds {number}: {problem}: write a smaller number.")
     return _folds(examples, groups, number, seed)
 

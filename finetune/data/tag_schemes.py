@@ -18,7 +18,7 @@ from finetune.data.dataset import DataError
 from finetune.data.spans import overlapping
 from finetune.data.token_records import TokenRecord
 from finetune.data.word_splitting import words_to_chars
-from finetune.types import Span, UserError, abbreviated, did_you_mean
+from finetune.types import Span, UserError, abbreviated, did_you_mean, quantity
 
 SCHEMES = {"IO": "I", "IOB1": "BI", "BIO": "BI", "BIOES": "BIES", "BILOU": "BILU", "BMES": "BMES"}
 """The prefixes of each scheme, in the order begin, inside, end, single; BIO is also called IOB2."""
@@ -137,7 +137,10 @@ def spans_to_tags(spans: Iterable[Span], num_words: int, scheme: str) -> list[st
     tags, before = ["O"] * num_words, Span(0, 0, "")
     for span in sorted(spans):
         if not 0 <= span.start < span.end <= num_words or not span.label:
-            why = f"is empty, out of range (the text has {num_words} words) or has no label"
+            why = (
+                f"is empty, out of range (the text has {quantity(num_words, 'word')}) or has no "
+                "label"
+            )
             raise UserError(f"{tuple(span)} {why}")
         if span.start < before.end:
             pair = f"{tuple(before)} and {tuple(span)}"
@@ -237,8 +240,8 @@ def to_bio(
             for layer in row.layers for _ in illegal_transitions(layer, str(scheme))
         ]  # fmt: skip
         if illegal:
-            counted = f"{len(illegal):,} illegal tags"
-            notes.append(f"{counted} were read as the start of a span, first in {illegal[0]}")
+            counted = quantity(len(illegal), "illegal tag")
+            notes.append(f"{counted} read as the start of a span, first in {illegal[0]}")
         splits = {split: [_with_spans(row, schemes.get(split) or "BIO") for row in rows]
                   for split, rows in splits.items()}  # fmt: skip
     nested = any(is_nested(row) for rows in splits.values() for row in rows)
@@ -319,8 +322,9 @@ def _check_plain_tags(
                     others = ", ".join(repr(t) for t, _ in plain.most_common(6) if t != tag)
                     raise DataError(
                         f"{record.where}: the word {word!r:.60} has the tag {tag!r:.60}, but "
-                        f"{num_inside:,} tags are span tags (B-TYPE, I-TYPE, …) and the rest O: "
-                        f"correct it, or remove a header{f' (also: {others})' if others else ''}."
+                        f"{quantity(num_inside, 'tag is a span tag', 'tags are span tags')} "
+                        "(B-TYPE, I-TYPE, …) and the rest O: correct it, or remove a "
+                        f"header{f' (also: {others})' if others else ''}."
                     )
 
 

@@ -15,7 +15,7 @@ from finetune.data.labels import convert_labels, raw_label
 from finetune.data.sources import open_splits, resolve
 from finetune.data.tables import Table, check_columns, find_column, missing_column
 from finetune.data.token_records import Sentences
-from finetune.types import TextExample, abbreviated
+from finetune.types import TextExample, abbreviated, quantity
 
 ROLES = ("text", "pair", "label")
 PAIR_COLUMNS = (
@@ -86,7 +86,9 @@ def read_text(
         if "answer" not in chosen[:3]:
             kept = [row for row in records if row.values.get("answer") not in SKIPPED_ANSWERS]
             if len(kept) < len(records):
-                notes.append(f"{split}: {len(records) - len(kept):,} rows rejected or ignored")
+                notes.append(
+                    f"{split}: {quantity(len(records) - len(kept), 'row')} rejected or ignored"
+                )
             records = kept
         raw[split] = [
             _example(index, record, chosen, table) for index, record in enumerate(records)
@@ -97,8 +99,8 @@ def read_text(
     notes += [note] if note else []
     for split, rows in examples.items():
         if missing := sum(row.label is None for row in rows):
-            counted = f"{missing:,} of {len(rows):,} rows"
-            notes.append(f"{split}: {counted} have no label (empty, '-', NaN or -1)")
+            counted = f"{missing:,} of {quantity(len(rows), 'row')}"
+            notes.append(f"{split}: {counted} without label (empty, '-', NaN or -1)")
     return Dataset(source.name, examples, notes=notes, format=source.format)
 
 

@@ -237,14 +237,14 @@ def read_spans(
     spans: list[Span] = []
     unreachable: list[Span] = []
     num_discontinuous = 0
-    size, unit = (num_words, "words") if text is None else (len(text), "characters")
+    size, unit = (num_words, "word") if text is None else (len(text), "character")
     for item in value:
         fragments, labels = _parse_span(item, where, in_words=text is None)
         for start, end in fragments:
             if not 0 <= start < end <= size:
                 raise DataError(
-                    f"{where}: span {start} to {end} ({labels[0]}) is empty or outside the {size} "
-                    f"{unit} of the row: 0 <= start < end <= {size}, end exclusive."
+                    f"{where}: span {start} to {end} ({labels[0]}) is empty or outside the "
+                    f"{quantity(size, unit)} of the row: 0 <= start < end <= {size}, end exclusive."
                 )
         covered = item.get("text") if isinstance(item, Mapping) else None
         if text is not None and isinstance(covered, str) and not covers(text, fragments, covered):

@@ -24,7 +24,7 @@ from finetune.data.token_records import (
     table_records,
 )
 from finetune.data.word_splitting import chars_to_words, split_words, words_to_chars
-from finetune.types import Example, TokenExample
+from finetune.types import Example, TokenExample, quantity
 
 ROLES = ("words", "tags", "spans", "text", "document")
 
@@ -218,15 +218,15 @@ def _usable_records(
     notes = []
     if answers:
         counted = ", ".join(f"{answer} {count:,}" for answer, count in answers.most_common())
-        notes.append(f"{split}: {answers.total():,} rows left out (answer: {counted})")
+        notes.append(f"{split}: {quantity(answers.total(), 'row')} left out (answer: {counted})")
     if empty := len(found) - len(kept) - answers.total():
-        notes.append(f"{split}: {empty:,} rows without words skipped")
+        notes.append(f"{split}: {quantity(empty, 'row')} without words skipped")
     if without_file:
-        counted = f"{len(without_file):,} of {len(kept):,} documents"
+        counted = f"{len(without_file):,} of {quantity(len(kept), 'document')}"
         where = without_file[0].where
-        notes.append(f"{split}: {counted} have no .ann file and so no gold, first {where}")
+        notes.append(f"{split}: {counted} without .ann file and so without gold, first {where}")
     if without_tags := len(without_gold) - len(without_file):
-        notes.append(f"{split}: {without_tags:,} of {len(kept):,} rows have no tags")
+        notes.append(f"{split}: {without_tags:,} of {quantity(len(kept), 'row')} without tags")
     return kept, notes
 
 
@@ -235,18 +235,18 @@ def _span_notes(records: Sequence[TokenRecord]) -> list[str]:
     if unreachable := [record for record in records if record.unreachable]:
         number = sum(len(record.unreachable) for record in unreachable)
         notes.append(
-            f"{number:,} spans in characters begin or end inside a word: words of train are split "
-            "there, and in other splits no prediction reaches these spans (span_f1_characters "
-            f"counts them as missed); first in {unreachable[0].where}"
+            f"{quantity(number, 'span')} in characters with an end inside a word: words of train "
+            "are split there, and in other splits no prediction reaches such a span "
+            f"(span_f1_characters counts it as missed); first in {unreachable[0].where}"
         )
     if locations := [where for record in records for where in record.discontinuous]:
         notes.append(
-            f"{len(locations):,} discontinuous spans: read from the first start to the last end, "
-            f"with the words between; first in {locations[0]}"
+            f"{quantity(len(locations), 'discontinuous span')}: read from the first start to the "
+            f"last end, with the words between; first in {locations[0]}"
         )
     if skipped := sum(record.num_skipped_lines for record in records):
         notes.append(
-            f"{skipped:,} lines of .ann files annotate no text (relations, events, attributes, "
-            "notes) and are not used"
+            f"{quantity(skipped, 'line')} of .ann files not used: relations, events, attributes "
+            "and notes annotate no text"
         )
     return notes

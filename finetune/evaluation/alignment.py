@@ -15,7 +15,7 @@ from finetune.data.tag_schemes import convert_tags, detect_scheme, tags_to_spans
 from finetune.data.token_records import ParsedSpans, read_spans
 from finetune.evaluation.pairs import CharacterSpans, Pairs, pair, spans_in_characters
 from finetune.evaluation.predictions import PredictionFile, ids_of
-from finetune.types import Example, Span, TokenExample
+from finetune.types import Example, Span, TokenExample, quantity
 
 
 class AlignedPredictions(NamedTuple):
@@ -147,8 +147,9 @@ def _align_tags(file: PredictionFile, gold: Gold) -> AlignedPredictions:
             raise DataError(f"{example.where}: no tags to score against.")
         if len(row["tags"]) != len(example.words):
             raise DataError(
-                f"{where}: {len(row['tags'])} tags for the {len(example.words)} words of "
-                f"{example.where}. Every word needs exactly one."
+                f"{where}: {quantity(len(row['tags']), 'tag')} for the "
+                f"{quantity(len(example.words), 'word')} of {example.where}. Every word needs "
+                "exactly one."
             )
         if isinstance(words := row.get("words"), list) and all(isinstance(w, str) for w in words):
             _check_words(where, words, example)
@@ -187,8 +188,9 @@ def _pair_rows(
     kept = next((some for some in filters if sum(some) == len(file.rows)), None)
     if kept is None:
         raise DataError(
-            f"{gold.name}: {len(gold.examples):,} examples, but {len(file.rows):,} predictions in "
-            f"{file}: the files do not belong together, or one was cut."
+            f"{gold.name}: {quantity(len(gold.examples), 'example')}, but "
+            f"{quantity(len(file.rows), 'prediction')} in {file}: the files do not belong "
+            "together, or one was cut."
         )
     examples = list(compress(gold.examples, kept))
     numbers = [str(number) for number in range(len(examples))]
@@ -315,10 +317,10 @@ def _predicted_spans(where: str, row: Mapping[str, Any], example: TokenExample) 
 def _check_words(where: str, words: Any, example: TokenExample) -> None:
     """Refuse a prediction for other words than those of the gold example."""
     if not isinstance(words, list) or len(words) != len(example.words):
-        found = f"{len(words)} words" if isinstance(words, list) else f"{words!r:.60}"
+        found = quantity(len(words), "word") if isinstance(words, list) else f"{words!r:.60}"
         raise DataError(
-            f"{where}: {found} for the {len(example.words)} words of {example.where}: the files "
-            "do not belong together."
+            f"{where}: {found} for the {quantity(len(example.words), 'word')} of {example.where}: "
+            "the files do not belong together."
         )
     for index, (word, gold) in enumerate(zip(words, example.words, strict=True)):
         if word != gold:

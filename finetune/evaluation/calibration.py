@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from finetune.evaluation.metrics import NUM_BINS, bin_counts, calibration_error
-from finetune.types import IGNORED, LabelSet, TokenPrediction
+from finetune.types import IGNORED, LabelSet, TokenPrediction, quantity
 
 LOWEST, HIGHEST = 0.05, 20.0
 """Bounds of the temperature: without errors on validation, no temperature is low enough."""
@@ -102,7 +102,9 @@ def fit_temperature(logs: np.ndarray, gold: np.ndarray) -> float:
 def fit_and_describe(logs: np.ndarray, gold: np.ndarray) -> tuple[float, str]:
     """Return ``fit_temperature`` and a note about it for the user."""
     temperature = fit_temperature(logs, gold)
-    note = f"temperature {temperature:.3f} fitted on {len(gold):,} predictions of validation"
+    note = (
+        f"temperature {temperature:.3f} fitted on {quantity(len(gold), 'prediction')} of validation"
+    )
     if temperature < LOWEST * 1.01 or temperature > HIGHEST * 0.99:
         note += ", the end of the range: validation has too few errors to fit it"
     return temperature, note

@@ -61,9 +61,9 @@ def compare_systems(
     examples = aligned.runs[0].examples
     metric = metric or default_metric(aligned.runs[0])
     counts = count_metric(metric, aligned.runs, aligned.vocabulary)
-    units = "texts" if isinstance(examples[0], TextExample) else "sentences"
+    units = "text" if isinstance(examples[0], TextExample) else "sentence"
     if unit == "document":
-        units, documents = "documents", _document_indices(examples, aligned.gold)
+        units, documents = "document", _document_indices(examples, aligned.gold)
         counts = [replace(each, unit=documents) for each in counts]
     num_first = len(systems[0].files)
     result = compare(counts[:num_first], counts[num_first:], num_resamples=resamples, seed=seed)
@@ -131,7 +131,7 @@ def comparison_record(comparison: SystemComparison) -> dict[str, Any]:
         "metric": comparison.metric,
         "gold": comparison.gold,
         "aligned_by": comparison.aligned_by,
-        "unit": comparison.unit,
+        "unit": f"{comparison.unit}s",
         "num_units": result.num_units,
         "resamples": result.num_resamples,
         "seed": comparison.seed,

@@ -13,7 +13,7 @@ import numpy as np
 
 from finetune.data.tag_schemes import strict_spans, tags_to_spans
 from finetune.data.word_splitting import words_to_chars
-from finetune.types import Span, TokenExample, UserError, did_you_mean
+from finetune.types import Span, TokenExample, UserError, did_you_mean, quantity
 
 CharacterSpans = Sequence[tuple[set[Span], set[Span]]]
 
@@ -110,17 +110,18 @@ def spans_in_characters(
 
 
 def _check_lengths(kind: str, gold: Sequence[Any], predicted: Sequence[Any]) -> None:
-    unit = "sentences" if kind in ("tags", "spans") else "examples"
+    unit = "sentence" if kind in ("tags", "spans") else "example"
     if len(gold) != len(predicted):
         raise UserError(
-            f"{len(gold)} gold and {len(predicted)} predicted {unit}: every one needs exactly one "
-            "prediction"
+            f"{len(gold)} gold and {quantity(len(predicted), f'predicted {unit}')}: every one "
+            "needs exactly one prediction"
         )
     for index, tags in enumerate(zip(gold, predicted, strict=True) if kind == "tags" else ()):
         if len(tags[0]) != len(tags[1]):
             raise UserError(
-                f"sentence {index} has {len(tags[0])} gold and {len(tags[1])} predicted tags: "
-                "every word needs exactly one prediction"
+                f"sentence {index} has {len(tags[0])} gold and "
+                f"{quantity(len(tags[1]), 'predicted tag')}: every word needs exactly one "
+                "prediction"
             )
 
 

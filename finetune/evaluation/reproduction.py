@@ -14,7 +14,7 @@ from finetune.config.expected_scores import Expected
 from finetune.config.recipes import Recipe, changed, load_recipe
 from finetune.config.values import conforms
 from finetune.data.json_files import read_object
-from finetune.types import UserError
+from finetune.types import UserError, quantity
 
 
 class ScoreVerdict(NamedTuple):
@@ -89,9 +89,9 @@ def seed_verdicts(
         scores = summary.get(entry.split, {}).get(entry.metric, {})
         verdict = _verdict(entry, scores.get(entry.statistic), differing, fingerprint)
         if num_degenerate:
-            reason = f"{num_degenerate} of {_seeds(num_seeds)} degenerate"
+            reason = f"{num_degenerate} of {quantity(num_seeds, 'seed')} degenerate"
             verdict = verdict.of_degenerate(reason, num_degenerate == num_seeds)
-        statistic = f"{entry.statistic} of {_seeds(len(scores.get('seeds', ())))}"
+        statistic = f"{entry.statistic} of {quantity(len(scores.get('seeds', ())), 'seed')}"
         found.append(verdict._replace(statistic=statistic))
     return found
 
@@ -126,10 +126,6 @@ def summarize(
 def standard_deviation(values: Sequence[float]) -> float | None:
     """Return the standard deviation (n - 1) of scores over seeds; None for one seed."""
     return statistics.stdev(values) if len(values) > 1 else None
-
-
-def _seeds(number: int) -> str:
-    return f"{number} seed{'s' if number != 1 else ''}"
 
 
 def _verdict(
@@ -243,7 +239,7 @@ def _score_lines(run: FinishedRun, recipe: Recipe) -> Iterator[str]:
     yield from (verdict.line() for verdict in verdicts)
     if not expected:
         note = f" ({', '.join(differing)} changed)" if differing else ""
-        statistic = f"mean of {_seeds(len(run.seeds['seeds']))}" if run.seeds else "got"
+        statistic = f"mean of {quantity(len(run.seeds['seeds']), 'seed')}" if run.seeds else "got"
         for split, scores in run.metrics.items():
             for name, value in list(scores.items())[:1]:
                 value = value["mean"] if run.seeds else value

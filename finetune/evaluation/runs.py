@@ -21,7 +21,7 @@ from finetune.evaluation.metrics import scores, span_scores, tagging_scores
 from finetune.evaluation.pairs import named_positive, positive_label
 from finetune.evaluation.predictions import PredictionFile, read_gold_file, read_predictions
 from finetune.evaluation.subgroups import TrainingVocabulary
-from finetune.types import Example, TextExample, UserError, abbreviated
+from finetune.types import Example, TextExample, UserError, abbreviated, quantity
 
 _PREDICTIONS = "predictions.{}.jsonl"
 _KINDS = {"label": "a label", "labels": "sets of labels", "number": "numbers", "tags": "tags",
@@ -165,8 +165,8 @@ def _in_one_order(files: Sequence[PredictionFile]) -> list[PredictionFile]:
             file = replace(file, rows=[file.rows[index or 0] for index in order])
         elif len(file.rows) != len(first.rows):
             raise DataError(
-                f"{file}: {len(file.rows):,} predictions, but {len(first.rows):,} in {first}: the "
-                "files do not belong together, or one was cut."
+                f"{file}: {quantity(len(file.rows), 'prediction')}, but {len(first.rows):,} in "
+                f"{first}: the files do not belong together, or one was cut."
             )
         found.append(file)
     return found

@@ -29,6 +29,7 @@ from finetune.types import (
     TokenExample,
     UserError,
     did_you_mean,
+    quantity,
 )
 
 Input = str | Sequence[str]
@@ -175,8 +176,8 @@ def _with_documents(
         )
     if len(documents) != len(examples):
         raise UserError(
-            f"documents must name one for each of the {len(examples)} inputs (or be None there), "
-            f"not {len(documents)}."
+            f"documents must name one for each of {quantity(len(examples), 'input')} (or be None "
+            f"there), not {len(documents)}."
         )
     named = zip(examples, documents, strict=True)
     return [replace(e, document=None if d is None else str(d)) for e, d in named]

@@ -11,7 +11,7 @@ from typing import Any
 from finetune.data.hub import cache_without_network
 from finetune.data.json_files import read_object
 from finetune.models.families import FAMILIES, REFUSED
-from finetune.types import UserError, did_you_mean
+from finetune.types import UserError, did_you_mean, quantity
 
 _HUB_IDS = """
 FacebookAI/roberta-base FacebookAI/roberta-large
@@ -163,8 +163,8 @@ def load_weights(
     )  # fmt: skip
     if of_encoder:
         raise UserError(
-            f"model {name!r}: {len(of_encoder)} encoder weights are missing or of another shape "
-            f"(first: {of_encoder[0]}): its config.json has another architecture or size."
+            f"model {name!r}: {quantity(len(of_encoder), 'encoder weight')} missing or of another "
+            f"shape (first: {of_encoder[0]}): its config.json has another architecture or size."
         )
     for key in missing:
         if key.endswith("bias"):  # transformers leaves some tied ones uninitialized

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from finetune.config.tasks import ClassifyConfig, TextConfig
 from finetune.data import Dataset
 from finetune.preprocessing.tokenizer import SubwordTokenizer
-from finetune.types import Encoding, TextExample, UserError, did_you_mean
+from finetune.types import Encoding, TextExample, UserError, did_you_mean, quantity
 
 if TYPE_CHECKING:
     from finetune.models.heads.pretrained import Problem
@@ -34,7 +34,8 @@ def in_one_form(data: Dataset, problem: str) -> Dataset:
     for split, examples in data.splits.items():
         labeled = [example for example in examples if example.label is not None]
         if labeled and len(labeled) < len(examples):
-            notes.append(f"{len(examples) - len(labeled):,} rows of {split} without label dropped")
+            rows = quantity(len(examples) - len(labeled), "row")
+            notes.append(f"{rows} of {split} without label dropped")
         kept = labeled or (examples if split.startswith("test") else [])
         if not kept:
             raise UserError(f"{data.name}: no row of {split} has a label: --columns label=?")

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from finetune.evaluation.calibration import Bin
+from finetune.types import quantity
 
 WIDTH, HEIGHT = 380, 230
 """Size of a chart in SVG units, which are about pixels."""
@@ -91,7 +92,8 @@ def reliability_chart(caption: str, label: str, bins: Sequence[Bin]) -> Chart:
         if not number:
             continue
         x, width = scale.x(low) + 1, scale.x(high) - scale.x(low) - 2
-        tooltip = (f"confidence {low:.2f} to {high:.2f}: {number:,} predictions, mean confidence "
+        tooltip = (f"confidence {low:.2f} to {high:.2f}: {quantity(number, 'prediction')}, mean "
+                   "confidence "
                    f"{confidence:.3f}, accuracy {accuracy:.3f}")  # fmt: skip
         height = scale.y(0) - scale.y(accuracy)
         shapes += [

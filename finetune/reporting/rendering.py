@@ -9,6 +9,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from finetune.reporting.highlight import clip
+from finetune.types import quantity
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -49,6 +50,7 @@ def environment() -> Environment:
         "code": markdown_code,
         "clip": clip,
     }
+    made.globals["quantity"] = quantity
     made.tests["numeric"] = is_numeric
     return made
 

@@ -70,7 +70,7 @@ class Headline:
     """The main score of a system: the mean over its runs by the metric that selects models.
 
     ``scores`` and ``folders`` are those of the runs, and ``deviation`` is their standard deviation.
-    ``num_units`` examples were resampled, which are texts or sentences (``unit``).
+    ``num_units`` examples were resampled, each a text or sentence (``unit``).
     """
 
     metric: str
@@ -210,7 +210,7 @@ def headline(runs: Sequence[Run], warnings: list[str]) -> Headline | None:
                 f"{metric} of {run.folder.name} on {split} is {value:.4f} over the labels of that "
                 f"split, but {saved:.4f} in metrics.json"
             )
-    unit = "sentences" if predictions[0].kind in ("tags", "spans") else "texts"
+    unit = "sentence" if predictions[0].kind in ("tags", "spans") else "text"
     return Headline(
         metric,
         split,

@@ -33,6 +33,7 @@ from finetune.types import (
     Prediction,
     TextExample,
     UserError,
+    quantity,
 )
 
 if TYPE_CHECKING:
@@ -308,10 +309,10 @@ def _limited(data: Dataset, limit: int) -> Dataset:
     train = data.splits["train"]
     if limit >= len(train):
         return data
-    note = f"the first {limit:,} of {len(train):,} training examples are used (--limit)"
+    note = f"--limit: the first {limit:,} of {quantity(len(train), 'training example')}"
     labels = {example.label for example in train[:limit] if isinstance(example, TextExample)}
     if len(labels) == 1:
-        note += f"; all of them are {labels.pop()!r}: the data are sorted, shuffle them"
+        note += f"; no label but {labels.pop()!r}: the data are sorted, shuffle them"
     return replace(data, splits={**data.splits, "train": train[:limit]}, notes=[*data.notes, note])
 
 

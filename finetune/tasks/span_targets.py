@@ -14,7 +14,7 @@ from finetune.preprocessing.span_candidates import (
     predicted_candidates,
 )
 from finetune.tasks.span_decoding import best_spans
-from finetune.types import IGNORED, LabelSet, Span
+from finetune.types import IGNORED, LabelSet, Span, quantity
 
 Bounds = Sequence[tuple[int, int]]
 """The words (start, end) of each window of a text."""
@@ -114,5 +114,5 @@ class SpanTargets:
             ):
                 numbers[reason] += len(before) - len(after)
         reasons = "; ".join(f"{number:,} {what}" for what, number in numbers.items() if number)
-        fraction = f"{numbers.total():,} of {total:,} gold spans"
-        return [f"{fraction} cannot be predicted and count as missed: {reasons}"] if reasons else []
+        fraction = f"{numbers.total():,} of {quantity(total, 'gold span')}"
+        return [f"{fraction} out of reach, counted as missed: {reasons}"] if reasons else []

@@ -34,6 +34,7 @@ from finetune.types import (
     TokenExample,
     TokenPrediction,
     UserError,
+    quantity,
 )
 
 
@@ -96,8 +97,8 @@ def cross_validate(
         if rows is None:
             others = [examples[i] for i in np.flatnonzero(folds != fold)]
             reporter.say(
-                f"fold {fold + 1} of {num_folds}: training on {len(others):,} examples, predicting "
-                f"{len(held_out):,}"
+                f"fold {fold + 1} of {num_folds}: training on {quantity(len(others), 'example')}, "
+                f"predicting {len(held_out):,}"
             )
             splits = {"train": [replace(each, id=i) for i, each in enumerate(others)]}
             if validation is not None:

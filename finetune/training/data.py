@@ -16,7 +16,7 @@ from finetune.preprocessing.prefetch import ahead
 from finetune.tasks.base import Task
 from finetune.training import cache
 from finetune.training.optimizer import Schedule
-from finetune.types import Batch, Example, TokenExample
+from finetune.types import Batch, Example, TokenExample, quantity
 
 
 class StepBatch(NamedTuple):
@@ -89,12 +89,11 @@ class TrainingData:
         with first():
             encoded = cache.encode(self.task, examples)
         if windows := int((encoded.num_windows > 1).sum()):
-            self.report(f"{windows:,} of {split} are over --max-length: read in several windows")
+            counted = quantity(windows, "example")
+            self.report(f"{counted} of {split} over --max-length: read in several windows")
         if encoded.num_cut:
-            self.report(
-                f"{encoded.num_cut:,} of {split} (texts, or single words) are cut to fit "
-                "--max-length"
-            )
+            noun = "word" if self.task.reads_words else "text"
+            self.report(f"{quantity(encoded.num_cut, noun)} of {split} cut to fit --max-length")
         for note in encoded.notes:
             self.report(f"{split}: {note}")
         return encoded

@@ -23,7 +23,7 @@ from tests.tiny import save_tiny_checkpoint
 TASKS = {"classify": "sentiment", "nli": "pairs", "tag": "entities"}
 OURS = re.compile(
     r"data: |warning: |labels \(|step \d+: |[\d,]+ of (train|validation|test) |"
-    r"[\d,]+ of [\d,]+ (subwords|examples) "
+    r"[\d,]+ of [\d,]+ (subwords|examples) |[\d,]+ (texts?|words?|examples?) of "
 )
 """How the lines begin that a run may print while it works."""
 SMALL = ("--max-length", "40", "--batch-size", "8", "--precision", "fp32")
@@ -299,7 +299,7 @@ def test_check_knows_the_limit_of_the_model(place: Path, tmp_path: Path):
     rows = [{"tokens": ["dog"] * 70, "tags": ["B-X", *["O"] * 69]}] * 3
     file = data.write_jsonl(tmp_path / "train.jsonl", rows)
     outcome = run("check", "--data", f"train={file}", "--model", place / "bert")
-    assert "3 examples exceed 64 tokens" in outcome.out, outcome
+    assert "3 examples of more than 64 tokens" in outcome.out, outcome
     outcome = run(
         "check", "--data", f"train={file}", "--model", place / "bert", "--max-length", "99"
     )

@@ -49,7 +49,7 @@ def test_predict_divides_the_texts(place: Path):
     expected = run("predict", place / "run", "--file", table)
     first, second = both("predict", place / "run", "--file", table, "--output", place / "out")
     assert (first[:2], second) == ((0, ""), (0, "", ""))
-    assert "1 texts or words were cut" in first[2] and "1 texts or words" in expected.err
+    assert "1 text cut" in first[2] and "1 text cut" in expected.err
     rows, others = (
         [json.loads(line) for line in text.splitlines()]
         for text in ((place / "out").read_text(), expected.out)

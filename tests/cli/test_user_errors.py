@@ -422,7 +422,7 @@ def test_predict_with_damaged_models(place: Path, tmp_path: Path):
 def test_texts_that_are_too_long(place: Path, tmp_path: Path):
     long = "the room was warm " * 30
     cut = run("predict", place / "classify", "--text", long)
-    assert cut.code == 0 and "1 texts or words were cut to 32 tokens" in cut.err
+    assert cut.code == 0 and "1 text cut to 32 tokens" in cut.err
     refused = train("classify", place / "bert", place / "sentiment", "--max-length", "12",
                     "--long-text", "error", "--out", tmp_path / "run")  # fmt: skip
     one_line(refused, ".jsonl:", "--max-length 12", "--long-text truncate")

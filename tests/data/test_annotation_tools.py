@@ -65,7 +65,7 @@ def test_labels_of_label_studio(tmp_path):
     assert read(tmp_path, stars).splits["train"][0].label == 4.0
     rows[0]["annotations"][0]["was_cancelled"] = True
     dataset = read(tmp_path, rows)
-    assert "train: 1 rows rejected or ignored" in dataset.notes
+    assert "train: 1 row rejected or ignored" in dataset.notes
     with pytest.raises(DataError, match=r"a.json:item 1: .* is not an annotation of Label Studio"):
         read(tmp_path, [{"id": 1, "data": {"text": "a"}, "annotations": [3]}])
 
@@ -94,8 +94,8 @@ def test_several_annotators_of_labels(tmp_path):
     kept = [(e.text, e.label) for e in dataset.splits["train"]]
     assert kept == [("a", "x"), ("b", "y"), ("d", "y")]
     (note,) = [note for note in dataset.notes if "annotators" in note]
-    assert note.startswith("4 texts have several annotators (3 in all), who differ on 2: Cohen's ")
-    assert "1 texts without a majority are left out" in note
+    assert note.startswith("4 texts with several annotators (3 in all), who differ on 2: Cohen's ")
+    assert "1 text without a majority left out" in note
 
 
 def test_several_annotators_of_spans(tmp_path):

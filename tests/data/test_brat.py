@@ -66,8 +66,7 @@ def test_a_folder_of_documents(write, tmp_path):
     assert full.offsets == ((0, 6), (7, 14), (15, 19), (20, 24), (24, 25))
     assert full.where == f"{tmp_path / 'b.txt'}"
     assert dataset.notes == [
-        "7 lines of .ann files annotate no text (relations, events, attributes, notes) and are not "
-        "used",
+        "7 lines of .ann files not used: relations, events, attributes and notes annotate no text",
         "nested spans: examples have spans, no tags",
     ]
     assert (dataset.format, dataset.name, data_kind(data)) == ("standoff", tmp_path.name, "tokens")
@@ -93,7 +92,8 @@ def test_folders_by_name(write, tmp_path):
     assert dataset.splits["train"][0].document == "a"
     assert dataset.splits["test"][0].spans is None
     assert dataset.notes == [
-        f"test: 1 of 1 documents have no .ann file and so no gold, first {tmp_path / 'two/b.txt'}"
+        "test: 1 of 1 document without .ann file and so without gold, first "
+        f"{tmp_path / 'two/b.txt'}"
     ]
     single = read_tokens(f"train={tmp_path / 'one' / 'a.ann'}")
     assert train(single) == dataset.splits["train"]
@@ -148,8 +148,8 @@ def test_documents_without_words_or_annotation_are_counted(write, tmp_path):
     dataset = read_tokens(data)
     assert [e.document for e in train(dataset)] == ["a", "c"]
     assert dataset.notes == [
-        "train: 1 rows without words skipped",
-        "train: 1 of 2 documents have no .ann file and so no gold, first "
+        "train: 1 row without words skipped",
+        "train: 1 of 2 documents without .ann file and so without gold, first "
         f"{tmp_path / 'c.txt'}",
     ]  # fmt: skip
     (tmp_path / "a.ann").unlink()
@@ -170,7 +170,7 @@ def test_discontinuous_annotations_are_enveloped_and_counted(write, tmp_path):
     assert train(dataset)[0].spans == (
         Span(0, 4, "Disease"), Span(2, 4, "Disease"), Span(5, 7, "Place"))  # fmt: skip
     assert dataset.notes[0] == (
-        "1 discontinuous spans: read from the first start to the last end, with the words between; "
+        "1 discontinuous span: read from the first start to the last end, with the words between; "
         f"first in {tmp_path / 'a.ann'}:1"
     )
 
@@ -186,7 +186,7 @@ def test_spans_inside_words_are_unreachable(write):
     example = train(dataset)[0]
     assert example.spans == (Span(0, 1, "LOC"),)
     assert example.unreachable == (Span(12, 15, "PER"),)
-    assert "1 spans in characters begin or end inside a word" in dataset.notes[0]
+    assert "1 span in characters with an end inside a word" in dataset.notes[0]
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ def clean():
 def test_clean_data_has_only_infos():
     findings = check_data(clean())
     assert {f.level for f in findings} == {"info"}
-    assert findings[0].message == "films (csv): train 10, validation 4 examples"
+    assert findings[0].message == "films (csv), examples: train 10, validation 4"
     shown = render(findings)
     assert shown.endswith("0 errors, 0 warnings")
     assert "10 labels: a 5 (50.0%), b 5 (50.0%)" in shown
@@ -52,7 +52,7 @@ def test_splits_and_notes():
 def test_missing_labels():
     some = texts(train=[text(0, "x"), text(1, "y", None), text(2, "z", "b")])
     finding = found(some, "labels", "warning")[0]
-    assert finding.message == "train: 1 of 3 examples have no label"
+    assert finding.message == "train: 1 of 3 examples has no label"
     assert finding.locations == ("train.csv:2",)
     none = texts(train=[text(0, "x", None)])
     assert found(none, "labels", "error")[0].message.startswith("train: no example has a label")
@@ -62,7 +62,7 @@ def test_missing_labels():
 
 def test_one_label_is_nothing_to_learn():
     message = found(texts(train=[text(0, "x")]), "labels", "error")[0].message
-    assert "the only label of 1 examples is 'a'" in message
+    assert "the only label of 1 example is 'a'" in message
     tags = Dataset("d", {"train": [tokens(0, "x y", "NN NN")]})
     assert "the only label" in found(tags, "labels", "error")[0].message
     empty = Dataset("d", {"train": [tokens(0, "x y", "O O", ())]})
@@ -96,7 +96,7 @@ def test_empty_damaged_and_long_texts():
     assert found(dataset, "empty")[0].locations == ("train.csv:1", "train.csv:4")
     assert found(dataset, "characters", "warning")[0].locations == ("train.csv:2",)
     finding = found(dataset, "lengths", "warning", max_length=20)[0]
-    assert finding.message.startswith("train: 1 examples have more than 20 words")
+    assert finding.message.startswith("train: 1 example of more than 20 words")
 
 
 def test_duplicates_conflicts_and_leaks():
@@ -104,10 +104,10 @@ def test_duplicates_conflicts_and_leaks():
     test = [text(0, "a film", split="test"), text(1, "new", split="test")]
     dataset = texts(train=train, test=test)
     repeated, conflicts = found(dataset, "duplicates")
-    assert repeated.message == "train: 2 examples (50.0%) repeat another of the split"
+    assert repeated.message == "train: 2 repeated examples (50.0%): equal texts within the split"
     assert (conflicts.level, conflicts.locations) == ("warning", ("train.csv:1 and train.csv:3",))
     leak = found(dataset, "leak")[0]
-    assert leak.message.startswith("test: 1 examples (50.0%) are also in train; test_without_leaks")
+    assert leak.message.startswith("test: 1 example (50.0%) also in train; test_without_leaks")
     assert (leak.level, leak.locations) == ("warning", ("test.csv:1 = train.csv:1",))
 
 
@@ -146,7 +146,7 @@ def test_widths_of_spans():
     assert (
         train.message == "train: spans are up to 9 words wide; --max-width 2 covers 99.83% of them"
     )
-    assert test.message.startswith("test: 1 of 2 spans (50.0%) are wider than 2 words")
+    assert test.message.startswith("test: 1 of 2 spans (50.0%) wider than 2 words")
 
 
 def test_widths_that_need_no_table():
@@ -161,7 +161,7 @@ def test_nested_spans():
     train = [spanned(0, 9, (0, 5, "X"), (0, 2, "Y"), (3, 4, "X"), (6, 7, "Y"))]
     flat = [spanned(0, 9, (0, 5, "X"), (6, 7, "Y"), split="test")]
     (nested,) = found(Dataset("d", {"train": train, "test": flat}), "nesting")
-    assert nested.message == ("train: 2 of 4 spans (50.0%) are inside a wider one")
+    assert nested.message == ("train: 2 of 4 spans (50.0%) inside a wider one")
     assert nested.level == "info"
 
 
@@ -170,8 +170,7 @@ def test_nesting_that_train_does_not_have():
     nested = [spanned(0, 9, (0, 5, "X"), (0, 2, "Y"))]
     warned = found(Dataset("d", {"train": flat, "test": nested}), "nesting", "warning")
     assert [f.message for f in warned] == [
-        "test: 1 of 2 spans (50.0%) are inside a wider one, but none in train is: no model "
-        "learns this"
+        "test: 1 of 2 spans (50.0%) inside a wider one, but none in train is: no model learns this"
     ]
     assert found(Dataset("d", {"test": nested}), "nesting")[0].level == "info"
 
@@ -182,10 +181,10 @@ def test_several_labels_and_crossing_spans():
     dataset = Dataset("d", {"train": rows, "test": rows[:1]})
     labels = [f for f in found(dataset, "labels") if "several" in f.message]
     assert [f.level for f in labels] == ["warning", "info"]
-    assert labels[0].message == "train: 1 spans have several labels: --multi-label keeps them all"
+    assert labels[0].message == "train: 1 span with several labels: --multi-label keeps all"
     assert labels[0].locations == ("train.conll:1, words 0 to 2 (X, Y, Z)",)
     (crossing,) = found(dataset, "nesting")
-    assert crossing.message == "train: 1 pairs of spans cross: --decoding overlapping keeps both"
+    assert crossing.message == "train: 1 pair of crossing spans: --decoding overlapping keeps both"
     assert crossing.locations == ("train.conll:3, words 0 to 3 (X) and 2 to 5 (Y)",)
     many = [spanned(i, 9, (0, 2, "X")) for i in range(500)]
     rare = found(Dataset("d", {"train": [*many, rows[2]]}), "nesting")
@@ -195,7 +194,7 @@ def test_several_labels_and_crossing_spans():
 def test_long_documents_are_read_in_windows():
     (finding,) = found(Dataset("d", {"train": [spanned(0, 9, (0, 1, "X"))]}), "lengths", "info",
                        max_length=5)[1:]  # fmt: skip
-    assert finding.message.endswith("1 examples have more than 5 words, will be read in windows")
+    assert finding.message.endswith("1 example of more than 5 words, read in windows")
 
 
 def test_words_through_a_tokenizer():
@@ -213,7 +212,7 @@ def test_words_through_a_tokenizer():
     windows = found(
         Dataset("d", {"train": rows}), "lengths", count_subwords=subwords, max_length=10
     )
-    assert windows[-1].message == "train: 1 examples exceed 10 tokens: they will be read in windows"
+    assert windows[-1].message == "train: 1 example of more than 10 tokens: read in windows"
 
 
 @pytest.mark.parametrize(("pair", "max_length", "count"), [(None, 6, 0), (None, 5, 1), ("bb", 9, 0),
@@ -251,7 +250,7 @@ def test_on_files(tmp_path):
     (["Pos", "pos", "neg"], ["differ only in case", "'Pos' (1), 'pos' (1)"]),
     (["caf\u00e9", "cafe\u0301", "x"], ["invisible", "'cafe\\u0301' (1), 'caf\\xe9' (1)"]),
     (["a\u200b", "a", "b"], ["'a' (1), 'a\\u200b' (1)"]),
-    (["a", "b", "N/A"], ["label 'N/A' (1 times) is read as a class"]),
+    (["a", "b", "N/A"], ["label 'N/A' (1 time) is read as a class"]),
     (["a", "b", "null"], ["label 'null'"]),
     ([1.0, 0.0, 1.0], ["all labels are whole numbers with a decimal point"]),
 ])  # fmt: skip
@@ -265,7 +264,7 @@ def test_pairs_and_single_texts():
     one, two = text(0, "a"), TextExample(0, "a", "b", "x", where="test.csv:1")
     data = Dataset("d", {"train": [one, text(1, "c", "b")], "test": [two]})
     (finding,) = found(data, "pairs", "error")
-    assert "1 of 1 examples differ from train, which has single texts" in finding.message
+    assert "1 of 1 example unlike train, which has single texts" in finding.message
     both = Dataset("d", {"train": [one, two], "test": [two]})
     assert not found(both, "pairs")
 

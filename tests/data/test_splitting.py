@@ -152,7 +152,7 @@ def test_a_label_of_one_text_stays_in_train():
 
 def test_small_and_given_splits():
     assert len(held(texts(("a", "x"), ("b", "x"), ("c", "y")))[1]) == 1
-    with pytest.raises(DataError, match="train has only 1 different texts"):
+    with pytest.raises(DataError, match="train has only 1 different text,"):
         hold_out(Dataset("one", {"train": texts(("a", "x"), ("A ", "y"))}))
     given = Dataset("m", {"train": texts(("a", "x")), "validation_matched": []})
     assert hold_out(given) is given

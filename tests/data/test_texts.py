@@ -89,7 +89,7 @@ def test_parquet_with_class_names(tmp_path):
 def test_plain_text_has_no_labels(read):
     dataset = read("a.txt", "one text\nanother\n")
     assert train(dataset) == [("one text", None, None), ("another", None, None)]
-    assert dataset.notes == ["train: 2 of 2 rows have no label (empty, '-', NaN or -1)"]
+    assert dataset.notes == ["train: 2 of 2 rows without label (empty, '-', NaN or -1)"]
 
 
 def test_csv_quotes_newlines_and_line_numbers(read):
@@ -277,8 +277,8 @@ def test_missing_labels_are_counted_by_split(tmp_path):
     dataset = read_text(str(tmp_path))
     assert [e.label for e in dataset.splits["train"]] == ["p", None]
     assert [note.split(" (")[0] for note in dataset.notes] == [
-        "train: 1 of 2 rows have no label",
-        "test: 2 of 2 rows have no label",
+        "train: 1 of 2 rows without label",
+        "test: 2 of 2 rows without label",
     ]
 
 

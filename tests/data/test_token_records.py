@@ -102,7 +102,7 @@ def test_prodigy_answers(read, tmp_path):
 def test_rows_without_spans_have_no_gold_unless_accepted(read):
     dataset = read({"text": "Ann ran", "spans": [[0, 3, "PER"]]}, {"text": "Lee ran"})
     assert train(dataset)[1].spans is None
-    assert dataset.notes == ["train: 1 of 2 rows have no tags"]
+    assert dataset.notes == ["train: 1 of 2 rows without tags"]
 
 
 def test_several_labels_of_one_extent_stay(read):
@@ -135,7 +135,7 @@ def test_discontinuous_spans_are_enclosed_and_counted(read, tmp_path):
     words = read(
         {"tokens": ["a", "b", "c"], "spans": [{"label": "X", "offsets": [[0, 1], [2, 3]]}]}
     )
-    assert "1 discontinuous spans" in words.notes[0]
+    assert "1 discontinuous span" in words.notes[0]
 
 
 def test_gold_is_read_as_in_training(tmp_path):

@@ -239,7 +239,7 @@ def test_the_scheme_is_that_of_all_splits_together(tmp_path):
 def test_repaired_tags_are_counted(read, tmp_path):
     dataset = read("a.conll", "a S-X\n\nb O\nc E-X\n")
     assert train(dataset)[1].tags == ("O", "B-X")
-    assert dataset.notes[1].startswith("1 illegal tags were read")
+    assert dataset.notes[1].startswith("1 illegal tag read")
     assert dataset.notes[1].endswith(f"first in {tmp_path}/a.conll:3")
 
 
@@ -360,7 +360,7 @@ def test_spans_inside_a_word_are_kept_and_counted(read):
     example = train(dataset)[0]
     assert example.spans == (Span(0, 1, "LOC"),) and example.unreachable == (Span(12, 15, "PER"),)
     assert example.tags == ("B-LOC", "O", "O", "O")
-    assert dataset.notes[0].startswith("1 spans in characters begin or end inside a word")
+    assert dataset.notes[0].startswith("1 span in characters with an end inside a word")
     cut = split_at_gold(example)
     assert cut.words == ("Paris", "-", "based", "Ann", "s") and cut.unreachable == ()
     assert cut.tags == ("B-LOC", "O", "O", "B-PER", "O")
@@ -390,9 +390,9 @@ def test_rows_without_words_or_gold_are_counted(tmp_path):
     assert [(e.id, e.words, e.tags) for e in train(dataset)] == [(0, ("a",), ("O",)),
                                                                  (1, ("b",), None)]  # fmt: skip
     assert dataset.notes == [
-        "train: 1 rows without words skipped",
-        "train: 1 of 2 rows have no tags",
-        "test: 1 of 1 rows have no tags",
+        "train: 1 row without words skipped",
+        "train: 1 of 2 rows without tags",
+        "test: 1 of 1 row without tags",
     ]
 
 
@@ -432,7 +432,7 @@ def test_json_and_columns_may_be_mixed(tmp_path):
         (
             "a.jsonl",
             jsonl({"tokens": ["a"], "spans": [[0, 2, "X"]]}),
-            ["a.jsonl:1: span 0 to 2 (X)", "outside the 1 words", "0 <= start < end <= 1"],
+            ["a.jsonl:1: span 0 to 2 (X)", "outside the 1 word", "0 <= start < end <= 1"],
         ),
         (
             "a.jsonl",

@@ -420,7 +420,7 @@ def test_nothing_scores_zero_and_sides_must_agree():
         "span_precision_strict": 0.0, "span_recall_strict": 0.0, "span_f1_strict": 0.0}  # fmt: skip
     flat = span_scores([[Span(0, 1, "X")]], [[Span(0, 2, "X"), Span(0, 1, "Y")]])
     assert flat["span_f1_strict"] == 0.0 and not BY_DEPTH & set(flat)
-    with pytest.raises(ValueError, match="2 gold and 1 predicted sentences"):
+    with pytest.raises(ValueError, match="2 gold and 1 predicted sentence"):
         span_scores([[], []], [[]])
 
 

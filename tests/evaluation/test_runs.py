@@ -105,7 +105,7 @@ def test_rows_without_gold_are_left_out(tmp_path: Path):
     gold = [*texts("a", "b"), {"text": "c", "label": None}]
     assert scored(tmp_path, labels("a", "b", "a"), gold)["accuracy"] == 1.0
     assert scored(tmp_path, labels("a", "b"), gold)["accuracy"] == 1.0
-    with pytest.raises(ValueError, match="3 examples, but 1 predictions"):
+    with pytest.raises(ValueError, match="3 examples, but 1 prediction"):
         scored(tmp_path, labels("a"), gold)
 
 
@@ -243,7 +243,7 @@ def test_rows_that_a_run_leaves_out(tmp_path: Path):
     everything = [answers[0], spans(words=[]), *answers[1:]]
     for rows in (everything, answers, [answers[0], answers[2]]):
         assert scored(tmp_path, rows, gold)["span_precision_strict"] == 0.5
-    with pytest.raises(ValueError, match="4 examples, but 1 predictions"):
+    with pytest.raises(ValueError, match="4 examples, but 1 prediction"):
         scored(tmp_path, answers[:1], gold)
 
 
@@ -287,12 +287,12 @@ def test_spans_need_gold_spans(tmp_path: Path):
 @pytest.mark.parametrize(("predictions", "gold", "message"), [
     ([{"label": "a"}, {"tags": ["O"]}], texts("a", "b"), "each line must have `label`"),
     ([{}], texts("a"), "each line must have `label`"),
-    (labels("a", "b"), texts("a"), "1 examples, but 2 predictions"),
+    (labels("a", "b"), texts("a"), "1 example, but 2 predictions"),
     (labels("a"), [{"text": "a", "label": None}], "no row has a label"),
     (labels(1.0), texts("a"), "labels are not numbers"),
     (labels(0, 1), texts("a", "b"), "labels are not numbers"),
     (labels(0.5, 1), texts("1", "b"), "labels are not numbers"),
-    ([{"tags": ["O"]}], tagged(["O", "O"]), r"answers.jsonl:1: 1 tags for the 2 words of .*:1"),
+    ([{"tags": ["O"]}], tagged(["O", "O"]), r"answers.jsonl:1: 1 tag for the 2 words of .*:1"),
     ([{"tags": ["O"]}], [{"tokens": ["a"]}], "no tags"),
     ([{"tags": "O"}], tagged(["O"]), r"answers.jsonl:1: tags must be a list"),
     (labels(None), texts("a"), r"answers.jsonl:1: label must be"),

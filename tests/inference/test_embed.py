@@ -191,7 +191,7 @@ def test_command(place: Path, tmp_path: Path) -> None:
     outcome = run("embed", model, "--file", str(file), "--output", str(out), "--max-length", "30")
     assert outcome.code == 0, outcome.err
     assert f"wrote {out} and {tmp_path / 'out.rows.jsonl'}: 6 x {WIDTH}" in outcome.err
-    assert "inputs read in several windows: 1 over 30 tokens" in outcome.err
+    assert "1 input of more than 30 tokens read in several windows" in outcome.err
     ids = [json.loads(line)["id"] for line in (tmp_path / "out.rows.jsonl").open()]
     assert ids == [f"n{i}" for i in range(6)] and np.load(out).shape == (6, WIDTH)
     printed = run(

@@ -241,13 +241,13 @@ def test_what_check_says_of_documents():
         if finding.check == "documents"
     ]
     assert lines == [
-        ("info", "train: 2 documents of 2.0 sentences on average, the longest of 3"),
-        ("info", "test: 1 documents of 2.0 sentences on average, the longest of 2"),
+        ("info", "train: 2 documents, sentences mean 2.0, median 2, 95% up to 3, longest 3"),
+        ("info", "test: 1 document, sentences mean 2.0, median 2, 95% up to 2, longest 2"),
     ]
     assert document_notes("train", whole) == []
     torn = sentences(("a", 2), (None, 3), ("b", 1), ("a", 1), ("b", 1))
     nameless, again = document_notes("train", torn)
-    assert "3 of 8 sentences name no document" in nameless
+    assert "3 of 8 sentences have no document name" in nameless
     assert "documents continue 2 times after another one began" in again
     (line,) = [
         finding for finding in check_data(Dataset("x", {"train": sentences((None, 3))}))

@@ -383,7 +383,7 @@ def test_inputs_without_documents_are_counted(place: Path, outcomes: Any, tmp_pa
     (tmp_path / "a.txt").write_text("Anna saw it\na river .\n")
     outcome = run("predict", place / "tag", "--file", tmp_path / "a.txt")
     assert len(lines(outcome.out)) == 2
-    assert outcome.err.startswith("2 inputs name no document and were read without the context")
+    assert outcome.err.startswith("2 inputs without a document, read without context")
     assert run("predict", place / "tag", "--text", "Anna saw it").err == ""
 
 
@@ -400,7 +400,7 @@ def test_from_python(place: Path, outcomes: Any):
     row = TokenExample(0, ("Anna", "saw", "it"), after=(("a", "river", "."),))
     (expected,) = predict(model.task, model.model, [row])
     assert together[0].scores == pytest.approx(expected.scores, abs=1e-5)
-    with pytest.raises(ValueError, match="documents must name one for each of the 3 inputs"):
+    with pytest.raises(ValueError, match="documents must name one for each of 3 inputs"):
         model.predict(texts, documents=[1, 1])
     assert model.predict([], documents=[]) == []
 
@@ -446,7 +446,7 @@ def test_documents_that_are_odd_are_told(place: Path):
     config = TagConfig(model=str(place / "bert"), data="x", context="doc")
     _, dataset = load_task(config, "tag", Dataset("x", {"train": rows, "validation": rows[:2]}))
     told = " ".join(dataset.notes)
-    assert "documents continue 1 times" in told and "1 of 6 sentences name no document" in told
+    assert "documents continue 1 time " in told and "1 of 6 sentences has no document name" in told
 
 
 def test_what_goes_without_context(place: Path, outcomes: Any, tmp_path: Path):

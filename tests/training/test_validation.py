@@ -103,7 +103,7 @@ def test_test_is_also_scored_without_the_texts_of_train(place: Path, tmp_path: P
         "--out", tmp_path / "run",
     )  # fmt: skip
     assert outcome.code == 0, outcome.err
-    assert "test: 3 examples (60.0%) are also in train; test_without_leaks" in outcome.err
+    assert "test: 3 examples (60.0%) also in train; test_without_leaks" in outcome.err
     assert "test_without_leaks: accuracy" in outcome.out
     metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
     assert list(metrics) == ["validation", "test", "test_without_leaks"]

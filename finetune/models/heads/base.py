@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from finetune.models.encoder import Encoder
 from finetune.models.loading import library_errors, quiet
-from finetune.types import LabelSet, UserError
+from finetune.types import LabelSet, UserError, quantity
 
 
 class Head(nn.Module):
@@ -76,8 +76,8 @@ class CustomModel(Head, PreTrainedModel):
         model, report = loaded
         if missing := sorted(report["missing_keys"]):
             raise UserError(
-                f"model {str(name)!r}: {len(missing)} weights are missing (first: {missing[0]}): "
-                "restore the folder from its source, or train again."
+                f"model {str(name)!r}: {quantity(len(missing), 'weight')} missing (first: "
+                f"{missing[0]}): restore the folder from its source, or train again."
             )
         return (model, report) if output_loading_info else model
 
