@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import runpy
 from pathlib import Path
 
@@ -49,6 +50,41 @@ def test_example(
     assert SAYS.get(script.stem, "") in capsys.readouterr().out
     saved = tmp_path / "run"
     assert (saved / "model.safetensors").exists() or (saved / "best" / "finetune.json").exists()
+
+
+NOTEBOOK = ROOT / "examples" / "notebook.ipynb"
+
+
+def set_up_notebook(model: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    for name, value in (("MODEL", model), ("EPOCHS", "0.3"), ("OUT", out)):
+        monkeypatch.setenv(name, str(value))
+
+
+def test_notebook_cells(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    set_up_notebook(model, tmp_path / "run", monkeypatch)
+    names: dict[str, object] = {}
+    cells = json.loads(NOTEBOOK.read_text("utf-8"))["cells"]
+    assert not any(cell.get("outputs") for cell in cells)
+    for cell in cells:
+        if cell["cell_type"] == "code":
+            exec(compile("".join(cell["source"]), cell["id"], "exec"), names)
+    assert (tmp_path / "run" / "report.html").exists()
+
+
+@pytest.mark.slow
+def test_notebook_in_a_kernel(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    nbclient = pytest.importorskip("nbclient")
+    pytest.importorskip("ipywidgets")
+    import nbformat
+
+    set_up_notebook(model, tmp_path / "run", monkeypatch)
+    notebook = nbformat.read(NOTEBOOK, 4)
+    nbclient.NotebookClient(notebook, timeout=120).execute()
+    shown = [output for cell in notebook.cells for output in cell.get("outputs", ())]
+    kinds = {kind for output in shown for kind in output.get("data", ())}
+    assert "application/vnd.jupyter.widget-view+json" in kinds, "a moving bar"
+    assert "<iframe srcdoc" in shown[-1]["data"]["text/html"]
 
 
 def test_there_is_an_example_for_each_feature():
