@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from finetune.config.tasks import ClassifyConfig, NerConfig, NliConfig, TagConfig, TrainConfig
     from finetune.data import Dataset, read_text, read_tokens
     from finetune.evaluation.hf_trainer import compute_metrics
+    from finetune.evaluation.standardization import Standardizer
     from finetune.inference.embed import Embedder
     from finetune.inference.loop import predict
     from finetune.inference.predictor import Predictor, load
@@ -47,6 +48,7 @@ _HOMES = {
     "config.tasks": "ClassifyConfig NerConfig NliConfig TagConfig TrainConfig",
     "data": "Dataset read_text read_tokens",
     "evaluation.hf_trainer": "compute_metrics",
+    "evaluation.standardization": "Standardizer",
     "inference.embed": "Embedder",
     "inference.loop": "predict",
     "inference.predictor": "Predictor load",
@@ -69,10 +71,10 @@ _MODULES = {name: f"finetune.{home}" for home, names in _HOMES.items() for name 
 __all__ = [
     "Batch", "ClassifyConfig", "CrfTagger", "Dataset", "Embedder", "Encoder", "Encoding",
     "LabelSet", "MaskedLanguageModel", "NerConfig", "NliConfig", "Predictor", "SequenceClassifier",
-    "Span", "SpanNer", "SubwordTokenizer", "TagConfig", "TextExample", "TokenExample",
-    "TokenTagger", "TrainConfig", "TrainedRun", "UserError", "__version__", "compute_metrics",
-    "fit", "load", "load_task", "make_accelerator", "pack", "predict", "read_text", "read_tokens",
-    "saved_task", "train",
+    "Span", "SpanNer", "Standardizer", "SubwordTokenizer", "TagConfig", "TextExample",
+    "TokenExample", "TokenTagger", "TrainConfig", "TrainedRun", "UserError", "__version__",
+    "compute_metrics", "fit", "load", "load_task", "make_accelerator", "pack", "predict",
+    "read_text", "read_tokens", "saved_task", "train",
 ]  # fmt: skip
 
 

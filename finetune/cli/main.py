@@ -25,6 +25,7 @@ from finetune.cli.push import Push
 from finetune.cli.recipes import Recipes
 from finetune.cli.report import Report
 from finetune.cli.score import Score
+from finetune.cli.similarity import Similarity
 from finetune.cli.train import TASKS, Run, TaskCommand, expand_recipe
 from finetune.config.tasks import RENAMED, flag
 from finetune.runtime.processes import (
@@ -40,8 +41,8 @@ COMMANDS: dict[str, type[Any]] = {
     **TASKS,
     **{
         kind.__name__.lower(): kind
-        for kind in (Run, Recipes, Check, Predict, Embed, Map, Export, Score, Analyze, Compare,
-                     Report, Push, Bench)
+        for kind in (Run, Recipes, Check, Predict, Embed, Similarity, Map, Export, Score, Analyze,
+                     Compare, Report, Push, Bench)
     },
 }  # fmt: skip
 """The dataclass of each command: its options are the fields, and ``run()`` carries it out."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 
 from finetune.data.dataset import DataError
 from finetune.data.files import UTF_8
@@ -95,3 +96,18 @@ def _texts(path: Path, encoding: str) -> Iterator[str]:
     else:
         texts = read_text_file(path, pair=False, labels=False, encoding=encoding)
         yield from (each.text for each in texts)
+
+
+def sample_lines(lines: Iterable[str], most: int, seed: int = 0) -> list[str]:
+    """Return at most ``most`` lines of a stream, each equally likely, in their order.
+
+    Reservoir sampling (Vitter 1985, algorithm R): memory does not grow with the stream.
+    """
+    random = Random(seed)
+    chosen: list[tuple[int, str]] = []
+    for number, line in enumerate(lines):
+        if number < most:
+            chosen.append((number, line))
+        elif (place := random.randrange(number + 1)) < most:
+            chosen[place] = number, line
+    return [line for _, line in sorted(chosen)]

@@ -74,7 +74,9 @@ def read_text(
     >>> example = data.splits["train"][0]  # TextExample(id=0, text=..., label="positive")
     """
     columns = check_columns(columns, ROLES)
-    source = open_splits(resolve(spec), splits, lambda file: _table(file, columns), encoding)
+    source = open_splits(
+        resolve(spec), splits, lambda file: open_text_table(file, columns), encoding
+    )
     notes = list(source.notes)
     raw: dict[str, list[TextExample]] = {}
     for split, table in source.splits.items():
@@ -91,7 +93,7 @@ def read_text(
                 )
             records = kept
         raw[split] = [
-            _example(index, record, chosen, table) for index, record in enumerate(records)
+            text_example(index, record, chosen, table) for index, record in enumerate(records)
         ]
         notes += [note for note in _column_notes(table, chosen, columns) if note not in notes]
     typed = all(table.typed for table in source.splits.values())
@@ -120,7 +122,7 @@ def read_text_file(
     too. ``labels`` False ignores labels, so that any column may have their name.
     """
     columns = check_columns(columns, ROLES)
-    table = _table(open_data(source, format, encoding), columns, streaming=True)
+    table = open_text_table(open_data(source, format, encoding), columns, streaming=True)
     if table.first() is None:
         return
     if table.headless is not None and len(table.header) == 1:
@@ -128,7 +130,7 @@ def read_text_file(
     chosen = guess_columns(table, columns, pair)
     chosen = chosen if labels else chosen._replace(label=None)
     for index, record in enumerate(table.records):
-        example = _example(index, record, chosen, table)
+        example = text_example(index, record, chosen, table)
         if isinstance(example.label, int):
             example = dataclasses.replace(example, label=str(example.label))
         yield example
@@ -157,7 +159,7 @@ def guess_columns(table: Table, columns: Mapping[str, str], pair: bool | None) -
     return TextColumns(text, second, next(iter(labels), None), tuple(labels[1:]))
 
 
-def _table(file: DataFile, columns: Mapping[str, str], streaming: bool = False) -> Table:
+def open_text_table(file: DataFile, columns: Mapping[str, str], streaming: bool = False) -> Table:
     """Open a file as a table; streamed text has columns only if its first line names some."""
     if file.format in ("txt", "unknown"):
         first = file.first_line()
@@ -174,7 +176,7 @@ def _table(file: DataFile, columns: Mapping[str, str], streaming: bool = False) 
     return table
 
 
-def _example(index: int, record: Record, columns: TextColumns, table: Table) -> TextExample:
+def text_example(index: int, record: Record, columns: TextColumns, table: Table) -> TextExample:
     """Return a row as an example, its label as in the file."""
     text, label = _text(record, columns.text), None
     pair = None if columns.pair is None else _text(record, columns.pair)

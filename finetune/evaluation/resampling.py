@@ -27,12 +27,15 @@ class Counts:
 
     The score of a resample is the ``value`` of the sum of its ``rows`` [N, ...]; ``ranks`` rows are
     pairs of numbers [N, 2]. ``unit`` [N] is the unit of each example, where units hold several.
+    ``subset`` [N] is the number of the subset of each example if the score is the mean over
+    subsets.
     """
 
     rows: np.ndarray
     value: Callable[[np.ndarray], np.ndarray]
     ranks: bool = False
     unit: np.ndarray | None = None
+    subset: np.ndarray | None = None
 
     @property
     def num_units(self) -> int:
@@ -43,6 +46,11 @@ class Counts:
         """Return the scores where unit u occurs ``weights[r, u]`` times: [R, U] -> [R]."""
         if self.unit is not None:
             weights = weights[:, self.unit]
+        if self.subset is not None:
+            members = [self.subset == number for number in np.unique(self.subset)]
+            scores = [Counts(self.rows[m], self.value, self.ranks).values(weights[:, m])
+                      for m in members]  # fmt: skip
+            return np.asarray(np.mean(scores, axis=0))
         if not self.ranks:
             sums = weights @ self.rows.reshape(len(self.rows), -1)
             return self.value(sums.reshape(len(weights), *self.rows.shape[1:]))
@@ -60,7 +68,11 @@ class Counts:
         unit = None
         if self.unit is not None and other.unit is not None:
             unit = np.concatenate([self.unit, other.unit + self.num_units])
-        return replace(self, rows=np.concatenate([self.rows, other.rows]), unit=unit)
+        subset = None
+        if self.subset is not None and other.subset is not None:
+            subset = np.concatenate([self.subset, other.subset])
+        rows = np.concatenate([self.rows, other.rows])
+        return replace(self, rows=rows, unit=unit, subset=subset)
 
 
 def default_metric(run: AlignedPredictions) -> str:

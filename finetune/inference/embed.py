@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
+import xxhash
 from torch import Tensor
 
 from finetune.config.tasks import MAX_TOKENS_ON_CUDA
@@ -125,6 +126,15 @@ class Embedder:
         )
         self.num_windowed = 0
         """Number of inputs so far that were read in several windows."""
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings that the vectors depend on, with a fingerprint of the weights."""
+        digest = xxhash.xxh3_64()
+        for weight in self.encoder.parameters():
+            digest.update(weight.detach().cpu().contiguous().numpy().data)
+        names = ("unit", "layers", "combine", "pooling", "normalize")
+        return {name: getattr(self, name) for name in names} | {"weights": digest.hexdigest()}
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from finetune.data.running_text import sampling_probabilities, text_sources
+from finetune.data.running_text import sample_lines, sampling_probabilities, text_sources
 from finetune.types import UserError
 
 
@@ -63,3 +63,15 @@ def test_wrong_sources(spec: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         text_sources(spec)
     with pytest.raises(UserError, match="twice"):
         text_sources("en=a.txt,en=a.txt")
+
+
+def test_samples_are_uniform_and_in_order() -> None:
+    lines = [f"{number:02}" for number in range(50)]
+    counts = dict.fromkeys(lines, 0)
+    for seed in range(400):
+        chosen = sample_lines(iter(lines), 10, seed)
+        assert chosen == sorted(set(chosen)) and len(chosen) == 10
+        for line in chosen:
+            counts[line] += 1
+    assert min(counts.values()) > 45 and max(counts.values()) < 120  # 80 ± 8
+    assert sample_lines(lines[:4], 10) == lines[:4]

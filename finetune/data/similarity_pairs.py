@@ -1,0 +1,228 @@
+"""Pairs of texts, of single words, or of words in context, with gold similarity."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from finetune.data import texts
+from finetune.data.dataset import DataError
+from finetune.data.files import UTF_8, Record
+from finetune.data.sources import canonical_split, open_splits, resolve
+from finetune.data.tables import Table, check_columns, find_column
+from finetune.data.texts import guess_columns, open_text_table, text_example
+from finetune.types import TextExample
+
+Characters = tuple[int, int]
+"""The characters ``start`` to ``end - 1`` of a text."""
+
+TARGET_ROLES = {
+    "characters": ("start", "end", "start_pair", "end_pair"),
+    "words": ("index", "index_pair"),
+}
+"""Columns that name the compared word in each text: by characters, or by its number among the
+words between white space, from 0."""
+SUBSET_COLUMNS = ("subset", "source")
+ROLES = (*texts.ROLES, "subset", *(role for roles in TARGET_ROLES.values() for role in roles))
+LEAST_PAIRS = 10
+"""Mean number of pairs from which the values of a usual column are read as subsets."""
+
+
+@dataclass(frozen=True, slots=True)
+class SimilarityPair:
+    """Two texts to compare, or one word in each of them.
+
+    ``example`` has the texts, the gold similarity (None without gold), its id and its
+    ``file:line``. ``targets`` are the characters of the compared word in each text, None to compare
+    the texts. ``subset`` is the part of the data that the pair comes from, if known.
+    """
+
+    example: TextExample
+    targets: tuple[Characters, Characters] | None = None
+    subset: str | None = None
+
+    @property
+    def texts(self) -> tuple[str, str]:
+        """Both texts."""
+        return self.example.text, self.example.pair or ""
+
+
+@dataclass(frozen=True)
+class SimilarityData:
+    """The pairs of one split; either all have gold, or none."""
+
+    name: str
+    split: str
+    pairs: Sequence[SimilarityPair]
+    notes: Sequence[str] = field(default=())
+
+    @property
+    def gold(self) -> list[float] | None:
+        """The gold similarities; None without gold."""
+        values = [pair.example.label for pair in self.pairs]
+        return [v for v in values if isinstance(v, float)] if _all_numbers(values) else None
+
+    @property
+    def subsets(self) -> list[str] | None:
+        """The subset of each pair; None where the data have none."""
+        names = [pair.subset for pair in self.pairs]
+        return [name for name in names if name is not None] if None not in names else None
+
+
+def read_similarity(
+    spec: str,
+    *,
+    split: str | None = None,
+    columns: Mapping[str, str] | None = None,
+    encoding: str = UTF_8,
+) -> SimilarityData:
+    """Read one split of a data set of pairs.
+
+    Args:
+        spec: A file, a folder, ``test=FILE`` or a hub data set, as for training.
+        split: The split; unset is the only one, else test.
+        columns: Columns by role (``ROLES``) if they have no usual names.
+        encoding: Text encoding of the files.
+
+    Raises:
+        DataError: If the data cannot be read; the message names file and line.
+    """
+    columns = check_columns(columns, ROLES)
+    source = resolve(spec)
+    wanted = [split] if split else None
+    opened = open_splits(source, wanted, lambda file: open_text_table(file, columns), encoding)
+    names = list(opened.splits)
+    if len(names) > 1 and "test" not in names:
+        raise DataError(f"--data {spec}: choose one split of {', '.join(names)} with --split.")
+    chosen = names[0] if len(names) == 1 else "test"
+    table = opened.splits[chosen]
+    records = table.all()
+    if not records:
+        raise DataError(f"{table.name}: there is no pair in it.")
+    of_texts = {role: name for role, name in columns.items() if role in texts.ROLES}
+    read = guess_columns(table, of_texts, True)
+    kind, places = _target_columns(table, columns)
+    subset, notes = _subset_column(table, columns, records)
+    pairs = []
+    for index, record in enumerate(records):
+        example = text_example(index, record, read, table)
+        targets = None
+        if kind is not None:
+            values = [_whole_number(record, name) for name in places]
+            locate = _characters if kind == "characters" else _characters_of_word
+            size = len(values) // 2
+            targets = (
+                locate(example.text, record.where, *values[:size]),
+                locate(example.pair or "", record.where, *values[size:]),
+            )
+        name = None if subset is None else str(record.values.get(subset))
+        pairs.append(SimilarityPair(example, targets, name))
+    pairs, label_notes = _with_gold(pairs)
+    known = canonical_split(chosen) or chosen
+    split_name = known if source.saved or source.hub or len(source.files) > 1 or "=" in spec else ""
+    return SimilarityData(source.name, split_name, pairs, (*table.notes, *notes, *label_notes))
+
+
+def _target_columns(table: Table, columns: Mapping[str, str]) -> tuple[str | None, tuple[str, ...]]:
+    """Return how the data name the compared words, and the columns; None if they do not."""
+    by_name = {name.lower(): name for name in reversed(table.header)}
+    for kind, roles in TARGET_ROLES.items():
+        found = {
+            role: find_column(table, role, columns[role]) if role in columns else by_name.get(role)
+            for role in roles
+        }
+        if not all(found.values()) and any(role in columns for role in roles):
+            missing = next(role for role, name in found.items() if name is None)
+            raise DataError(
+                f"{table.name}: words in context need the columns {', '.join(roles)}, and "
+                f"{missing!r} is missing: name it, --columns {missing}=NAME."
+            )
+        if all(found.values()):
+            return kind, tuple(name for name in found.values() if name is not None)
+    return None, ()
+
+
+def _subset_column(
+    table: Table, columns: Mapping[str, str], records: Sequence[Record]
+) -> tuple[str | None, list[str]]:
+    """Return the column that names subsets; those with a usual name must have large subsets."""
+    if "subset" in columns:
+        return find_column(table, "subset", columns["subset"]), []
+    by_name = {name.lower(): name for name in reversed(table.header)}
+    usual = next((by_name[name] for name in SUBSET_COLUMNS if name in by_name), None)
+    if usual is None:
+        return None, []
+    number = len({str(record.values.get(usual)) for record in records})
+    if number == 1:
+        return None, []
+    if len(records) < LEAST_PAIRS * number:
+        advice = f"write --columns subset={usual} if they are subsets"
+        return None, [f"column {usual!r} has {number:,} values and is not read: {advice}"]
+    return usual, []
+
+
+def _whole_number(record: Record, column: str) -> int:
+    value: Any = record.values.get(column)
+    text = str(value).strip()
+    if isinstance(value, bool) or not re.fullmatch(r"\d+(\.0+)?", text):
+        raise DataError(
+            f"{record.where}: {column} must be a whole number from 0, not {value!r:.40}."
+        )
+    return int(float(text))
+
+
+def _characters(text: str, where: str, start: int, end: int) -> Characters:
+    if not start < end <= len(text) or not text[start:end].strip():
+        raise DataError(
+            f"{where}: characters {start} to {end} hold no word of a text of {len(text)} "
+            "characters: correct the offsets (from 0, the end excluded)."
+        )
+    return start, end
+
+
+def _characters_of_word(text: str, where: str, index: int) -> Characters:
+    words = list(re.finditer(r"\S+", text))
+    if index >= len(words):
+        raise DataError(
+            f"{where}: there is no word {index} among {len(words)} words between white space "
+            "(the first is 0)."
+        )
+    return words[index].span()
+
+
+def _with_gold(pairs: Sequence[SimilarityPair]) -> tuple[list[SimilarityPair], list[str]]:
+    """Convert labels to numbers, and leave out pairs without gold where others have it."""
+    known = [pair for pair in pairs if pair.example.label is not None]
+    if not known:
+        return list(pairs), []
+    names = Counter(p.example.label for p in known if _number(p.example.label) is None)
+    if len(names) == len({pair.example.label for pair in known}):
+        note = f"labels are names such as {next(iter(names))!r}: cosines have no correlation"
+        return list(pairs), [note]
+    numbers = []
+    for pair in known:
+        number = _number(pair.example.label)
+        if number is None:
+            raise DataError(
+                f"{pair.example.where}: the similarity {pair.example.label!r} is not a finite "
+                "number: correct the row, or name the column: --columns label=NAME."
+            )
+        numbers.append(replace(pair, example=replace(pair.example, label=number)))
+    dropped = len(pairs) - len(known)
+    return numbers, [f"{dropped:,} pairs without gold left out"] if dropped else []
+
+
+def _number(label: Any) -> float | None:
+    try:
+        number = float(label)
+    except (TypeError, ValueError):
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _all_numbers(values: Sequence[Any]) -> bool:
+    return bool(values) and all(isinstance(value, float) for value in values)

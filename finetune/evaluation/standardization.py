@@ -1,0 +1,131 @@
+"""Standardization of vectors: z-scores of each dimension over a corpus.
+
+Jurafsky & Martin, *Speech and Language Processing* (3rd ed.), "Masked Language Models", equations
+11.10 to 11.12. Contextual vectors point in similar directions (Ethayarajh 2019), often because a
+few dimensions are large (Timkey & van Schijndel 2021); standardizing removes both.
+
+Shapes: N vectors; the shape of one is [H], or [L, H] for several layers.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from finetune.runtime.files import replace_file
+from finetune.types import UserError
+
+Array = npt.NDArray[Any]
+CONSTANT = 1e-7
+"""A dimension is constant if its deviation is at most this fraction of its mean (float32)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Standardizer:
+    """The mean and the standard deviation of each dimension of vectors over a corpus.
+
+    ``settings`` describe the vectors that it was fitted on, such as the model and its layers.
+
+    Example:
+        >>> standardizer = Standardizer.fit([np.array([[0.0, 5.0], [2.0, 5.0]])])
+        >>> standardizer(np.array([3.0, 6.0])).tolist()  # the second dimension is constant
+        [2.0, 0.0]
+    """
+
+    mean: Array
+    deviation: Array
+    count: int
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def fit(
+        cls, vectors: Iterable[npt.ArrayLike], settings: Mapping[str, Any] | None = None
+    ) -> Standardizer:
+        """Fit to groups of vectors, each [N, *shape], as a stream (equations 11.10 and 11.11).
+
+        The deviation is that of the population, with N in the denominator.
+
+        Raises:
+            UserError: There are fewer than two vectors.
+        """
+        count, mean, squares = 0, np.zeros(()), np.zeros(())
+        for group in vectors:
+            values = np.asarray(group, dtype=np.float64)
+            if not (size := len(values)):
+                continue
+            # Chan, Golub & LeVeque 1983: sums of squares around the running mean
+            center = values.mean(axis=0)
+            shift = center - mean
+            squares = squares + ((values - center) ** 2).sum(axis=0)
+            squares = squares + shift**2 * (count * size / (count + size))
+            count += size
+            mean = mean + shift * (size / count)
+        if count < 2:
+            raise UserError(f"standardizing needs a corpus of two or more vectors, not {count}.")
+        deviation = np.sqrt(squares / count)
+        deviation = np.where(deviation <= CONSTANT * np.abs(mean), 0.0, deviation)
+        return cls(mean, deviation, count, dict(settings or {}))
+
+    def __call__(self, vectors: npt.ArrayLike) -> Array:
+        """Return z = (x - mean) / deviation (equation 11.12) of vectors [..., *shape].
+
+        Dimensions that are constant in the corpus have no scale; they become 0.
+        """
+        values = np.asarray(vectors)
+        if values.shape[values.ndim - self.mean.ndim :] != self.mean.shape:
+            raise UserError(
+                f"the standardizer is fitted to vectors {list(self.mean.shape)}, not "
+                f"{list(values.shape)}: fit it again with this model and these layers."
+            )
+        scale = np.divide(1.0, self.deviation, out=np.zeros_like(self.deviation),
+                          where=self.deviation > 0)  # fmt: skip
+        result: Array = (values - self.mean) * scale
+        return result
+
+    @property
+    def num_constant(self) -> int:
+        """The number of dimensions that are constant in the corpus."""
+        return int((self.deviation == 0).sum())
+
+    def save(self, path: str | Path) -> None:
+        """Write the standardizer to a safetensors file."""
+        from safetensors.numpy import save
+
+        tensors = {"mean": self.mean, "deviation": self.deviation}
+        metadata = {"count": str(self.count), "settings": json.dumps(dict(self.settings))}
+        with replace_file(Path(path), follow=True, binary=True) as file:
+            file.write(save(tensors, metadata))
+
+    @classmethod
+    def load(cls, path: str | Path) -> Standardizer:
+        """Read a standardizer that ``save`` has written."""
+        from safetensors import SafetensorError, safe_open
+
+        try:
+            with safe_open(path, framework="numpy") as file:
+                metadata = file.metadata() or {}
+                mean, deviation = (file.get_tensor(name) for name in ("mean", "deviation"))
+                settings = json.loads(metadata["settings"])
+                return cls(mean, deviation, int(metadata["count"]), settings)
+        except (OSError, SafetensorError, KeyError) as error:
+            reason = getattr(error, "strerror", None) or "it is not a file of finetune similarity"
+            raise UserError(f"{path}: no standardizer ({reason}).") from error
+
+    def check(self, settings: Mapping[str, Any]) -> None:
+        """Raise UserError if vectors with other settings would be standardized.
+
+        Cosines of other models, layers or units do not compare.
+        """
+        for name, value in settings.items():
+            fitted = self.settings.get(name, value)
+            if fitted != value:
+                raise UserError(
+                    f"the standardizer is fitted with {name} {fitted!r}, and this run has "
+                    f"{value!r}: use equal settings, or fit it again."
+                )
