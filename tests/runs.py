@@ -28,7 +28,7 @@ def write_run(
     for split, rows in data.items():
         write_jsonl(source / f"{split}.jsonl", rows)
     made = CONFIGS[task](model="none", data=str(source), out=str(folder), **config)
-    read = task_class(task).prepare(made, task_class(task).read(made))
+    read = task_class(task).prepare(made, task_class(task).read(made, made.data))
     folder.mkdir(parents=True)
     content = {"task": task, **settings(made), "fingerprint": read.fingerprint}
     (folder / "config.json").write_text(json.dumps(content), "utf-8")

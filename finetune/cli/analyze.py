@@ -58,10 +58,13 @@ class Analyze(EvaluationOptions):
 
 def print_analysis(found: Analysis, num_examples: int) -> None:
     """Print scores, tables, calibration and errors."""
+    from finetune.evaluation.pairs import metric_title
+
     by = found.aligned_by and f", aligned by {found.aligned_by}"
     show(f"{found.predictions}: {quantity(found.num_examples, 'example')}, gold: {found.gold}{by}")
     overall = {name: value for name, value in found.scores.items() if ":" not in name}
-    show("  ".join(f"{name} {cell(value)}" for name, value in overall.items()))
+    titles = {metric_title(name, found.positive): value for name, value in overall.items()}
+    show("  ".join(f"{title} {cell(value)}" for title, value in titles.items()))
     if found.positive_note:
         show(found.positive_note)
     for name, table in found.tables.items():

@@ -243,20 +243,25 @@ def train_once(
         reporter.say(f"{interrupted or 'interrupted'}. Continue with: {resume_command()}")
         sys.exit(130)
     if run is not None:
-        show(score_lines(run.metrics, run.outcome.baselines))
+        show(score_lines(run.metrics, run.outcome.baselines, run.outcome.positive))
     return run
 
 
 def score_lines(
-    metrics: Mapping[str, Mapping[str, float]], baselines: Mapping[str, object] | None = None
+    metrics: Mapping[str, Mapping[str, float]],
+    baselines: Mapping[str, object] | None = None,
+    positive: str | None = None,
 ) -> str:
     """Format the overall scores (not of single types) of each split, each with its baseline."""
+    from finetune.evaluation.pairs import metric_title
     from finetune.reporting import format_score
 
     lines = []
     for split, values in metrics.items():
         overall = {name: value for name, value in values.items() if ":" not in name}
-        scores = "  ".join(f"{name} {format_score(v, name)}" for name, v in overall.items())
+        scores = "  ".join(
+            f"{metric_title(name, positive)} {format_score(v, name)}" for name, v in overall.items()
+        )
         lines.append(f"{split:>12}: {scores}")
         if baselines and split in baselines:
             lines.append(f"{'':>12}  ({baselines[split]})")

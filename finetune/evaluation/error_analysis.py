@@ -62,6 +62,7 @@ class Analysis:
     errors: list[ErrorCase] = field(default_factory=list)
     contradictions: list[ErrorCase] = field(default_factory=list)
     not_credible: str = ""
+    positive: str | None = None
     positive_note: str = ""
 
     @property
@@ -93,7 +94,7 @@ def analyze(
     analysis = analyze_predictions(
         found.runs[0], found.vocabulary, str(system.files[0]), found.gold, found.aligned_by
     )
-    return replace(analysis, positive_note=found.positive_note)
+    return replace(analysis, positive=found.runs[0].positive, positive_note=found.positive_note)
 
 
 def analyze_predictions(

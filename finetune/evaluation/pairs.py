@@ -194,6 +194,15 @@ def positive_label(
     return given or named_positive(names) or rarest
 
 
+def metric_title(name: str, positive: str | None) -> str:
+    """Return the name of a metric; ``f1`` of two labels with its class.
+
+    >>> metric_title("f1", "spam")
+    'f1 (spam)'
+    """
+    return f"{name} ({positive})" if name == "f1" and positive is not None else name
+
+
 def named_positive(labels: Collection[str]) -> str | None:
     """Return the positive class of two labels if their names tell it.
 

@@ -22,6 +22,7 @@ from finetune.evaluation.calibration import error_of_bins
 from finetune.evaluation.compare import SystemComparison, compare_systems, seed_note, verdict
 from finetune.evaluation.error_analysis import TITLES, Analysis
 from finetune.evaluation.errors import count_categories
+from finetune.evaluation.pairs import metric_title
 from finetune.evaluation.reproduction import summarize
 from finetune.evaluation.significance import ALPHA
 from finetune.reporting import charts
@@ -238,7 +239,13 @@ def _score_tables(systems: Sequence[System], runs: NamedRuns) -> list[Table]:
         for split in sorted({s for _, run in runs for s in run.metrics}, key=_split_order)
     }
     if len(runs) == 1:
-        scores = {split: by_run[runs[0][0]] for split, by_run in by_split.items()}
+        ((name, run),) = runs
+        scores = {
+            split: {
+                metric_title(metric, run.positive): value for metric, value in by_run[name].items()
+            }
+            for split, by_run in by_split.items()
+        }
         return [_scores_table("All scores", scores)] if scores else []
     tables = [_scores_table(f"Scores on {split}", scores) for split, scores in by_split.items()]
     if len(systems) == 1:

@@ -66,6 +66,7 @@ def card(system: System) -> str:
             for split, scores in run.metrics.items()
         },
         headline=system.headline if run.metrics else None,
+        positive=run.positive,
         tables=analysis.tables if analysis else {},
         calibration_error=error_of_bins(analysis.bins) if analysis and analysis.bins else None,
     )

@@ -8,6 +8,7 @@ import math
 import re
 from typing import TYPE_CHECKING, Any
 
+from finetune.evaluation.pairs import metric_title
 from finetune.reporting.highlight import clip
 from finetune.types import quantity
 
@@ -49,6 +50,7 @@ def environment() -> Environment:
         "json": functools.partial(json.dumps, ensure_ascii=False),
         "code": markdown_code,
         "clip": clip,
+        "metric_title": metric_title,
     }
     made.globals["quantity"] = quantity
     made.tests["numeric"] = is_numeric

@@ -31,6 +31,7 @@ def write_run_readme(
         native=is_native(result.task.name, values),
         baselines=outcome.baselines,
         degenerate=outcome.degenerate,
+        positive=outcome.positive,
         train_command=command,
         predict_command=predict_command(result.folder, result.task.record.pairs),
     )

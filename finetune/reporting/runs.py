@@ -64,6 +64,11 @@ class Run:
         """The name of the task."""
         return str(self.config.get("task", "?"))
 
+    @property
+    def positive(self) -> str | None:
+        """The class of ``f1``, of two labels."""
+        return self.evaluated.predictions.positive if self.evaluated else None
+
 
 @dataclass(frozen=True)
 class Headline:

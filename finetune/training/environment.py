@@ -39,6 +39,8 @@ class RunOutcome:
     verdicts: Sequence[ScoreVerdict]
     pairs: bool | None
     """Whether the model reads pairs of texts."""
+    positive: str | None = None
+    """The class of `f1`, of two labels."""
 
 
 def write_environment(
@@ -73,7 +75,8 @@ def write_environment(
         content["recipe"] = recipe_run.record() | {"verdicts": records}
     text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
     write_text(folder / "environment.json", text)
-    return RunOutcome(baselines, reasons, verdicts, task.record.pairs)
+    positive = task.record.own_fields().get("positive")
+    return RunOutcome(baselines, reasons, verdicts, task.record.pairs, positive)
 
 
 def memory_estimate(config: TrainConfig, mean_length: float) -> str:

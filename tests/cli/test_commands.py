@@ -306,6 +306,15 @@ def test_check_knows_the_limit_of_the_model(place: Path, tmp_path: Path):
     assert outcome.code == 2 and "exceeds the 64 tokens" in outcome.err
 
 
+def test_the_class_of_f1_is_named(place: Path, outcomes: dict[str, Outcome]):
+    assert "  f1 (pos) " in outcomes["classify"].out and "f1 (" not in outcomes["nli"].out
+    for file in ("README.md", "best/README.md"):
+        assert "| `f1` of `pos` | " in (place / "classify" / file).read_text("utf-8")
+    assert ">f1 (pos)<" in (place / "classify/report.html").read_text("utf-8")
+    analysis = run("analyze", place / "classify", "--positive", "neg")
+    assert "  f1 (neg) " in analysis.out
+
+
 def test_counts_are_whole_numbers():
     said = score_lines({"test": {"inner_gold": 1.0, "inner_found": 0.0, "span_f1_inner": 1.0}})
     assert said.split() == [
