@@ -172,9 +172,8 @@ def train_once(
 
 
 def describe(task: Task, data: Dataset) -> list[str]:
-    """Return two lines about the data: examples by split, and labels."""
+    """Return lines about the data: examples by split, and labels if there are any."""
     counts = ", ".join(f"{split} {len(rows):,}" for split, rows in data.splits.items())
-    return [
-        f"data: {task.record.config.data}: {counts}",
-        f"labels ({len(task.record.labels)}): {abbreviated(task.record.labels, 20)}",
-    ]
+    labels = task.record.labels
+    listed = f"labels ({len(labels)}): {abbreviated(labels, 20)}"
+    return [f"data: {task.record.config.data}: {counts}", *([listed] if labels else [])]

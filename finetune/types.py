@@ -37,7 +37,8 @@ class TextExample:
 
     ``label`` is a name, a tuple of names (multi-label; empty if none applies), a number
     (regression), or None without gold. ``where`` is ``file:line`` for messages. ``id`` is the index
-    of the example, ``key`` the id in the data, if it has one.
+    of the example, ``key`` the id in the data, if it has one. ``negative`` is a text that ``pair``
+    is contrasted with (``finetune sentence``).
     """
 
     id: int
@@ -46,6 +47,7 @@ class TextExample:
     label: str | tuple[str, ...] | float | None = None
     where: str = ""
     key: str | int | None = None
+    negative: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +194,18 @@ class Batch:
         return dataclasses.replace(self, **changed)
 
 
+@dataclass(frozen=True, slots=True)
+class Sequences:
+    """The N sequences of a whole optimizer batch, by ``example`` and ``first_word``.
+
+    ``targets`` have a row for each sequence: [N, ...].
+    """
+
+    example: tuple[int, ...]
+    first_word: tuple[int, ...]
+    targets: Mapping[str, torch.Tensor]
+
+
 class Partial(NamedTuple):
     """The scores of one sequence, for one example: ``values`` is a numpy array of the task."""
 
@@ -287,7 +301,33 @@ class SpanPrediction:
         return record
 
 
-Prediction = TextPrediction | TokenPrediction | SpanPrediction
+@dataclass(frozen=True, slots=True)
+class SentencePrediction:
+    """The vectors of a text, or of both texts of a pair, and what follows from those of a pair.
+
+    ``vectors`` is a numpy array float32 [1, H] or [2, H]. ``label`` of a pair is its cosine or,
+    with a classifier, its most probable label, with the probabilities of it and of all labels.
+    """
+
+    id: int
+    vectors: Any = field(compare=False, repr=False)
+    label: str | float | None = None
+    score: float | None = None
+    scores: Mapping[str, float] | None = None
+
+    def record(self) -> dict[str, Any]:
+        """Return the prediction as JSON values: of a text its vector, of a pair its label."""
+        if self.label is None:
+            return {"id": self.id, "vector": self.vectors[0].astype(float).round(6).tolist()}
+        label = round(self.label, 6) if isinstance(self.label, float) else self.label
+        record: dict[str, Any] = {"id": self.id, "label": label}
+        if self.score is not None and self.scores is not None:
+            record["score"] = round(self.score, 6)
+            record["scores"] = {name: round(value, 6) for name, value in self.scores.items()}
+        return record
+
+
+Prediction = TextPrediction | TokenPrediction | SpanPrediction | SentencePrediction
 
 
 def span_records(

@@ -37,9 +37,9 @@ class Embed:
     the first layer, -1 the last."""
     combine: Literal["mean", "sum", "none"] = "mean"
     """Mean or sum of the layers; none writes each of them."""
-    pooling: Literal["mean", "first", "max"] = "mean"
+    pooling: Literal["mean", "first", "max"] | None = None
     """Pooling of a word over its subwords, or of a text over its tokens; first is the CLS token of
-    a text."""
+    a text. Unset is the mean; texts and a run of `sentence` have the vector that was trained."""
     normalize: bool = False
     """Scale each vector to length 1."""
     columns: tuple[str, ...] = ()
@@ -86,6 +86,9 @@ class Embed:
         if number := embedder.num_windowed:
             limit = f"of more than {embedder.max_length} tokens"
             show(f"{quantity(number, 'input')} {limit} read in several windows", error=True)
+        if number := embedder.num_cut:
+            counted = quantity(number, "input")
+            show(f"{counted} cut to {embedder.max_length} tokens", error=True)
 
     def _inputs(self) -> Iterator[Example]:
         from finetune import data

@@ -1,4 +1,4 @@
-"""`finetune classify`, `nli`, `tag`, `ner` and `run`: the commands that train."""
+"""`finetune classify`, `nli`, `tag`, `ner`, `sentence` and `run`: the commands that train."""
 
 from __future__ import annotations
 

@@ -33,11 +33,14 @@ METRICS: Mapping[str, tuple[str, ...]] = {
         "span_precision_strict", "span_recall_strict", "span_f1_strict", "span_f1_outermost",
         "span_f1_inner", "inner_gold", "inner_predicted", "inner_found", "span_f1_uncalibrated",
     ),
+    "sentence": (
+        "spearman_all", "pearson_all", "ranking_accuracy", "ranking_mrr", *PROBLEMS["single"][:5],
+    ),
 }  # fmt: skip
 """The metrics of each task; `ner` also has ``span_f1_strict:TYPE``."""
 UNBOUNDED = ("mse", "inner_gold", "inner_predicted", "inner_found")
 """Metrics that may be above 1: all others are fractions or correlations."""
-CORRELATIONS = ("matthews", "pearson", "spearman")
+CORRELATIONS = ("matthews", "pearson", "spearman", "pearson_all", "spearman_all")
 """Metrics that may be below 0."""
 SPLITS = tuple(
     f"{split}{suffix}" for split in ("validation", "test")

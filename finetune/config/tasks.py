@@ -44,8 +44,9 @@ class TrainConfig:
     """A folder with train/validation/test files, one file, `train=FILE,test=FILE`, a folder
     written by datasets' save_to_disk, or a hub data set (`mnli`, `nyu-mll/glue:mrpc`)."""
     columns: tuple[str, ...] = ()
-    """Columns to read if their names are not recognized, as `role=column`: roles are text, pair
-    and label, or words, tags, spans and document. Columns without a header count from 0."""
+    """Columns to read if their names are not recognized, as `role=column`: roles are text, pair,
+    label and negative, or words, tags, spans and document. Numbers, from 0, name columns without a
+    header."""
     encoding: str = "utf-8"
     """Text encoding of the data files, such as `cp1252`, `utf-16` or `gb18030`."""
     validation: Literal["auto", "none"] = "auto"
@@ -299,11 +300,64 @@ class NerConfig(WordConfig):
             )
 
 
+@dataclass(frozen=True, kw_only=True)
+class SentenceConfig(TrainConfig):
+    """Sentence encoders: one vector for each text, for similarity and search."""
+
+    data: str = "stsb"
+    objective: Literal["mirror", "simcse", "prompt", "ranking", "softmax", "cosine", "cosent"] = (
+        "cosent"
+    )
+    """What to learn. From texts alone: `mirror` (Mirror-BERT: a copy with a masked span), `simcse`
+    (a copy with other dropout) or `prompt` (PromptBERT: two templates). From pairs that belong
+    together, perhaps with hard negatives: `ranking`. From labeled pairs: `softmax` (Sentence-BERT's
+    siamese classifier). From pairs with a number: `cosine` (regression) or `cosent` (order)."""
+    pooling: Literal["auto", "mean", "cls", "max"] = "auto"
+    """Vector of a text: the mean or the maximum over its tokens, or its first token. `auto` is that
+    of the starting model if its folder names one, else the mean. With `--objective prompt` it is
+    the mask token of the template."""
+    normalize: bool = False
+    """Scale vectors to length 1."""
+    temperature: float | None = None
+    """Divides the cosines in the loss of mirror, simcse, prompt, ranking and cosent; unset is 0.04
+    for mirror and 0.05 (a scale of 20) for others."""
+    mask_span: int = 2
+    """Most subwords that a mask token replaces in the copies of `--objective mirror`."""
+    templates: tuple[str, ...] = ()
+    """The two templates of `--objective prompt`, with {text} and {mask}; unset are those of
+    PromptBERT. Vectors of texts are those in the first."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        objective = self.objective
+        for wrong, setting, reason in (
+            (self.overlap is not None, f"--overlap {self.overlap}", "long texts are cut"),
+            (objective == "prompt" and self.pooling != "auto", f"--pooling {self.pooling}",
+             "with --objective prompt a vector is that of the mask token"),
+            (objective in ("softmax", "cosine") and self.temperature is not None,
+             f"--temperature {self.temperature}", f"--objective {objective} has none"),
+            (objective != "mirror" and self.mask_span != SentenceConfig.mask_span,
+             f"--mask-span {self.mask_span}", "it applies to --objective mirror"),
+            (objective != "prompt" and bool(self.templates), f"--templates {self.templates}",
+             "they apply to --objective prompt"),
+        ):  # fmt: skip
+            if wrong:
+                raise UserError(f"{setting}: {reason}: leave {setting.split()[0]} out.")
+        for template in self.templates:
+            if any(template.count(part) != 1 for part in ("{text}", "{mask}")):
+                raise UserError(
+                    f"--templates {template!r}: a template has {{text}} and {{mask}} once each."
+                )
+        if self.templates and len(self.templates) != 2:
+            raise UserError(f"--templates must be two templates, not {len(self.templates)}.")
+
+
 CONFIGS: dict[str, type[TrainConfig]] = {
     "classify": ClassifyConfig,
     "nli": NliConfig,
     "tag": TagConfig,
     "ner": NerConfig,
+    "sentence": SentenceConfig,
 }
 """The configuration class of each task."""
 
@@ -320,7 +374,8 @@ REMOVED = frozenset({"cuda_graphs"})
 
 RANGES: dict[tuple[str, ...], tuple[Callable[[Any], bool], str]] = {
     ("batch_size", "epochs", "lr", "limit", "steps", "max_tokens", "max_length", "head_lr",
-     "crf_lr", "eval_every", "save_every", "patience", "max_width", "adam_epsilon"): (
+     "crf_lr", "eval_every", "save_every", "patience", "max_width", "adam_epsilon", "temperature",
+     "mask_span"): (
         lambda value: value > 0, "above 0"),
     ("warmup", "weight_decay", "clip", "overlap"): (
         lambda value: value >= 0, "0 or more"),

@@ -58,7 +58,8 @@ def fingerprint(splits: Mapping[str, Sequence[Example]]) -> str:
 
 def _content(example: Example) -> list[Any]:
     if isinstance(example, TextExample):
-        return ["text", example.text, example.pair, example.label]
+        content: list[Any] = ["text", example.text, example.pair, example.label]
+        return content if example.negative is None else [*content, example.negative]
     gold = [example.spans, example.tags]
     content = ["token", example.words, *gold, example.document, example.text, example.offsets]
     return [*content, example.unreachable] if example.unreachable else content

@@ -17,13 +17,15 @@ from finetune.data.tables import Table, check_columns, find_column, missing_colu
 from finetune.data.token_records import Sentences
 from finetune.types import TextExample, abbreviated, quantity
 
-ROLES = ("text", "pair", "label")
+ROLES = ("text", "pair", "label", "negative")
 PAIR_COLUMNS = (
     ("text", "text_pair"), ("premise", "hypothesis"), ("sentence1", "sentence2"),
     ("question1", "question2"), ("question", "sentence"), ("sentence_a", "sentence_b"),
-    ("#1 string", "#2 string"),
+    ("#1 string", "#2 string"), ("anchor", "positive"), ("query", "positive"),
 )  # fmt: skip
-"""Usual columns of pairs: ours, NLI, GLUE and STS, QQP, QNLI, SICK, MRPC."""
+"""Usual columns of pairs: ours, NLI, GLUE and STS, QQP, QNLI, SICK, MRPC, and of search."""
+NEGATIVE_COLUMN = "negative"
+"""Usual column of a text that a pair of search is contrasted with."""
 TEXT_COLUMNS = ("text", "sentence", "review", "content")
 LABEL_COLUMNS = (
     "label", "labels", "gold_label", "entailment_judgment", "is_duplicate", "quality",
@@ -43,6 +45,7 @@ class TextColumns(NamedTuple):
     pair: str | None
     label: str | None
     other_labels: tuple[str, ...] = ()
+    negative: str | None = None
 
 
 def read_text(
@@ -52,6 +55,7 @@ def read_text(
     pair: bool | None = None,
     splits: Sequence[str] | None = None,
     encoding: str = UTF_8,
+    mixed_labels: bool = False,
 ) -> Dataset:
     """Read texts, or pairs of texts, with their labels into TextExamples.
 
@@ -66,6 +70,7 @@ def read_text(
         pair: True requires a second text, False ignores one, None reads it if it exists.
         splits: The splits to read; None reads all.
         encoding: Text encoding of the files.
+        mixed_labels: Whether splits may have labels of different kinds, such as names and numbers.
 
     Raises:
         DataError: If the data cannot be read; the message names file and line.
@@ -97,8 +102,11 @@ def read_text(
         ]
         notes += [note for note in _column_notes(table, chosen, columns) if note not in notes]
     typed = all(table.typed for table in source.splits.values())
-    examples, note = convert_labels(raw, typed)
-    notes += [note] if note else []
+    examples: dict[str, list[TextExample]] = {}
+    for group in [{split: rows} for split, rows in raw.items()] if mixed_labels else [raw]:
+        converted, note = convert_labels(group, typed)
+        examples |= converted
+        notes += [note] if note and note not in notes else []
     for split, rows in examples.items():
         if missing := sum(row.label is None for row in rows):
             counted = f"{missing:,} of {quantity(len(rows), 'row')}"
@@ -154,9 +162,12 @@ def guess_columns(table: Table, columns: Mapping[str, str], pair: bool | None) -
         raise missing_column(table, "pair", "the second text of a pair", "text_pair")
     labels = [by_name[name] for name in LABEL_COLUMNS
               if name in by_name and by_name[name] not in (text, second)]  # fmt: skip
+    negative = given.get("negative")
+    if negative is None and text.lower() in ("anchor", "query"):
+        negative = by_name.get(NEGATIVE_COLUMN)
     if "label" in given:
-        return TextColumns(text, second, given["label"])
-    return TextColumns(text, second, next(iter(labels), None), tuple(labels[1:]))
+        return TextColumns(text, second, given["label"], negative=negative)
+    return TextColumns(text, second, next(iter(labels), None), tuple(labels[1:]), negative)
 
 
 def open_text_table(file: DataFile, columns: Mapping[str, str], streaming: bool = False) -> Table:
@@ -183,7 +194,8 @@ def text_example(index: int, record: Record, columns: TextColumns, table: Table)
     if columns.label is not None:
         value = record.values.get(columns.label)
         label = raw_label(value, table.names.get(columns.label), record.where)
-    return TextExample(index, text, pair, label, record.where, record.key)
+    negative = None if columns.negative is None else _text(record, columns.negative)
+    return TextExample(index, text, pair, label, record.where, record.key, negative)
 
 
 def _text(record: Record, column: str) -> str:
@@ -207,7 +219,7 @@ def _column_notes(table: Table, chosen: TextColumns, columns: Mapping[str, str])
         other = chosen.other_labels[0]
         advice = f"for {other!r} write --columns label={other}"
         yield f"labels are from column {chosen.label!r}; {advice}"
-    read = {chosen.text, chosen.pair, chosen.label}
+    read = {chosen.text, chosen.pair, chosen.label, chosen.negative}
     known = (*LABEL_COLUMNS, "index", "idx", "")
     unread = [name for name in table.header if name not in read and name.lower() not in known]
     unread = [name for name in unread if not name.lower().endswith("id")]

@@ -11,9 +11,11 @@ from typing import NamedTuple
 
 from finetune.types import Example, TokenExample
 
-SELECTING_METRICS = ("pearson", "micro_f1", "span_f1_conll", "span_f1_strict")
+SELECTING_METRICS = (
+    "pearson", "micro_f1", "span_f1_conll", "span_f1_strict", "spearman_all", "ranking_accuracy",
+)  # fmt: skip
 """The metrics of tasks in which no single label is a prediction for every example."""
-CHANCE_LEVELS = {"pearson": 0.05, "spearman": 0.05, "matthews": 0.05}
+CHANCE_LEVELS = {"pearson": 0.05, "spearman": 0.05, "spearman_all": 0.05, "matthews": 0.05}
 """A correlation up to these values is that of a degenerate run; for other metrics it is 0."""
 
 
@@ -89,7 +91,7 @@ def _only_prediction(path: Path) -> str | None:
                 found |= set(row["tags"])
             elif "label" in row:
                 found.add(json.dumps(row["label"], ensure_ascii=False))
-            elif row["spans"]:
+            elif row.get("spans"):
                 return None
             if len(found) > 1:
                 return None

@@ -349,6 +349,8 @@ METRICS: dict[str, dict[str, Metric]] = {
         "pearson": Metric(moments, correlation),
         "spearman": Metric(rank_moments, correlation),
         "mse": Metric(squared_errors, mean, lower_is_better=True),
+        "pearson_all": Metric(moments, correlation, reported=False),
+        "spearman_all": Metric(rank_moments, correlation, reported=False),
     },
     "plain tags": {**_ONE_LABEL, "ece": _ECE},
     "tags": {

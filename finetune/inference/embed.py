@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -21,8 +21,9 @@ from torch import Tensor
 
 from finetune.config.tasks import MAX_TOKENS_ON_CUDA
 from finetune.data.word_splitting import split_words
-from finetune.inference.loop import CHUNK, CPU_TOKENS
+from finetune.inference.loop import CHUNK, CPU_TOKENS, predict
 from finetune.models.encoder import Batching, Encoder
+from finetune.models.heads.sentence_encoder import pool
 from finetune.models.heads.token_classification import subword_rows
 from finetune.preprocessing.batching import grouped, pack
 from finetune.preprocessing.encodings import Encodings
@@ -32,6 +33,8 @@ from finetune.preprocessing.windows import encode_window, windows
 from finetune.runtime.launch import make_accelerator
 from finetune.runtime.transfer import batch_to_device
 from finetune.tasks import TASK_FILE, saved_task
+from finetune.tasks.base import Task
+from finetune.tasks.sentence_encoder import SentenceTask
 from finetune.types import Batch, Encoding, TextExample, TokenExample, UserError
 
 Unit = Literal["text", "word", "subword"]
@@ -84,7 +87,8 @@ class Embedder:
             to L are the layers, and negative numbers count from the last.
         combine: Return the mean or the sum of the layers, or ``"none"`` for each of them.
         pooling: Pool a word over its subwords, or a text over its tokens with the special ones, by
-            their mean, their maximum, or the first (for a text the CLS token).
+            their mean, their maximum, or the first (for a text the CLS token). None is the mean;
+            for texts and a run of ``finetune sentence`` it is the vector that was trained.
         normalize: Scale each vector to length 1.
         max_length: Tokens of the longest sequence; by default what the model takes, at most 512.
         batching: ``auto``, ``packed`` or ``padded``; changes memory and speed only.
@@ -108,7 +112,7 @@ class Embedder:
         unit: Unit = "text",
         layers: str | Sequence[int] = "last",
         combine: Combination = "mean",
-        pooling: Pooling = "mean",
+        pooling: Pooling | None = None,
         normalize: bool = False,
         max_length: int | None = None,
         batching: Batching = "auto",
@@ -116,9 +120,12 @@ class Embedder:
         **options: Any,
     ) -> None:
         self.device = make_accelerator().device
-        self.encoder, self.tokenizer = _load(str(model), unit == "word", batching, options)
+        self.encoder, self.tokenizer, task, head = _load(
+            str(model), unit == "word", batching, options
+        )
         self.encoder.to(self.device).eval()
-        self.unit, self.combine, self.pooling, self.normalize = unit, combine, pooling, normalize
+        self.unit, self.combine, self.normalize = unit, combine, normalize
+        self.pooling: Pooling = pooling or "mean"
         self.layers = _layer_numbers(layers, self.encoder.num_layers + 1)
         self.max_length = self.tokenizer.max_length(self.encoder.max_length, max_length)
         self.max_tokens = max_tokens or (
@@ -126,6 +133,15 @@ class Embedder:
         )
         self.num_windowed = 0
         """Number of inputs so far that were read in several windows."""
+        self.num_cut = 0
+        """Number of inputs so far that were cut, as a run of ``finetune sentence`` does."""
+        self._trained: tuple[Task, Any] | None = None
+        last = self.layers == [self.encoder.num_layers] and combine != "none"
+        if isinstance(task, SentenceTask) and unit == "text" and pooling is None and last:
+            self.max_length = task.record.max_length if max_length is None else self.max_length
+            config = replace(task.record.config, max_length=None, max_tokens=max_tokens)
+            record = replace(task.record, max_length=self.max_length, config=config)
+            self._trained = replace(task, record=record), head.to(self.device)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -151,7 +167,24 @@ class Embedder:
         """
         rest = enumerate(inputs)
         while chunk := list(islice(rest, CHUNK)):
-            yield from self._embed([self._read(*item) for item in chunk])
+            if self._trained is None:
+                yield from self._embed([self._read(*item) for item in chunk])
+            else:
+                yield from self._embed_as_trained(*self._trained, chunk)
+
+    def _embed_as_trained(
+        self, task: Task, head: Any, chunk: Sequence[tuple[int, Any]]
+    ) -> Iterator[Embedding]:
+        """Yield the vectors of texts as ``finetune sentence`` trained and scored them."""
+        inputs = [self._read(*item) for item in chunk]
+        examples = [TextExample(n, each.units[0]) for n, each in enumerate(inputs)]
+        encoded = task.encode(examples)
+        self.num_cut += encoded.num_cut
+        predicted: Any = predict(
+            task, head, examples, encoded=encoded, device=self.device, precision="fp32"
+        )
+        for each, prediction in zip(inputs, predicted, strict=True):
+            yield Embedding(each.id, each.units, self._scaled(prediction.vectors), each.offsets)
 
     def _read(self, index: int, item: Any) -> _Input:
         """Return the units of an input with their subwords."""
@@ -194,10 +227,15 @@ class Embedder:
         for each, parts in zip(inputs, found, strict=True):
             parts.sort(key=lambda part: part.first)
             vectors = self._joined(parts).reshape(-1, *self.shape)
-            if self.normalize:
-                lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
-                vectors = vectors / np.maximum(lengths, np.finfo(np.float32).tiny)
-            yield Embedding(each.id, each.units, vectors, each.offsets)
+            yield Embedding(each.id, each.units, self._scaled(vectors), each.offsets)
+
+    def _scaled(self, vectors: Array) -> Array:
+        """Scale vectors to length 1 if asked to."""
+        if not self.normalize:
+            return vectors
+        lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
+        scaled: Array = vectors / np.maximum(lengths, np.finfo(np.float32).tiny)
+        return scaled
 
     def _windows(self, number: int, subwords: Sequence[list[int]]) -> list[Encoding]:
         """Return the windows of an input; those of a text do not overlap, as all are pooled."""
@@ -227,9 +265,7 @@ class Embedder:
 
     def _pool(self, rows: Tensor, lengths: Tensor) -> Tensor:
         """Pool consecutive rows: [sum of lengths, X] -> [number of lengths, X]."""
-        if self.pooling == "first":
-            return rows.index_select(0, lengths.cumsum(0) - lengths)
-        return torch.segment_reduce(rows, self.pooling, lengths=lengths, axis=0, unsafe=True)
+        return pool(rows, lengths, "cls" if self.pooling == "first" else self.pooling)
 
     def _joined(self, parts: Sequence[_Part]) -> Array:
         """Join the words of all windows, or pool the windows of a text."""
@@ -247,14 +283,18 @@ class Embedder:
 
 def _load(
     name: str, words: bool, batching: Batching, options: dict[str, Any]
-) -> tuple[Encoder, SubwordTokenizer]:
-    """Load an encoder and its tokenizer, also those inside a model that finetune has saved."""
+) -> tuple[Encoder, SubwordTokenizer, Task | None, Any]:
+    """Load an encoder and its tokenizer, and the task and head if finetune has saved the model."""
     for folder in (Path(name), Path(name) / "best"):
         if (folder / TASK_FILE).is_file():
-            encoder: Encoder = saved_task(folder).head(folder).encoder
-            return Encoder(encoder.model, batching), SubwordTokenizer.saved(folder, words=words)
+            task = saved_task(folder)
+            config = replace(task.record.config, batching=batching)
+            task = replace(task, record=replace(task.record, config=config))
+            head = task.head(folder)
+            tokenizer = SubwordTokenizer.saved(folder, words=words)
+            return Encoder(head.encoder.model, batching), tokenizer, task, head
     tokenizer = SubwordTokenizer.from_pretrained(name, words=words, **options)
-    return Encoder.from_pretrained(name, batching=batching, **options), tokenizer
+    return Encoder.from_pretrained(name, batching=batching, **options), tokenizer, None, None
 
 
 def _layer_numbers(layers: str | Sequence[int], count: int) -> list[int]:

@@ -89,7 +89,7 @@ def export_onnx(run: str | Path, output: str | Path) -> Exported:
     source, output = model_folder(run), Path(output)
     task = saved_task(source)
     if reason := _unsupported(task):
-        raise UserError(f"{source}: {reason} and export that.")
+        raise UserError(f"{source}: {reason}.")
     if output.is_file() or (output.exists() and any(output.iterdir())):
         problem = "is a file" if output.is_file() else "is not empty"
         raise UserError(f"--output {output}: {problem}: name a new folder.")
@@ -113,23 +113,28 @@ def _unsupported(task: Task) -> str:
     if task.name == "ner":
         return (
             "ner models score spans of words, for which there is no ONNX graph: use `finetune "
-            "predict`, or train `finetune tag` (flat entities)"
+            "predict`, or train `finetune tag` (flat entities) and export that"
+        )
+    if task.name == "sentence":
+        return (
+            "sentence encoders give vectors, and graphs are written for logits only: use `finetune "
+            "embed`, or export best/ with sentence-transformers (backend onnx)"
         )
     if isinstance(config, TagConfig) and config.crf:
         return (
             "taggers with a CRF decode whole sentences, which logits of tokens do not allow: use "
-            "`finetune predict`, or train without --crf"
+            "`finetune predict`, or train without --crf and export that"
         )
     if isinstance(config, WordConfig) and config.context != "none":
         return (
             "the model reads sentences in their document (--context), which a graph does not: use "
-            "`finetune predict`, or train without --context"
+            "`finetune predict`, or train without --context and export that"
         )
     if isinstance(config, TextConfig) and config.long_text == "window":
         return (
             f"its prediction for a text of more than {task.record.max_length} tokens is the mean "
             "over several windows, and a graph reads one: use `finetune predict`, or train with "
-            "--long-text truncate"
+            "--long-text truncate and export that"
         )
     return ""
 

@@ -64,7 +64,8 @@ def push(folder: Path, id: str, *, private: bool = False) -> str:
             )
         write_card(gather(source.parent, None))
     repository = create_repository(id, private=private or None)
-    content = {path.name: str(path) for path in source.iterdir() if path.is_file()}
+    paths = [path for path in source.rglob("*") if path.is_file()]
+    content = {path.relative_to(source).as_posix(): str(path) for path in paths}
     changed = {"README.md": for_hub((source / "README.md").read_text("utf-8"), repository),
                TASK_FILE: without_paths((source / TASK_FILE).read_text("utf-8"))}  # fmt: skip
     files = content | {name: text.encode() for name, text in changed.items()}

@@ -30,7 +30,8 @@ _METRICS = {  # names of the hub
     "span_f1_inner": "f1", "span_precision_conll": "precision",
     "span_precision_strict": "precision", "span_recall_conll": "recall",
     "span_recall_strict": "recall", "matthews": "matthews_correlation", "pearson": "pearsonr",
-    "spearman": "spearmanr", "mse": "mse",
+    "spearman": "spearmanr", "mse": "mse", "pearson_all": "pearsonr", "spearman_all": "spearmanr",
+    "ranking_accuracy": "accuracy",
 }  # fmt: skip
 
 
@@ -102,13 +103,17 @@ def metadata(run: Run, native: bool) -> str:
         base_model=base_model(run),
         datasets=[data["id"]] if data else None,
         eval_results=results or None,
-        library_name="transformers" if native else "finetune",
+        library_name=_library(run.task) if native else "finetune",
         metrics=list(metrics) or None,
         model_name=_title(run) if results else None,
         pipeline_tag=kind,
         tags=["finetune", run.task],
     )
     return made.to_yaml().strip()
+
+
+def _library(task: str) -> str:
+    return "sentence-transformers" if task == "sentence" else "transformers"
 
 
 def _title(run: Run) -> str:
@@ -151,9 +156,11 @@ def _encoder(run: Run) -> str:
 
 
 def is_native(task: str, config: Mapping[str, Any]) -> bool:
-    """Return whether plain transformers has a class for the model of a task."""
-    return task != "ner" and not config.get("crf")
+    """Return whether transformers, or sentence-transformers, can use the model of a task."""
+    return task != "ner" and not config.get("crf") and config.get("objective") != "prompt"
 
 
 def _hub_task(run: Run) -> str:
+    if run.task == "sentence":
+        return "sentence-similarity"
     return "token-classification" if run.task in ("tag", "ner") else "text-classification"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -101,6 +101,18 @@ def on_main_process(function: Callable[[], Any]) -> Any:
     if not succeeded:
         raise UserError(result)
     return result
+
+
+def gather_rows(rows: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:
+    """Return the rows [N_p, ...] of all processes p, one after the other: [sum of N_p, ...].
+
+    ``counts`` are the N_p, by process.
+    """
+    padded = rows.new_zeros(max(counts), *rows.shape[1:])
+    padded[: len(rows)] = rows
+    gathered = [torch.empty_like(padded) for _ in counts]
+    torch.distributed.all_gather(gathered, padded)
+    return torch.cat([part[:count] for part, count in zip(gathered, counts, strict=True)])
 
 
 def is_main_process() -> bool:

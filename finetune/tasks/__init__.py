@@ -22,6 +22,7 @@ TASKS = {
     "nli": "finetune.tasks.text_classification:NliTask",
     "tag": "finetune.tasks.token_classification:TokenClassificationTask",
     "ner": "finetune.tasks.span_ner:SpanNerTask",
+    "sentence": "finetune.tasks.sentence_encoder:SentenceTask",
 }
 """Module and class of each task, imported on first use."""
 

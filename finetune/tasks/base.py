@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import gc
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from pathlib import Path
@@ -31,6 +31,7 @@ from finetune.types import (
     LabelSet,
     Partial,
     Prediction,
+    Sequences,
     TextExample,
     UserError,
     quantity,
@@ -119,6 +120,10 @@ class Task(ABC):
     """The name of the command, as in ``TASKS``."""
     reads_words: ClassVar[bool]
     """Whether examples are words (``TokenExample``) and not whole texts (``TextExample``)."""
+    skipped_checks: ClassVar[Collection[str]] = ()
+    """The data checks that do not apply."""
+    reads_windows: ClassVar[bool] = True
+    """Whether several sequences of an example are windows of a long one."""
     record_class: ClassVar[type[TaskRecord]]
     _gold: ClassVar[attrgetter[Any]]
     """Return the gold of an example, None if it has none."""
@@ -134,7 +139,7 @@ class Task(ABC):
                 f"{config.data}: there is no train split (found: {', '.join(data.splits)}). "
                 "Name it with --data train=FILE,test=FILE."
             )
-        data = _checked(data)
+        data = _checked(data, cls.skipped_checks)
         derived = cls.derive(config, data)
         if config.validation != "none":
             data = hold_out(data, config.validation_share)
@@ -216,6 +221,33 @@ class Task(ABC):
     @abstractmethod
     def loss(self, logits: Any, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the sum of the losses of a batch, and the number to divide it by."""
+
+    @property
+    def couples_sequences(self) -> bool:
+        """True if the loss depends on all sequences of an optimizer batch: ``coupled_loss``.
+
+        The head then returns a named tuple with ``vectors``, one row for each sequence.
+        """
+        return False
+
+    def coupled_loss(
+        self, head: Any, vectors: torch.Tensor, sequences: Sequences
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the sum of the losses of an optimizer batch, and the number to divide it by.
+
+        ``vectors`` [N, H] are those of ``sequences``. Weights of the head that the loss uses itself
+        are trained too.
+        """
+        raise NotImplementedError
+
+    def for_epoch(self, sequences: Encodings, seed: int, epoch: int) -> Encodings:
+        """Return training sequences as the model reads them in an epoch; as they are by default."""
+        return sequences
+
+    @property
+    def added_ids(self) -> Sequence[int]:
+        """Ids of subwords that ``for_epoch`` adds to sequences."""
+        return ()
 
     @abstractmethod
     def decode(self, logits: Any, batch: Batch) -> list[Partial]:
@@ -311,14 +343,15 @@ def _limited(data: Dataset, limit: int) -> Dataset:
         return data
     note = f"--limit: the first {limit:,} of {quantity(len(train), 'training example')}"
     labels = {example.label for example in train[:limit] if isinstance(example, TextExample)}
-    if len(labels) == 1:
+    if len(labels) == 1 and None not in labels:
         note += f"; no label but {labels.pop()!r}: the data are sorted, shuffle them"
     return replace(data, splits={**data.splits, "train": train[:limit]}, notes=[*data.notes, note])
 
 
-def _checked(data: Dataset) -> Dataset:
+def _checked(data: Dataset, skipped: Collection[str]) -> Dataset:
     """Raise UserError for the first error of the data checks; add their warnings to the notes."""
     findings = check_data(data, max_length=None)
+    findings = [finding for finding in findings if finding.check not in skipped]
     for finding in findings:
         if finding.level == "error":
             where = finding.locations[0] if finding.locations else data.name

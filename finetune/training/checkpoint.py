@@ -63,8 +63,9 @@ def save_training_state(
 
 def write_checksums(folder: Path) -> None:
     """Write the checksums of all files of a checkpoint."""
-    paths = [path for path in sorted(folder.iterdir()) if path.name != CHECKSUMS]
-    sums = {path.name: checksum(path) for path in paths}
+    paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    sums = {path.relative_to(folder).as_posix(): checksum(path) for path in paths}
+    sums.pop(CHECKSUMS, None)
     (folder / CHECKSUMS).write_text(json.dumps(sums, indent=2) + "\n", encoding="utf-8")
 
 

@@ -75,9 +75,11 @@ class TrainingData:
         shard = process_shard(examples, rank, world, self.lengths)
         rows = self.train.rows(shard or examples[:1])
         seed = step_seed(self.seed, step)
+        epoch = step // self.schedule.steps_per_epoch
+        sequences = self.task.for_epoch(self.train.sequences.take(rows), self.seed, epoch)
         batches = [
             pack(group, self.task.collate(group), seed)
-            for group in micro_batches(self.train.sequences, self.max_tokens, rows)
+            for group in micro_batches(sequences, self.max_tokens)
         ]
         return StepBatch(batches, 1.0 if shard else 0.0, len(examples))
 
@@ -88,7 +90,8 @@ class TrainingData:
         first = self.accelerator.main_process_first if cache.is_cached(examples) else nullcontext
         with first():
             encoded = cache.encode(self.task, examples)
-        if windows := int((encoded.num_windows > 1).sum()):
+        windows = int((encoded.num_windows > 1).sum())
+        if windows and self.task.reads_windows:
             counted = quantity(windows, "example")
             self.report(f"{counted} of {split} over --max-length: read in several windows")
         if encoded.num_cut:

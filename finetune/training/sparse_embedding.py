@@ -8,7 +8,7 @@ other, not as one product: each product is rounded as in AdamW, whenever the run
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -85,8 +85,13 @@ class SparseEmbeddings:
     number of rows.
     """
 
-    def __init__(self, head: Any, setting: str, encoded: Iterable[Encoded]) -> None:
-        """Replace the embeddings; ``encoded`` has all sequences that the model reads meanwhile."""
+    def __init__(
+        self, head: Any, setting: str, encoded: Iterable[Encoded], added: Sequence[int] = ()
+    ) -> None:
+        """Replace the embeddings.
+
+        ``encoded`` has all sequences that the model reads meanwhile, ``added`` further ids.
+        """
         self.encoder, self.note = head.encoder, ""
         self.embedding: CompactEmbedding | None = None
         self.plain = self.encoder.model.get_input_embeddings()
@@ -95,7 +100,7 @@ class SparseEmbeddings:
             raise UserError(f"--sparse-embeddings on: {self.reason}; use auto or off.")
         self.size = len(self.plain.weight)
         if not self.reason:
-            rows = self._rows(encoded)
+            rows = self._rows(encoded, added)
             occur = f"{len(rows):,} of {self.size:,} subwords of the vocabulary occur"
             # leaving out less than 40 % saves little
             if len(rows) >= (0.6 if setting == "auto" else 1.0) * self.size:
@@ -107,11 +112,11 @@ class SparseEmbeddings:
             self._replace(self.plain, self.embedding)
             self.plain.weight.data = self.plain.weight.new_empty(0)  # the compact one holds copies
 
-    def _rows(self, encoded: Iterable[Encoded]) -> Tensor:
+    def _rows(self, encoded: Iterable[Encoded], added: Sequence[int]) -> Tensor:
         """Return the ids that occur, with that of the padding [A]; the encoder rejects ids >= V."""
-        padding = {self.encoder.pad_id, self.plain.padding_idx} - {None}
+        others = {self.encoder.pad_id, self.plain.padding_idx, *added} - {None}
         seen = [np.unique(examples.sequences.ids.values) for examples in encoded]
-        seen.append(np.array(list(padding)))
+        seen.append(np.array(list(others)))
         ids = np.unique(np.concatenate(seen)).astype(np.int64)
         return torch.from_numpy(ids[ids < len(self.plain.weight)])
 

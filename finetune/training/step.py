@@ -7,16 +7,20 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from accelerate import PartialState
+from accelerate.utils import gather_object
 from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
+from torch.utils.checkpoint import get_device_states, set_device_states
 
 from finetune.config.tasks import TrainConfig
 from finetune.inference.loop import full_precision
+from finetune.runtime.launch import gather_rows
 from finetune.runtime.precision import autocast, loss_scaler
 from finetune.runtime.signals import InterruptHandler
 from finetune.runtime.transfer import batch_to_device
 from finetune.tasks.base import Task
 from finetune.training.optimizer import set_learning_rates
-from finetune.types import Batch
+from finetune.types import Batch, Sequences
 
 
 class Step:
@@ -60,15 +64,13 @@ class Step:
             self.head.encoder.check(batch)  # on the CPU, where reading ids does not wait
         if not self.head.training:  # `train()` visits all modules, which takes time
             self.head.train()
-        totals = torch.zeros(2, dtype=self.sum_dtype, device=self.device)
-        for batch in batches:
-            batch = batch_to_device(batch, self.device)
-            with autocast(self.precision, self.device):
-                logits = self.head(batch)
-            loss, count = self.task.loss(full_precision(logits), batch)
-            self.scaler.scale(loss * weight).backward()
-            sums = (loss.detach().to(self.sum_dtype), count.to(self.sum_dtype))
-            totals += torch.stack(sums) * weight
+        if self.task.couples_sequences:
+            totals = self._backward_coupled(batches, weight)
+        else:
+            totals = torch.zeros(2, dtype=self.sum_dtype, device=self.device)
+            for batch in batches:
+                batch = batch_to_device(batch, self.device)
+                totals += self._backward(*self.task.loss(self._forward(batch), batch), weight)
         gradients, (loss, count) = self._sum_over_processes(totals)
         self.scaler.unscale_(self.optimizer)
         count = count.clamp_min(1e-12)
@@ -84,6 +86,50 @@ class Step:
             diverging = self.scaler.scale(torch.ones_like(norm)) < 1
             norm = torch.where(norm.isfinite() | diverging, norm, 0.0)
         return loss / count, norm
+
+    def _forward(self, batch: Batch) -> Any:
+        with autocast(self.precision, self.device):
+            output = self.head(batch)
+        return full_precision(output)
+
+    def _backward(self, loss: torch.Tensor, count: torch.Tensor, weight: float) -> torch.Tensor:
+        """Add the gradients of a loss, and return the loss and its count [2]."""
+        self.scaler.scale(loss * weight).backward()
+        sums = (loss.detach().to(self.sum_dtype), count.to(self.sum_dtype))
+        return torch.stack(sums) * weight
+
+    def _backward_coupled(self, batches: Sequence[Batch], weight: float) -> torch.Tensor:
+        """Add the gradients of a loss that couples all sequences of the optimizer batch.
+
+        Micro-batches run twice (GradCache; Gao et al., 2021): without a graph for the vectors of
+        all sequences, which give the loss and its gradient by each vector, then with the same
+        dropout to propagate that gradient. So memory is that of one micro-batch, and the gradient
+        that of the whole batch. A single micro-batch runs once.
+        """
+        batches = [batch_to_device(batch, self.device) for batch in batches]
+        several = self.accelerator.num_processes > 1
+        states, parts = [], []
+        with torch.set_grad_enabled(len(batches) == 1 and not several):
+            for batch in batches:
+                states.append((torch.get_rng_state(), get_device_states(batch.input_ids)))
+                parts.append(self._forward(batch).vectors)
+        vectors, places, sequences = _collected(batches, parts, weight > 0, several)
+        if vectors.requires_grad:
+            return self._backward(*self.task.coupled_loss(self.head, vectors, sequences), 1.0)
+        vectors.requires_grad_()
+        totals = self._backward(*self.task.coupled_loss(self.head, vectors, sequences), 1.0)
+        assert vectors.grad is not None
+        if not self.accelerator.is_main_process:  # which has the whole loss, as all others
+            totals = torch.zeros_like(totals)
+            for parameter in self.head.parameters():
+                if parameter.grad is not None:
+                    parameter.grad.zero_()
+        for batch, (state, device_states), rows in zip(batches, states, places, strict=True):
+            torch.set_rng_state(state)
+            set_device_states(*device_states, device_type=self.device.type)
+            output = self._forward(batch).vectors
+            output.backward(vectors.grad[rows] if weight else torch.zeros_like(output))
+        return totals
 
     def _sum_over_processes(self, totals: torch.Tensor) -> tuple[list[torch.Tensor], torch.Tensor]:
         """Return gradients, and loss and count [2], summed over the processes.
@@ -104,3 +150,43 @@ class Step:
         if self.interrupt is not None:
             self.interrupt.receive(numbers[2])
         return gradients, numbers[:2].to(self.sum_dtype)
+
+
+def _collected(
+    batches: Sequence[Batch], parts: Sequence[torch.Tensor], own: bool, several: bool
+) -> tuple[torch.Tensor, list[list[int]], Sequences]:
+    """Return the vectors of all sequences of the optimizer batch, in a fixed order.
+
+    Args:
+        batches: The micro-batches of this process.
+        parts: Their vectors.
+        own: Whether they belong to this process, and not to another one that has them too.
+        several: Whether there are other processes.
+
+    Returns:
+        The vectors [N, H], the rows of each micro-batch of this process, and the sequences.
+    """
+    keys = [key for batch in batches for key in zip(batch.example, batch.first_word, strict=True)]
+    vectors = torch.cat(list(parts))
+    targets = {
+        name: torch.cat([batch.targets[name] for batch in batches]) for name in batches[0].targets
+    }
+    first = 0
+    if several:
+        size = len(keys) if own else 0
+        counts = gather_object([size])
+        first = sum(counts[: PartialState().process_index])
+        keys = gather_object(keys[:size])
+        vectors = gather_rows(vectors[:size], counts)
+        targets = {name: gather_rows(rows[:size], counts) for name, rows in targets.items()}
+    order = sorted(range(len(keys)), key=keys.__getitem__)
+    index = torch.tensor(order, device=vectors.device)
+    targets = {name: rows.index_select(0, index) for name, rows in targets.items()}
+    example, first_word = zip(*(keys[row] for row in order), strict=True)
+    rank = {row: position for position, row in enumerate(order)}
+    places = []
+    for part in parts if own else []:
+        places.append([rank[first + row] for row in range(len(part))])
+        first += len(part)
+    sequences = Sequences(example, first_word, targets)
+    return vectors.index_select(0, index), places or [[] for _ in parts], sequences

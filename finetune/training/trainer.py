@@ -140,6 +140,7 @@ class _Run:
                 # a skipped step has no weight decay, which the other rows would get
                 "off" if self.precision == "fp16" else self.config.sparse_embeddings,
                 self.data.encoded.values(),
+                self.task.added_ids,
             )
         )
         if sparse.note:

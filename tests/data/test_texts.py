@@ -205,7 +205,7 @@ def test_wrong_columns(error):
         "Perhaps you meant 'sentence'?"
     )
     message = error("a.jsonl", rows, columns={"lable": "x"})
-    assert "'lable' is not a role: the roles here are text, pair, label. Perhaps" in message
+    assert "'lable' is not a role: the roles here are text, pair, label, negative. P" in message
     message = error("a.jsonl", jsonl({"foo": "a", "bar": "b"}))
     assert "no column is known to hold a text; columns found: foo, bar. Name it:" in message
     message = error("a.tsv", "good\tnot known\nbad\tstill not\n")

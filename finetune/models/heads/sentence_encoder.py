@@ -1,0 +1,218 @@
+"""SentenceEncoder: one vector for each text, pooled from the last hidden states.
+
+Reimers & Gurevych (2019), "Sentence-BERT: Sentence Embeddings using Siamese BERT-Networks". Saved
+folders load in sentence-transformers, and as a plain encoder in transformers.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import AutoModel, PreTrainedModel
+
+from finetune.data.json_files import read_object
+from finetune.models.encoder import Batching, Encoder, remove_pooler
+from finetune.models.heads.base import Head, labels_of
+from finetune.models.loading import library_errors, load_config, load_weights, quiet
+from finetune.types import Batch, LabelSet, UserError
+
+Pooling = Literal["mean", "cls", "max", "mask"]
+
+CLASSIFIER_FILE = "classifier.safetensors"
+"""File in the folder of a saved model with the weights of its siamese classifier."""
+POOLING_FILE, MODULES_FILE = "1_Pooling/config.json", "modules.json"
+POOLING_KEYS: Mapping[str, Pooling] = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+}
+"""The pooling for each key of sentence-transformers; versions from 6 also write `pooling_mode`."""
+
+
+class SentenceOutput(NamedTuple):
+    """The vectors of N texts, and the weights of the classifier of pairs."""
+
+    vectors: Tensor
+    """[N, H]"""
+    classifier: Tensor
+    """[C, 3 H + 1], the bias last; C is 0 without a classifier."""
+
+
+class SentenceEncoder(Head):
+    """One vector for each of N texts.
+
+    Args:
+        model: A base model of transformers, such as ``AutoModel`` loads.
+        pooling: The vector of a text: the ``"mean"`` or the maximum (``"max"``) of its tokens with
+            the special ones, its first token (``"cls"``), or the token that ``Batch.words`` marks
+            (``"mask"``: of a template).
+        normalize: Scale each vector to length 1.
+        labels: The labels of a new classifier of pairs (u, v), softmax(W [u; v; |u - v|]) as in
+            Sentence-BERT; None for no classifier.
+        max_length: Tokens that sentence-transformers reads of a text; None leaves the limit of the
+            tokenizer.
+        batching: That of ``Encoder``.
+
+    Example:
+        >>> from finetune import Encoding, pack
+        >>> encoder = SentenceEncoder.from_pretrained("roberta-base")  # doctest: +SKIP
+        >>> batch = pack([Encoding(0, [0, 713, 2]), Encoding(1, [0, 2])])
+        >>> encoder(batch).vectors.shape  # doctest: +SKIP
+        torch.Size([2, 768])
+    """
+
+    encoder_prefix = "model."
+
+    def __init__(
+        self, model: PreTrainedModel, pooling: Pooling = "mean", *, normalize: bool = False,
+        labels: Sequence[str] | None = None, max_length: int | None = None,
+        batching: Batching = "auto",
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.model = model
+        remove_pooler(model)
+        self.__dict__["encoder"] = Encoder(model, batching)
+        self.pooling, self.normalize, self.max_length = pooling, normalize, max_length
+        self.classifier: nn.Linear | None = None
+        if labels is not None:
+            names = LabelSet(labels)
+            self.classifier = nn.Linear(3 * self.encoder.width, len(names))
+            model.config.id2label = dict(enumerate(names))
+            model.config.label2id = {name: index for index, name in enumerate(names)}
+
+    @classmethod
+    def from_pretrained(
+        cls, name: str, *, pooling: Pooling | None = None, normalize: bool | None = None,
+        labels: Sequence[str] | None = None, trained: bool = False, max_length: int | None = None,
+        batching: Batching = "auto", **options: Any,
+    ) -> SentenceEncoder:  # fmt: skip
+        """Load an encoder in float32.
+
+        Args:
+            name: As in ``load_config``.
+            pooling: The pooling; None takes that of a folder in the format of
+                sentence-transformers, else the mean.
+            normalize: As for the class; None takes that of the folder, else False.
+            labels: The labels of a new classifier.
+            trained: Load the trained classifier of the folder, if it has one, with its labels.
+            max_length: As for the class.
+            batching: As for the class.
+            options: ``revision`` and ``trust_remote_code``, as in ``load_config``.
+
+        Raises:
+            UserError: There is no such model, or its files do not fit together.
+        """
+        model = load_weights(AutoModel, name, load_config(name, **options), **options)
+        path = Path(name) / CLASSIFIER_FILE
+        if trained and path.is_file():
+            labels = list(labels_of(model.config))
+        saved_pooling, saved_normalize = saved_settings(Path(name))
+        encoder = cls(
+            model, pooling or saved_pooling or "mean",
+            normalize=saved_normalize if normalize is None else normalize,
+            labels=labels, max_length=max_length, batching=batching,
+        )  # fmt: skip
+        if trained and encoder.classifier is not None:
+            with library_errors(name, CLASSIFIER_FILE):
+                encoder.classifier.load_state_dict(load_file(path))
+        return encoder
+
+    def forward(self, batch: Batch) -> SentenceOutput:
+        """Return the vectors [N, H] of a batch of N sequences."""
+        hidden = self.encoder(batch)
+        if self.pooling == "mask":
+            vectors = hidden.index_select(0, batch.words)
+        else:
+            vectors = pool(hidden, batch.cu_seqlens.diff().long(), self.pooling)
+        if self.normalize:
+            vectors = F.normalize(vectors, dim=-1)
+        return SentenceOutput(vectors, self.classifier_weights())
+
+    def classifier_weights(self) -> Tensor:
+        """Return the weights of the classifier, with the bias last [C, 3 H + 1]."""
+        if self.classifier is None:
+            return next(self.model.parameters()).new_empty(0, 3 * self.encoder.width + 1)
+        return torch.cat([self.classifier.weight, self.classifier.bias[:, None]], dim=1)
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write the encoder for transformers, and the files of sentence-transformers beside it.
+
+        sentence-transformers has no pooling of a masked token: with ``"mask"`` it gets no files.
+        """
+        folder = Path(folder)
+        with quiet():
+            self.model.save_pretrained(folder)
+        if self.classifier is not None:
+            weights = {name: w.contiguous() for name, w in self.classifier.state_dict().items()}
+            save_file(weights, folder / CLASSIFIER_FILE)
+        if self.pooling != "mask":
+            self._save_modules(folder)
+
+    def _save_modules(self, folder: Path) -> None:
+        """Write modules.json and its folders, with the names that all versions since 2 read."""
+        modules = {"": "Transformer", "1_Pooling": "Pooling"}
+        modules |= {"2_Normalize": "Normalize"} if self.normalize else {}
+        files: dict[str, Any] = {
+            MODULES_FILE: [
+                {"idx": index, "name": str(index), "path": path,
+                 "type": f"sentence_transformers.models.{name}"}
+                for index, (path, name) in enumerate(modules.items())
+            ],
+            POOLING_FILE: {
+                "word_embedding_dimension": self.encoder.width,
+                **{key: pooling == self.pooling for key, pooling in POOLING_KEYS.items()},
+            },
+            "sentence_bert_config.json": {
+                "max_seq_length": self.max_length, "do_lower_case": False,
+            },
+            "config_sentence_transformers.json": {
+                "model_type": "SentenceTransformer", "prompts": {}, "default_prompt_name": None,
+                "similarity_fn_name": "cosine",
+            },
+        }  # fmt: skip
+        for name, content in files.items():
+            path = folder / name
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        if self.normalize:
+            (folder / "2_Normalize").mkdir(exist_ok=True)
+            (folder / "2_Normalize" / "config.json").write_text("{}\n", encoding="utf-8")
+
+
+def pool(rows: Tensor, lengths: Tensor, pooling: str) -> Tensor:
+    """Pool consecutive rows by their mean, their maximum or the first (``cls``).
+
+    ``rows`` [sum of lengths, X] and ``lengths`` [N], each at least 1, give [N, X].
+    """
+    if pooling == "cls":
+        return rows.index_select(0, lengths.cumsum(0) - lengths)
+    # unsafe: checking lengths would wait for a GPU
+    return torch.segment_reduce(rows, pooling, lengths=lengths, axis=0, unsafe=True)
+
+
+def saved_settings(folder: Path) -> tuple[Pooling | None, bool]:
+    """Return pooling and normalization of a folder in the format of sentence-transformers.
+
+    The pooling is None if the folder has none.
+    """
+    path = folder / POOLING_FILE
+    if not path.is_file():
+        return None, False
+    content = read_object(path)
+    modes = [pooling for key, pooling in POOLING_KEYS.items() if content.get(key)]
+    given: Any = content.get("pooling_mode") or (modes[0] if len(modes) == 1 else "another one")
+    if given not in POOLING_KEYS.values():
+        raise UserError(
+            f"{path}: the pooling must be one of {', '.join(POOLING_KEYS.values())}, not {given!r}."
+        )
+    with library_errors(str(folder), MODULES_FILE):
+        modules = json.loads((folder / MODULES_FILE).read_text(encoding="utf-8"))
+        normalize = any(module["type"].endswith(".Normalize") for module in modules)
+    return given, normalize

@@ -1,0 +1,507 @@
+"""Sentence encoders: vectors of texts, trained without labels, with pairs, or with scores of pairs.
+
+A sequence is one text, so that a pair has two and a pair with a hard negative three, numbered by
+``first_word``. Losses contrast the vectors of all sequences of an optimizer batch
+(``sentence_losses``).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import random
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from operator import attrgetter
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from finetune.config.tasks import SentenceConfig, column_map
+from finetune.data import DataError, Dataset, read_text
+from finetune.data.nli_labels import NLI_LABELS, with_standard_names
+from finetune.evaluation.metrics import text_scores
+from finetune.evaluation.pairs import named_positive
+from finetune.evaluation.ranking import ranking_scores
+from finetune.models.heads.sentence_encoder import (
+    SentenceEncoder,
+    SentenceOutput,
+    saved_settings,
+)  # fmt: skip
+from finetune.preprocessing.encodings import Encodings, Ragged
+from finetune.tasks import sentence_losses as losses
+from finetune.tasks.base import Task, TaskRecord
+from finetune.types import (
+    Batch,
+    Encoding,
+    LabelSet,
+    Partial,
+    SentencePrediction,
+    Sequences,
+    TextExample,
+    UserError,
+    abbreviated,
+    quantity,
+)
+
+Measure = Literal["label", "number", "ranking"]
+
+FROM_TEXTS = ("mirror", "simcse", "prompt")
+"""The objectives that learn from texts without labels."""
+METRICS: Mapping[Measure, str] = {
+    "label": "accuracy", "number": "spearman_all", "ranking": "ranking_accuracy",
+}  # fmt: skip
+"""The metric that selects the best model, by the gold of the validation split."""
+TEMPERATURES = {"mirror": 0.04}
+TEMPERATURE = 0.05
+TEMPLATES = ('This sentence : "{text}" means {mask} .', 'This sentence of "{text}" means {mask} .')
+"""The templates of PromptBERT (Jiang et al., 2022) for BERT."""
+TEMPLATE_ALONE = 2**48
+"""Number of the example that stands for the templates without a text."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SentenceRecord(TaskRecord):
+    """The record of a sentence encoder."""
+
+    config: SentenceConfig
+    pooling: str
+    normalize: bool
+    measure: Measure
+    """Validation gold: labels, numbers (cosines are scored), or none (pairs are ranked)."""
+
+    @property
+    def kind(self) -> str:
+        """The kind of predictions."""
+        return "label" if self.measure == "label" else "number"
+
+    @property
+    def metric(self) -> str:
+        """Name of the metric that selects the best model."""
+        return self.config.metric or METRICS[self.measure]
+
+    @property
+    def calibrates(self) -> bool:
+        """False: nothing is fitted."""
+        return False
+
+    @property
+    def temperature(self) -> float:
+        """τ of the loss."""
+        default = TEMPERATURES.get(self.config.objective, TEMPERATURE)
+        return self.config.temperature or default
+
+
+class SentenceTask(Task):
+    """One vector for each text."""
+
+    name = "sentence"
+    reads_words = False
+    skipped_checks = ("labels", "pairs")
+    reads_windows = False
+    record_class = SentenceRecord
+    record: SentenceRecord
+    couples_sequences = True
+    _gold = attrgetter("text")
+
+    # --- Data -------------------------------------------------------------------------------------
+
+    @classmethod
+    def load(cls, config: Any, data: Any = None) -> tuple[Task, Dataset]:
+        """As ``Task.load``; held-out texts without a pair are paired with half of their words."""
+        task, data = super().load(config, data)
+        splits = {
+            split: rows if split == "train" else [_with_half(example) for example in rows]
+            for split, rows in data.splits.items()
+        }
+        return task, replace(data, splits=splits)
+
+    @classmethod
+    def read(cls, config: SentenceConfig, source: Any) -> Dataset:
+        """Read texts or pairs; the splits may have different kinds of labels."""
+        return read_text(
+            source,
+            columns=column_map(config.columns),
+            encoding=config.encoding,
+            mixed_labels=True,
+        )
+
+    @classmethod
+    def prepare(cls, config: SentenceConfig, data: Dataset) -> Dataset:
+        """Select the texts or pairs that the objective and the scores need, with notes."""
+        data = with_standard_names(data)
+        notes = list(data.notes)
+        splits = {}
+        for split, rows in data.splits.items():
+            training = split == "train"
+            select = _training_rows if training else _scored_rows
+            chosen = list(select(config.objective, rows))
+            if not chosen:
+                raise _nothing_to_use(config.objective, split, rows)
+            if len(chosen) != len(rows) or chosen[0].pair != rows[0].pair:
+                unit = "text" if chosen[0].pair is None else "pair"
+                notes.append(f"{split}: {quantity(len(chosen), unit)} of {len(rows):,} rows")
+            splits[split] = [replace(example, id=index) for index, example in enumerate(chosen)]
+        return Dataset(data.name, splits, notes=notes, format=data.format)
+
+    @classmethod
+    def derive(cls, config: SentenceConfig, data: Dataset) -> dict[str, Any]:
+        """Return labels, pooling and the kind of validation gold."""
+        train = data.splits["train"]
+        names = {example.label for example in train} if config.objective == "softmax" else ()
+        standard = [name for name in NLI_LABELS if name in names]
+        labels = LabelSet(standard if len(standard) == len(names) else sorted(map(str, names)))
+        validation = [split for split in sorted(data.splits) if split.startswith("validation")]
+        measure = _measure(config.objective, data.splits[validation[0] if validation else "train"])
+        pooling, normalize = saved_settings(Path(str(config.init_from or config.model)))
+        if config.init_from is not None and pooling is None:
+            pooling, normalize = saved_settings(Path(config.init_from) / "best")
+        chosen = config.pooling if config.pooling != "auto" else pooling or "mean"
+        return {
+            "labels": labels, "pooling": "mask" if config.objective == "prompt" else chosen,
+            "normalize": config.normalize or normalize, "measure": measure, "pairs": None,
+        }  # fmt: skip
+
+    # --- Sequences --------------------------------------------------------------------------------
+
+    def _sequences(self, examples: Sequence[TextExample]) -> tuple[list[list[Encoding]], int]:
+        texts = [[t for t in (e.text, e.pair, e.negative) if t is not None] for e in examples]
+        subwords = iter(self.tokenizer.text_subwords([text for own in texts for text in own]))
+        before, after = self._around(0)
+        room = self.record.max_length - len(before) - len(after)
+        if room < 1:
+            raise UserError(
+                f"--max-length {self.record.max_length} leaves no room for text: raise it."
+            )
+        num_cut, result = 0, []
+        for example, own in zip(examples, texts, strict=True):
+            rows = [next(subwords) for _ in own]
+            num_cut += any(len(ids) > room for ids in rows)
+            label = self._label(example)
+            result.append([
+                self._encoding(example.id, number, ids[:room], label)
+                for number, ids in enumerate(rows)
+            ])  # fmt: skip
+        return result, num_cut
+
+    def _encoding(self, example: int, number: int, ids: list[int], label: float) -> Encoding:
+        """Return a text as a sequence, in the first template if there is one."""
+        before, after = self._around(0)
+        input_ids = [*before, *ids, *after]
+        segments = None
+        if self.tokenizer.uses_segments:
+            segments = [self.tokenizer.single.segments[1]] * len(input_ids)
+        digest = hashlib.blake2b(np.array(ids, np.int64).tobytes(), digest_size=7).digest()
+        target: dict[str, list[float]] = {"identity": [int.from_bytes(digest)], "label": [label]}
+        starts = self._mask_position(0, len(ids))
+        return Encoding(example, input_ids, segments, starts, number, target)
+
+    def _label(self, example: TextExample) -> float:
+        if self.record.config.objective == "softmax" and isinstance(example.label, str):
+            return self.record.labels.id(example.label, example.where)
+        return float(example.label) if isinstance(example.label, float) else 0.0
+
+    def _around(self, number: int) -> tuple[list[int], list[int]]:
+        """Return the subwords before and after a text, with those of a template."""
+        template = self.tokenizer.single
+        prefix, suffix = list(template.prefix), list(template.suffix)
+        if self.record.config.objective != "prompt":
+            return prefix, suffix
+        mask = self.tokenizer.tokenizer.mask_token
+        written = (self.record.config.templates or TEMPLATES)[number].replace("{mask}", mask)
+        before, after = self.tokenizer.text_subwords(written.split("{text}"))
+        return prefix + before, after + suffix
+
+    def _mask_position(self, number: int, length: int) -> list[int]:
+        """Return where the mask token of a template starts and ends; empty without template."""
+        if self.record.config.objective != "prompt":
+            return []
+        before, after = self._around(number)
+        mask = self.tokenizer.tokenizer.mask_token_id
+        at = before.index(mask) if mask in before else len(before) + length + after.index(mask)
+        return [at, at + 1]
+
+    def for_epoch(self, sequences: Encodings, seed: int, epoch: int) -> Encodings:
+        """Return two views of each text for the objectives that learn from texts alone."""
+        objective = self.record.config.objective
+        if objective not in FROM_TEXTS:
+            return sequences
+        views = []
+        for view in sequences:
+            other = replace(view, first_word=1)
+            if objective == "mirror":
+                other = self._masked(other, random.Random(f"{seed}/{epoch}/{view.example}"))
+            elif objective == "prompt":
+                before, after = self._around(0)
+                ids = view.input_ids[len(before) : len(view.input_ids) - len(after)]
+                other = self._in_second_template(other, ids)
+            views += [view, other]
+        if objective == "prompt":
+            alone = self._encoding(TEMPLATE_ALONE, 0, [], 0.0)
+            views += [alone, self._in_second_template(replace(alone, first_word=1), [])]
+        return Encodings.of(views)
+
+    def _masked(self, view: Encoding, generator: random.Random) -> Encoding:
+        """Replace a random span of subwords by one mask token; the text keeps a subword at least.
+
+        Mirror-BERT replaces five characters, about as many as two subwords have in part.
+        """
+        before, after = self._around(0)
+        first, last = len(before), len(view.input_ids) - len(after)
+        width = min(self.record.config.mask_span, last - first - 1)
+        if width < 1:
+            return view
+        start = generator.randint(first, last - width)
+        mask = [self.tokenizer.tokenizer.mask_token_id]
+        ids = [*view.input_ids[:start], *mask, *view.input_ids[start + width :]]
+        segments = None if view.segment_ids is None else view.segment_ids[: len(ids)]
+        return replace(view, input_ids=ids, segment_ids=segments)
+
+    def _in_second_template(self, view: Encoding, ids: list[int]) -> Encoding:
+        before, after = self._around(1)
+        input_ids = [*before, *ids, *after]
+        segments = None if view.segment_ids is None else view.segment_ids[:1] * len(input_ids)
+        starts = self._mask_position(1, len(ids))
+        return replace(view, input_ids=input_ids, segment_ids=segments, word_starts=starts)
+
+    @property
+    def added_ids(self) -> Sequence[int]:
+        """Ids of the mask token and of the templates."""
+        objective = self.record.config.objective
+        if objective == "mirror":
+            return [self.tokenizer.tokenizer.mask_token_id]
+        if objective == "prompt":
+            return [id for number in (0, 1) for part in self._around(number) for id in part]
+        return []
+
+    def _targets(self, rows: Mapping[str, Ragged]) -> dict[str, Tensor]:
+        label = torch.from_numpy(rows["label"].values.astype(np.float64))
+        return {"identity": torch.from_numpy(rows["identity"].values.astype(np.int64)),
+                "label": label.long() if len(self.record.labels) else label.float()}  # fmt: skip
+
+    # --- Model ------------------------------------------------------------------------------------
+
+    def head(self, folder: str | Path | None = None) -> SentenceEncoder:
+        """Make a new model on the configured encoder, or load one from a folder."""
+        record = self.record
+        pooling: Any = record.pooling
+        settings: dict[str, Any] = {
+            "pooling": pooling, "normalize": record.normalize, "max_length": record.max_length,
+            "batching": record.config.batching,
+        }  # fmt: skip
+        if folder is not None:
+            return SentenceEncoder.from_pretrained(str(folder), trained=True, **settings)
+        labels = list(record.labels) or None
+        with self._pretrained() as checkpoint:
+            return SentenceEncoder.from_pretrained(labels=labels, **settings, **checkpoint)
+
+    def loss(self, logits: Any, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Not used: the loss of a sequence depends on all others (``coupled_loss``)."""
+        raise NotImplementedError
+
+    def coupled_loss(
+        self, head: SentenceEncoder, vectors: Tensor, sequences: Sequences
+    ) -> tuple[Tensor, Tensor]:
+        """Return the loss of the objective over all texts of an optimizer batch."""
+        objective, temperature = self.record.config.objective, self.record.temperature
+        rows: dict[int, list[int]] = {0: [], 1: [], 2: []}
+        alone: dict[int, int] = {}
+        for row, key in enumerate(zip(sequences.example, sequences.first_word, strict=True)):
+            if key[0] == TEMPLATE_ALONE:
+                alone.setdefault(key[1], row)  # each process has one
+            else:
+                rows[key[1]].append(row)
+        index = {n: torch.tensor(own, device=vectors.device, dtype=torch.long)
+                 for n, own in rows.items()}  # fmt: skip
+        u, v, negatives = (vectors.index_select(0, own) for own in index.values())
+        identity = sequences.targets["identity"]
+        first, second, negative = (identity.index_select(0, own) for own in index.values())
+        label = sequences.targets["label"].index_select(0, index[0])
+        if objective == "mirror":
+            return losses.two_view_loss((u, v), first, temperature)
+        if objective == "prompt":
+            u, v = (side - vectors[alone[view]] for view, side in enumerate((u, v)))
+        if objective in ("simcse", "prompt", "ranking"):
+            ids = first, first if objective != "ranking" else second, negative
+            return losses.ranking_loss(u, v, negatives, ids, temperature)
+        if objective == "softmax":
+            return losses.softmax_loss(u, v, head.classifier_weights(), label)
+        if objective == "cosine":
+            return losses.cosine_loss(u, v, label)
+        return losses.cosent_loss(u, v, label, temperature)
+
+    # --- Predictions ------------------------------------------------------------------------------
+
+    def decode(self, logits: SentenceOutput, batch: Batch) -> list[Partial]:
+        """Return the vector of each sequence, with the weights of the classifier."""
+        vectors, weights = logits.vectors.cpu().numpy(), logits.classifier.cpu().double().numpy()
+        return [
+            Partial(example, number, (vector, weights))
+            for example, number, vector in zip(
+                batch.example, batch.first_word, vectors, strict=True
+            )
+        ]
+
+    def finish(
+        self, example: TextExample, partials: Sequence[Partial], *, log_probabilities: bool = False
+    ) -> SentencePrediction:
+        """Return the vectors, and for a pair its label or its cosine."""
+        parts = sorted(partials, key=lambda partial: partial.first_word)[:2]
+        vectors = np.stack([part.values[0] for part in parts])
+        if example.pair is None:
+            return SentencePrediction(example.id, vectors)
+        u, v = vectors.astype(np.float64)
+        if not len(self.record.labels) or isinstance(example.label, float):
+            norms = np.linalg.norm(u) * np.linalg.norm(v)
+            return SentencePrediction(example.id, vectors, float(u @ v / max(norms, 1e-12)))
+        weights = partials[0].values[1]
+        logits = weights[:, :-1] @ np.concatenate([u, v, np.abs(u - v)]) + weights[:, -1]
+        probabilities = np.exp(logits - logits.max())
+        probabilities /= probabilities.sum()
+        scores = dict(zip(self.record.labels, map(float, probabilities), strict=True))
+        best = max(scores, key=lambda name: scores[name])
+        return SentencePrediction(example.id, vectors, best, scores[best], scores)
+
+    def _score(
+        self, gold: Sequence[TextExample], predicted: Sequence[SentencePrediction]
+    ) -> dict[str, float]:
+        expected: list[Any] = [example.label for example in gold]
+        labels: list[Any] = [prediction.label for prediction in predicted]
+        if isinstance(expected[0], float):
+            found = text_scores("number", expected, labels)
+            return {f"{name}_all": found[name] for name in ("spearman", "pearson")}
+        if expected[0] is not None:
+            return text_scores("label", expected, labels, list(self.record.labels))
+        u, v = np.stack([prediction.vectors for prediction in predicted], axis=1)
+        return ranking_scores(u, v, [str(e.text) for e in gold], [str(e.pair) for e in gold])
+
+    def _fit(self, gold: Any, predicted: Any) -> tuple[dict[str, Any], str]:
+        raise NotImplementedError
+
+    def _calibrated(self, example: Any, prediction: Any) -> Any:
+        raise NotImplementedError
+
+
+def _training_rows(objective: str, rows: Sequence[TextExample]) -> Iterator[TextExample]:
+    """Yield the examples of train that an objective learns from."""
+    if objective in FROM_TEXTS:
+        yield from _distinct_texts(rows)
+    elif objective == "ranking":
+        yield from _positive_pairs(rows)
+    elif objective == "softmax":
+        pairs = [row for row in rows if row.pair is not None and isinstance(row.label, str)]
+        if len({row.label for row in pairs}) > 1:
+            yield from pairs
+    else:
+        pairs = [row for row in rows if row.pair is not None and isinstance(row.label, float)]
+        yield from _scaled(pairs) if objective == "cosine" else pairs
+
+
+def _scored_rows(objective: str, rows: Sequence[TextExample]) -> Iterator[TextExample]:
+    """Yield the examples of another split: with numbers, with labels, or to rank."""
+    numbers = [row for row in rows if row.pair is not None and isinstance(row.label, float)]
+    if numbers:
+        yield from numbers
+    elif objective == "softmax":
+        yield from (row for row in rows if row.pair is not None and isinstance(row.label, str))
+    elif pairs := list(_positive_pairs(rows)):
+        yield from (replace(pair, negative=None) for pair in pairs)
+    else:
+        yield from _distinct_texts(rows)
+
+
+def _distinct_texts(rows: Sequence[TextExample]) -> Iterator[TextExample]:
+    """Yield each text once that is not blank."""
+    seen = set()
+    for row in rows:
+        for text in (row.text, row.pair):
+            if text is not None and text.strip() and text not in seen:
+                seen.add(text)
+                yield TextExample(row.id, text, where=row.where)
+
+
+def _positive_pairs(rows: Sequence[TextExample]) -> Iterator[TextExample]:
+    """Yield the pairs that belong together, perhaps with a hard negative, without their label.
+
+    Of pairs with labels those are entailment (or the positive one of two labels), with a negative
+    that contradicts the same first text (or has the other label; Gao et al., 2021). Pairs of the
+    same first text take its negatives in turn.
+    """
+    pairs = [row for row in rows if row.pair is not None]
+    names = {str(row.label) for row in pairs if row.label is not None}
+    if any(isinstance(row.label, float) for row in pairs):
+        return
+    if not names:
+        yield from pairs
+        return
+    positive = "entailment" if "entailment" in names else None
+    if positive is None and len(names) == 2:
+        positive = named_positive(names)
+    opposite = "contradiction" if "contradiction" in names else None
+    if opposite is None and len(names) == 2:
+        opposite = next(name for name in names if name != positive)
+    negatives: dict[str, list[str]] = {}
+    for row in pairs:
+        if row.label == opposite and row.pair is not None:
+            negatives.setdefault(row.text, []).append(row.pair)
+    used: Counter[str] = Counter()
+    for row in pairs:
+        if positive is not None and row.label == positive:
+            own = negatives.get(row.text)
+            negative = own[used[row.text] % len(own)] if own else row.negative
+            used[row.text] += 1
+            yield replace(row, label=None, negative=negative)
+
+
+def _scaled(pairs: Sequence[TextExample]) -> Iterator[TextExample]:
+    """Yield pairs with their numbers scaled to 0..1, which the cosines learn."""
+    numbers = [row.label for row in pairs if isinstance(row.label, float)]
+    if numbers:
+        lowest, highest = min(numbers), max(numbers)
+        for row, number in zip(pairs, numbers, strict=True):
+            yield replace(row, label=(number - lowest) / max(highest - lowest, 1e-12))
+
+
+def _nothing_to_use(objective: str, split: str, rows: Sequence[TextExample]) -> DataError:
+    """Return the error for a split without any row that is of use."""
+    first = rows[0]
+    needed = {
+        "ranking": "pairs of texts that belong together: without labels, or with the labels "
+        "entailment and contradiction or with two such as duplicate and not_duplicate",
+        "softmax": "pairs of texts with two labels or more",
+        **dict.fromkeys(("cosine", "cosent"), "pairs of texts with a number"),
+    }.get(objective, "texts")
+    kind = "texts" if first.pair is None else "pairs"
+    labels = {str(row.label) for row in rows if row.label is not None}
+    found = "without labels"
+    if labels:
+        numbers = isinstance(next(r.label for r in rows if r.label is not None), float)
+        found = "with numbers" if numbers else f"labeled {abbreviated(sorted(labels), 4)}"
+    return DataError(
+        f"{first.where}: --objective {objective} needs {needed}; {split} has {kind} {found}: "
+        "choose another objective, or name the columns with --columns."
+    )
+
+
+def _measure(objective: str, rows: Sequence[TextExample]) -> Measure:
+    if isinstance(rows[0].label, float):
+        return "number"
+    return "label" if objective == "softmax" else "ranking"
+
+
+def _with_half(example: TextExample) -> TextExample:
+    """Return a text paired with half of its words (or characters, of one word), in their order.
+
+    The words follow from the text alone, so that the score of all runs is on the same pairs.
+    """
+    if example.pair is not None:
+        return example
+    words = example.text.split()
+    units, between = (words, " ") if len(words) > 1 else (list(example.text), "")
+    generator = random.Random(example.text)
+    kept = sorted(generator.sample(range(len(units)), max(1, len(units) // 2)))
+    return dataclasses.replace(example, pair=between.join(units[index] for index in kept))

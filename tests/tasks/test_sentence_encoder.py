@@ -1,0 +1,361 @@
+"""Sentence encoders: the texts they learn from, their scores, and their vectors elsewhere."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModel, AutoTokenizer
+
+import finetune
+from finetune.config.tasks import SentenceConfig
+from finetune.data import Dataset
+from finetune.evaluation.ranking import ranking_scores
+from finetune.inference.embed import Embedder
+from finetune.models.heads.sentence_encoder import SentenceEncoder
+from finetune.tasks import load_task
+from finetune.tasks.sentence_encoder import TEMPLATE_ALONE
+from finetune.training.trainer import fit
+from finetune.types import TextExample, UserError
+from tests.command import run
+from tests.small_data import write_jsonl
+from tests.tiny import save_tiny_checkpoint
+
+TEXTS = [
+    "the train from paris was late", "a man is playing a guitar", "what a great story !",
+    "two children run across the street because it rains", "anna saw a big red dog",
+]  # fmt: skip
+SHORT = ["the late train", "a guitar", "great story", "children in the rain", "anna and a dog"]
+SETTINGS: dict[str, Any] = {"steps": 3, "lr": 1e-3, "precision": "fp32", "max_length": 40}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("sentence")
+    for family in ("bert", "roberta"):
+        save_tiny_checkpoint(folder / family, family)
+    pairs = [{"text": a, "text_pair": b} for a, b in zip(TEXTS, SHORT, strict=True)]
+    numbers = [{**row, "label": float(index)} for index, row in enumerate(pairs)]
+    write_jsonl(folder / "numbers.jsonl", numbers)
+    write_jsonl(folder / "pairs.jsonl", pairs)
+    (folder / "texts.txt").write_text("\n".join([*TEXTS, TEXTS[0], *SHORT]), "utf-8")
+    names = ["entailment", "contradiction", "neutral"]
+    nli = [
+        {"premise": text, "hypothesis": f"{short} {name}", "label": name}
+        for text, short in zip(TEXTS, SHORT, strict=True) for name in names
+    ]  # fmt: skip
+    write_jsonl(folder / "nli.jsonl", nli)
+    return folder
+
+
+def config_of(place: Path, objective: str, train: str, validation: str = "", **changes: Any) -> Any:
+    files = {"train": train, "validation": validation or train}
+    data = ",".join(f"{split}={place / name}" for split, name in files.items())
+    settings = {"model": str(place / "bert"), **SETTINGS, **changes}
+    return SentenceConfig(data=data, objective=objective, **settings)  # type: ignore[arg-type]
+
+
+def loaded(*arguments: Any, **changes: Any) -> tuple[Any, Dataset]:
+    return load_task(config_of(*arguments, **changes), "sentence")
+
+
+def texts_of(rows: list[TextExample]) -> list[tuple[str | None, ...]]:
+    return [(row.text, row.pair, row.negative) for row in rows]
+
+
+# --- Data -----------------------------------------------------------------------------------------
+
+
+def test_texts_for_objectives_without_labels(place: Path) -> None:
+    for train in ("numbers.jsonl", "texts.txt"):
+        _, data = loaded(place, "mirror", train, "numbers.jsonl")
+        assert {row.text for row in data.splits["train"]} == {*TEXTS, *SHORT}
+        assert len(data.splits["train"]) == 10 and data.splits["train"][0].label is None
+        assert [row.label for row in data.splits["validation"]] == [0.0, 1.0, 2.0, 3.0, 4.0]
+
+
+def test_texts_without_pairs_are_scored_with_half_of_their_words(place: Path) -> None:
+    task, data = loaded(place, "simcse", "texts.txt")
+    for row in data.splits["validation"]:
+        words, half = row.text.split(), str(row.pair).split()
+        assert len(half) == len(words) // 2 and set(half) <= set(words)
+    again = loaded(place, "simcse", "texts.txt", seed=9)[1].splits["validation"]
+    assert texts_of(again) == texts_of(data.splits["validation"])
+    assert task.record.metric == "ranking_accuracy"
+    config = replace(config_of(place, "simcse", "texts.txt"), data=str(place / "texts.txt"))
+    held_out = load_task(config, "sentence")[1].splits
+    assert len(held_out["train"]) == 9 and held_out["validation"][0].pair is not None
+
+
+def test_entailment_is_positive_and_contradiction_negative(place: Path) -> None:
+    task, data = loaded(place, "ranking", "nli.jsonl")
+    expected = [
+        (text, f"{short} entailment", f"{short} contradiction")
+        for text, short in zip(TEXTS, SHORT, strict=True)
+    ]
+    assert texts_of(data.splits["train"]) == expected
+    assert texts_of(data.splits["validation"]) == [(a, b, None) for a, b, _ in expected]
+    assert (task.record.metric, len(task.record.labels)) == ("ranking_accuracy", 0)
+
+
+def test_columns_of_search(place: Path, tmp_path: Path) -> None:
+    rows = [{"query": a, "positive": b, "negative": "x"} for a, b in zip(TEXTS, SHORT, strict=True)]
+    write_jsonl(tmp_path / "search.jsonl", rows)
+    _, data = loaded(tmp_path, "ranking", "search.jsonl", model=str(place / "bert"))
+    assert texts_of(data.splits["train"])[0] == (TEXTS[0], SHORT[0], "x")
+    others = [{"text": a, "text_pair": b, "hard": "y"} for a, b in zip(TEXTS, SHORT, strict=True)]
+    write_jsonl(tmp_path / "other.jsonl", others)
+    changes = {"model": str(place / "bert"), "columns": ("negative=hard",)}
+    _, data = loaded(tmp_path, "ranking", "other.jsonl", **changes)
+    assert data.splits["train"][0].negative == "y"
+
+
+def test_numbers_are_scaled_for_regression_only(place: Path) -> None:
+    _, data = loaded(place, "cosine", "numbers.jsonl")
+    assert [row.label for row in data.splits["train"]] == [0.0, 0.25, 0.5, 0.75, 1.0]
+    assert [row.label for row in data.splits["validation"]] == [0.0, 1.0, 2.0, 3.0, 4.0]
+    _, data = loaded(place, "cosent", "numbers.jsonl")
+    assert [row.label for row in data.splits["train"]] == [0.0, 1.0, 2.0, 3.0, 4.0]
+
+
+def test_splits_may_have_other_labels(place: Path) -> None:
+    task, data = loaded(place, "softmax", "nli.jsonl", "numbers.jsonl")
+    assert list(task.record.labels) == ["entailment", "neutral", "contradiction"]
+    assert task.record.metric == "spearman_all"
+    assert isinstance(data.splits["validation"][0].label, float)
+
+
+@pytest.mark.parametrize(
+    ("objective", "train", "message"),
+    [
+        ("cosent", "texts.txt", "needs pairs of texts with a number; train has texts without labe"),
+        ("cosine", "nli.jsonl", "train has pairs labeled contradiction, entailment, neutral"),
+        ("softmax", "numbers.jsonl", "needs pairs of texts with two labels or more; train has pai"),
+        ("ranking", "numbers.jsonl", "pairs of texts that belong together.*has pairs with numbers"),
+    ],
+)
+def test_data_that_an_objective_cannot_use(
+    place: Path, objective: str, train: str, message: str
+) -> None:
+    with pytest.raises(UserError, match=message):
+        loaded(place, objective, train)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"objective": "softmax", "temperature": 0.1}, "--temperature 0.1: --objective softmax ha"),
+        ({"objective": "simcse", "mask_span": 3}, "--mask-span 3: it applies to --objective mirr"),
+        ({"objective": "prompt", "pooling": "cls"}, "--pooling cls: with --objective prompt"),
+        ({"objective": "prompt", "templates": ("a {text}", "b")}, r"has \{text\} and \{mask\} on"),
+        ({"objective": "prompt", "templates": ("{text}{mask}",)}, "must be two templates, not 1"),
+        ({"templates": ("{text}{mask}", "{mask}{text}")}, "they apply to --objective prompt"),
+        ({"overlap": 3}, "--overlap 3: long texts are cut: leave --overlap out"),
+        ({"temperature": 0.0}, "--temperature must be above 0"),
+    ],
+)
+def test_wrong_settings(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        SentenceConfig(**settings)
+
+
+# --- Views ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta"])
+def test_masked_views(place: Path, family: str) -> None:
+    task, data = loaded(place, "mirror", "texts.txt", model=str(place / family), mask_span=3)
+    mask = task.tokenizer.tokenizer.mask_token_id
+    whole = task.encode(data.splits["train"]).sequences
+    seen: set[tuple[int, ...]] = set()
+    for seed in range(20):
+        views = task.for_epoch(whole, 1, seed)
+        assert [view.first_word for view in views] == [0, 1] * len(whole)
+        for one, other in zip(views[::2], views[1::2], strict=True):
+            at = other.input_ids.index(mask)
+            after = len(other.input_ids) - at - 1
+            ids = one.input_ids
+            assert other.input_ids == [*ids[:at], mask, *ids[len(ids) - after :]]
+            width = len(ids) - len(other.input_ids) + 1
+            assert width == min(3, len(ids) - 3) and 1 <= at < len(other.input_ids) - 1
+            assert other.target == one.target
+            seen.add((one.example, at))
+    assert len(seen) > 2 * len(whole)  # the place of the span varies
+    first, last = (task.for_epoch(whole.take(np.array(rows)), 1, 5) for rows in ([0, 1], [1]))
+    assert first[2:][1].input_ids == last[1].input_ids  # whatever else is in the batch
+    one = task.encode([TextExample(0, "a")]).sequences
+    assert mask not in task.for_epoch(one, 1, 1)[1].input_ids  # nothing would be left
+
+
+def test_templates(place: Path) -> None:
+    templates = ("the text {text} is {mask} .", "{mask} : {text}")
+    task, data = loaded(place, "prompt", "texts.txt", templates=templates)
+    views = task.for_epoch(task.encode(data.splits["train"][:2]).sequences, 1, 0)
+    decode = task.tokenizer.tokenizer.decode
+    expected = [f"[CLS] the text {TEXTS[0]} is [MASK]. [SEP]", f"[CLS] [MASK] : {TEXTS[0]} [SEP]"]
+    assert [decode(view.input_ids) for view in views[:2]] == expected
+    assert [view.example for view in views[-2:]] == [TEMPLATE_ALONE] * 2
+    assert decode(views[-1].input_ids) == "[CLS] [MASK] : [SEP]"
+    mask = task.tokenizer.tokenizer.mask_token_id
+    for view in views:
+        assert [view.input_ids[at] for at in view.word_starts[:1]] == [mask]
+    added, known = set(task.added_ids), set(views.ids.values.tolist())
+    assert added <= known
+    long = task.encode([TextExample(0, "guitar " * 99), TextExample(1, "a [MASK] b")])
+    assert long.num_cut == 1 and len(long[0][0].input_ids) == 40
+    literal = long[1][0]
+    assert literal.input_ids.count(mask) == 2
+    assert literal.input_ids[literal.word_starts[0] :].count(mask) == 1  # that of the template
+
+
+def test_the_vector_of_a_template_is_subtracted(place: Path) -> None:
+    task, data = loaded(place, "prompt", "texts.txt")
+    views = task.for_epoch(task.encode(data.splits["train"][:4]).sequences, 1, 0)
+    vectors = torch.randn(len(views), 8, dtype=torch.float64)
+
+    def loss(bias: torch.Tensor) -> float:
+        moved = vectors + bias[[view.first_word for view in views]]
+        sequences = finetune.types.Sequences(
+            tuple(view.example for view in views), tuple(view.first_word for view in views),
+            task.collate(views),
+        )  # fmt: skip
+        return float(task.coupled_loss(None, moved, sequences)[0])
+
+    shifted = loss(torch.randn(2, 8, dtype=torch.float64))
+    assert shifted == pytest.approx(loss(torch.zeros(2, 8, dtype=torch.float64)))
+
+
+# --- Scores ---------------------------------------------------------------------------------------
+
+
+def test_ranking_scores_by_hand() -> None:
+    queries = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [1.0, 0.0]])
+    answers = np.array([[2.0, 0.1], [1.0, 0.2], [1.0, 1.1], [1.0, 0.05]])
+    texts = ["a", "b", "c", "a"]
+    scores = ranking_scores(queries, answers, texts, ["p", "q", "r", "s"])
+    # a: p before q, r; s is another answer to a. b: r, q first, so rank 2. c: 1. a: s first
+    assert scores == {"ranking_accuracy": 0.75, "ranking_mrr": (1 + 1 / 2 + 1 + 1) / 4}
+    same = ranking_scores(np.ones((3, 2)), np.ones((3, 2)), ["a", "b", "c"], ["p", "q", "r"])
+    assert same == {"ranking_accuracy": 0.0, "ranking_mrr": 1 / 3}  # collapsed vectors
+    chance = random.Random(1)
+    many = np.array([[chance.gauss(0, 1) for _ in range(4)] for _ in range(2100)])
+    names = [str(number) for number in range(2100)]
+    assert ranking_scores(many, 3 * many, names, names)["ranking_accuracy"] == 1.0
+
+
+# --- Saved models ---------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def trained(place: Path) -> dict[str, Path]:
+    """Runs: of the mean, of normalized first tokens, of templates, and of a classifier."""
+    runs = {}
+    for name, (objective, train, changes) in {
+        "mean": ("mirror", "texts.txt", {}),
+        "cls": ("cosent", "numbers.jsonl", {"pooling": "cls", "normalize": True, "batch_size": 2}),
+        "prompt": ("prompt", "texts.txt", {"model": str(place / "roberta")}),
+        "softmax": ("softmax", "nli.jsonl", {"pooling": "max"}),
+    }.items():
+        config = config_of(place, objective, train, out=str(place / name), **changes)
+        fit(*load_task(config, "sentence"), config)
+        runs[name] = place / name
+    return runs
+
+
+@pytest.mark.parametrize("name", ["mean", "cls", "softmax"])
+def test_sentence_transformers_has_the_same_vectors(trained: dict[str, Path], name: str) -> None:
+    library = pytest.importorskip("sentence_transformers")
+    texts = [*TEXTS, "guitar " * 99]  # cut
+    model = library.SentenceTransformer(str(trained[name] / "best"), device="cpu")
+    assert model.max_seq_length == 40
+    expected = model.encode(texts)
+    embedder = Embedder(trained[name])
+    found = np.concatenate([each.vectors for each in embedder.embed(texts)])
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+    assert embedder.num_cut == 1
+    predicted = finetune.load(trained[name]).predict(texts)
+    np.testing.assert_allclose([p.vectors[0] for p in predicted], expected, rtol=0, atol=1e-5)
+
+
+def test_transformers_has_the_same_vectors(trained: dict[str, Path]) -> None:
+    folder = trained["mean"] / "best"
+    model, tokenizer = AutoModel.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    padded = tokenizer(TEXTS, padding=True, return_tensors="pt")
+    with torch.no_grad():
+        hidden = model(**padded).last_hidden_state
+    mask = padded["attention_mask"][..., None]
+    expected = (hidden * mask).sum(1) / mask.sum(1)
+    found = np.concatenate([each.vectors for each in Embedder(folder).embed(TEXTS)])
+    np.testing.assert_allclose(found, expected.numpy(), rtol=0, atol=1e-5)
+
+
+def test_embedder_with_another_pooling_layer_or_unit(trained: dict[str, Path]) -> None:
+    folder = trained["cls"]
+    own, mean, layer = (
+        next(Embedder(folder, **options).embed(TEXTS[:1])).vectors
+        for options in ({}, {"pooling": "mean"}, {"layers": [0]})
+    )
+    assert np.linalg.norm(own) == pytest.approx(1.0, abs=1e-5)
+    assert not np.allclose(own, mean) and not np.allclose(mean, layer)
+    (words,) = Embedder(folder, unit="word").embed(TEXTS[:1])
+    assert len(words.vectors) == len(TEXTS[0].split())
+    given = next(Embedder(trained["prompt"]).embed([TEXTS[0].split()]))  # words of a text
+    text = next(Embedder(trained["prompt"]).embed([TEXTS[0]]))
+    np.testing.assert_allclose(given.vectors, text.vectors, atol=1e-5)
+
+
+def test_predictions(trained: dict[str, Path]) -> None:
+    outcome = run("predict", trained["mean"], "--text", TEXTS[0])
+    assert outcome.code == 0, outcome.err
+    assert len(json.loads(outcome.out)["vector"]) == 32
+    outcome = run("predict", trained["cls"], "--text", TEXTS[0], "--pair", TEXTS[0])
+    assert json.loads(outcome.out) == {"id": 0, "label": pytest.approx(1.0, abs=1e-5)}
+    (answer,) = finetune.load(trained["softmax"]).predict([(TEXTS[0], TEXTS[1])])
+    record = answer.record()
+    assert record["label"] == max(record["scores"], key=record["scores"].get)
+    assert sum(record["scores"].values()) == pytest.approx(1, abs=1e-5)
+    head = SentenceEncoder.from_pretrained(str(trained["softmax"] / "best"), trained=True)
+    u, v = torch.from_numpy(answer.vectors)
+    assert head.classifier is not None and head.pooling == "max"
+    with torch.no_grad():
+        probabilities = head.classifier(torch.cat([u, v, (u - v).abs()])).softmax(0)
+    assert list(record["scores"].values()) == pytest.approx(probabilities.tolist(), abs=1e-5)
+
+
+def test_run_folders(trained: dict[str, Path]) -> None:
+    for name, run_folder in trained.items():
+        metrics = json.loads((run_folder / "metrics.json").read_text())["validation"]
+        log = [json.loads(line) for line in (run_folder / "log.jsonl").open()]
+        assert all("loss" in line or "split" in line for line in log), name
+        expected = {"mean": "ranking_mrr", "cls": "pearson_all", "softmax": "macro_f1"}
+        assert expected.get(name, "ranking_accuracy") in metrics
+        assert (run_folder / "best" / "modules.json").is_file() == (name != "prompt")
+    outcome = run("report", trained["cls"])
+    assert outcome.code == 0, outcome.err
+    card = (trained["cls"] / "best" / "README.md").read_text()
+    assert "SentenceTransformer(" in card and "library_name: sentence-transformers" in card
+    outcome = run("export", trained["cls"], "--output", str(trained["cls"].parent / "onnx"))
+    assert outcome.code == 2 and "sentence encoders give vectors" in outcome.err
+
+
+def test_a_run_starts_from_another_with_its_pooling(trained: dict[str, Path], place: Path) -> None:
+    start = {"model": None, "init_from": str(trained["cls"])}
+    task, _ = loaded(place, "cosent", "numbers.jsonl", **start)
+    assert (task.record.pooling, task.record.normalize) == ("cls", True)
+    other, _ = loaded(place, "cosent", "numbers.jsonl", pooling="mean", **start)
+    assert other.record.pooling == "mean"
+    (trained["cls"] / "best" / "1_Pooling" / "config.json").write_text('{"pooling_mode": "last"}')
+    with pytest.raises(UserError, match="the pooling must be one of cls, max, mean, not 'last'"):
+        loaded(place, "cosent", "numbers.jsonl", **start)
+
+
+def test_empty_and_blank_texts(trained: dict[str, Path]) -> None:
+    vectors = finetune.load(trained["mean"]).predict(["", " ", "a"])
+    assert np.isfinite(vectors[0].vectors).all()
+    assert np.array_equal(vectors[0].vectors, vectors[1].vectors)
