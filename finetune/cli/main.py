@@ -27,6 +27,7 @@ from finetune.cli.report import Report
 from finetune.cli.score import Score
 from finetune.cli.similarity import Similarity
 from finetune.cli.train import TASKS, Run, TaskCommand, expand_recipe
+from finetune.cli.vocabulary import Vocabulary
 from finetune.config.tasks import RENAMED, flag
 from finetune.runtime.processes import (
     leave_launch,
@@ -42,7 +43,7 @@ COMMANDS: dict[str, type[Any]] = {
     **{
         kind.__name__.lower(): kind
         for kind in (Run, Recipes, Check, Predict, Embed, Similarity, Map, Export, Score, Analyze,
-                     Compare, Report, Push, Bench)
+                     Compare, Report, Push, Vocabulary, Bench)
     },
 }  # fmt: skip
 """The dataclass of each command: its options are the fields, and ``run()`` carries it out."""

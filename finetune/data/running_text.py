@@ -32,7 +32,7 @@ def sampling_probabilities(sizes: Sequence[float], alpha: float) -> list[float]:
     [0.799, 0.201]
     """
     if not 0 <= alpha <= 1:
-        raise UserError(f"alpha must be from 0 to 1, not {alpha}.")
+        raise UserError(f"--alpha must be from 0 to 1, not {alpha}.")
     if not sizes or min(sizes) <= 0:
         raise UserError(f"every source needs text, but their sizes are {list(sizes)}.")
     weights = [(size / sum(sizes)) ** alpha for size in sizes]

@@ -46,6 +46,10 @@ _UNREACHABLE = {
 }  # fmt: skip
 
 
+class MissingHead(UserError):
+    """A model has no trained head, or only parts of it."""
+
+
 def resolve_model(name: str) -> str:
     """Return the local folder or hub id of a model name.
 
@@ -170,7 +174,7 @@ def load_weights(
         if key.endswith("bias"):  # transformers leaves some tied ones uninitialized
             torch.nn.init.zeros_(model.get_parameter(key))
     if missing and not new_head:
-        raise UserError(
+        raise MissingHead(
             f"model {name!r} has no trained head (missing: {min(missing)}): give the labels to "
             "train one, or the folder of a fine-tuned model."
         )

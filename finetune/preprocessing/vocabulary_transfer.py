@@ -1,0 +1,315 @@
+"""A new vocabulary for a trained encoder: initial embeddings from those of the old vocabulary.
+
+``overlap`` copies the embedding of each subword that both vocabularies have. ``similarity`` also
+computes those of the others as weighted means of old embeddings, by the similarity of static
+vectors: FOCUS (Dobler & de Melo 2023) with vectors from the text, or WECHSEL (Minixhofer et al.
+2022) with word vectors of both languages. ``mean`` is the mean of all old embeddings.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from scipy import sparse
+from tokenizers import decoders
+from torch import Tensor
+from transformers import AutoModel, AutoModelForMaskedLM
+
+from finetune.models.families import FAMILIES
+from finetune.models.loading import MissingHead, load_config, load_weights
+from finetune.preprocessing.subword_vectors import WordVectors, cooccurrence_vectors
+from finetune.preprocessing.tokenizer import SubwordTokenizer
+from finetune.types import UserError
+
+Init = Literal["overlap", "similarity", "mean"]
+Array = np.ndarray[Any, np.dtype[Any]]
+
+NEIGHBORS, TEMPERATURE = 10, 0.1
+"""Old subwords that WECHSEL averages, and the temperature of their weights."""
+PARTIAL = "\ufffd"
+"""The sign of bytes that are no whole character."""
+_ROWS = 256
+
+
+class Form(NamedTuple):
+    """A subword without the marks of its tokenizer: whether it begins a word, and its text."""
+
+    begins: bool
+    text: str
+
+
+@dataclass(frozen=True, eq=False)
+class EmbeddingMap:
+    """New embeddings as weighted means of old ones.
+
+    ``weights`` is [new vocabulary, old vocabulary]; its rows sum to 1, or are empty where nothing
+    is known of a subword. ``copied`` and ``averaged`` count the rows of one and of several weights.
+    Rows without weights get the mean of the old embeddings, plus their standard deviation times
+    Gaussian ``noise``.
+    """
+
+    weights: Any
+    noise: float
+    copied: int
+    averaged: int
+
+    @classmethod
+    def of(cls, weights: Any, noise: float) -> EmbeddingMap:
+        """Count the rows of each kind."""
+        sizes = np.diff(weights.indptr)
+        return cls(weights, noise, int((sizes == 1).sum()), int((sizes > 1).sum()))
+
+    def apply(self, old: Tensor, ordinary: Array, seed: int) -> Tensor:
+        """Return a new matrix [V, H] or bias [V] from the old one.
+
+        ``ordinary`` are the old ids whose rows have the mean and deviation.
+        """
+        rows = old.detach().double().numpy()
+        made: Array = self.weights @ rows
+        unknown = np.diff(self.weights.indptr) == 0
+        known = rows[ordinary]
+        made[unknown] = known.mean(axis=0)
+        if old.ndim == 2:
+            drawn = np.random.default_rng(seed).standard_normal(made[unknown].shape)
+            made[unknown] += self.noise * known.std(axis=0) * drawn
+        return torch.from_numpy(made).to(old.dtype)
+
+
+def subword_forms(tokenizer: SubwordTokenizer) -> list[Form | None]:
+    """Return the form of each subword, by id; None for special tokens.
+
+    A byte-level subword that is no whole character has ``PARTIAL`` and its bytes as characters.
+    """
+    settings = json.loads(tokenizer.backend.to_str())
+    prefix = settings["model"].get("continuing_subword_prefix") or ""
+    is_bytes = '"ByteLevel"' in json.dumps([settings["pre_tokenizer"], settings["decoder"]])
+    special = {entry["id"] for entry in settings["added_tokens"]}
+    decoder = decoders.ByteLevel()
+    vocabulary = tokenizer.backend.get_vocab()
+    forms: list[Form | None] = [None] * (max(vocabulary.values()) + 1)
+    for token, id in vocabulary.items():
+        if id in special:
+            continue
+        if prefix:
+            forms[id] = Form(not token.startswith(prefix), token.removeprefix(prefix))
+        elif is_bytes:
+            text = decoder.decode([token])
+            text = PARTIAL + token if PARTIAL in text else text
+            forms[id] = Form(text.startswith(" "), text.removeprefix(" "))
+        else:
+            forms[id] = Form(token.startswith("▁"), token.removeprefix("▁"))
+    return forms
+
+
+def overlap(old: SubwordTokenizer, new: SubwordTokenizer) -> dict[int, int]:
+    """Return the old id of each subword of the new vocabulary that the old one has too.
+
+    Special tokens correspond by role. Other subwords agree in text, as it is or as the old
+    tokenizer normalizes it, and if possible in beginning a word.
+    """
+    pairs = {}
+    for role, token in new.tokenizer.special_tokens_map.items():
+        before = getattr(old.tokenizer, role, None)
+        if isinstance(token, str) and before is not None:
+            id = new.tokenizer.convert_tokens_to_ids(token)
+            pairs[id] = old.tokenizer.convert_tokens_to_ids(before)
+    known: dict[Form, int] = {}
+    for id, form in enumerate(subword_forms(old)):
+        if form is not None:
+            known.setdefault(form, id)
+    normalizer = old.backend.normalizer
+    for id, form in enumerate(subword_forms(new)):
+        if form is None:
+            continue
+        texts = [form.text]
+        if normalizer is not None and not form.text.startswith(PARTIAL):
+            texts.append(normalizer.normalize_str(form.text).strip(" ▁"))
+        candidates = (Form(b, t) for b in (form.begins, not form.begins) for t in texts if t)
+        found = next((known[each] for each in candidates if each in known), None)
+        if found is not None:
+            pairs[id] = found
+    return pairs
+
+
+def embedding_map(
+    old: SubwordTokenizer,
+    new: SubwordTokenizer,
+    init: Init,
+    lines: Iterable[str] = (),
+    vectors: tuple[WordVectors, WordVectors] | None = None,
+) -> EmbeddingMap:
+    """Return the initial embeddings of a new vocabulary.
+
+    Args:
+        old: The tokenizer of the encoder.
+        new: The new tokenizer, with the special tokens of the old one.
+        init: ``overlap``, ``similarity`` or ``mean``.
+        lines: The text of the new vocabulary, for ``similarity`` without ``vectors`` (FOCUS).
+        vectors: Word vectors of the old and of the new language in one space, for ``similarity``
+            (WECHSEL): then only special tokens, and subwords without vectors, are copied.
+    """
+    shape = len(new.tokenizer), len(old.tokenizer)
+    special = set(new.tokenizer.all_special_ids)
+    pairs = overlap(old, new)
+    of_special = {id: before for id, before in pairs.items() if id in special}
+    if init == "mean":
+        return EmbeddingMap.of(_copies(of_special, shape), 0.0)
+    if init == "overlap":
+        return EmbeddingMap.of(_copies(pairs, shape), 1.0)
+    if vectors is None:
+        similar = focus_weights(cooccurrence_vectors(new, lines), pairs, shape[1])
+        return EmbeddingMap.of(_first(_copies(pairs, shape), similar), 1.0)
+    similar = wechsel_weights(vectors[1].of_subwords(new), vectors[0].of_subwords(old))
+    copies = _copies(pairs, shape)
+    return EmbeddingMap.of(_first(_copies(of_special, shape), similar, copies), 1.0)
+
+
+def focus_weights(vectors: Array, pairs: dict[int, int], num_old: int) -> Any:
+    """Return for each new subword the weights of old ones, as FOCUS does: [V, num_old].
+
+    They are the sparsemax of the cosines between its vector and those of all overlapping subwords.
+
+    Args:
+        vectors: Static vectors of the new vocabulary [V, width]; zeros where unknown.
+        pairs: The overlap, new ids to old ids.
+        num_old: Size of the old vocabulary.
+    """
+    units, known = _units(vectors)
+    anchors = np.array([id for id in sorted(pairs) if known[id]], dtype=np.int64)
+    rows = np.array([id for id in range(len(vectors)) if known[id] and id not in pairs])
+    blocks, columns = [], np.array([pairs[id] for id in anchors], dtype=np.int64)
+    for start in range(0, len(rows) if len(anchors) else 0, _ROWS):
+        chosen = rows[start : start + _ROWS]
+        weights = sparsemax(units[chosen] @ units[anchors].T)
+        row, column = np.nonzero(weights)
+        blocks.append((weights[row, column], chosen[row], columns[column]))
+    return _matrix(blocks, (len(vectors), num_old))
+
+
+def wechsel_weights(new: Array, old: Array) -> Any:
+    """Return for each new subword the weights of old ones, as WECHSEL does: [V, V_old].
+
+    They are the softmax of its cosines to its ``NEIGHBORS`` nearest old subwords, divided by
+    ``TEMPERATURE``.
+
+    Args:
+        new: Static vectors of the new subwords [V, width]; zeros where unknown.
+        old: Those of the old subwords, in the same space [V_old, width].
+    """
+    (units, known), (old_units, old_known) = _units(new), _units(old)
+    rows, columns = np.flatnonzero(known), np.flatnonzero(old_known)
+    blocks = []
+    for start in range(0, len(rows) if len(columns) else 0, _ROWS):
+        chosen = rows[start : start + _ROWS]
+        cosines = units[chosen] @ old_units[columns].T
+        count = min(NEIGHBORS, len(columns))
+        nearest = np.argpartition(-cosines, count - 1, axis=1)[:, :count]
+        weights = np.exp((np.take_along_axis(cosines, nearest, axis=1) - 1) / TEMPERATURE)
+        weights /= weights.sum(axis=1, keepdims=True)
+        blocks.append((weights.ravel(), np.repeat(chosen, count), columns[nearest.ravel()]))
+    return _matrix(blocks, (len(new), len(old)))
+
+
+def sparsemax(scores: Array) -> Array:
+    """Return the sparse probabilities nearest to each row of scores (Martins & Astudillo 2016)."""
+    ordered = -np.sort(-scores, axis=1)
+    sums = np.cumsum(ordered, axis=1)
+    ranks = np.arange(1, scores.shape[1] + 1)
+    size = (1 + ranks * ordered > sums).sum(axis=1)
+    threshold = (sums[np.arange(len(scores)), size - 1] - 1) / size
+    weights: Array = np.maximum(scores - threshold[:, None], 0)
+    return weights
+
+
+def with_vocabulary(
+    name: str, old: SubwordTokenizer, new: SubwordTokenizer, made: EmbeddingMap, *, seed: int = 0,
+    **options: Any,
+) -> Any:  # fmt: skip
+    """Return the model of a checkpoint with another vocabulary, and its masked-LM head if any.
+
+    Embeddings, output matrix and biases of subwords are replaced. ``seed`` determines the noise;
+    ``options`` are those of ``load_config``.
+
+    Raises:
+        UserError: There is no such model, or it counts positions from a padding id that the new
+            vocabulary does not have.
+    """
+    config = load_config(name, **options)
+    family = FAMILIES.get(config.model_type)
+    pad = new.tokenizer.pad_token_id
+    if family and family.positions == "after padding" and pad != config.pad_token_id:
+        raise UserError(
+            f"model {name!r} counts positions from its padding id {config.pad_token_id}, but the "
+            f"new vocabulary pads with {pad}."
+        )
+    model = _load_with_head(name, config, options)
+    state = model.state_dict()
+    of_vocabulary = _vocabulary_weights(model)
+    special = set(old.tokenizer.all_special_ids)
+    ordinary = np.array([id for id in range(made.weights.shape[1]) if id not in special])
+    for weight_name in of_vocabulary:
+        rows = state[weight_name][: made.weights.shape[1]]  # without those of padded vocabularies
+        state[weight_name] = made.apply(rows, ordinary, seed)
+    config = copy.deepcopy(model.config)
+    config.vocab_size = made.weights.shape[0]
+    for role in ("pad", "bos", "eos", "cls", "sep", "mask", "unk"):
+        if getattr(config, f"{role}_token_id", None) is not None:
+            setattr(config, f"{role}_token_id", getattr(new.tokenizer, f"{role}_token_id"))
+    fresh = type(model)(config)
+    fresh.load_state_dict(state)
+    fresh.tie_weights()
+    return fresh.eval()
+
+
+def _load_with_head(name: str, config: Any, options: dict[str, Any]) -> Any:
+    """Load a checkpoint as a masked language model if it is one, else as an encoder."""
+    if type(config) in AutoModelForMaskedLM._model_mapping or getattr(config, "auto_map", None):
+        with contextlib.suppress(MissingHead):
+            return load_weights(AutoModelForMaskedLM, name, config, new_head=False, **options)
+    return load_weights(AutoModel, name, config, **options)
+
+
+def _vocabulary_weights(model: Any) -> list[str]:
+    """Return the names of the weights with a row for each subword."""
+    config = copy.deepcopy(model.config)
+    config.vocab_size += 1
+    with torch.device("meta"):
+        larger = type(model)(config).state_dict()
+    return [name for name, value in model.state_dict().items() if value.shape != larger[name].shape]
+
+
+def _first(*matrices: Any) -> Any:
+    """Return each row from the first of some sparse matrices that has weights in it."""
+    result = matrices[0]
+    for matrix in matrices[1:]:
+        empty = np.diff(result.indptr) == 0
+        result = (result + sparse.diags_array(empty.astype(float)) @ matrix).tocsr()
+        result.eliminate_zeros()
+    return result
+
+
+def _copies(pairs: dict[int, int], shape: tuple[int, int]) -> Any:
+    new, old = np.array(sorted(pairs.items()), dtype=np.int64).reshape(-1, 2).T
+    return _matrix([(np.ones(len(new)), new, old)], shape)
+
+
+def _matrix(blocks: list[tuple[Array, Array, Array]], shape: tuple[int, int]) -> Any:
+    """Return a sparse matrix of (values, rows, columns)."""
+    empty = (np.empty(0), np.empty(0, np.int64), np.empty(0, np.int64))
+    values, rows, columns = (np.concatenate(each) for each in zip(empty, *blocks, strict=True))
+    made = sparse.coo_array((values, (rows, columns)), shape).tocsr()
+    made.eliminate_zeros()
+    return made
+
+
+def _units(vectors: Array) -> tuple[Array, Array]:
+    """Return vectors of length 1, and which of them are not zero."""
+    lengths = np.linalg.norm(vectors, axis=1)
+    return vectors / np.maximum(lengths, 1e-12)[:, None], lengths > 0
