@@ -183,7 +183,14 @@ class TextConfig(TrainConfig):
     """Treatment of texts over --max-length: cut their end and count them, read them in overlapping
     windows and average the scores, or stop with an error."""
     classifier_dropout: float | None = None
-    """Dropout before the classifier; unset is the model's own."""
+    """Dropout before the classifier; unset is the model's own, and 0 with --pair-encoder bi or
+    poly."""
+    pair_encoder: Literal["cross", "bi", "poly"] = "cross"
+    """Read a pair of texts as one sequence (`cross`), or each text alone, and compare their vectors
+    (`bi`, `poly`): less accurate, but the vectors of candidates can be computed once and ranked for
+    any query. `poly` compares several vectors of the first text, those of --poly-codes."""
+    poly_codes: int | None = None
+    """Vectors of the first text with `--pair-encoder poly`; unset is 16."""
     positive: str | None = None
     """Label whose F1 is `f1`, of two labels. Unset: of X and not X it is X, of labels such as yes
     and no it is yes; of others the rarer in training."""
@@ -375,7 +382,7 @@ REMOVED = frozenset({"cuda_graphs"})
 RANGES: dict[tuple[str, ...], tuple[Callable[[Any], bool], str]] = {
     ("batch_size", "epochs", "lr", "limit", "steps", "max_tokens", "max_length", "head_lr",
      "crf_lr", "eval_every", "save_every", "patience", "max_width", "adam_epsilon", "temperature",
-     "mask_span"): (
+     "mask_span", "poly_codes"): (
         lambda value: value > 0, "above 0"),
     ("warmup", "weight_decay", "clip", "overlap"): (
         lambda value: value >= 0, "0 or more"),

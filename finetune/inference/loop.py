@@ -139,7 +139,7 @@ def forward(
 ) -> Iterator[tuple[Batch, Any]]:
     """Yield each batch, on the device, with its logits in at least float32."""
     for batch in batches:
-        head.encoder.check(batch)  # on the CPU, where reading ids does not wait for a device
+        head.check_batch(batch)  # on the CPU, where reading ids does not wait for a device
         batch = batch_to_device(batch, device)
         yield batch, full_precision(head(batch))
 

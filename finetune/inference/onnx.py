@@ -130,6 +130,11 @@ def _unsupported(task: Task) -> str:
             "the model reads sentences in their document (--context), which a graph does not: use "
             "`finetune predict`, or train without --context and export that"
         )
+    if isinstance(config, TextConfig) and config.pair_encoder != "cross":
+        return (
+            "the model reads the texts of a pair apart, which a graph of one sequence does not: "
+            "use `finetune predict`, or train without --pair-encoder"
+        )
     if isinstance(config, TextConfig) and config.long_text == "window":
         return (
             f"its prediction for a text of more than {task.record.max_length} tokens is the mean "

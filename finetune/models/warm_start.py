@@ -15,9 +15,10 @@ from typing import Any
 
 from transformers import AutoConfig, AutoModel
 
-from finetune.config.tasks import TrainConfig
+from finetune.config.tasks import TextConfig, TrainConfig
 from finetune.data.json_files import read_object
 from finetune.models.heads.crf_tagger import CrfTagger
+from finetune.models.heads.pair_classifier import PairClassifier
 from finetune.models.heads.pretrained import PROBLEM_TYPES, Problem, select_classes
 from finetune.models.heads.sequence_classification import SequenceClassifier
 from finetune.models.heads.span_ner import SpanNer
@@ -29,6 +30,7 @@ ReusableHead = type[SequenceClassifier] | type[TokenTagger]
 CUSTOM_MODELS: dict[str, tuple[Any, str]] = {
     "span-ner": (SpanNer, "encoder"),
     "crf-tagger": (CrfTagger, "tagger"),
+    "pair-classifier": (PairClassifier, "encoder"),
 }
 """Model types of this toolkit: the class, and the setting with the configuration inside."""
 
@@ -40,7 +42,7 @@ class WarmStart:
     name: str  # the value of --init-from
     source: str  # folder or hub id of the model
     config: Any  # the Hugging Face configuration of its encoder
-    custom_type: str | None  # its model type if that is crf-tagger or span-ner
+    custom_type: str | None  # its model type if that is in CUSTOM_MODELS
     labels: tuple[str, ...]  # of the new task
     rows: tuple[int, ...] | None  # the old class of each new label; None if the head will be new
     head_class: ReusableHead | None
@@ -108,7 +110,8 @@ def find_warm_start(
     heads: dict[str, ReusableHead] = {
         "classify": SequenceClassifier, "nli": SequenceClassifier, "tag": TokenTagger,
     }  # fmt: skip
-    head_class = heads.get(task)
+    apart = isinstance(config, TextConfig) and config.pair_encoder != "cross"
+    head_class = None if apart else heads.get(task)
     rows = _matching_rows(_reusable_labels(inner, custom_type, head_class, problem), labels)
     return WarmStart(name, source, inner, custom_type, tuple(labels), rows, head_class, options)
 

@@ -151,6 +151,33 @@ def encode_texts(
     return result, num_cut
 
 
+def encode_apart(
+    examples: Sequence[TextExample], tokenizer: SubwordTokenizer, max_length: int, long_text: str
+) -> tuple[list[list[Encoding]], int]:
+    """Return a sequence for each pair: its texts, each with its special tokens, one after another.
+
+    They are the two "words" of the sequence. Texts longer than ``max_length`` are cut, and their
+    pairs counted.
+    """
+    firsts = tokenizer.text_subwords([example.text for example in examples])
+    seconds = tokenizer.text_subwords([example.pair or "" for example in examples])
+    room = max_length - tokenizer.single.num_special
+    result, num_cut = [], 0
+    for example, *pair in zip(examples, firsts, seconds, strict=True):
+        size = max(map(len, pair))
+        if size > room and long_text == "error":
+            raise UserError(
+                f"{example.where}: a text has {size} tokens, --max-length {max_length} leaves room "
+                f"for {room}: raise it, or write --long-text truncate."
+            )
+        num_cut += size > room
+        (first, segments), (second, more) = (tokenizer.build(text[:room]) for text in pair)
+        both = None if segments is None or more is None else segments + more
+        starts = [0, len(first), len(first) + len(second)]
+        result.append([Encoding(example.id, first + second, both, starts)])
+    return result, num_cut
+
+
 def truncated(
     first: list[int], second: list[int] | None, room: int
 ) -> tuple[list[int], list[int] | None]:

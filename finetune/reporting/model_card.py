@@ -157,7 +157,8 @@ def _encoder(run: Run) -> str:
 
 def is_native(task: str, config: Mapping[str, Any]) -> bool:
     """Return whether transformers, or sentence-transformers, can use the model of a task."""
-    return task != "ner" and not config.get("crf") and config.get("objective") != "prompt"
+    own_head = config.get("crf") or config.get("pair_encoder", "cross") != "cross"
+    return task != "ner" and not own_head and config.get("objective") != "prompt"
 
 
 def _hub_task(run: Run) -> str:

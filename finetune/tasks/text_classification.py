@@ -2,7 +2,8 @@
 
 The first token's vector represents the whole input and goes through the family's own classifier
 head, y = softmax(W_C z_CLS) (Jurafsky & Martin, "Masked Language Models", sequence classification;
-Devlin et al., 2019). A pair forms one sequence with a separator between its texts.
+Devlin et al., 2019). A pair forms one sequence with a separator between its texts, unless
+``pair_encoder`` reads its texts apart.
 """
 
 from __future__ import annotations
@@ -24,10 +25,17 @@ from finetune.data.nli_labels import NLI_LABELS, with_standard_names
 from finetune.evaluation.calibration import calibration_scores, fit_on_probabilities, scale
 from finetune.evaluation.metrics import text_scores
 from finetune.evaluation.pairs import named_positive, positive_label
+from finetune.models.heads.pair_classifier import PairClassifier
 from finetune.models.heads.pretrained import Problem
 from finetune.models.heads.sequence_classification import SequenceClassifier
 from finetune.preprocessing.encodings import Ragged
-from finetune.preprocessing.texts import class_weights, encode_texts, in_one_form, problem_of
+from finetune.preprocessing.texts import (
+    class_weights,
+    encode_apart,
+    encode_texts,
+    in_one_form,
+    problem_of,
+)
 from finetune.tasks.base import Task, TaskRecord
 from finetune.types import (
     Batch,
@@ -38,6 +46,9 @@ from finetune.types import (
     TextPrediction,
     UserError,
 )
+
+NUM_CODES = 16
+"""Codes of a poly-encoder by default."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +105,8 @@ class TextClassificationTask(Task):
         problem = problem_of(config, data)
         _check_settings(config, problem, data)
         train = data.splits["train"]
+        if config.pair_encoder != "cross":
+            _require_pairs(config, data)
         kinds = {example.pair is not None for example in train}
         derived = {"problem": problem, "pairs": kinds.pop() if len(kinds) == 1 else None}
         if problem == "regression":
@@ -126,9 +139,14 @@ class TextClassificationTask(Task):
 
     def _sequences(self, examples: Sequence[TextExample]) -> tuple[list[list[Encoding]], int]:
         record = self.record
-        encoded, num_cut = encode_texts(
-            examples, self.tokenizer, record.max_length, record.config.long_text, record.overlap
-        )
+        if record.config.pair_encoder != "cross":
+            encoded, num_cut = encode_apart(
+                examples, self.tokenizer, record.max_length, record.config.long_text
+            )
+        else:
+            encoded, num_cut = encode_texts(
+                examples, self.tokenizer, record.max_length, record.config.long_text, record.overlap
+            )
         targets = [
             [replace(encoding, target=self._target(example, len(windows))) for encoding in windows]
             for example, windows in zip(examples, encoded, strict=True)
@@ -166,9 +184,11 @@ class TextClassificationTask(Task):
             targets["weight"] = weight * class_weight[targets["label"]]
         return targets
 
-    def head(self, folder: str | Path | None = None) -> SequenceClassifier:
+    def head(self, folder: str | Path | None = None) -> SequenceClassifier | PairClassifier:
         """Make a new classifier on the configured encoder, or load one from a folder."""
         config = self.record.config
+        if config.pair_encoder != "cross":
+            return self._pair_head(folder)
         if folder is not None:
             return SequenceClassifier.from_pretrained(
                 str(folder), labels=None, batching=config.batching
@@ -179,6 +199,23 @@ class TextClassificationTask(Task):
                 problem=self.record.problem,
                 batching=config.batching,
                 dropout=config.classifier_dropout,
+                **checkpoint,
+            )
+
+    def _pair_head(self, folder: str | Path | None) -> PairClassifier:
+        config = self.record.config
+        if folder is not None:
+            head: PairClassifier = PairClassifier.from_pretrained(
+                str(folder), batching=config.batching
+            )
+            return head
+        with self._pretrained() as checkpoint:
+            return PairClassifier.from_encoder(
+                labels=list(self.record.labels),
+                kind=config.pair_encoder,
+                num_codes=config.poly_codes or NUM_CODES,
+                dropout=config.classifier_dropout or 0.0,
+                batching=config.batching,
                 **checkpoint,
             )
 
@@ -301,11 +338,27 @@ def _check_settings(config: TextConfig, problem: str, data: Dataset) -> None:
          f"--positive {config.positive}", "it applies to texts with one of two labels"),
         (numbers and config.calibrate != "none", f"--calibrate {config.calibrate}",
          "the predictions are numbers and have no probabilities"),
+        (config.poly_codes is not None and config.pair_encoder != "poly",
+         f"--poly-codes {config.poly_codes}", "it applies to --pair-encoder poly"),
+        (config.pair_encoder != "cross" and config.long_text == "window", "--long-text window",
+         f"--pair-encoder {config.pair_encoder} reads one sequence of each text"),
         (config.overlap is not None and config.long_text != "window", f"--overlap {config.overlap}",
          "it applies to --long-text window"),
     ):  # fmt: skip
         if wrong:
             raise UserError(f"{setting}: {reason}: leave {setting.split()[0]} out.")
+
+
+def _require_pairs(config: TextConfig, data: Dataset) -> None:
+    """Raise UserError for the first example that is not a pair."""
+    for rows in data.splits.values():
+        for example in rows:
+            if example.pair is None:
+                raise UserError(
+                    f"{example.where}: a single text: --pair-encoder {config.pair_encoder} needs "
+                    "pairs of texts: name the second column with --columns pair=NAME, or leave "
+                    "--pair-encoder out."
+                )
 
 
 def _names(example: TextExample) -> Sequence[str]:

@@ -61,7 +61,7 @@ class Step:
         """
         set_learning_rates(self.optimizer, lr_factor)
         for batch in batches:
-            self.head.encoder.check(batch)  # on the CPU, where reading ids does not wait
+            self.head.check_batch(batch)  # on the CPU, where reading ids does not wait
         if not self.head.training:  # `train()` visits all modules, which takes time
             self.head.train()
         if self.task.couples_sequences:

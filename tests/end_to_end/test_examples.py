@@ -21,6 +21,7 @@ SAYS = {
     "long_texts": "read in several windows",
     "onnx_export": "largest difference to torch",
     "context": "11 words are predicted",
+    "rank": "ranked in",
 }
 """What an example's output must have, beyond an end without error."""
 NEEDS = {"onnx_export": ("onnx", "onnxruntime")}
@@ -91,7 +92,7 @@ def test_there_is_an_example_for_each_feature():
     assert {path.stem for path in SCRIPTS} >= {
         "classify", "multi_label", "regression", "nli", "tag", "tag_crf", "ner",
         "own_data", "long_texts", "predict", "resume", "layers", "own_loop", "onnx_export",
-        "context",
+        "context", "rank",
     }  # fmt: skip
 
 

@@ -130,6 +130,9 @@ CASES = {
     "pair": Case("classify", texts([*"abababab"], pairs=True), {}),
     "nli 3": Case("nli", texts([_WAYS[i % 3] for i in range(8)], pairs=True), {}),
     "nli 2": Case("nli", texts(["entailment", "not_entailment"] * 4, pairs=True), {}),
+    "bi": Case("nli", texts(["entailment", "neutral"] * 4, pairs=True), {"pair_encoder": "bi"}),
+    "poly": Case("classify", texts([0.5, 1.5, 2.0, -1.0, 0.0, 3.25, -2.5, 1.0], pairs=True), {
+        "pair_encoder": "poly", "poly_codes": 3}),
     "bio": Case("tag", _BIO, {"decoding": "greedy"}),
     "bio constrained": Case("tag", _BIO, {"decoding": "constrained"}),
     "bio all mean": Case("tag", _BIO, {"label_subwords": "all", "word_score": "mean"}),

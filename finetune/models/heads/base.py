@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from finetune.models.encoder import Encoder
 from finetune.models.loading import library_errors, quiet
-from finetune.types import LabelSet, UserError, quantity
+from finetune.types import Batch, LabelSet, UserError, quantity
 
 
 class Head(nn.Module):
@@ -34,6 +34,10 @@ class Head(nn.Module):
     def revision(self) -> str | None:
         """The commit of the hub model that was loaded; None for a local folder."""
         return getattr(self.encoder.model.config, "_commit_hash", None)
+
+    def check_batch(self, batch: Batch) -> None:
+        """Raise ``UserError`` if a batch has lengths or ids that the model has no embedding for."""
+        self.encoder.check(batch)
 
     def is_head(self, parameter_name: str) -> bool:
         """Return whether a parameter is above the hidden states: a head, or a pooler under it."""

@@ -92,5 +92,42 @@ class SpanNerConfig(PreTrainedConfig):
             raise UserError("span NER needs at least one label")
 
 
+class PairClassifierConfig(PreTrainedConfig):
+    """The configuration of a ``PairClassifier``, which embeds that of its ``encoder``.
+
+    Attributes:
+        kind: ``"bi"`` or ``"poly"``.
+        num_codes: Number of codes that attend to the first text, with ``"poly"``.
+        dropout: Dropout before the classifier.
+    """
+
+    model_type = "pair-classifier"
+    sub_configs = {"encoder": AutoConfig}  # noqa: RUF012 (transformers' own attribute)
+
+    encoder: PreTrainedConfig | dict[str, Any] | None = None
+    kind: str = "bi"
+    num_codes: int = 16
+    dropout: float = 0.0
+
+    def __post_init__(self, **more: Any) -> None:
+        """Embed a copy of the encoder's configuration, whose attention the base class resets."""
+        importlib.import_module("finetune.models.heads.pair_classifier")  # registers the model
+        if isinstance(self.encoder, dict):
+            self.encoder = AutoConfig.for_model(**self.encoder)
+        else:
+            self.encoder = copy.deepcopy(self.encoder)
+        super().__post_init__(**more)  # type: ignore[no-untyped-call]
+
+    def require_legal(self) -> None:
+        """Raise ``UserError`` if the settings are incomplete or not legal."""
+        if self.encoder is None:
+            raise UserError("a pair-classifier configuration needs that of its encoder")
+        if self.kind not in ("bi", "poly"):
+            raise UserError(f"kind {self.kind!r} is not one of bi, poly.")
+        if self.num_codes < 1:
+            raise UserError(f"num_codes must be 1 or more, not {self.num_codes}")
+
+
 AutoConfig.register(CrfTaggerConfig.model_type, CrfTaggerConfig, exist_ok=True)
 AutoConfig.register(SpanNerConfig.model_type, SpanNerConfig, exist_ok=True)
+AutoConfig.register(PairClassifierConfig.model_type, PairClassifierConfig, exist_ok=True)

@@ -1,0 +1,141 @@
+"""Ranking many candidate texts for a query with a trained model of pairs.
+
+A bi-encoder or poly-encoder computes the vectors of the candidates once. A cross-encoder reads each
+candidate anew with every query.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from finetune.inference.loop import CPU_TOKENS, predict
+from finetune.inference.predictor import Predictor
+from finetune.models.heads.pair_classifier import PairClassifier
+from finetune.preprocessing.batching import grouped, pack
+from finetune.preprocessing.encodings import Encodings
+from finetune.preprocessing.prefetch import ahead
+from finetune.runtime.precision import autocast, resolve_precision
+from finetune.runtime.transfer import batch_to_device
+from finetune.types import Batch, Encoding, TextExample, UserError, did_you_mean
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """A candidate, its index, and its probability or number for the query."""
+
+    index: int
+    text: str
+    score: float
+
+
+class Ranker:
+    """A trained model of pairs with the candidates that it ranks.
+
+    Scores are those of ``finetune predict`` without ``--calibrate``, for the query as the first
+    text and the candidate as the second. Vectors are compared in float32, so that few scores tie.
+
+    Args:
+        run: Folder of a run of ``classify`` or ``nli`` on pairs.
+        candidates: The texts to rank.
+        label: The label whose probability ranks; None is the only number of a regression, or
+            ``entailment``.
+
+    Raises:
+        UserError: The model does not compare pairs, or has no such label.
+
+    Example:
+        >>> ranker = Ranker("runs/bi", ["A dog runs.", "It rains."])  # doctest: +SKIP
+        >>> ranker.rank("A puppy is running.")[0].text  # doctest: +SKIP
+        'A dog runs.'
+    """
+
+    def __init__(
+        self, run: str | Path, candidates: Sequence[str], *, label: str | None = None
+    ) -> None:
+        self.predictor = Predictor(run)
+        self.device: torch.device = self.predictor.accelerator.device
+        self.task: Any = self.predictor.task
+        record = self.task.record
+        if self.task.reads_words or not record.pairs:
+            raise UserError(f"{run}: ranking needs a model of pairs of texts.")
+        if record.kind == "labels":
+            raise UserError(f"{run}: ranking needs one label or a number for a pair, not several.")
+        self.column = 0
+        if record.kind == "label":
+            label = "entailment" if label is None else label
+            if label not in record.labels:
+                raise UserError(
+                    f"label {label!r} is not one of {', '.join(record.labels)}: name the label "
+                    f"whose probability ranks.{did_you_mean(label, record.labels)}"
+                )
+            self.column = record.labels.id(label)
+        precision = resolve_precision(record.config, self.device)
+        self.precision = "fp32" if self.device.type == "cpu" and precision == "fp16" else precision
+        self.candidates = list(candidates)
+        self.label = label
+        head = self.predictor.model.train(False)
+        self.head: PairClassifier | None = head if isinstance(head, PairClassifier) else None
+        if self.head is not None:
+            self.vectors = self._vectors(self.head)
+
+    def rank(self, query: str, count: int = 10) -> list[Ranked]:
+        """Return the best candidates for a query, best first; equal ones in their order."""
+        scores = self.scores(query)
+        best = torch.sort(scores, descending=True, stable=True).indices[:count].tolist()
+        return [Ranked(index, self.candidates[index], float(scores[index])) for index in best]
+
+    def scores(self, query: str) -> Tensor:
+        """Return the score of each candidate for a query."""
+        if not self.candidates:
+            return torch.zeros(0)
+        if self.head is None:
+            return self._cross_scores(query)
+        with torch.no_grad():
+            batch = batch_to_device(pack(self._encodings([query])), self.device)
+            vectors = self.head.query_vectors(self._hidden(self.head, batch), batch)
+            logits = self.head.compare(vectors, self.vectors)
+        scores = logits if self.task.record.kind == "number" else logits.softmax(-1)
+        return scores[:, self.column].cpu()
+
+    def _cross_scores(self, query: str) -> Tensor:
+        task = replace(self.task, record=self.task.record.unfitted())
+        examples = [TextExample(index, query, text) for index, text in enumerate(self.candidates)]
+        predicted: Any = predict(task, self.predictor.model, examples, self.predictor.accelerator)
+        if task.record.kind == "number":
+            return torch.tensor([each.label for each in predicted])
+        return torch.tensor([each.scores[self.label] for each in predicted])
+
+    def _encodings(self, texts: Sequence[str]) -> list[Encoding]:
+        tokenizer = self.task.tokenizer
+        room = self.task.record.max_length - tokenizer.single.num_special
+        subwords = tokenizer.text_subwords(texts)
+        built = (tokenizer.build(text[:room]) for text in subwords)
+        return [Encoding(index, *each) for index, each in enumerate(built)]
+
+    def _vectors(self, head: PairClassifier) -> Tensor:
+        """Return the vectors of the candidates [N, H], in order."""
+        vectors = torch.empty(len(self.candidates), head.encoder.width, device=self.device)
+        if not self.candidates:
+            return vectors
+        encodings = Encodings.of(self._encodings(self.candidates))
+        groups = grouped(encodings.lengths, CPU_TOKENS)
+        batches = ahead(pack(encodings.take(group)) for group in groups)
+        with torch.no_grad(), contextlib.closing(batches):
+            for batch in batches:
+                moved = batch_to_device(batch, self.device)
+                rows = torch.tensor(batch.example, device=self.device)
+                vectors[rows] = head.text_vectors(self._hidden(head, moved), moved)
+        return vectors
+
+    def _hidden(self, head: PairClassifier, batch: Batch) -> Tensor:
+        """Return the hidden states of texts [T, H] in float32, computed in the run's precision."""
+        with autocast(self.precision, self.device):
+            hidden: Tensor = head.encoder(batch)
+        return hidden.float()

@@ -1,0 +1,173 @@
+"""PairClassifier: one prediction for each pair of texts, which the encoder reads apart.
+
+A bi-encoder (Reimers & Gurevych 2019, "Sentence-BERT") or a poly-encoder (Humeau et al. 2020,
+"Poly-encoders"). The vectors of texts do not depend on each other, so those of candidates can be
+computed once and ranked for any number of queries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoModel, PreTrainedModel
+
+from finetune.models.dropout import keyed_dropout
+from finetune.models.encoder import Batching, Encoder, remove_pooler
+from finetune.models.heads.base import CustomModel, labels_of, require_library_model
+from finetune.models.heads.configurations import PairClassifierConfig
+from finetune.models.heads.sentence_encoder import pool
+from finetune.models.loading import load_config, load_weights
+from finetune.types import Batch, LabelSet
+
+
+class PairClassifier(CustomModel):
+    """Logits of C classes for each of N pairs of texts, softmax(W [u; v; |u - v|]).
+
+    v is the mean of the last hidden states of the second text, and with a bi-encoder u that of the
+    first. With a poly-encoder, M learned codes attend to the hidden states h_j of the first text,
+    u_i = sum_j softmax_j(c_i · h_j) h_j, and the second text attends to the results,
+    u = sum_i softmax_i(v · u_i) u_i.
+
+    Use ``from_encoder`` for a model to train and ``from_pretrained`` for a trained one. Sequences
+    of a batch have the first text and then the second, each with its special tokens, as their
+    "words" (``Encoding.word_starts``).
+
+    Example:
+        >>> from finetune import Encoding, pack
+        >>> load = PairClassifier.from_encoder
+        >>> model = load("roberta-base", labels=["no", "yes"], kind="bi")  # doctest: +SKIP
+        >>> batch = pack([Encoding(0, [0, 713, 2, 0, 16, 2], word_starts=[0, 3, 6])])
+        >>> model(batch).shape  # doctest: +SKIP
+        torch.Size([1, 2])
+    """
+
+    config_class = PairClassifierConfig
+    base_model_prefix = "model"
+    config: PairClassifierConfig
+    encoder_prefix = "model."
+
+    def __init__(
+        self, config: PairClassifierConfig, batching: Batching = "auto",
+        model: PreTrainedModel | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(config)
+        config.require_legal()
+        auto_class: Any = AutoModel
+        self.model = auto_class.from_config(config.encoder) if model is None else model
+        remove_pooler(self.model)
+        width = self.model.config.hidden_size
+        self.codes = nn.Embedding(config.num_codes, width) if config.kind == "poly" else None
+        self.dropout = nn.Dropout(config.dropout)
+        self.classifier = nn.Linear(3 * width, len(self.labels))
+        self.__dict__["encoder"] = Encoder(self.model, batching)
+        self.post_init()  # type: ignore[no-untyped-call]
+
+    @classmethod
+    def from_encoder(
+        cls, name: str, *, labels: Sequence[str], kind: str, num_codes: int = 16,
+        dropout: float = 0.0, batching: Batching = "auto", **options: Any,
+    ) -> PairClassifier:  # fmt: skip
+        """Make a model to train on a pretrained encoder, in float32.
+
+        Args:
+            name: As in ``load_config``.
+            labels: The labels, or the name of the number for regression.
+            kind: ``"bi"`` or ``"poly"``.
+            num_codes: M, for ``"poly"``.
+            dropout: Dropout of the features before the classifier.
+            batching: That of ``Encoder``.
+            options: As in ``load_config``.
+
+        Raises:
+            UserError: The encoder cannot be loaded, or comes with Python code.
+        """
+        inner = load_config(name, **options)
+        names = LabelSet(labels)
+        config = PairClassifierConfig(
+            encoder=inner, kind=kind, num_codes=num_codes, dropout=dropout,
+            id2label=dict(enumerate(names)), label2id={n: i for i, n in enumerate(names)},
+        )  # fmt: skip
+        embedded: Any = config.encoder
+        embedded.name_or_path, embedded.architectures = "", None  # those of the checkpoint
+        model = load_weights(AutoModel, name, inner, **options)
+        require_library_model(name, model)
+        return cls(config, batching, model)
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Return logits [N, C] for a batch of N pairs."""
+        texts = separate_texts(batch)
+        hidden = self.encoder(texts)
+        queries = self.query_vectors(hidden, texts, step=2)
+        candidates = self.text_vectors(hidden, texts)[1::2]
+        with keyed_dropout(texts, texts.cu_seqlens[:-1:2]):
+            return self.compare(queries, candidates)
+
+    def check_batch(self, batch: Batch) -> None:
+        """Check the texts of each pair, see ``Head.check_batch``."""
+        self.encoder.check(separate_texts(batch))
+
+    def text_vectors(self, hidden: Tensor, texts: Batch) -> Tensor:
+        """Return the mean of the hidden states [T, H] of each text: [N, H]."""
+        return pool(hidden, texts.cu_seqlens.diff().long(), "mean")
+
+    def query_vectors(self, hidden: Tensor, texts: Batch, step: int = 1) -> Tensor:
+        """Return the vectors of every ``step``-th text as a query: [N, M, H], M is 1 for ``bi``."""
+        if self.codes is None:
+            return self.text_vectors(hidden, texts)[::step, None]
+        lengths, longest = texts.cu_seqlens.diff()[::step], max(texts.lengths[::step])
+        index = texts.cu_seqlens[:-1:step, None] + torch.arange(longest, device=hidden.device)
+        padding = torch.arange(longest, device=hidden.device) >= lengths[:, None]  # [N, L]
+        padded = hidden[index.masked_fill(padding, 0).long()]  # [N, L, H]
+        scores = padded @ self.codes.weight.T  # [N, L, M]
+        weights = scores.masked_fill(padding[..., None], -torch.inf).softmax(1)
+        return weights.transpose(1, 2) @ padded
+
+    def compare(self, queries: Tensor, candidates: Tensor) -> Tensor:
+        """Return logits [N, C] of queries [N, M, H] and candidates [N, H].
+
+        One query [1, M, H] is compared with all candidates.
+        """
+        if self.codes is None:
+            first = queries[:, 0]
+        else:
+            weights = (queries @ candidates[..., None]).softmax(1)  # [N, M, 1]
+            first = (weights * queries).sum(1)
+        first = first.expand_as(candidates)
+        features = torch.cat([first, candidates, (first - candidates).abs()], dim=-1)
+        logits: Tensor = self.classifier(self.dropout(features))
+        return logits
+
+    @property
+    def labels(self) -> LabelSet:
+        """The labels, in the order of the classes."""
+        return labels_of(self.config)
+
+
+def separate_texts(batch: Batch) -> Batch:
+    """Return a batch whose sequences are the texts of the pairs of a batch, in order.
+
+    The texts of a pair are told apart by ``first_word``, which is 0 and 1, so that their dropout
+    differs.
+    """
+    lengths = batch.word_lengths
+    starts, ends = batch.words, batch.words + lengths
+    size = len(batch.input_ids)
+    positions = torch.arange(size, device=starts.device)
+    return replace(
+        batch,
+        position_ids=positions - torch.repeat_interleave(starts, lengths, output_size=size),
+        cu_seqlens=torch.cat([starts[:1] * 0, ends]).int(),
+        words_cu=torch.arange(len(starts) + 1, device=starts.device),
+        lengths=tuple(lengths.tolist()),
+        example=tuple(number for number in batch.example for _ in range(2)),
+        first_word=(0, 1) * len(batch.example),
+        num_words=(1,) * len(starts),
+        targets={},
+    )
+
+
+AutoModel.register(PairClassifierConfig, PairClassifier, exist_ok=True)

@@ -1,0 +1,117 @@
+"""Bi-encoder and poly-encoder: textbook form, independence of the batch, dropout, saving."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import AutoModel
+
+from finetune.models.dropout import fast_dropout
+from finetune.models.heads.configurations import PairClassifierConfig
+from finetune.models.heads.pair_classifier import PairClassifier
+from finetune.preprocessing.batching import pack
+from finetune.types import Encoding, UserError
+from tests import tiny
+from tests.models.parity import assert_same_gradients
+
+LABELS = ["no", "yes", "perhaps"]
+PAIRS = [([2, 7, 8, 9, 3], [2, 11, 3]), ([2, 12, 3], [2, 9, 9, 14, 15, 16, 3]), ([2, 3], [2, 3]),
+         ([2, 21, 22, 3], [2, 21, 22, 3])]  # fmt: skip
+
+
+def head_of(family: str, kind: str, dropout: float = 0.0) -> PairClassifier:
+    inner = tiny.model(family, dropout=dropout)
+    config = PairClassifierConfig(
+        encoder=inner.config, kind=kind, num_codes=5, dropout=dropout,
+        id2label=dict(enumerate(LABELS)), label2id={n: i for i, n in enumerate(LABELS)},
+    )  # fmt: skip
+    torch.manual_seed(3)
+    head = PairClassifier(config, "auto", inner)
+    with torch.no_grad():
+        for parameter in head.head_parameters().values():
+            parameter.normal_(std=0.5)
+    return head.eval().double()
+
+
+def sequences() -> list[Encoding]:
+    return [Encoding(number, first + second, None, [0, len(first), len(first) + len(second)])
+            for number, (first, second) in enumerate(PAIRS)]  # fmt: skip
+
+
+def naive(head: PairClassifier, first: list[int], second: list[int]) -> Tensor:
+    """The formulas of the papers for one pair, with the plain model of transformers."""
+    states = [head.model(torch.tensor([ids])).last_hidden_state[0] for ids in (first, second)]
+    v, u = states[1].mean(0), states[0].mean(0)
+    if head.codes is not None:
+        codes = [(states[0] @ c).softmax(0) @ states[0] for c in head.codes.weight]
+        u = torch.stack([v @ y for y in codes]).softmax(0) @ torch.stack(codes)
+    return head.classifier(torch.cat([u, v, (u - v).abs()]))
+
+
+@pytest.mark.parametrize("kind", ["bi", "poly"])
+@pytest.mark.parametrize("family", ["bert", "roberta", "mpnet"])
+def test_logits_and_gradients_are_those_of_the_papers(family: str, kind: str):
+    head = head_of(family, kind)
+    reference = copy.deepcopy(head)
+    logits = head(pack(sequences()))
+    expected = torch.stack([naive(reference, *pair) for pair in PAIRS])
+    torch.testing.assert_close(logits, expected, rtol=0, atol=1e-10)
+    weight = torch.randn_like(expected)
+    (logits * weight).sum().backward()
+    (expected * weight).sum().backward()
+    assert_same_gradients(head, reference, 1e-9)
+
+
+@pytest.mark.parametrize("kind", ["bi", "poly"])
+def test_dropout_does_not_depend_on_the_batch_and_tells_the_texts_apart(kind: str):
+    head = head_of("bert", kind, dropout=0.3).train()
+    with fast_dropout(head):
+        whole = head(pack(sequences(), seed=7))
+        alone = torch.cat([head(pack([each], seed=7)) for each in sequences()])
+        torch.testing.assert_close(whole, alone, rtol=0, atol=1e-10)
+        assert not torch.allclose(whole, head(pack(sequences(), seed=8)))
+        equal = pack([sequences()[3]], seed=7)  # |u - v| of equal texts
+        head.classifier.weight.data[:, : 2 * head.encoder.width] = 0
+        head.classifier.bias.data.zero_()
+        assert head(equal).abs().max() > 0.01
+    if kind == "bi":
+        assert head.eval()(equal).abs().max() < 1e-12
+
+
+@pytest.mark.parametrize("kind", ["bi", "poly"])
+def test_one_query_and_cached_candidates_equal_pairs(kind: str):
+    head = head_of("bert", kind)
+    (query, _), *_ = PAIRS
+    texts = [second for _, second in PAIRS]
+    pairs = [replace(e, input_ids=query + t, word_starts=[0, len(query), len(query) + len(t)])
+             for e, t in zip(sequences(), texts, strict=True)]  # fmt: skip
+    batch, alone = pack([Encoding(n, t) for n, t in enumerate(texts)]), pack([Encoding(0, query)])
+    candidates = head.text_vectors(head.encoder(batch), batch)
+    logits = head.compare(head.query_vectors(head.encoder(alone), alone), candidates)
+    torch.testing.assert_close(logits, head(pack(pairs)), rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("kind", ["bi", "poly"])
+def test_saved_models_load(kind: str, tmp_path: Path):
+    head = head_of("roberta", kind).float()
+    head.save_pretrained(tmp_path)
+    batch = pack(sequences())
+    for loaded in (PairClassifier.from_pretrained(tmp_path), AutoModel.from_pretrained(tmp_path)):
+        torch.testing.assert_close(loaded.eval()(batch), head(batch), rtol=0, atol=0)
+        assert list(loaded.labels) == LABELS
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [({"kind": "tri"}, "not one of bi, poly"), ({"num_codes": 0}, "1 or more")],
+)
+def test_settings_are_checked(settings: dict[str, Any], message: str):
+    config = PairClassifierConfig(encoder=tiny.config("bert"), **settings)
+    with pytest.raises(UserError, match=message):
+        PairClassifier(config)
