@@ -8,13 +8,14 @@ from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from transformers import PreTrainedModel
 
 from finetune.models.encoder import Batching, Encoder
 from finetune.models.families import family_of
 from finetune.models.heads.base import Head, labels_of
 from finetune.models.loading import load_config, load_weights, quiet
-from finetune.models.padding import restore_order, unpad
+from finetune.models.padding import batch_of_rows, restore_order, unpad
 from finetune.types import Batch, LabelSet, UserError
 
 Problem = Literal["single", "multi", "regression"]
@@ -47,6 +48,8 @@ class PretrainedHead(Head):
     """
 
     auto_class: ClassVar[Any]
+    output_class: ClassVar[Any] = None
+    """The output of transformers for padded rows; None for heads that take batches only."""
 
     def __init__(self, model: PreTrainedModel, batching: Batching = "auto") -> None:
         super().__init__()
@@ -61,6 +64,35 @@ class PretrainedHead(Head):
     def labels(self) -> LabelSet:
         """The label names, in the order of the classes."""
         return labels_of(self.model.config)
+
+    @property
+    def config(self) -> Any:
+        """The configuration of the model."""
+        return self.model.config
+
+    def _output(
+        self,
+        input_ids: Tensor | None,
+        attention_mask: Tensor | None,
+        token_type_ids: Tensor | None,
+        labels: Tensor | None,
+    ) -> Any:
+        """Return the output of transformers for padded rows [N, L], computed without padding."""
+        if input_ids is None:
+            raise UserError("a head takes a Batch (finetune.pack), or input_ids of padded rows.")
+        if attention_mask is None:
+            attention_mask = torch.ones_like(input_ids)
+        segments = token_type_ids if self.encoder.num_segments else None
+        logits = self(batch_of_rows(input_ids, attention_mask, segments))
+        if len(logits) != len(input_ids):  # one for each token: [T, C] -> [N, L, C]
+            padded = logits.new_zeros(*input_ids.shape, logits.shape[-1])
+            logits = padded.masked_scatter(attention_mask.bool()[..., None], logits)
+        loss = None if labels is None else self._padded_loss(logits, labels)
+        return self.output_class(loss=loss, logits=logits)
+
+    def _padded_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Return the mean loss, as the class of transformers computes it."""
+        return F.cross_entropy(logits.flatten(0, -2).float(), labels.flatten())
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write config.json and model.safetensors for plain transformers to load."""

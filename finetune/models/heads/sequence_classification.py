@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 from transformers import AutoModelForSequenceClassification
+from transformers.modeling_outputs import SequenceClassifierOutput
 
 from finetune.models.dropout import keyed_dropout
 from finetune.models.encoder import Batching
@@ -42,6 +43,7 @@ class SequenceClassifier(PretrainedHead):
     """
 
     auto_class = AutoModelForSequenceClassification
+    output_class = SequenceClassifierOutput
 
     @classmethod
     def from_pretrained(
@@ -57,14 +59,33 @@ class SequenceClassifier(PretrainedHead):
         model = load_task_model(cls.auto_class, name, labels=labels, problem=problem, **options)
         return cls(model, batching)
 
-    def forward(self, batch: Batch) -> Tensor:
-        """Return logits [N, C] for a batch of N sequences."""
+    def forward(
+        self,
+        batch: Batch | None = None,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        labels: Tensor | None = None,
+    ) -> Any:
+        """Return logits [N, C] for a batch of N sequences.
+
+        ``transformers.Trainer`` can train the head: it also takes padded rows [N, L] as keywords,
+        with ``labels`` [N] or [N, C], and then returns a ``SequenceClassifierOutput``.
+        """
+        if batch is None:
+            return self._output(input_ids, attention_mask, token_type_ids, labels)
         head = _HEADS.get(self.known_type)
         if head is None:
             return self._padded_logits(batch, tokens=False)
         hidden = self.encoder(batch)
         with keyed_dropout(batch, batch.cu_seqlens[:-1]):
             return head(self.model, hidden, batch)
+
+    def _padded_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        if self.problem == "single":
+            return super()._padded_loss(logits, labels)
+        loss = F.mse_loss if self.problem == "regression" else F.binary_cross_entropy_with_logits
+        return loss(logits.float().view(labels.shape), labels.float())
 
     @property
     def problem(self) -> Problem:

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 from transformers import AutoModelForTokenClassification, PreTrainedModel
+from transformers.modeling_outputs import TokenClassifierOutput
 
 from finetune.models.dropout import keyed_dropout
 from finetune.models.encoder import Batching
@@ -38,6 +39,7 @@ class TokenTagger(PretrainedHead):
     """
 
     auto_class = AutoModelForTokenClassification
+    output_class = TokenClassifierOutput
 
     def __init__(
         self, model: PreTrainedModel, batching: Batching = "auto", subwords: Subwords = "first"
@@ -56,8 +58,21 @@ class TokenTagger(PretrainedHead):
         model = load_task_model(cls.auto_class, name, labels=labels, **options)
         return cls(model, batching, subwords)
 
-    def forward(self, batch: Batch) -> Tensor:
-        """Return logits [W, C] of first subwords, or [P, C] of the P subwords of all words."""
+    def forward(
+        self,
+        batch: Batch | None = None,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        labels: Tensor | None = None,
+    ) -> Any:
+        """Return logits [W, C] of first subwords, or [P, C] of the P subwords of all words.
+
+        ``transformers.Trainer`` can train the head: it also takes padded rows [N, L] as keywords,
+        with ``labels`` [N, L], and then returns a ``TokenClassifierOutput``.
+        """
+        if batch is None:
+            return self._output(input_ids, attention_mask, token_type_ids, labels)
         rows = batch.words if self.subwords == "first" else subword_rows(batch)
         if not self.known_type:
             return self._padded_logits(batch, tokens=True).index_select(0, rows)
