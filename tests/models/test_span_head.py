@@ -450,7 +450,7 @@ def test_damaged_folders(tmp_path) -> None:
     assert "cannot be loaded" in message()
     torch_weights = {n: v for n, v in head.state_dict().items() if n != "scorer.output.bias"}
     head.save_pretrained(saved, state_dict=torch_weights)
-    assert "1 weights are missing (first: scorer.output.bias)" in message()
+    assert "1 weight missing (first: scorer.output.bias)" in message()
     settings = json.loads((saved / "config.json").read_text())
     (saved / "config.json").write_text(json.dumps(settings | {"max_width": 4}))
     assert "cannot be loaded" in message()
