@@ -130,7 +130,9 @@ _FORMATS = (".html", ".json", ".csv")
 
 
 def _print_scores(word_map: WordMap) -> None:
-    """Print the scores of each layer."""
+    """Print the scores of each layer, and what the most frequent labels would reach."""
+    from finetune.evaluation.projection import majority
+
     names = {
         "purity": "1-NN purity", "silhouette": "silhouette", "self_similarity": "mean cosine",
         "trustworthiness": "trustworthiness",
@@ -138,3 +140,9 @@ def _print_scores(word_map: WordMap) -> None:
     known = [key for key in names if getattr(word_map.scores[0], key) is not None]
     rows = [[each.layer, *(getattr(each, key) for key in known)] for each in word_map.scores]
     print_table(["layer", *(names[key] for key in known)], rows)
+    words, labels = zip(*((each.word, each.label) for each in word_map.occurrences), strict=True)
+    number, share = majority(words, labels)
+    if number:
+        show(
+            f"(always the main label of the word: 1-NN purity {share:.4f}, {number:,} occurrences)"
+        )

@@ -110,13 +110,14 @@ def read_examples(
     """Stream the texts or sentences of a file of any format, with their labels, tags or spans.
 
     Args:
-        file: A path; `-` is standard input and holds texts.
+        file: A path; `-`, standard input, and pipes hold texts.
         columns: Columns by role if they have no usual names.
         encoding: Text encoding of the file.
     """
     if file != "-" and not Path(file).exists():
         raise UserError(f"--file {file}: no such file.")
-    if file != "-" and data_kind(file, encoding) == "tokens":
+    stored = Path(file).is_file() or Path(file).is_dir()  # a pipe can be read once only
+    if stored and data_kind(file, encoding) == "tokens":
         yield from read_token_file(file, columns=columns, encoding=encoding)
     else:
         yield from read_text_file(file, columns=columns, pair=False, encoding=encoding)

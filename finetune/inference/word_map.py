@@ -26,6 +26,8 @@ from finetune.evaluation.projection import (
 from finetune.inference.embed import Embedder
 from finetune.runtime.progress import Reporter
 
+CHUNK = 32
+"""Contexts embedded at a time: the vectors of all their words in all layers are in memory."""
 NUM_SHOWN = 8
 """Nearest neighbors that a map holds for each occurrence."""
 
@@ -74,9 +76,11 @@ def make_word_map(
     with reporter:
         reporter.start("embedding", len(occurrences), unit="text")
         rows = []
-        inputs = [occurrence.words for occurrence in occurrences]
-        for occurrence, found in zip(occurrences, embedder.embed(inputs), strict=True):
-            rows.append(found.vectors[occurrence.start : occurrence.end].mean(0))
+        for start in range(0, len(occurrences), CHUNK):
+            chunk = occurrences[start : start + CHUNK]
+            embeddings = embedder.embed(occurrence.words for occurrence in chunk)
+            for occurrence, found in zip(chunk, embeddings, strict=True):
+                rows.append(found.vectors[occurrence.start : occurrence.end].mean(0))
             reporter.update(len(rows))
         reporter.stop()
         vectors = normalized(np.stack(rows).transpose(1, 0, 2))  # [L', occurrences, H]

@@ -31,6 +31,7 @@ def test_files_agree(place: Path):
     assert outcome.code == 0, outcome.err
     assert "die: 30 occurrences in 50 texts, 12 drawn at random (--limit)" in outcome.err
     assert outcome.out.split("\n")[0].split("  ")[0] == "layer" and "1-NN purity" in outcome.out
+    assert "always the main label of the word: 1-NN purity 0." in outcome.out
     content = json.loads((place / "a.json").read_text("utf-8"))
     assert content["layers"] == list(range(LAYERS + 1)) and len(content["occurrences"]) == 24
     assert {each["word"] for each in content["occurrences"][:12]} == {"die"}
