@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from finetune.api import TrainedRun, train
-    from finetune.config.tasks import ClassifyConfig, NerConfig, NliConfig, TagConfig, TrainConfig
+    from finetune.config.tasks import (
+        ClassifyConfig,
+        NerConfig,
+        NliConfig,
+        SentenceConfig,
+        TagConfig,
+        TrainConfig,
+    )
     from finetune.data import Dataset, read_text, read_tokens
     from finetune.evaluation.hf_trainer import compute_metrics
     from finetune.evaluation.standardization import Standardizer
@@ -25,6 +32,7 @@ if TYPE_CHECKING:
     from finetune.models.encoder import Encoder
     from finetune.models.heads.crf_tagger import CrfTagger
     from finetune.models.heads.masked_lm import MaskedLanguageModel
+    from finetune.models.heads.sentence_encoder import SentenceEncoder
     from finetune.models.heads.sequence_classification import SequenceClassifier
     from finetune.models.heads.span_ner import SpanNer
     from finetune.models.heads.token_classification import TokenTagger
@@ -45,7 +53,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "api": "TrainedRun train",
-    "config.tasks": "ClassifyConfig NerConfig NliConfig TagConfig TrainConfig",
+    "config.tasks": "ClassifyConfig NerConfig NliConfig SentenceConfig TagConfig TrainConfig",
     "data": "Dataset read_text read_tokens",
     "evaluation.hf_trainer": "compute_metrics",
     "evaluation.standardization": "Standardizer",
@@ -56,6 +64,7 @@ _HOMES = {
     "models.heads.crf_tagger": "CrfTagger",
     "models.heads.masked_lm": "MaskedLanguageModel",
     "models.heads.sequence_classification": "SequenceClassifier",
+    "models.heads.sentence_encoder": "SentenceEncoder",
     "models.heads.span_ner": "SpanNer",
     "models.heads.token_classification": "TokenTagger",
     "preprocessing.batching": "pack",
@@ -70,7 +79,8 @@ _MODULES = {name: f"finetune.{home}" for home, names in _HOMES.items() for name 
 
 __all__ = [
     "Batch", "ClassifyConfig", "CrfTagger", "Dataset", "Embedder", "Encoder", "Encoding",
-    "LabelSet", "MaskedLanguageModel", "NerConfig", "NliConfig", "Predictor", "SequenceClassifier",
+    "LabelSet", "MaskedLanguageModel", "NerConfig", "NliConfig", "Predictor", "SentenceConfig",
+    "SentenceEncoder", "SequenceClassifier",
     "Span", "SpanNer", "Standardizer", "SubwordTokenizer", "TagConfig", "TextExample",
     "TokenExample", "TokenTagger", "TrainConfig", "TrainedRun", "UserError", "__version__",
     "compute_metrics", "fit", "load", "load_task", "make_accelerator", "pack", "predict",

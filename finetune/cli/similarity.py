@@ -53,9 +53,9 @@ class Similarity:
     first layer, -1 the last."""
     combine: Literal["mean", "sum", "none"] = "mean"
     """Mean or sum of the layers; none scores each of them."""
-    pooling: Literal["mean", "first", "max"] = "mean"
+    pooling: Literal["mean", "first", "max"] | None = None
     """Pooling of a word over its subwords, or of a text over its tokens; first is the CLS token of
-    a text."""
+    a text. Unset is the mean; texts and a run of `sentence` have the vector that was trained."""
     standardize: str | None = None
     """Standardize vectors over a corpus: its file or folder, or a standardizer (.safetensors)."""
     standardize_texts: int = 1000

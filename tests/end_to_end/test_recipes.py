@@ -27,6 +27,7 @@ DATA = {
     "nli": data.pairs,
     "tag": data.entities,
     "ner": data.entities,
+    "sentence": data.numbers,
 }
 every_recipe = pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 
