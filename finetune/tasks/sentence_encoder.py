@@ -52,6 +52,10 @@ Measure = Literal["label", "number", "ranking"]
 
 FROM_TEXTS = ("mirror", "simcse", "prompt")
 """The objectives that learn from texts without labels."""
+MASKED = ("mirror", "prompt")
+"""The objectives that need a mask token."""
+FROM_LABELS = ("softmax", "cosine", "cosent")
+"""The objectives that learn from pairs with labels or numbers."""
 METRICS: Mapping[Measure, str] = {
     "label": "accuracy", "number": "spearman_all", "ranking": "ranking_accuracy",
 }  # fmt: skip
@@ -114,6 +118,11 @@ class SentenceTask(Task):
     def load(cls, config: Any, data: Any = None) -> tuple[Task, Dataset]:
         """As ``Task.load``; held-out texts without a pair are paired with half of their words."""
         task, data = super().load(config, data)
+        if config.objective in MASKED and task.tokenizer.tokenizer.mask_token_id is None:
+            raise UserError(
+                f"--objective {config.objective}: no mask token in the tokenizer "
+                f"of {task.tokenizer.name}: choose simcse, or another model."
+            )
         splits = {
             split: rows if split == "train" else [_with_half(example) for example in rows]
             for split, rows in data.splits.items()
@@ -140,7 +149,8 @@ class SentenceTask(Task):
             training = split == "train"
             select = _training_rows if training else _scored_rows
             chosen = list(select(config.objective, rows))
-            if not chosen:
+            unlabeled = split.startswith("validation") and config.objective in FROM_LABELS
+            if not chosen or (unlabeled and chosen[0].label is None):
                 raise _nothing_to_use(config.objective, split, rows)
             if len(chosen) != len(rows) or chosen[0].pair != rows[0].pair:
                 unit = "text" if chosen[0].pair is None else "pair"
@@ -376,6 +386,8 @@ class SentenceTask(Task):
             return {f"{name}_all": found[name] for name in ("spearman", "pearson")}
         if expected[0] is not None:
             return text_scores("label", expected, labels, list(self.record.labels))
+        if self.record.measure != "ranking":
+            return {}
         u, v = np.stack([prediction.vectors for prediction in predicted], axis=1)
         return ranking_scores(u, v, [str(e.text) for e in gold], [str(e.pair) for e in gold])
 
@@ -402,14 +414,16 @@ def _training_rows(objective: str, rows: Sequence[TextExample]) -> Iterator[Text
 
 
 def _scored_rows(objective: str, rows: Sequence[TextExample]) -> Iterator[TextExample]:
-    """Yield the examples of another split: with numbers, with labels, or to rank."""
-    numbers = [row for row in rows if row.pair is not None and isinstance(row.label, float)]
-    if numbers:
-        yield from numbers
-    elif objective == "softmax":
-        yield from (row for row in rows if row.pair is not None and isinstance(row.label, str))
-    elif pairs := list(_positive_pairs(rows)):
-        yield from (replace(pair, negative=None) for pair in pairs)
+    """Yield the examples of another split: with numbers, with labels, to rank, or without gold."""
+    pairs = [row for row in rows if row.pair is not None]
+    numbers = [row for row in pairs if isinstance(row.label, float)]
+    names = [row for row in pairs if isinstance(row.label, str)]
+    if numbers or (names and objective == "softmax"):
+        yield from numbers or names
+    elif pairs and objective in FROM_LABELS:
+        yield from (replace(row, label=None) for row in pairs)
+    elif positive := list(_positive_pairs(rows)):
+        yield from (replace(pair, negative=None) for pair in positive)
     else:
         yield from _distinct_texts(rows)
 

@@ -128,7 +128,8 @@ class Step:
             torch.set_rng_state(state)
             set_device_states(*device_states, device_type=self.device.type)
             output = self._forward(batch).vectors
-            output.backward(vectors.grad[rows] if weight else torch.zeros_like(output))
+            if output.requires_grad:  # not if the encoder is frozen
+                output.backward(vectors.grad[rows] if weight else torch.zeros_like(output))
         return totals
 
     def _sum_over_processes(self, totals: torch.Tensor) -> tuple[list[torch.Tensor], torch.Tensor]:

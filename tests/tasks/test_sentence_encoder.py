@@ -165,6 +165,35 @@ def test_wrong_settings(settings: dict[str, Any], message: str) -> None:
         SentenceConfig(**settings)
 
 
+def test_splits_without_gold(place: Path, tmp_path: Path) -> None:
+    """The test split of STS-B has no numbers: it is predicted, and has no score."""
+    for objective in ("cosent", "mirror"):
+        config = config_of(place, objective, "numbers.jsonl")
+        config = replace(
+            config, data=f"{config.data},test={place / 'pairs.jsonl'}", steps=1,
+            out=str(tmp_path / objective),
+        )  # fmt: skip
+        result = fit(*load_task(config, "sentence"), config)
+        assert list(result.metrics) == ["validation"]
+        lines = (tmp_path / objective / "predictions.test.jsonl").read_text().splitlines()
+        assert len(lines) == len(TEXTS)
+    with pytest.raises(UserError, match="needs pairs of texts with a number; validation has pairs"):
+        loaded(place, "cosine", "numbers.jsonl", "pairs.jsonl")
+
+
+def test_a_frozen_encoder_and_a_tokenizer_without_mask(place: Path, tmp_path: Path) -> None:
+    config = config_of(
+        place, "softmax", "nli.jsonl", freeze="all", out=str(tmp_path / "run"), max_tokens=40
+    )
+    fit(*load_task(config, "sentence"), config)
+    tokenizer = AutoTokenizer.from_pretrained(place / "bert")
+    tokenizer.mask_token = None
+    AutoModel.from_pretrained(place / "bert").save_pretrained(tmp_path / "bert")
+    tokenizer.save_pretrained(tmp_path / "bert")
+    with pytest.raises(UserError, match="no mask token in the tokenizer of"):
+        loaded(place, "mirror", "texts.txt", model=str(tmp_path / "bert"))
+
+
 # --- Views ----------------------------------------------------------------------------------------
 
 
