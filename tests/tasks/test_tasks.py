@@ -721,7 +721,7 @@ def test_rows_without_label_are_dropped_and_counted(runs: Runs, tmp_path: Path) 
     assert [len(dataset.splits[split]) for split in list(dataset.splits)] == [8, 4, 3]
     notes = "\n".join(dataset.notes)
     assert "2 rows of train without label dropped" in notes
-    assert "1 rows of validation without label dropped" in notes
+    assert "1 row of validation without label dropped" in notes
     assert list(task.record.labels) == ["neg", "pos"]
     assert task.collate([windows[0] for windows in task.encode(dataset.splits["test"])]) == {}
     predicted = predict(task, task.head(), dataset.splits["test"])
@@ -783,7 +783,7 @@ def test_limit_is_noted_and_keeps_the_labels(runs: Runs) -> None:
     assert len(dataset.splits["train"]) == 3
     assert len(dataset.splits["validation"]) == 8
     assert list(task.record.labels) == ["neg", "pos"], "labels are those of all training data"
-    assert any("the first 3 of 8 training examples are used (--limit)" in n for n in dataset.notes)
+    assert any("--limit: the first 3 of 8 training examples" in n for n in dataset.notes)
 
 
 def test_limit_that_leaves_one_label_is_noted(runs: Runs, tmp_path: Path) -> None:
@@ -791,7 +791,7 @@ def test_limit_that_leaves_one_label_is_noted(runs: Runs, tmp_path: Path) -> Non
     _task, dataset = runs.task(
         "single", data=splits(tmp_path, train=rows, validation=rows), limit=10
     )
-    assert any("all of them are 'b': the data are sorted" in note for note in dataset.notes)
+    assert any("no label but 'b': the data are sorted" in note for note in dataset.notes)
     _, more = runs.task(
         "single", data=splits(tmp_path / "b", train=rows, validation=rows), limit=20
     )
