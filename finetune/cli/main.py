@@ -30,6 +30,7 @@ from finetune.cli.train import TASKS, Run, TaskCommand, expand_recipe
 from finetune.cli.vocabulary import Vocabulary
 from finetune.config.tasks import RENAMED, flag
 from finetune.runtime.processes import (
+    end_with_launcher,
     leave_launch,
     num_processes,
     process_index,
@@ -123,6 +124,7 @@ def _run(command: Any) -> None:
             if trains:
                 stack.enter_context(output_may_be_lost())
             if num_processes() > 1:
+                end_with_launcher()
                 from finetune.runtime.launch import lost_processes
 
                 stack.enter_context(lost_processes())

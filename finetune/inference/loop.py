@@ -18,6 +18,7 @@ from accelerate import Accelerator
 from accelerate.utils import gather_object
 
 from finetune.config.tasks import WordConfig
+from finetune.models.sharding import is_sharded
 from finetune.preprocessing.batching import grouped, pack
 from finetune.preprocessing.context import read_in_context
 from finetune.preprocessing.encodings import Encoded, Encodings
@@ -27,7 +28,7 @@ from finetune.runtime.precision import autocast, resolve_precision
 from finetune.runtime.progress import Reporter
 from finetune.runtime.transfer import batch_to_device
 from finetune.tasks.base import Task
-from finetune.types import Batch, Example, Partial, Prediction
+from finetune.types import Batch, Encoding, Example, Partial, Prediction
 
 T = TypeVar("T")
 
@@ -119,6 +120,9 @@ def _partials(
     if reporter:
         reporter.start(title, len(groups), unit="batch")
     batches = (pack(sequences.take(first[group])) for group in groups)
+    idle_passes = 0
+    if is_sharded(head):
+        idle_passes = max(gather_object([len(groups)])) - len(groups)
     # Autocast casts the weights once if one context holds all batches, but not in inference mode.
     casting = autocast(precision, device)
     with torch.no_grad(), casting, contextlib.closing(ahead(batches)) as ready:
@@ -130,8 +134,15 @@ def _partials(
                     yield partial._replace(example=id, first_word=first_word)
             if reporter:
                 reporter.update(done + 1)
+        for _ in range(idle_passes):  # while another process has more batches
+            head(batch_to_device(idle_batch(head.encoder.pad_id), device))
     if reporter:
         reporter.stop()
+
+
+def idle_batch(token: int) -> Batch:
+    """Return the smallest batch that every head takes: two words (or texts of a pair)."""
+    return pack([Encoding(0, [token, token], word_starts=[0, 1, 2])])
 
 
 def forward(

@@ -15,6 +15,7 @@ from typing import Any
 from finetune.config.tasks import WordConfig, choices
 from finetune.data.word_splitting import split_words
 from finetune.inference.loop import PredictionStream, predict
+from finetune.models.sharding import place
 from finetune.preprocessing.context import read_in_context
 from finetune.runtime.launch import make_accelerator
 from finetune.runtime.precision import resolve_precision
@@ -76,8 +77,10 @@ class Predictor:
             changed["decoding"] = decoding
         self.task = replace(task, record=replace(task.record, config=replace(config, **changed)))
         self.accelerator = make_accelerator()
-        require_precision(resolve_precision(config, self.accelerator.device))
-        self.model = self.task.head(folder).to(self.accelerator.device)
+        device = self.accelerator.device
+        precision = resolve_precision(config, device)
+        require_precision(precision)
+        self.model = place(self.task.head(folder), device, precision)
 
     @property
     def labels(self) -> LabelSet:

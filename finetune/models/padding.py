@@ -29,11 +29,16 @@ class LengthGroup(NamedTuple):
     tokens: Tensor
 
 
-def length_groups(batch: Batch, *, equal: bool = False) -> Iterator[LengthGroup]:
-    """Yield the sequences of a batch in groups of near-equal length, or of ``equal`` length."""
+def length_groups(batch: Batch, max_waste: float | None = None) -> Iterator[LengthGroup]:
+    """Yield the sequences of a batch in groups of near-equal length.
+
+    ``max_waste`` is the most padding in a group, as a fraction of its tokens: 0 makes groups of
+    equal length, infinity one group. By default it depends on the device.
+    """
     device = batch.input_ids.device
-    waste = MAX_WASTE if device.type == "cpu" else MAX_WASTE_ON_DEVICE
-    groups = list(group_by_length(batch.lengths, 0.0 if equal else waste))
+    if max_waste is None:
+        max_waste = MAX_WASTE if device.type == "cpu" else MAX_WASTE_ON_DEVICE
+    groups = list(group_by_length(batch.lengths, max_waste))
     if len(groups) == 1:
         sizes = len(batch.lengths), len(batch.input_ids)
         yield LengthGroup(batch, *(torch.arange(size, device=device) for size in sizes))

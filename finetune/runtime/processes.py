@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import signal
+import sys
 
 from finetune.types import UserError
 
-OFF = ("", "0", "1", "no", "false")
+FALSE = ("", "0", "no", "none", "false")
+OFF = (*FALSE, "1")
 """Values of a variable of accelerate that leave its setting off."""
 WHOLE = (
-    "each device holds the whole model; to save memory lower --max-tokens, or use --precision bf16 "
-    "or --freeze"
+    "FSDP version 2 shards models that do not fit on a device; to save memory lower --max-tokens, "
+    "or use --precision bf16 or --freeze"
 )
 UNSUPPORTED = {
     "ACCELERATE_USE_DEEPSPEED": ("DeepSpeed", WHOLE),
-    "ACCELERATE_USE_FSDP": ("FSDP", WHOLE),
     "ACCELERATE_USE_MEGATRON_LM": ("Megatron-LM", WHOLE),
     "ACCELERATE_USE_PARALLELISM_CONFIG": ("tensor, context or sequence parallelism", WHOLE),
     "ACCELERATE_DYNAMO_BACKEND": ("the compiler (dynamo_backend)", "it has no effect"),
@@ -24,6 +27,21 @@ UNSUPPORTED = {
     ),
 }
 """Settings of an accelerate configuration that are not honored, by variable, and the reason."""
+FSDP = "ACCELERATE_USE_FSDP"
+UNSUPPORTED_OF_FSDP = {
+    "FSDP_OFFLOAD_PARAMS": "weights stay on their devices",
+    "FSDP_ACTIVATION_CHECKPOINTING": "lower --max-tokens to save memory",
+    "FSDP_ACTIVATION_CHECKPOINTING_OFFLOAD": "lower --max-tokens to save memory",
+    "FSDP_FORWARD_PREFETCH": "it has no effect",
+    "FSDP_IGNORED_MODULES": "all weights are sharded",
+}
+"""Settings of FSDP that are not honored, by variable, and the reason."""
+VALUES_OF_FSDP = {
+    "FSDP_VERSION": "2",
+    "FSDP_AUTO_WRAP_POLICY": "TRANSFORMER_BASED_WRAP",
+    "FSDP_STATE_DICT_TYPE": "SHARDED_STATE_DICT",
+}
+"""Settings of FSDP with one legal value."""
 VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -37,9 +55,24 @@ def process_index() -> int:
     return int(os.environ.get("RANK", "0"))
 
 
+def uses_fsdp() -> bool:
+    """Return whether accelerate's settings ask for FSDP, which shards a model over processes."""
+    return os.environ.get(FSDP, "").lower() not in FALSE
+
+
+def end_with_launcher() -> None:
+    """Ask Linux for SIGTERM when torchrun, which started this process, is killed.
+
+    Training then ends with a checkpoint, as after any SIGTERM.
+    """
+    if sys.platform == "linux" and "TORCHELASTIC_RUN_ID" in os.environ:
+        set_parent_death_signal = 1  # PR_SET_PDEATHSIG of linux/prctl.h
+        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGTERM)
+
+
 def leave_launch() -> None:
     """Make this process run as if it had been started alone."""
-    for name in VARIABLES:
+    for name in (*VARIABLES, FSDP):
         os.environ.pop(name, None)
 
 
@@ -52,6 +85,35 @@ def require_honored_settings() -> None:
                 f"accelerate's {name} ({variable}={value}) is not supported: {reason}. Turn it off "
                 "in the accelerate configuration, or start with torchrun."
             )
+    if uses_fsdp():
+        _require_honored_fsdp()
+
+
+def _require_honored_fsdp() -> None:
+    """Raise UserError for a setting of FSDP that would have no effect."""
+    for variable, legal in VALUES_OF_FSDP.items():
+        value = os.environ.get(variable, "1" if variable == "FSDP_VERSION" else legal)
+        if value.upper() != legal:
+            raise UserError(
+                f"accelerate's {variable.lower()} {value} is not supported: set it to {legal}."
+            )
+    for variable, reason in UNSUPPORTED_OF_FSDP.items():
+        value = os.environ.get(variable, "")
+        if value.lower() not in FALSE:
+            raise UserError(
+                f"accelerate's {variable.lower()} ({value}) is not supported: {reason}. Turn it "
+                "off in the accelerate configuration."
+            )
+    reshard = os.environ.get("FSDP_RESHARD_AFTER_FORWARD", "true")
+    if reshard.lower() not in ("true", "false"):
+        raise UserError(
+            f"accelerate's fsdp_reshard_after_forward {reshard}: legal are true and false."
+        )
+    if num_processes() == 1:
+        raise UserError(
+            "FSDP shards a model over several processes, and this launch has one: start more, or "
+            "leave FSDP out."
+        )
 
 
 def require_precision(precision: str) -> None:

@@ -10,9 +10,16 @@ from accelerate import Accelerator
 
 from finetune.config.tasks import TrainConfig
 from finetune.data import Dataset, split_at_gold
-from finetune.preprocessing.batching import micro_batches, pack, process_shard, step_seed
+from finetune.preprocessing.batching import (
+    grouped,
+    micro_batches,
+    pack,
+    process_shard,
+    step_seed,
+)
 from finetune.preprocessing.encodings import Encoded
 from finetune.preprocessing.prefetch import ahead
+from finetune.runtime.processes import uses_fsdp
 from finetune.tasks.base import Task
 from finetune.training import cache
 from finetune.training.optimizer import Schedule
@@ -27,6 +34,8 @@ class StepBatch(NamedTuple):
     """1, or 0 if the process has no examples and computes a sequence of another one."""
     num_examples: int
     """Examples of the whole optimizer batch."""
+    idle_passes: int = 0
+    """Passes to run without effect, as another process has more micro-batches (FSDP)."""
 
 
 class TrainingData:
@@ -72,16 +81,23 @@ class TrainingData:
         """Return this process's shard of the batch of a step."""
         examples = self.schedule.batch(step)
         rank, world = self.accelerator.process_index, self.accelerator.num_processes
-        shard = process_shard(examples, rank, world, self.lengths)
-        rows = self.train.rows(shard or examples[:1])
+        shards = {each: process_shard(examples, each, world, self.lengths)
+                  for each in (range(world) if uses_fsdp() else [rank])}  # fmt: skip
         seed = step_seed(self.seed, step)
         epoch = step // self.schedule.steps_per_epoch
-        sequences = self.task.for_epoch(self.train.sequences.take(rows), self.seed, epoch)
+        sequences = {
+            each: self.task.for_epoch(
+                self.train.sequences.take(self.train.rows(shard or examples[:1])), self.seed, epoch
+            )
+            for each, shard in shards.items()
+        }
         batches = [
             pack(group, self.task.collate(group), seed)
-            for group in micro_batches(sequences, self.max_tokens)
+            for group in micro_batches(sequences[rank], self.max_tokens)
         ]
-        return StepBatch(batches, 1.0 if shard else 0.0, len(examples))
+        most = max(len(grouped(each.lengths, self.max_tokens)) for each in sequences.values())
+        weight = 1.0 if shards[rank] else 0.0
+        return StepBatch(batches, weight, len(examples), most - len(batches))
 
     def _encode(self, split: str) -> Encoded:
         """Encode a split, and report windows, cut texts and the notes of the task."""

@@ -21,7 +21,7 @@ from finetune.config.tasks import TrainConfig
 from finetune.evaluation.baselines import Baseline, degenerate, majority_baselines
 from finetune.evaluation.reproduction import ScoreVerdict, run_verdicts
 from finetune.runtime.files import write_text
-from finetune.runtime.processes import num_processes
+from finetune.runtime.processes import num_processes, uses_fsdp
 
 if TYPE_CHECKING:  # reports read this module without torch
     from finetune.data import Dataset
@@ -135,9 +135,11 @@ def command_line() -> str:
     local = int(os.environ.get("LOCAL_WORLD_SIZE", processes))
     machines = processes // local
     if any(name.startswith("ACCELERATE_") for name in os.environ):
-        on_cpu = ["--cpu"] if os.environ.get("ACCELERATE_USE_CPU") else []
+        kind = ["--cpu"] if os.environ.get("ACCELERATE_USE_CPU") else []
+        if uses_fsdp():  # --cpu excludes it
+            kind = ["--use_fsdp", "--fsdp_version", "2"]
         several = ["--num_machines", str(machines)] if machines > 1 else []
-        launcher = ["accelerate", "launch", *on_cpu, *several, "--num_processes", str(processes)]
+        launcher = ["accelerate", "launch", *kind, *several, "--num_processes", str(processes)]
     else:
         several = ["--nnodes", str(machines)] if machines > 1 else []
         launcher = ["torchrun", *several, "--nproc_per_node", str(local)]

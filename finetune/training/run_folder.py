@@ -26,7 +26,9 @@ from finetune.config.tasks import CONFIGS, TrainConfig, current_settings, settin
 from finetune.data.json_files import read_object
 from finetune.evaluation.predictions import to_row
 from finetune.evaluation.subgroups import VOCABULARY_FILE, TrainingVocabulary
+from finetune.models.sharding import is_sharded, whole_state
 from finetune.runtime.files import (
+    disk_errors,
     entries,
     lock_folder,
     recover,
@@ -35,13 +37,15 @@ from finetune.runtime.files import (
     write_text,
 )
 from finetune.runtime.launch import on_main_process
-from finetune.runtime.processes import num_processes
+from finetune.runtime.processes import num_processes, uses_fsdp
 from finetune.tasks import save_task
 from finetune.tasks.base import Task
 from finetune.training.checkpoint import (
     TrainerState,
     check_files,
+    finish_checkpoint,
     random_state,
+    save_shards,
     save_training_state,
 )
 from finetune.training.optimizer import logged_learning_rates
@@ -107,15 +111,17 @@ def require_own(folder: Path, own: bool) -> None:
 
 
 def require_same_run(
-    folder: Path, config: TrainConfig, fingerprint: str | None = None, num_processes: int = 0
-) -> None:
+    folder: Path, config: TrainConfig, fingerprint: str | None = None, num_processes: int = 0,
+    fsdp: bool = False,
+) -> None:  # fmt: skip
     """Raise UserError unless a command continues the run in a folder.
 
     Args:
         folder: The folder.
         config: The settings of the command. Paths of data and models may be spelled in other ways.
         fingerprint: The hash of the data; None if the data have not been read.
-        num_processes: The number of processes; 0 does not compare it.
+        num_processes: The number of processes; 0 compares neither it nor ``fsdp``.
+        fsdp: Whether the model is sharded.
     """
     saved = _saved_config(folder)
     if CONFIGS[saved["task"]] is not type(config):
@@ -141,6 +147,11 @@ def require_same_run(
         raise UserError(
             f"{folder}: was started with {processes} processes, now {num_processes}: continue with "
             f"{processes}, or use another --out."
+        )
+    if num_processes and saved.get("fsdp", False) != fsdp:
+        raise UserError(
+            f"{folder}: was started with{'out' if fsdp else ''} FSDP: continue so, or use another "
+            "--out."
         )
 
 
@@ -211,7 +222,7 @@ class RunFolder:
                 require_free(self.path)
                 return False
             if is_run(self.path):
-                require_same_run(self.path, config, fingerprint, num_processes)
+                require_same_run(self.path, config, fingerprint, num_processes, uses_fsdp())
             if self.last.is_dir():
                 check_files(self.last)
                 return True
@@ -232,6 +243,7 @@ class RunFolder:
         """Write the resolved configuration to ``config.json``, before training starts."""
         content = {"task": task.name, **settings(replace(config, resume=False)), **facts}
         content["num_processes"] = self.accelerator.num_processes
+        content |= {"fsdp": True} if uses_fsdp() else {}
         self._write("config.json", json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
     def require_shared(self) -> None:
@@ -250,10 +262,13 @@ class RunFolder:
 
     def save_best(self, task: Task, head: Any) -> None:
         """Save model, tokenizer and task file to ``best/``."""
+        weights: dict[str, Any] = {}
+        if is_sharded(head):
+            weights["state_dict"] = whole_state(head)
 
         def write() -> None:
             with replace_folder(self.best) as fresh:
-                head.save_pretrained(fresh)
+                head.save_pretrained(fresh, **weights)
                 save_task(task, fresh)
 
         on_main_process(write)
@@ -262,6 +277,9 @@ class RunFolder:
         """Save the checkpoint to ``last/``, with the random states of all processes."""
         gathered = gather_object([random_state(self.accelerator.process_index)])
         random_states = {name: value for each in gathered for name, value in each.items()}
+        if is_sharded(head):
+            self._save_sharded(task, head, optimizer, state, random_states)
+            return
 
         def write() -> None:
             with replace_folder(self.last) as fresh:
@@ -270,6 +288,25 @@ class RunFolder:
                 save_training_state(fresh, optimizer, state, random_states)
 
         on_main_process(write)
+
+    def _save_sharded(
+        self, task: Task, head: Any, optimizer: Optimizer, state: TrainerState,
+        random_states: dict[str, torch.Tensor],
+    ) -> None:  # fmt: skip
+        """Save the checkpoint of a sharded model, to which each process writes its shards."""
+        replacing = replace_folder(self.last)  # entered and left on the main process alone
+        with contextlib.ExitStack() as stack:
+            fresh = on_main_process(lambda: stack.enter_context(replacing))
+            with disk_errors(self.last):
+                save_shards(fresh, head, optimizer)
+
+            def finish() -> None:
+                with disk_errors(self.last):
+                    save_task(task, fresh)
+                    finish_checkpoint(fresh, state, random_states)
+                    stack.close()
+
+            on_main_process(finish)
 
     def write_predictions(
         self, split: str, examples: Sequence[Example], predicted: Sequence[Prediction]

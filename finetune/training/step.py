@@ -14,6 +14,7 @@ from torch.utils.checkpoint import get_device_states, set_device_states
 
 from finetune.config.tasks import TrainConfig
 from finetune.inference.loop import full_precision
+from finetune.models.sharding import is_sharded
 from finetune.runtime.launch import gather_rows
 from finetune.runtime.precision import autocast, loss_scaler
 from finetune.runtime.signals import InterruptHandler
@@ -50,14 +51,15 @@ class Step:
         head.train()  # a loaded model is in evaluation mode
 
     def __call__(
-        self, batches: Sequence[Batch], *, weight: float, lr_factor: float
+        self, batches: Sequence[Batch], *, weight: float, lr_factor: float, idle_passes: int = 0
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Update the weights, without waiting for the device.
 
         ``batches`` are the micro-batches of this process. ``weight`` is 0 on a process without
-        examples, whose batch has no effect. Returns the mean loss and the gradient norm before
-        clipping, [] each, on the device. With fp16 the norm of a skipped step
-        is 0, unless the scale fell below 1: the gradients then diverge.
+        examples, whose batch has no effect. ``idle_passes`` are run without effect, so that all
+        processes run the same number (FSDP). Returns the mean loss and the gradient norm before
+        clipping, [] each, on the device. With fp16 the norm of a skipped step is 0, unless the
+        scale fell below 1: the gradients then diverge.
         """
         set_learning_rates(self.optimizer, lr_factor)
         for batch in batches:
@@ -68,15 +70,18 @@ class Step:
             totals = self._backward_coupled(batches, weight)
         else:
             totals = torch.zeros(2, dtype=self.sum_dtype, device=self.device)
-            for batch in batches:
+            shortest = min(batches, key=lambda batch: len(batch.input_ids))
+            passes = [(batch, weight) for batch in batches] + [(shortest, 0.0)] * idle_passes
+            for batch, own_weight in passes:
                 batch = batch_to_device(batch, self.device)
-                totals += self._backward(*self.task.loss(self._forward(batch), batch), weight)
-        gradients, (loss, count) = self._sum_over_processes(totals)
+                totals += self._backward(*self.task.loss(self._forward(batch), batch), own_weight)
+        gradients, (loss, count, *square) = self._sum_over_processes(totals)
         self.scaler.unscale_(self.optimizer)
         count = count.clamp_min(1e-12)
         # the mean of the gradients, clipped as by torch's clip_grad_norm_
         divisor = count.to(gradients[0].dtype)
-        norm = torch.nn.utils.get_total_norm(gradients) / divisor
+        norm = square[0].sqrt() if square else torch.nn.utils.get_total_norm(gradients)
+        norm = norm.to(divisor.dtype) / divisor
         scale = (self.config.clip or math.inf) / (norm + 1e-6)
         torch._foreach_mul_(gradients, scale.clamp_max(1.0) / divisor)
         self.scaler.step(self.optimizer)
@@ -135,22 +140,33 @@ class Step:
     def _sum_over_processes(self, totals: torch.Tensor) -> tuple[list[torch.Tensor], torch.Tensor]:
         """Return gradients, and loss and count [2], summed over the processes.
 
-        The same message counts the processes that received a request to stop.
+        The same message counts the processes that received a request to stop. Of a sharded model,
+        return the shards of the gradients, which are sums already, and [3] with the square of the
+        norm of all gradients.
         """
         groups = self.optimizer.param_groups
         weights = [w for group in groups for w in group["params"] if w.grad is not None]
         gradients = [weight.grad for weight in weights]
         if self.accelerator.num_processes == 1:
             return gradients, totals
+        numbers = [totals]
+        if sharded := is_sharded(self.head):
+            gradients = [gradient.to_local() for gradient in gradients]
+            norm = torch.nn.utils.get_total_norm(gradients).to(self.sum_dtype)
+            numbers.append(norm.square()[None])
         stop = self.interrupt is not None and self.interrupt.caught > 0
-        numbers = torch.cat([totals, totals.new_full((1,), float(stop))]).to(gradients[0].dtype)
-        flat = _flatten_dense_tensors([*gradients, numbers])
-        torch.distributed.all_reduce(flat)
-        *summed, numbers = _unflatten_dense_tensors(flat, [*gradients, numbers])
-        torch._foreach_copy_(gradients, summed)
+        sums = torch.cat([*numbers, totals.new_full((1,), float(stop))])
+        if sharded:
+            torch.distributed.all_reduce(sums)
+        else:
+            sums = sums.to(gradients[0].dtype)
+            flat = _flatten_dense_tensors([*gradients, sums])
+            torch.distributed.all_reduce(flat)
+            *summed, sums = _unflatten_dense_tensors(flat, [*gradients, sums])
+            torch._foreach_copy_(gradients, summed)
         if self.interrupt is not None:
-            self.interrupt.receive(numbers[2])
-        return gradients, numbers[:2].to(self.sum_dtype)
+            self.interrupt.receive(sums[-1])
+        return gradients, sums[:-1].to(self.sum_dtype)
 
 
 def _collected(

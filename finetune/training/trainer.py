@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +22,20 @@ from finetune.config.tasks import TrainConfig, settings
 from finetune.data import WITHOUT_LEAKS, Dataset, leaked
 from finetune.inference.loop import predict
 from finetune.models.dropout import fast_dropout
+from finetune.models.sharding import place
 from finetune.runtime.contention import ContentionCheck
 from finetune.runtime.launch import make_accelerator, on_main_process, require_equal
 from finetune.runtime.precision import resolve_precision
+from finetune.runtime.processes import uses_fsdp
 from finetune.runtime.progress import Reporter
 from finetune.runtime.signals import Interrupted, InterruptHandler
 from finetune.tasks.base import Task
-from finetune.training.checkpoint import TrainerState, load_random_state, load_training_state
+from finetune.training.checkpoint import (
+    TrainerState,
+    load_random_state,
+    load_shards,
+    load_training_state,
+)
 from finetune.training.data import TrainingData
 from finetune.training.optimizer import make_optimizer
 from finetune.training.run_folder import RunFolder, RunLog, hold
@@ -108,6 +116,8 @@ class _Run:
         resuming = self.folder.open(config, data.fingerprint)
         self.device = accelerator.device
         self.precision = resolve_precision(config, self.device)
+        if uses_fsdp():
+            require_support_of_fsdp(self.task, config, self.precision)
         self.num_threads = torch.get_num_threads() if self.device.type == "cpu" else None
         self.state = TrainerState(num_threads=self.num_threads)
 
@@ -126,19 +136,22 @@ class _Run:
         """Create the model, the optimizer and the state, or load them from the last checkpoint."""
         last = self.folder.last
         set_seed(self.config.seed)
-        self.head = self.task.head(last) if resuming else head or self.task.head()
+        sharded = uses_fsdp()
+        from_last = resuming and not sharded  # else the shards replace the weights
+        self.head = self.task.head(last) if from_last else head or self.task.head()
         self.head.encoder.freeze(self.config.freeze)
-        self.head.to(self.device)
+        self.head = place(self.head, self.device, self.precision)
         if reason := self.head.encoder.padding_reason:
             near = "" if self.head.encoder.family.reads_padding else "near-"
-            self.reporter.say(f"sequences are padded, in groups of {near}equal length: {reason}")
+            groups = "" if sharded else f", in groups of {near}equal length"
+            self.reporter.say(f"sequences are padded{groups}: {reason}")
         restore.enter_context(same_modes(self.head))
         restore.enter_context(fast_dropout(self.head))
         sparse = restore.enter_context(
             SparseEmbeddings(
                 self.head,
                 # a skipped step has no weight decay, which the other rows would get
-                "off" if self.precision == "fp16" else self.config.sparse_embeddings,
+                "off" if sharded or self.precision == "fp16" else self.config.sparse_embeddings,
                 self.data.encoded.values(),
                 self.task.added_ids,
             )
@@ -152,7 +165,8 @@ class _Run:
             self.interrupt,
         )  # fmt: skip
         if resuming:
-            self.state = load_training_state(last, self.optimizer)
+            load = partial(load_shards, head=self.head) if sharded else load_training_state
+            self.state = load(last, optimizer=self.optimizer)
             self.step.scaler.load_state_dict(self.state.loss_scale)
             if (before := self.state.num_threads) not in (None, self.num_threads):
                 self.reporter.say(
@@ -210,10 +224,12 @@ class _Run:
         contention = ContentionCheck(torch.get_num_threads() if alone else 1)
         self.reporter.start("training", schedule.num_steps, state.step)
         with self.reporter, contextlib.closing(self.data.batches(state.step)) as batches:
-            for micro_batches, weight, num_examples in batches:
+            for micro_batches, weight, num_examples, idle_passes in batches:
                 lr_factor = schedule.lr_factor(state.step)
                 with contention:
-                    loss, norm = self.step(micro_batches, weight=weight, lr_factor=lr_factor)
+                    loss, norm = self.step(
+                        micro_batches, weight=weight, lr_factor=lr_factor, idle_passes=idle_passes
+                    )
                 if advice := contention.advice():
                     self.reporter.say(advice)
                 log.add(loss, norm, num_examples)
@@ -269,7 +285,7 @@ class _Run:
 
     def _score_best(self) -> dict[str, dict[str, float]]:
         """Load the best model from its folder, calibrate it, and score it on each split."""
-        best = self.task.head(self.folder.best).to(self.device)
+        best = place(self.task.head(self.folder.best), self.device, self.precision)
         metrics: dict[str, dict[str, float]] = {}
         for split in list(self.dataset.splits)[1:]:
             examples, encoded = self.data.split(split)
@@ -330,6 +346,18 @@ class _Run:
                 for name, value in settings(self.config).items()
             }
             self.accelerator.init_trackers("finetune", config=plain)
+
+
+def require_support_of_fsdp(task: Task, config: TrainConfig, precision: str) -> None:
+    """Raise UserError for a task or a setting that does not work with FSDP."""
+    wrong = {
+        "--precision fp16": precision == "fp16",
+        "--sparse-embeddings on": config.sparse_embeddings == "on",
+        f"the loss of this `finetune {task.name}`": task.couples_sequences,
+    }
+    for name, found in wrong.items():
+        if found:
+            raise UserError(f"{name} does not work with FSDP: change it, or start without FSDP.")
 
 
 @contextlib.contextmanager

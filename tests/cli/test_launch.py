@@ -14,7 +14,7 @@ import pytest
 
 from finetune.config.tasks import TrainConfig
 from finetune.runtime.launch import make_accelerator
-from finetune.runtime.processes import VARIABLES
+from finetune.runtime.processes import VARIABLES, require_honored_settings
 from finetune.types import UserError
 from tests import small_data as data
 from tests.command import in_two_processes, run
@@ -103,7 +103,6 @@ def test_machines_with_other_data_or_another_run_folder_are_refused(place: Path,
     ("variable", "value", "message"),
     [
         ("ACCELERATE_USE_DEEPSPEED", "true", "DeepSpeed .* lower --max-tokens"),
-        ("ACCELERATE_USE_FSDP", "true", "FSDP .* lower --max-tokens"),
         ("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "4", "--batch-size counts examples"),
         ("ACCELERATE_DYNAMO_BACKEND", "inductor", "the compiler"),
         ("ACCELERATE_MIXED_PRECISION", "bf16", "not the precision of the run, fp32: set --prec"),
@@ -120,6 +119,35 @@ def test_settings_of_accelerate_without_effect_are_refused(
     monkeypatch.setenv(variable, off.get(variable, "1" if value.isdecimal() else "false"))
     monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
     make_accelerator(config)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"FSDP_VERSION": "1"}, "fsdp_version 1 is not supported: set it to 2"),
+        ({"FSDP_AUTO_WRAP_POLICY": "SIZE_BASED_WRAP"}, "set it to TRANSFORMER_BASED_WRAP"),
+        ({"FSDP_STATE_DICT_TYPE": "FULL_STATE_DICT"}, "set it to SHARDED_STATE_DICT"),
+        ({"FSDP_OFFLOAD_PARAMS": "true"}, "fsdp_offload_params .* weights stay on"),
+        ({"FSDP_ACTIVATION_CHECKPOINTING": "true"}, "lower --max-tokens to save memory"),
+        ({"FSDP_IGNORED_MODULES": "pooler"}, "all weights are sharded"),
+        ({"FSDP_RESHARD_AFTER_FORWARD": "FULL_SHARD"}, "legal are true and false"),
+        ({"WORLD_SIZE": "1"}, "this launch has one: start more"),
+    ],
+)
+def test_settings_of_fsdp_without_effect_are_refused(
+    settings: dict[str, str], message: str, monkeypatch: pytest.MonkeyPatch
+):
+    launcher = {
+        "ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2", "WORLD_SIZE": "2",
+        "FSDP_OFFLOAD_PARAMS": "false", "FSDP_RESHARD_AFTER_FORWARD": "true",
+    }  # fmt: skip
+    for name, value in launcher.items():
+        monkeypatch.setenv(name, value)
+    require_honored_settings()
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UserError, match=message):
+        require_honored_settings()
 
 
 def test_predict_refuses_another_mixed_precision(place: Path, monkeypatch: pytest.MonkeyPatch):
@@ -167,3 +195,33 @@ def test_two_machines_end_with_the_process_that_is_killed_and_resume(place: Path
     for name in ("last/model.safetensors", "last/optimizer.safetensors", "metrics.json"):
         whole, killed = ((tmp_path / out / name).read_bytes() for out in ("whole", "killed"))
         assert whole == killed, name
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="asks Linux for the signal")
+def test_processes_end_with_a_checkpoint_when_their_launcher_is_killed(place: Path, tmp_path: Path):
+    train = ["classify", "--model", place / "bert", "--data", place / "data", "--out"]
+    train += [tmp_path / "run", "--steps", "100000", "--max-length", "40", "--precision", "fp32"]
+    train += ["--eval-every", "100000", "--save-every", "20"]
+    with (tmp_path / "messages").open("w") as messages:
+        launcher = subprocess.Popen(
+            [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2",
+             f"--master-port={20_000 + (os.getpid() + 9_000) % 20_000}", "-m", "finetune",
+             *map(str, train)],
+            stderr=messages, stdout=messages, env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )  # fmt: skip
+    state, deadline = tmp_path / "run/last/trainer_state.json", time.monotonic() + 120
+    while not state.exists() and time.monotonic() < deadline:
+        assert launcher.poll() is None, (tmp_path / "messages").read_text()
+        time.sleep(0.05)
+    children = Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children").read_text().split()
+    launcher.kill()
+    launcher.wait()
+    while (left := [pid for pid in children if Path(f"/proc/{pid}").exists()]) and (
+        time.monotonic() < deadline
+    ):
+        time.sleep(0.1)
+    said = (tmp_path / "messages").read_text()
+    assert len(children) == 2 and not left, said
+    step = json.loads(state.read_text())["step"]
+    assert f"stopped at step {step} of 100000" in said

@@ -25,3 +25,7 @@ python -c "from tests.tiny import save_tiny_checkpoint; save_tiny_checkpoint('$m
 devices=$(python -c "import torch; print(torch.cuda.device_count())")
 run ddp accelerate launch --num_processes "$devices" -m finetune classify --model "$model" \
     --data examples/data/sentiment --epochs 1 --out "$output/ddp-run"
+if [ "$devices" -gt 1 ]; then
+    run fsdp accelerate launch --use_fsdp --fsdp_version 2 --num_processes "$devices" -m finetune \
+        classify --model "$model" --data examples/data/sentiment --epochs 1 --out "$output/fsdp-run"
+fi

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -94,10 +94,17 @@ class PretrainedHead(Head):
         """Return the mean loss, as the class of transformers computes it."""
         return F.cross_entropy(logits.flatten(0, -2).float(), labels.flatten())
 
-    def save_pretrained(self, folder: str | Path) -> None:
-        """Write config.json and model.safetensors for plain transformers to load."""
+    def save_pretrained(
+        self, folder: str | Path, *, state_dict: Mapping[str, Tensor] | None = None
+    ) -> None:
+        """Write config.json and model.safetensors for plain transformers to load.
+
+        ``state_dict`` has the weights to write, by default those of the model.
+        """
+        if state_dict is not None:
+            state_dict = {name.removeprefix("model."): v for name, v in state_dict.items()}
         with quiet():
-            self.model.save_pretrained(folder)
+            self.model.save_pretrained(folder, state_dict=state_dict)
 
     def _padded_logits(self, batch: Batch, *, tokens: bool) -> Tensor:
         """Return the logits of the whole model on padded rows: [N, C], or [T, C] for ``tokens``."""
