@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         ClassifyConfig,
         NerConfig,
         NliConfig,
+        PretrainConfig,
         SentenceConfig,
         TagConfig,
         TrainConfig,
@@ -53,7 +54,8 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "api": "TrainedRun train",
-    "config.tasks": "ClassifyConfig NerConfig NliConfig SentenceConfig TagConfig TrainConfig",
+    "config.tasks": "ClassifyConfig NerConfig NliConfig PretrainConfig SentenceConfig TagConfig "
+    "TrainConfig",
     "data": "Dataset read_text read_tokens",
     "evaluation.hf_trainer": "compute_metrics",
     "evaluation.standardization": "Standardizer",
@@ -79,12 +81,11 @@ _MODULES = {name: f"finetune.{home}" for home, names in _HOMES.items() for name 
 
 __all__ = [
     "Batch", "ClassifyConfig", "CrfTagger", "Dataset", "Embedder", "Encoder", "Encoding",
-    "LabelSet", "MaskedLanguageModel", "NerConfig", "NliConfig", "Predictor", "SentenceConfig",
-    "SentenceEncoder", "SequenceClassifier",
-    "Span", "SpanNer", "Standardizer", "SubwordTokenizer", "TagConfig", "TextExample",
-    "TokenExample", "TokenTagger", "TrainConfig", "TrainedRun", "UserError", "__version__",
-    "compute_metrics", "fit", "load", "load_task", "make_accelerator", "pack", "predict",
-    "read_text", "read_tokens", "saved_task", "train",
+    "LabelSet", "MaskedLanguageModel", "NerConfig", "NliConfig", "Predictor", "PretrainConfig",
+    "SentenceConfig", "SentenceEncoder", "SequenceClassifier", "Span", "SpanNer", "Standardizer",
+    "SubwordTokenizer", "TagConfig", "TextExample", "TokenExample", "TokenTagger", "TrainConfig",
+    "TrainedRun", "UserError", "__version__", "compute_metrics", "fit", "load", "load_task",
+    "make_accelerator", "pack", "predict", "read_text", "read_tokens", "saved_task", "train",
 ]  # fmt: skip
 
 

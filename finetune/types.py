@@ -327,7 +327,48 @@ class SentencePrediction:
         return record
 
 
-Prediction = TextPrediction | TokenPrediction | SpanPrediction | SentencePrediction
+@dataclass(frozen=True, slots=True)
+class MaskedPrediction:
+    """The most probable subwords at the chosen positions of a sequence.
+
+    ``subwords`` has the best one of each position, or with ``scores`` several with their
+    probabilities, the best first. In evaluation, ``gold`` are the subwords of the text, ``losses``
+    are -log P of these, ``read_as`` is what the model read there (``masked``, ``random`` or
+    ``kept``), and ``counts`` are the occurrences of the gold subwords in the training data.
+    """
+
+    id: int
+    subwords: tuple[Any, ...]
+    scores: tuple[tuple[float, ...], ...] | None = None
+    text: str | None = None
+    gold: tuple[str, ...] | None = None
+    losses: tuple[float, ...] = ()
+    read_as: tuple[str, ...] = ()
+    counts: tuple[int, ...] = ()
+
+    def record(self) -> dict[str, Any]:
+        """Return the prediction as JSON values."""
+        if self.scores is not None:
+            masks = [
+                [
+                    {"subword": name, "score": round(score, 6)}
+                    for name, score in zip(*best, strict=True)
+                ]
+                for best in zip(self.subwords, self.scores, strict=True)
+            ]
+            return {"id": self.id, "text": self.text, "masks": masks}
+        return {
+            "id": self.id,
+            "subwords": list(self.subwords),
+            "losses": [round(loss, 6) for loss in self.losses],
+            "read_as": list(self.read_as),
+            "counts": list(self.counts),
+        }
+
+
+Prediction = (
+    TextPrediction | TokenPrediction | SpanPrediction | SentencePrediction | MaskedPrediction
+)
 
 
 def span_records(

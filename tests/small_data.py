@@ -103,6 +103,21 @@ def _splits(folder: Path, row, sizes: tuple[int, int, int]) -> Path:
     return folder
 
 
+def running_text(folder: Path, sizes: tuple[int, int, int] = (20, 5, 5)) -> Path:
+    """Documents of one to four sentences, one a line, with blank lines between them."""
+    rng = random.Random(8)
+
+    def sentence() -> str:
+        person, place = rng.choice(_PEOPLE), rng.choice(_PLACES)
+        return f"{person} saw the {rng.choice(_GOOD + _BAD)} river near {place} and the old house ."
+
+    folder.mkdir(parents=True, exist_ok=True)
+    for split, size in zip(("train", "validation", "test"), sizes, strict=True):
+        made = ["\n".join(sentence() for _ in range(rng.randint(1, 4))) for _ in range(size)]
+        (folder / f"{split}.txt").write_text("\n\n".join(made) + "\n", "utf-8")
+    return folder
+
+
 def numbers(folder: Path, sizes: tuple[int, int, int] = (30, 9, 9)) -> Path:
     """Pairs of texts with a number: how many words they share."""
     rng = random.Random(4)

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import torch
 
-from finetune.benchmark import nested, prediction, spans, training
+from finetune.benchmark import nested, prediction, pretraining, spans, training
 from finetune.benchmark.measure import (
     Case,
     Row,
@@ -90,6 +90,8 @@ def _cases(settings: BenchSettings, which: str, size: Size, device: torch.device
                     if phase in texts:
                         yield texts[phase](subject)
                         gc.collect()
+        if "pretrain" in phases:
+            yield pretraining.case_of(model, size)
         if "span" in phases:
             yield from spans.cases_of(which, device)
             with nested.subject_of(model, size) as subject:

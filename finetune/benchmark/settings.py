@@ -8,7 +8,7 @@ from typing import Literal
 from finetune.config.tasks import flag
 from finetune.types import UserError, did_you_mean
 
-PHASES = ("train", "predict", "span")
+PHASES = ("train", "predict", "span", "pretrain")
 """The phases of the benchmark, each with its own comparison."""
 
 
@@ -28,7 +28,7 @@ class BenchSettings:
     columns: tuple[str, ...] = ()
     """Columns of --data if their names are not recognized, as `role=column`."""
     phases: str = "train,predict,span"
-    """Phases to measure, separated by commas."""
+    """Phases to measure, separated by commas: train, predict, span, pretrain."""
     size: Literal["small", "default", "large"] | None = None
     """Amount of work: `default` suits two processor cores, `large` a GPU (with all cases of the
     span head), `small` only checks that everything works; unset depends on the device."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -47,33 +48,10 @@ class TransformersTrainer:
 
         Batches are padded to ``LONGEST`` tokens if ``padded``, else to their longest text.
         """
-        subject, clock = self.subject, Clock(self.subject.device)
-        order = [place for batch in (batches[0], *batches) for place in batch]
-        with TemporaryDirectory() as folder, state_restored(), quiet():
-            arguments = TrainingArguments(
-                folder,
-                per_device_train_batch_size=len(batches[0]),
-                max_steps=1 + len(batches),
-                learning_rate=default_learning_rate(subject.head.encoder.width),
-                bf16=bf16,
-                save_strategy="no",
-                report_to=[],
-                disable_tqdm=True,
-                use_cpu=subject.device.type == "cpu",
-                dataloader_pin_memory=subject.device.type == "cuda",
-            )
-            arguments._n_gpu = min(1, arguments.n_gpu)
-            trainer = InOrder(
-                order,
-                model=self.model,
-                args=arguments,
-                train_dataset=self.rows,
-                data_collator=self._collator(padded),
-                callbacks=[clock],
-            )
-            trainer.remove_callback(PrinterCallback)
-            trainer.train()
-        return clock.end - clock.begin
+        subject = self.subject
+        lr = default_learning_rate(subject.head.encoder.width)
+        run = TrainerRun(self.model, self.rows, self._collator(padded), subject.device, lr)
+        return run.seconds(batches, bf16=bf16)
 
     def _collator(self, padded: bool) -> Any:
         """Return the data collator of the examples."""
@@ -84,6 +62,47 @@ class TransformersTrainer:
         if padded:
             settings = {"padding": "max_length", "max_length": length}
         return kind(task.tokenizer.tokenizer, **settings)
+
+
+@dataclass(frozen=True)
+class TrainerRun:
+    """A model, rows and a collator for Trainer."""
+
+    model: Any
+    rows: Any
+    collator: Any
+    device: torch.device
+    lr: float
+
+    def seconds(self, batches: Sequence[Sequence[int]], *, bf16: bool) -> float:
+        """Return the seconds that Trainer takes for batches of rows, without a first step."""
+        clock = Clock(self.device)
+        order = [place for batch in (batches[0], *batches) for place in batch]
+        with TemporaryDirectory() as folder, state_restored(), quiet():
+            arguments = TrainingArguments(
+                folder,
+                per_device_train_batch_size=len(batches[0]),
+                max_steps=1 + len(batches),
+                learning_rate=self.lr,
+                bf16=bf16,
+                save_strategy="no",
+                report_to=[],
+                disable_tqdm=True,
+                use_cpu=self.device.type == "cpu",
+                dataloader_pin_memory=self.device.type == "cuda",
+            )
+            arguments._n_gpu = min(1, arguments.n_gpu)
+            trainer = InOrder(
+                order,
+                model=self.model,
+                args=arguments,
+                train_dataset=self.rows,
+                data_collator=self.collator,
+                callbacks=[clock],
+            )
+            trainer.remove_callback(PrinterCallback)
+            trainer.train()
+        return clock.end - clock.begin
 
 
 class InOrder(Trainer):

@@ -36,9 +36,10 @@ METRICS: Mapping[str, tuple[str, ...]] = {
     "sentence": (
         "spearman_all", "pearson_all", "ranking_accuracy", "ranking_mrr", *PROBLEMS["single"][:5],
     ),
+    "pretrain": ("mlm_accuracy", "mlm_loss", "perplexity"),
 }  # fmt: skip
 """The metrics of each task; `ner` also has ``span_f1_strict:TYPE``."""
-UNBOUNDED = ("mse", "inner_gold", "inner_predicted", "inner_found")
+UNBOUNDED = ("mse", "mlm_loss", "perplexity", "inner_gold", "inner_predicted", "inner_found")
 """Metrics that may be above 1: all others are fractions or correlations."""
 CORRELATIONS = ("matthews", "pearson", "spearman", "pearson_all", "spearman_all")
 """Metrics that may be below 0."""

@@ -7,12 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from finetune.data.dataset import DataError
-from finetune.data.files import UTF_8
+from finetune.config.recipes import packaged_folder
+from finetune.config.tasks import column_map
+from finetune.data.dataset import DataError, Dataset
+from finetune.data.files import UTF_8, name_without_gz, read_lines
 from finetune.data.formats import format_of
+from finetune.data.sources import SPLIT_ORDER, canonical_split
 from finetune.data.texts import read_text_file
 from finetune.data.tokens import data_kind, read_token_file
-from finetune.types import UserError
+from finetune.types import TextExample, UserError, quantity
 
 
 def sampling_probabilities(sizes: Sequence[float], alpha: float) -> list[float]:
@@ -79,6 +82,8 @@ def text_sources(spec: str, encoding: str = UTF_8) -> list[TextSource]:
 def _files(path: str) -> tuple[Path, ...]:
     """Return a file, or the data files in a folder in the order of their names."""
     found = Path(path).expanduser()
+    if found.parts[:2] == ("examples", "data") and not found.exists():
+        found = packaged_folder("examples").joinpath(*found.parts[1:])
     if not found.exists():
         raise DataError(f"{path}: no such file or folder of text.")
     if not found.is_dir():
@@ -111,3 +116,91 @@ def sample_lines(lines: Iterable[str], most: int, seed: int = 0) -> list[str]:
         elif (place := random.randrange(number + 1)) < most:
             chosen[place] = number, line
     return [line for _, line in sorted(chosen)]
+
+
+def read_running_text(spec: str, *, columns: Sequence[str] = (), encoding: str = UTF_8) -> Dataset:
+    """Read the documents of running text, one TextExample for each; its ``key`` is the source.
+
+    A plain text file has one sentence, or any other unit that is not cut, in each line, and blank
+    lines between documents; without blank lines each line is a document. In other files each row
+    is a document, whose line ends divide it in the same way.
+
+    Args:
+        spec: A file, a folder, ``train=PATH,validation=PATH``, or sources such as
+            ``en=PATH,de=PATH``. Of a folder with files that are named after splits (train.txt,
+            test.txt) these are read, of another all files are training text.
+        columns: The column of the text if it has no usual name, as ``text=column``.
+        encoding: Text encoding of the files.
+
+    Raises:
+        DataError: If the text cannot be read, or a file has none.
+    """
+    sources = {source.name: source.files for source in text_sources(spec)}
+    named = "=" in spec and not Path(spec).exists()
+    splits = {name: canonical_split(name) if named else None for name in sources}
+    if any(splits.values()) and not all(splits.values()):
+        other = next(name for name, split in splits.items() if split is None)
+        raise DataError(
+            f"--data {spec}: {other!r} is not a split and the others are: name splits, or sources "
+            "whose folders hold files train and validation."
+        )
+    documents: dict[str, list[TextExample]] = {}
+    notes = []
+    for name, files in sources.items():
+        by_split = {splits[name] or "train": list(files)}
+        found = [canonical_split(name_without_gz(file)) for file in files]
+        if splits[name] is None and "train" in found and len(files) > 1:
+            by_split = {}
+            for file, split in zip(files, found, strict=True):
+                if split is None:
+                    notes.append(f"not read, as others in its folder are named by split: {file}")
+                else:
+                    by_split.setdefault(split, []).append(file)
+        for split, own in by_split.items():
+            rows = documents.setdefault(split, [])
+            for file in own:
+                before = len(rows)
+                for text, where in _documents(file, columns, encoding):
+                    key = name if len(sources) > 1 and not splits[name] else None
+                    rows.append(TextExample(len(rows), text, where=where, key=key))
+                if len(rows) == before:
+                    raise DataError(f"{file}: there is no text in it: remove it.")
+    order = [split for split in SPLIT_ORDER if split in documents]
+    ordered = {split: documents[split] for split in order}
+    for split, rows in ordered.items():
+        lines = sum(document.text.count("\n") + 1 for document in rows)
+        notes.append(f"{split}: {quantity(len(rows), 'document')}, {quantity(lines, 'line')}")
+    name = ",".join(sources) if len(sources) > 1 else next(iter(sources))
+    return Dataset(name, ordered, notes=notes, format="running text")
+
+
+def _documents(path: Path, columns: Sequence[str], encoding: str) -> Iterator[tuple[str, str]]:
+    """Yield the text of each document of a file, with its ``file:line``; no line is blank."""
+    if format_of(path) not in ("txt", None):
+        if data_kind(str(path), encoding=encoding) == "tokens":
+            texts = ((" ".join(row.words), row.where) for row in read_token_file(path))
+        else:
+            rows = read_text_file(
+                path, columns=column_map(columns), pair=False, labels=False, encoding=encoding
+            )
+            texts = ((row.text, row.where) for row in rows)
+        for text, where in texts:
+            if kept := "\n".join(filter(str.strip, text.split("\n"))):
+                yield kept, where
+        return
+    lines = list(read_lines(str(path), path, encoding))
+    while lines and not lines[-1].text.strip():
+        del lines[-1]
+    single = all(line.text.strip() for line in lines)
+    document: list[str] = []
+    first = 0
+    for number, text in lines:
+        if not document:
+            first = number
+        if text.strip():
+            document.append(text)
+        if document and (single or not text.strip()):
+            yield "\n".join(document), f"{path}:{first}"
+            document = []
+    if document:
+        yield "\n".join(document), f"{path}:{first}"

@@ -62,7 +62,8 @@ def hold_out(dataset: Dataset, share: float | None = None) -> Dataset:
     }
     note = (
         f"no validation split: held out {len(held):,} of {quantity(len(train), 'example')} of "
-        f"train, stratified by label; {'documents' if by_document else 'equal texts'} stay together"
+        f"train{', stratified by label' if any(map(gold_labels, train)) else ''}; "
+        f"{'documents' if by_document else 'equal texts'} stay together"
     )
     return Dataset(dataset.name, splits, notes=[*dataset.notes, note], format=dataset.format)
 

@@ -10,12 +10,13 @@ from collections.abc import Iterable, Sequence
 from finetune.data.dataset import DataError
 from finetune.types import Span
 
-# Letters of scripts written without spaces: Thai, Lao, Burmese, Khmer, kana, Bopomofo, Han, Tangut.
-_UNSPACED = re.compile(
+UNSPACED = re.compile(
     "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u312f\u31a0-\u31bf\u31f0-\u31ff\u3400-\u4dbf"
     "\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f\U00016fe0-\U00018dff\U0001aff0-\U0001b2ff"
     "\U00020000-\U0003ffff]"
 )
+"""Letters of scripts written without spaces: Thai, Lao, Burmese, Khmer, kana, Bopomofo, Han,
+Tangut."""
 
 
 class _CharacterClasses(dict[int, str]):
@@ -33,7 +34,7 @@ class _CharacterClasses(dict[int, str]):
             name = "j"  # soft hyphen and zero-width joiners: invisible, inside words only
         elif character.isspace() or category == "Cf" or (category == "Cc" and code < 128):
             name = " "  # later control characters are quotes of cp1252, read as latin1
-        elif category[0] == "L" and _UNSPACED.match(character):
+        elif category[0] == "L" and UNSPACED.match(character):
             name = "h"
         else:
             name = {"L": "a", "N": "a", "M": "m"}.get(category[0], "x")

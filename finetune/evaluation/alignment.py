@@ -22,10 +22,10 @@ class AlignedPredictions(NamedTuple):
     """Gold and predictions of one system, in the same order, for the examples that have gold.
 
     The kind of values is ``label`` (a name), ``labels`` (a tuple of names), ``number``, ``tags`` (a
-    list for each sentence) or ``spans``. ``schemes`` are the tag schemes of gold and predictions,
-    None where tags do not spell spans. ``rows`` are the lines of the prediction file, which may
-    hold probabilities; they were aligned ``by`` id or position. ``characters`` and
-    ``positive`` are those of ``Pairs``.
+    list for each sentence), ``spans`` or ``subwords`` (a list for each sequence). ``schemes`` are
+    the tag schemes of gold and predictions, None where tags do not spell spans. ``rows`` are the
+    lines of the prediction file, which may hold probabilities; they were aligned ``by`` id or
+    position. ``characters`` and ``positive`` are those of ``Pairs``.
     """
 
     kind: str
@@ -40,6 +40,9 @@ class AlignedPredictions(NamedTuple):
 
     def pairs(self) -> Pairs:
         """Return gold and predictions for ``metrics``."""
+        if self.kind == "subwords":
+            losses = [row["losses"] for row in self.rows]
+            return Pairs(self.kind, self.gold, self.predicted, losses=losses)
         return pair(
             self.kind, self.gold, self.predicted, schemes=self.schemes, characters=self.characters,
             positive=self.positive,
@@ -63,6 +66,8 @@ def align(file: PredictionFile, gold: Gold, kind: str | None = None) -> AlignedP
         return _align_tags(file, gold)
     if kind == "spans":
         return _align_spans(file, gold)
+    if kind == "subwords":
+        return _align_subwords(file, gold)
     return _align_labels(file, gold, numbers=kind == "number")
 
 
@@ -100,6 +105,24 @@ def _align_labels(file: PredictionFile, gold: Gold, numbers: bool) -> AlignedPre
         names = canonical_names(map(_name, (*gold_labels, *predicted)))  # of both or of neither
         gold_labels, predicted = names[: len(gold_labels)], names[len(gold_labels) :]
     return AlignedPredictions(kind, gold_labels, predicted, examples=texts, rows=rows, by=by)
+
+
+def _align_subwords(file: PredictionFile, gold: Gold) -> AlignedPredictions:
+    """Align predictions at masked positions, which a file holds together with their gold."""
+    aligned, by = _pair_rows(file, gold, lambda example: example.label)
+    predicted, subwords, rows, examples = [], [], [], []
+    for (where, row), example in aligned:
+        sides = row["subwords"], row.get("losses", ()), example.label or ()
+        if len({len(side) for side in sides}) > 1 or not all(isinstance(x, str) for x in sides[2]):
+            raise DataError(
+                f"{where}: subwords, losses and gold must be lists of the same length: name a "
+                "prediction file that finetune pretrain wrote."
+            )
+        predicted.append(sides[0])
+        subwords.append(list(sides[2]))
+        rows.append(row)
+        examples.append(example)
+    return AlignedPredictions("subwords", subwords, predicted, examples=examples, rows=rows, by=by)
 
 
 def predicts_numbers(file: PredictionFile) -> bool:

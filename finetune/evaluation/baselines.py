@@ -13,6 +13,7 @@ from finetune.types import Example, TokenExample
 
 SELECTING_METRICS = (
     "pearson", "micro_f1", "span_f1_conll", "span_f1_strict", "spearman_all", "ranking_accuracy",
+    "mlm_accuracy",
 )  # fmt: skip
 """The metrics of tasks in which no single label is a prediction for every example."""
 CHANCE_LEVELS = {"pearson": 0.05, "spearman": 0.05, "spearman_all": 0.05, "matthews": 0.05}
@@ -91,6 +92,8 @@ def _only_prediction(path: Path) -> str | None:
                 found |= set(row["tags"])
             elif "label" in row:
                 found.add(json.dumps(row["label"], ensure_ascii=False))
+            elif "subwords" in row:
+                found |= set(row["subwords"])
             elif row.get("spans"):
                 return None
             if len(found) > 1:

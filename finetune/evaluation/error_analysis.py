@@ -38,6 +38,8 @@ TITLES = {
     "position": "By position of the word in the sentence",
     "in training": "By occurrence in the training data",
     "text length": "By length of the text in words",
+    "read as": "By what the model read in place of the subword",
+    "in training text": "By occurrences of the subword in the training text",
 }
 """Captions of tables by name."""
 
@@ -115,6 +117,8 @@ def analyze_predictions(
         found.errors = errors.label_set_errors(run)
     elif run.kind == "number":
         found.errors = errors.number_errors(run)
+    elif run.kind == "subwords":
+        _analyze_subwords(found, run)
     elif run.kind == "tags" and run.schemes[0] is None:
         _analyze_words(found, run, vocabulary)
     else:
@@ -148,6 +152,16 @@ def _analyze_words(
         found.scores["unseen_words"] = float(sum(row["words"] for row in unseen))
         found.scores["unseen_word_accuracy"] = sum(row["accuracy"] for row in unseen)
     found.errors = errors.word_errors(run)
+
+
+def _analyze_subwords(found: Analysis, run: AlignedPredictions) -> None:
+    right = [
+        gold == predicted
+        for sides in zip(run.gold, run.predicted, strict=True)
+        for gold, predicted in zip(*sides, strict=True)
+    ]
+    groupings = subgroups.subword_groupings(run.rows)
+    found.tables |= subgroups.count_subgroups(groupings, right, "subwords")
 
 
 def _analyze_spans(

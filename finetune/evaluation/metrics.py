@@ -30,7 +30,7 @@ from finetune.evaluation.span_matching import (
     credit_counts,
     match_spans,
 )
-from finetune.types import Span
+from finetune.types import MaskedPrediction, Span
 
 NUM_BINS = 15
 """Bins of equal width of the expected calibration error, as in Guo et al. 2017."""
@@ -122,6 +122,17 @@ def character_counts(pairs: Pairs) -> np.ndarray:
     """Return the correct, predicted and gold spans, compared by their characters [N, 3]."""
     rows = [(len(gold & found), len(found), len(gold)) for gold, found in pairs.characters]
     return np.array(rows, dtype=np.int64).reshape(-1, 3)
+
+
+def subword_counts(pairs: Pairs) -> np.ndarray:
+    """Return the correct and all masked subwords of each sequence [N, 2]."""
+    sides = zip(pairs.gold, pairs.predicted, strict=True)
+    return np.array([(sum(map(str.__eq__, *both)), len(both[0])) for both in sides], dtype=np.int64)
+
+
+def subword_losses(pairs: Pairs) -> np.ndarray:
+    """Return the summed loss and the number of the masked subwords of each sequence [N, 2]."""
+    return np.array([(math.fsum(losses), len(losses)) for losses in pairs.losses], dtype=float)
 
 
 def squared_errors(pairs: Pairs) -> np.ndarray:
@@ -227,6 +238,12 @@ def weighted_f1(sums: np.ndarray) -> np.ndarray:
     """Return the mean F1 of names, weighted by their gold count [..., C, 3] -> [...]."""
     weighted = f1(sums) * sums[..., 2]
     return ratio(sum(np.moveaxis(weighted, -1, 0)), sums[..., 2].sum(axis=-1))
+
+
+def perplexity(sums: np.ndarray) -> np.ndarray:
+    """Return e to the mean loss, from summed losses and their number [..., 2] -> [...]."""
+    found: np.ndarray = np.exp(mean(sums))
+    return found
 
 
 def matthews(sums: np.ndarray) -> np.ndarray:
@@ -367,12 +384,17 @@ METRICS: dict[str, dict[str, Metric]] = {
         "span_f1_inner": Metric(_inner_counts, subgroup_f1, _is_nested),
         **_SPANS,
     },
+    "subwords": {
+        "mlm_accuracy": Metric(subword_counts, mean),
+        "mlm_loss": Metric(subword_losses, mean, lower_is_better=True),
+        "perplexity": Metric(subword_losses, perplexity, lower_is_better=True),
+    },
 }
 """The metrics of each kind of ``Pairs``."""
 
 DEFAULT_METRICS = {
     "label": "accuracy", "labels": "micro_f1", "number": "pearson", "plain tags": "accuracy",
-    "tags": "span_f1_conll", "spans": "span_f1_strict",
+    "tags": "span_f1_conll", "spans": "span_f1_strict", "subwords": "mlm_accuracy",
 }  # fmt: skip
 """The metric that selects models, by kind."""
 
@@ -436,6 +458,12 @@ def text_scores(
     0.5
     """
     return scores(pair(kind, gold, predicted, labels, positive=positive))
+
+
+def masked_scores(predicted: Sequence[MaskedPrediction]) -> dict[str, float]:
+    """Return the scores of masked language modeling."""
+    gold, found = ([getattr(p, side) for p in predicted] for side in ("gold", "subwords"))
+    return scores(Pairs("subwords", gold, found, losses=[p.losses for p in predicted]))
 
 
 def span_scores(

@@ -23,12 +23,13 @@ class Pairs:
     """Gold and the predictions of one run, one pair for each example.
 
     ``kind`` is a key of ``metrics.METRICS``: "label" (a name), "labels" (a collection of names),
-    "number", "tags" (a tag for each word, which spell spans), "plain tags" (which do not), or
-    "spans" (a collection of ``Span``). ``names`` are the sorted labels, plain tags or span types of
-    all compared runs, ``all_predicted`` their numbers. ``labels`` are those of the model, if known.
-    ``confidences`` hold for each example the probability and correctness of each prediction.
-    ``characters`` are the gold and predicted spans of each text in characters, for gold in
-    characters. ``positive`` is the positive class of two labels.
+    "number", "tags" (a tag for each word, which spell spans), "plain tags" (which do not), "spans"
+    (a collection of ``Span``), or "subwords" (those at masked positions, with ``losses``).
+    ``names`` are the sorted labels, plain tags or span types of all compared runs,
+    ``all_predicted`` their numbers. ``labels`` are those of the model, if known. ``confidences``
+    hold for each example the probability and correctness of each prediction. ``characters`` are the
+    gold and predicted spans of each text in characters, for gold in characters. ``positive`` is the
+    positive class of two labels.
     """
 
     kind: str
@@ -41,6 +42,7 @@ class Pairs:
     confidences: Sequence[Sequence[tuple[float, bool]]] | None = None
     characters: CharacterSpans = ()
     positive: str | None = None
+    losses: Sequence[Sequence[float]] = ()
 
     def __len__(self) -> int:
         """Return the number of examples."""

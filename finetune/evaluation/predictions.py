@@ -23,7 +23,15 @@ from finetune.data.formats import format_of, open_data
 from finetune.data.json_files import parse_json
 from finetune.data.labels import convert_labels
 from finetune.data.token_records import read_spans
-from finetune.types import Example, Prediction, Span, TextExample, TokenExample, quantity
+from finetune.types import (
+    Example,
+    MaskedPrediction,
+    Prediction,
+    Span,
+    TextExample,
+    TokenExample,
+    quantity,
+)
 
 
 @dataclass(frozen=True)
@@ -44,8 +52,8 @@ class PredictionFile:
 
     @property
     def kind(self) -> str:
-        """``tags``, ``spans`` or ``label``; ``tags`` where a line has tags and spans."""
-        names = ("tags", "spans", "label")
+        """``tags``, ``spans``, ``label`` or ``subwords``; ``tags`` where a line has spans too."""
+        names = ("tags", "spans", "label", "subwords")
         kinds = {next((name for name in names if name in row), "") for _, row in self.rows}
         if len(kinds) == 1 and (kind := kinds.pop()):
             return kind
@@ -63,7 +71,7 @@ class PredictionFile:
         if self.format == "conll":
             opened = DataFile(str(self.path), "conll", self.lines)
             return read_gold_file(opened, {"tags": "-2"}, kind)
-        read = _gold_text if kind == "label" else _gold_sentence
+        read = _gold_text if kind in ("label", "subwords") else _gold_sentence
         return [read(index, where, row) for index, (where, row) in enumerate(self.rows)]
 
 
@@ -102,6 +110,11 @@ def read_gold_file(
     path: str | DataFile, columns: Mapping[str, str] | None, kind: str, encoding: str = UTF_8
 ) -> Sequence[Example]:
     """Read the examples of a file, or a folder of standoff, with gold for predictions of a kind."""
+    if kind == "subwords":
+        raise DataError(
+            "predictions of masked subwords hold their gold, which depends on the masks: use "
+            "`finetune analyze` or `compare` without a file of gold."
+        )
     if kind == "label":
         examples = list(read_text_file(path, columns=columns, encoding=encoding))
         return convert_labels({"gold": examples}, typed=False)[0]["gold"]
@@ -113,7 +126,10 @@ def read_gold_file(
 def to_row(prediction: Prediction, example: Example) -> dict[str, Any]:
     """Return the JSON object of a prediction with the gold of its example."""
     key = {} if example.key is None else {"id": example.key}
-    return prediction.record() | key | gold_record(example)
+    row = prediction.record() | key | gold_record(example)
+    if isinstance(prediction, MaskedPrediction):
+        row["gold"] = list(prediction.gold or ())
+    return row
 
 
 def gold_record(example: Example) -> dict[str, Any]:
@@ -184,6 +200,7 @@ _TYPES = {
     "words": list[str],
     "document": str | None, "offsets": list[list[int]] | None, "score": float | None,
     "scores": dict[str, float] | list[float] | None,
+    "subwords": list[str], "losses": list[float], "read_as": list[str], "counts": list[int],
 }  # fmt: skip
 """The types of the keys of a line, but for those of the prediction and its gold."""
 

@@ -25,7 +25,7 @@ from finetune.types import Example, TextExample, UserError, abbreviated, quantit
 
 _PREDICTIONS = "predictions.{}.jsonl"
 _KINDS = {"label": "a label", "labels": "sets of labels", "number": "numbers", "tags": "tags",
-          "spans": "spans"}  # fmt: skip
+          "spans": "spans", "subwords": "subwords"}  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,7 @@ SPAN_LENGTHS = (1, 2, 3, 4, 5)
 SENTENCE_LENGTHS = (1, 11, 21, 41, 81, 161)
 TEXT_LENGTHS = (1, 11, 26, 51, 101, 201)
 POSITIONS = (1, 2, 11, 51, 101, 201)
+SUBWORD_COUNTS = (0, 1, 10, 100, 1000, 10_000)
 DEPTHS = ("outermost", "within 1", "within 2", "within 3+")
 SEEN_ENTITIES = ("seen", "seen as another type", "unseen")
 SEEN_WORDS = ("seen with one tag", "seen with several tags", "unseen")
@@ -222,6 +223,21 @@ def word_groupings(
         numbers = [[len(word_tags.get(word, ())) for word in sentence] for sentence in words]
         names = [[SEEN_WORDS[(2, 0, 1)[min(n, 2)]] for n in sentence] for sentence in numbers]
         groupings["in training"] = (names, SEEN_WORDS)
+    return groupings
+
+
+def subword_groupings(
+    rows: Sequence[Mapping[str, Any]],
+) -> dict[str, tuple[Words, Sequence[str]]]:
+    """Return the groupings of masked subwords, from the lines of a prediction file."""
+    read_as = [row.get("read_as", ()) for row in rows]
+    groupings: dict[str, tuple[Words, Sequence[str]]] = {}
+    if all(map(len, read_as)):
+        groupings["read as"] = read_as, ("masked", "random", "kept")
+    counts = [row.get("counts", ()) for row in rows]
+    if all(map(len, counts)):
+        names = [[bucket(number, SUBWORD_COUNTS) for number in each] for each in counts]
+        groupings["in training text"] = names, buckets(SUBWORD_COUNTS)
     return groupings
 
 

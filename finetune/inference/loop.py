@@ -111,7 +111,9 @@ def _partials(
     title: str,
 ) -> Generator[Partial]:
     """Yield the prediction of each sequence; equal sequences are computed once."""
-    first, copies = distinct(sequences)
+    first, copies = np.arange(len(sequences)), [[row] for row in range(len(sequences))]
+    if not task.reads_targets:
+        first, copies = distinct(sequences)
     budget = task.record.config.tokens_on(device.type)
     if device.type == "cpu":
         budget = min(budget, CPU_TOKENS)
@@ -119,7 +121,8 @@ def _partials(
     head.eval()
     if reporter:
         reporter.start(title, len(groups), unit="batch")
-    batches = (pack(sequences.take(first[group])) for group in groups)
+    parts = (sequences.take(first[group]) for group in groups)
+    batches = (pack(part, task.collate(part) if task.reads_targets else None) for part in parts)
     idle_passes = 0
     if is_sharded(head):
         idle_passes = max(gather_object([len(groups)])) - len(groups)

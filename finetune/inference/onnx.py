@@ -120,6 +120,11 @@ def _unsupported(task: Task) -> str:
             "sentence encoders give vectors, and graphs are written for logits only: use `finetune "
             "embed`, or export best/ with sentence-transformers (backend onnx)"
         )
+    if task.name == "pretrain":
+        return (
+            "masked language models compute logits at masks alone, which a graph does not: "
+            "fine-tune the encoder with --init-from"
+        )
     if isinstance(config, TagConfig) and config.crf:
         return (
             "taggers with a CRF decode whole sentences, which logits of tokens do not allow: use "

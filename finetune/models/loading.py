@@ -122,6 +122,28 @@ def load_config(name: str, *, revision: str | None = None, trust_remote_code: bo
     return config
 
 
+def new_config(name: str, tokenizer: Any = None) -> Any:
+    """Return the configuration of an encoder with random weights, for a tokenizer if one is given.
+
+    ``name`` is ``small`` (BERT of 4 layers, 256 wide) or a model whose configuration to take.
+    """
+    if name == "small":
+        from transformers import BertConfig
+
+        config: Any = BertConfig(
+            num_hidden_layers=4, hidden_size=256, num_attention_heads=4, intermediate_size=1024
+        )
+        config._commit_hash = None
+    else:
+        config = load_config(name)
+    if tokenizer is not None:
+        config.vocab_size = len(tokenizer)
+        for role in ("pad", "bos", "eos", "cls", "sep", "mask"):
+            if hasattr(config, f"{role}_token_id"):
+                setattr(config, f"{role}_token_id", getattr(tokenizer, f"{role}_token_id"))
+    return config
+
+
 def refusal(config: Any) -> str:
     """Return why a model with this configuration cannot be fine-tuned; empty if it can.
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from finetune.data.hub import cache_without_network
+from finetune.data.word_splitting import UNSPACED
 from finetune.models.loading import library_errors, load_config, quiet, resolve_model
 from finetune.types import UserError
 
@@ -161,6 +162,27 @@ class SubwordTokenizer:
         """Return the subword ids of each text, without special tokens."""
         encoded = self.backend.encode_batch_fast(list(texts), add_special_tokens=False)
         return [encoding.ids for encoding in encoded]
+
+    def subwords_with_words(self, texts: Sequence[str]) -> list[tuple[list[int], list[int]]]:
+        """Return the subword ids of each text, and the index of the first subword of each word.
+
+        Words are those of the tokenizer, whatever the characters of its subwords; in scripts that
+        are written without spaces each letter, or subword of several letters, is a word.
+        """
+        result = []
+        encoded = self.backend.encode_batch(list(texts), add_special_tokens=False)
+        for text, encoding in zip(texts, encoded, strict=True):
+            words, offsets = encoding.word_ids, encoding.offsets
+            starts = [i for i, word in enumerate(words) if i == 0 or word != words[i - 1]]
+            if UNSPACED.search(text):
+                inner = (
+                    index for index in range(1, len(words))
+                    if (begin := offsets[index][0]) >= (end := offsets[index - 1][1])
+                    and (UNSPACED.match(text, begin) or UNSPACED.match(text, end - 1))
+                )  # fmt: skip
+                starts = sorted({*starts, *inner})
+            result.append((encoding.ids, starts))
+        return result
 
     def word_subwords(self, sentences: Sequence[Sequence[str]]) -> list[list[list[int]]]:
         """Return the subword ids of each word of each sentence; the placeholder if it has none."""

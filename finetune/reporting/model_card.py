@@ -31,7 +31,7 @@ _METRICS = {  # names of the hub
     "span_precision_strict": "precision", "span_recall_conll": "recall",
     "span_recall_strict": "recall", "matthews": "matthews_correlation", "pearson": "pearsonr",
     "spearman": "spearmanr", "mse": "mse", "pearson_all": "pearsonr", "spearman_all": "spearmanr",
-    "ranking_accuracy": "accuracy",
+    "ranking_accuracy": "accuracy", "mlm_accuracy": "accuracy", "perplexity": "perplexity",
 }  # fmt: skip
 
 
@@ -62,6 +62,7 @@ def card(system: System) -> str:
         encoder=_encoder(run),
         data_name=_data_name(run),
         hub_task=_hub_task(run),
+        mask=_mask_token(run),
         metrics={
             split: {name: value for name, value in scores.items() if ":" not in name}
             for split, scores in run.metrics.items()
@@ -123,6 +124,8 @@ def _title(run: Run) -> str:
 def base_model(run: Run) -> str | None:
     """Return the hub id of the encoder; None where it is a local folder."""
     name = run.config.get("init_from") or run.config.get("model") or ""
+    if run.config.get("config"):
+        return None
     if Path(name).exists():
         return None
     if name.lower() in ALIASES:
@@ -152,6 +155,8 @@ def last_part(spec: str) -> str:
 
 def _encoder(run: Run) -> str:
     config = run.config
+    if config.get("config"):
+        return "new-encoder"
     return last_part(base_model(run) or config.get("init_from") or config.get("model") or "?")
 
 
@@ -161,7 +166,16 @@ def is_native(task: str, config: Mapping[str, Any]) -> bool:
     return task != "ner" and not own_head and config.get("objective") != "prompt"
 
 
+def _mask_token(run: Run) -> str:
+    """Return the mask token of the saved tokenizer."""
+    saved = read_object(run.folder / "best" / "tokenizer_config.json")
+    token = saved.get("mask_token", "")
+    return str(token.get("content") if isinstance(token, dict) else token)
+
+
 def _hub_task(run: Run) -> str:
     if run.task == "sentence":
         return "sentence-similarity"
+    if run.task == "pretrain":
+        return "fill-mask"
     return "token-classification" if run.task in ("tag", "ner") else "text-classification"

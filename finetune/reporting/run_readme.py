@@ -24,7 +24,7 @@ def write_run_readme(
     text = render(
         "run_readme.md",
         result=result,
-        model=config.init_from or config.model,
+        model=config.init_from or config.model or "a new encoder",
         data=config.data,
         validation=config.validation,
         changed={name: value for name, value in values.items() if value != defaults[name]},
@@ -33,6 +33,6 @@ def write_run_readme(
         degenerate=outcome.degenerate,
         positive=outcome.positive,
         train_command=command,
-        predict_command=predict_command(result.folder, result.task.record.pairs),
+        predict_command=predict_command(result.folder, outcome.pairs, outcome.mask),
     )
     write_text(result.folder / "README.md", text)

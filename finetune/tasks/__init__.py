@@ -23,6 +23,7 @@ TASKS = {
     "tag": "finetune.tasks.token_classification:TokenClassificationTask",
     "ner": "finetune.tasks.span_ner:SpanNerTask",
     "sentence": "finetune.tasks.sentence_encoder:SentenceTask",
+    "pretrain": "finetune.tasks.pretraining:PretrainingTask",
 }
 """Module and class of each task, imported on first use."""
 

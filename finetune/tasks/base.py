@@ -16,11 +16,11 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
-from finetune.config.tasks import TrainConfig, settings
+from finetune.config.tasks import PretrainConfig, TrainConfig, settings
 from finetune.data import Dataset, check_data, halved, hold_out, unmeasured_labels
 from finetune.evaluation.metrics import DEFAULT_METRICS
 from finetune.models.families import FAMILIES, position_limit
-from finetune.models.loading import load_config
+from finetune.models.loading import load_config, new_config
 from finetune.models.warm_start import WarmStart, find_warm_start
 from finetune.preprocessing.encodings import Encoded, Encodings, Ragged
 from finetune.preprocessing.tokenizer import SubwordTokenizer
@@ -118,6 +118,8 @@ class Task(ABC):
 
     name: ClassVar[str]
     """The name of the command, as in ``TASKS``."""
+    reads_targets: ClassVar[bool] = False
+    """Whether the model reads the targets of a batch, also for predictions."""
     reads_words: ClassVar[bool]
     """Whether examples are words (``TokenExample``) and not whole texts (``TextExample``)."""
     skipped_checks: ClassVar[Collection[str]] = ()
@@ -143,28 +145,13 @@ class Task(ABC):
         derived = cls.derive(config, data)
         if config.validation != "none":
             data = hold_out(data, config.validation_share)
-        warm_start = None
-        if config.init_from is not None:
-            warm_start = find_warm_start(
-                config, cls.name, derived["labels"], derived.get("problem")
-            )
-            tokenizer = SubwordTokenizer.saved(
-                warm_start.source, words=cls.reads_words, **warm_start.options
-            )
-        else:
-            tokenizer = SubwordTokenizer.from_pretrained(
-                str(config.model),
-                words=cls.reads_words,
-                revision=config.revision,
-                trust_remote_code=config.trust_remote_code,
-            )
-        encoder = starting_config(config, warm_start)
-        limit = position_limit(encoder, FAMILIES.get(encoder.model_type))
-        record = cls.record_class(
-            config=config, max_length=tokenizer.max_length(limit, config.max_length), **derived
+        warm_start, tokenizer = load_tokenizer(
+            config, cls, derived["labels"], derived.get("problem")
         )
+        limit = sequence_limit(config, tokenizer, warm_start)
+        record = cls.record_class(config=config, max_length=limit, **derived)
         if config.limit is not None:
-            data = _limited(data, config.limit)
+            data = limited(data, config.limit)
         notes = [*data.notes, *unmeasured_labels(data), *cls.notes(record, data)]
         notes += [warm_start.note] if warm_start else []
         return cls(record, tokenizer, warm_start), replace(data, notes=notes)
@@ -325,18 +312,45 @@ def _without_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
+def load_tokenizer(
+    config: TrainConfig, task: type[Task], labels: Sequence[str], problem: Any = None
+) -> tuple[WarmStart | None, SubwordTokenizer]:
+    """Return the model to begin with, if there is one, and the tokenizer of the encoder."""
+    if config.init_from is not None:
+        warm_start = find_warm_start(config, task.name, labels, problem)
+        source, options = warm_start.source, warm_start.options
+        return warm_start, SubwordTokenizer.saved(source, words=task.reads_words, **options)
+    return None, SubwordTokenizer.from_pretrained(
+        str(config.model),
+        words=task.reads_words,
+        revision=config.revision,
+        trust_remote_code=config.trust_remote_code,
+    )
+
+
+def sequence_limit(
+    config: TrainConfig, tokenizer: SubwordTokenizer, warm_start: WarmStart | None
+) -> int:
+    """Return the longest sequence in tokens, special tokens included."""
+    encoder = starting_config(config, warm_start)
+    limit = position_limit(encoder, FAMILIES.get(encoder.model_type))
+    return tokenizer.max_length(limit, config.max_length)
+
+
 def starting_config(config: TrainConfig, warm_start: WarmStart | None = None) -> Any:
     """Return the Hugging Face configuration of the encoder that a new model starts from."""
     if warm_start is None and config.init_from is not None:
         warm_start = find_warm_start(config, "", (), None)
     if warm_start is not None:
         return warm_start.config
+    if isinstance(config, PretrainConfig) and config.config is not None:
+        return new_config(config.config)
     return load_config(
         str(config.model), revision=config.revision, trust_remote_code=config.trust_remote_code
     )
 
 
-def _limited(data: Dataset, limit: int) -> Dataset:
+def limited(data: Dataset, limit: int) -> Dataset:
     """Keep the first training examples."""
     train = data.splits["train"]
     if limit >= len(train):

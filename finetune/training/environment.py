@@ -41,6 +41,8 @@ class RunOutcome:
     """Whether the model reads pairs of texts."""
     positive: str | None = None
     """The class of `f1`, of two labels."""
+    mask: str = ""
+    """The token that the model fills in a text, if it does that."""
 
 
 def write_environment(
@@ -76,7 +78,8 @@ def write_environment(
     text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
     write_text(folder / "environment.json", text)
     positive = task.record.own_fields().get("positive")
-    return RunOutcome(baselines, reasons, verdicts, task.record.pairs, positive)
+    mask = task.tokenizer.tokenizer.mask_token if task.name == "pretrain" else ""
+    return RunOutcome(baselines, reasons, verdicts, task.record.pairs, positive, mask)
 
 
 def memory_estimate(config: TrainConfig, mean_length: float) -> str:
@@ -154,7 +157,8 @@ def resume_command(out: str) -> str:
     return " ".join([*words, "--resume"])
 
 
-def predict_command(folder: Path, pairs: bool | None) -> str:
-    """Return a command that predicts with a trained model."""
+def predict_command(folder: Path, pairs: bool | None, mask: str = "") -> str:
+    """Return a command that predicts with a trained model, in place of a mask if it has one."""
     second = ' --pair "…"' if pairs else ""
-    return f'finetune predict {shlex.quote(str(folder))} --text "…"{second}'
+    text = f"… {mask} …" if mask else "…"
+    return f'finetune predict {shlex.quote(str(folder))} --text "{text}"{second}'

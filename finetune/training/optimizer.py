@@ -82,7 +82,7 @@ def parameter_groups(head: Any, config: TrainConfig) -> list[dict[str, Any]]:
     decay.
     """
     groups: dict[tuple[float, float], dict[str, Any]] = {}
-    peak = config.lr or default_learning_rate(head.encoder.width)
+    peak = config.lr or default_learning_rate(head.encoder.width) * head.lr_factor
     top = head.encoder.top_depth
     own: Mapping[str, tuple[str, float]] = head.own_learning_rates
     for name, weight in head.named_parameters():

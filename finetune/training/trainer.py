@@ -20,6 +20,7 @@ from accelerate.utils import set_seed
 
 from finetune.config.tasks import TrainConfig, settings
 from finetune.data import WITHOUT_LEAKS, Dataset, leaked
+from finetune.evaluation.metrics import LOWER_IS_BETTER
 from finetune.inference.loop import predict
 from finetune.models.dropout import fast_dropout
 from finetune.models.sharding import place
@@ -373,7 +374,7 @@ def same_modes(model: torch.nn.Module) -> Iterator[None]:
 
 def selection_score(metrics: dict[str, float], name: str) -> float:
     """Return a metric that can select a model: higher is better."""
-    legal = [metric for metric in metrics if metric not in ("mse", "hamming_loss")]
+    legal = [metric for metric in metrics if metric not in LOWER_IS_BETTER]
     if name not in legal:
         raise UserError(f"--metric {name!r} cannot select a model; legal are {', '.join(legal)}.")
     return metrics[name]

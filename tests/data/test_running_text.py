@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import pytest
 
-from finetune.data.running_text import sample_lines, sampling_probabilities, text_sources
+from finetune.data.running_text import (
+    read_running_text,
+    sample_lines,
+    sampling_probabilities,
+    text_sources,
+)
 from finetune.types import UserError
 
 
@@ -75,3 +81,58 @@ def test_samples_are_uniform_and_in_order() -> None:
             counts[line] += 1
     assert min(counts.values()) > 45 and max(counts.values()) < 120  # 80 ± 8
     assert sample_lines(lines[:4], 10) == lines[:4]
+
+
+def texts(spec: Path | str, split: str = "train", **options) -> list[str]:
+    return [example.text for example in read_running_text(str(spec), **options).splits[split]]
+
+
+def test_lines_and_documents(tmp_path: Path) -> None:
+    file = tmp_path / "a.txt"
+    file.write_text("one\ntwo\n\n\n three \n \nfour\n\n", "utf-8")
+    assert texts(file) == ["one\ntwo", " three ", "four"]
+    places = [example.where for example in read_running_text(str(file)).splits["train"]]
+    assert places == [f"{file}:1", f"{file}:5", f"{file}:7"]
+    file.write_text("one\r\ntwo\r\n", "utf-8")
+    assert texts(file) == ["one", "two"], "without blank lines each line is a document"
+    with gzip.open(tmp_path / "b.txt.gz", "wt") as zipped:
+        zipped.write("one\ntwo")
+    assert texts(tmp_path / "b.txt.gz") == ["one", "two"]
+    file.write_bytes("né\n".encode("cp1252"))
+    assert texts(file, encoding="cp1252") == ["né"]
+
+
+def test_rows_are_documents(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "one\\n\\ntwo"}\n{"text": "three"}\n', "utf-8")
+    assert texts(tmp_path / "a.jsonl") == ["one\ntwo", "three"]
+    (tmp_path / "b.csv").write_text("id,body\n1,one\n2,two\n", "utf-8")
+    assert texts(tmp_path / "b.csv", columns=("text=body",)) == ["one", "two"]
+    (tmp_path / "c.conll").write_text("Ana B-PER\nslept O\n\nYes O\n", "utf-8")
+    assert texts(tmp_path / "c.conll") == ["Ana slept", "Yes"]
+
+
+def test_splits_and_sources_of_documents(tmp_path: Path) -> None:
+    for name in ("train.txt", "dev.txt", "other.txt"):
+        (tmp_path / name).write_text(f"{name}\n", "utf-8")
+    data = read_running_text(str(tmp_path))
+    assert list(data.splits) == ["train", "validation"]
+    assert any("other.txt" in note for note in data.notes)
+    (tmp_path / "en").mkdir()
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / "en" / name).write_text(f"{name}\nx\n\ny\n", "utf-8")
+    assert texts(tmp_path / "en") == ["a.txt\nx", "y", "b.txt\nx", "y"]
+    data = read_running_text(f"train={tmp_path}/en,test={tmp_path}/dev.txt")
+    assert [len(rows) for rows in data.splits.values()] == [4, 1]
+    assert {example.key for example in data.splits["train"]} == {None}
+    data = read_running_text(f"en={tmp_path}/en,de={tmp_path}/other.txt")
+    assert [example.key for example in data.splits["train"]] == ["en"] * 4 + ["de"]
+    with pytest.raises(UserError, match="'en' is not a split and the others are"):
+        read_running_text(f"train={tmp_path}/en,en={tmp_path}/dev.txt")
+
+
+def test_errors_of_documents(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("\n \n", "utf-8")
+    with pytest.raises(UserError, match=r"a\.txt: there is no text in it"):
+        read_running_text(str(tmp_path / "a.txt"))
+    with pytest.raises(UserError, match="no such file"):
+        read_running_text(str(tmp_path / "missing.txt"))

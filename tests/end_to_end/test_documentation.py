@@ -100,7 +100,7 @@ class Workspace:
         words = [self.model if word == "minilm" else word for word in words]
         if words[0] == "run":
             words += ["--model", self.model]
-        if words[0] in ("classify", "nli", "tag", "ner", "sentence", "run"):
+        if words[0] in ("classify", "nli", "tag", "ner", "sentence", "pretrain", "run"):
             words += ["--steps", "2", "--limit", "60"]
         return words
 

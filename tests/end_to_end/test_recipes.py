@@ -28,6 +28,7 @@ DATA = {
     "tag": data.entities,
     "ner": data.entities,
     "sentence": data.numbers,
+    "pretrain": data.running_text,
 }
 every_recipe = pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 

@@ -142,6 +142,8 @@ def test_masked_language_model(family: str, tmp_path) -> None:
         head = MaskedLanguageModel(model)
         torch.testing.assert_close(head.logits(batch), logits, **tolerance)
         loss, best = head(batch)
+        everywhere = head(replace(batch, targets={}))
+        torch.testing.assert_close(everywhere[position], logits, **tolerance)
     expected = torch.nn.functional.cross_entropy(logits, batch.targets["token"], reduction="none")
     torch.testing.assert_close(loss, expected, **tolerance)
     assert torch.equal(best, logits.argmax(1))

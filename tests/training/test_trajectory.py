@@ -17,7 +17,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from finetune.config.tasks import ClassifyConfig, NerConfig, TagConfig, TrainConfig
+from finetune.config.tasks import (
+    ClassifyConfig,
+    NerConfig,
+    PretrainConfig,
+    TagConfig,
+    TrainConfig,
+)
 from finetune.runtime.progress import Reporter
 from finetune.runtime.signals import Interrupted
 from finetune.tasks import load_task
@@ -42,6 +48,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     data.sentiment(folder / "sentiment")
     data.entities(folder / "entities", words=3)
     data.documents(folder / "documents")
+    data.running_text(folder / "text")
     return folder
 
 
@@ -55,6 +62,8 @@ def config_of(kind: str, place: Path, out: Path, **changes) -> TrainConfig:
         return NerConfig(data=str(place / "entities"), overlap=8, **settings)
     if kind == "context":
         return TagConfig(data=str(place / "documents"), context="doc", overlap=8, **settings)
+    if kind == "pretrain":
+        return PretrainConfig(data=str(place / "text"), **{"mask": "words", **settings})
     return ClassifyConfig(data=str(place / "sentiment"), **settings)
 
 
@@ -76,7 +85,7 @@ def weights_after(
     return {name: value.detach().clone() for name, value in head.named_parameters()}
 
 
-@pytest.mark.parametrize("kind", ["classify", "tag", "crf", "ner", "context"])
+@pytest.mark.parametrize("kind", ["classify", "tag", "crf", "ner", "context", "pretrain"])
 @pytest.mark.parametrize("model", ["bert", pytest.param("modernbert", marks=pytest.mark.slow)])
 def test_layout_of_batches_does_not_matter(kind: str, model: str, place: Path, tmp_path: Path):
     base = config_of(kind, place, tmp_path / "a", model=model)
@@ -105,6 +114,7 @@ def test_layout_of_batches_does_not_matter(kind: str, model: str, place: Path, t
         ("ner", "dropout", {"negatives": 0.5}),
         ("ner", "dropout", {"representation": "biaffine"}),
         ("context", "dropout", {}),
+        ("pretrain", "dropout", {"mask": "spans"}),
     ],
 )
 def test_dropout_does_not_depend_on_the_layout(
@@ -140,20 +150,23 @@ def command(config: TrainConfig, kind: str, *more: str) -> list[str]:
         "--max-length",
         str(config.max_length),
     ]
-    overlap = ["--overlap", "8"] if task_of(kind) == "tag" else []
-    context = ["--context", "doc"] if kind == "context" else []
-    return [
-        sys.executable, "-m", "finetune", task_of(kind), *flags, *overlap, *context, *more,
-    ]  # fmt: skip
+    own = ["--overlap", "8"] if task_of(kind) == "tag" else []
+    own += ["--context", "doc"] if kind == "context" else []
+    own += ["--mask", "words"] if kind == "pretrain" else []
+    return [sys.executable, "-m", "finetune", task_of(kind), *flags, *own, *more]
 
 
 @pytest.mark.parametrize(
     "kind, model",
-    [("tag", "dropout"), pytest.param("context", "bert", marks=pytest.mark.slow)],
+    [
+        ("tag", "dropout"),
+        ("pretrain", "dropout"),
+        pytest.param("context", "bert", marks=pytest.mark.slow),
+    ],
 )
 def test_number_of_processes_does_not_matter(kind: str, model: str, place: Path, tmp_path: Path):
     one = config_of(kind, place, tmp_path / "one", model=model)
-    fit(*load_task(one, "tag"), one)
+    fit(*load_task(one, task_of(kind)), one)
     two = config_of(kind, place, tmp_path / "two", model=model, batch_size=8)
     processes = in_two_processes(command(two, kind))
     outputs = [process.communicate(timeout=120) for process in processes]
@@ -167,7 +180,8 @@ def test_number_of_processes_does_not_matter(kind: str, model: str, place: Path,
     lines = [
         (tmp_path / n / "predictions.test.jsonl").read_text().splitlines() for n in ("one", "two")
     ]
-    assert [json.loads(x)["tags"] for x in lines[0]] == [json.loads(x)["tags"] for x in lines[1]]
+    names = "subwords" if kind == "pretrain" else "tags"
+    assert [json.loads(x)[names] for x in lines[0]] == [json.loads(x)[names] for x in lines[1]]
 
 
 @pytest.mark.slow
@@ -208,7 +222,14 @@ def same_files(one: Path, other: Path) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "precision"),
-    [("classify", "fp32"), ("crf", "fp32"), ("ner", "fp32"), ("context", "fp32"), ("tag", "fp16")],
+    [
+        ("classify", "fp32"),
+        ("crf", "fp32"),
+        ("ner", "fp32"),
+        ("context", "fp32"),
+        ("tag", "fp16"),
+        ("pretrain", "fp32"),
+    ],
 )
 def test_interrupted_and_resumed_is_bit_equal(
     kind: str, precision: str, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

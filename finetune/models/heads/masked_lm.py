@@ -54,6 +54,7 @@ class MaskedLanguageModel(PretrainedHead):
     """
 
     auto_class = AutoModelForMaskedLM
+    lr_factor = 5.0
 
     def __init__(self, model: PreTrainedModel, batching: Batching = "auto") -> None:
         super().__init__(model, batching)
@@ -82,8 +83,16 @@ class MaskedLanguageModel(PretrainedHead):
             load_weights(cls.auto_class, name, config, new_head=new_head, **options), batching
         )
 
-    def forward(self, batch: Batch) -> MaskedScores:
-        """Return the scores of the targets of a batch."""
+    @classmethod
+    def from_config(cls, config: Any, *, batching: Batching = "auto") -> MaskedLanguageModel:
+        """Make a model with random weights."""
+        require_class(cls.auto_class, config.model_type, config)
+        return cls(cls.auto_class.from_config(config), batching)
+
+    def forward(self, batch: Batch) -> MaskedScores | Tensor:
+        """Return the scores of the targets of a batch, or the logits where they have no token."""
+        if "token" not in batch.targets:
+            return self.logits(batch)
         position, token = batch.targets["position"], batch.targets["token"]
         if self._layers is None:
             return self._scores(self.logits(batch), token)
@@ -98,11 +107,12 @@ class MaskedLanguageModel(PretrainedHead):
         return MaskedScores(*map(torch.cat, zip(*parts, strict=True)))
 
     def logits(self, batch: Batch) -> Tensor:
-        """Return the logits [M, V] at each ``position`` of a batch; it needs no ``token``."""
-        position = batch.targets["position"]
+        """Return the logits [M, V] at each ``position`` of a batch, without targets at all T."""
+        position = batch.targets.get("position")
+        rows = slice(None) if position is None else position
         if self._layers is None:
-            return self._padded_logits(batch, tokens=True).index_select(0, position)
-        return self._layers(self.model, self.encoder(batch).index_select(0, position))
+            return self._padded_logits(batch, tokens=True)[rows]
+        return self._layers(self.model, self.encoder(batch)[rows])
 
     def is_head(self, parameter_name: str) -> bool:
         """Return whether a parameter is above the hidden states and not shared with the encoder."""

@@ -1,0 +1,234 @@
+"""Masks of masked language modeling: which subwords a model predicts, and what it reads there.
+
+Devlin et al. (2019): 15 % of the subwords are chosen. Of these 80 % are read as the mask token,
+10 % as a random subword and 10 % as they are, and the model predicts all of them. The chosen ones
+are single subwords, whole words, or spans of words (Joshi et al., 2020, SpanBERT).
+
+Masks are drawn for each sequence by itself, from a counter-based generator whose key is the seed,
+the epoch and the sequence, so they do not depend on batches, processes or interruptions. Their
+number is exact, round(0.15 n) of n subwords and at least 1, which has less variance than a draw for
+each subword. Special and unknown subwords are never chosen.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from finetune.preprocessing.encodings import Array, Encodings, Ragged
+
+MaskUnit = Literal["subwords", "words", "spans"]
+
+KINDS = ("masked", "random", "kept")
+"""What the model reads at a chosen position: the mask token, a random subword, or the subword."""
+MASKED, RANDOM, KEPT = range(3)
+SHARES = 0.8, 0.1
+"""Fractions of the chosen subwords that are masked, and that are random."""
+LONGEST_SPAN = 10
+"""Longest span in words."""
+SPAN_PROBABILITY = 0.2
+"""Parameter p of the geometric distribution of span lengths, p (1 - p)^(l - 1)."""
+SPAN_LENGTHS = SPAN_PROBABILITY * (1 - SPAN_PROBABILITY) ** np.arange(LONGEST_SPAN)
+SPAN_LENGTHS /= SPAN_LENGTHS.sum()
+"""Probabilities of the lengths 1 to 10: 3.80 words on average."""
+_CUMULATIVE = np.cumsum(SPAN_LENGTHS[:-1])
+
+
+class Mask(NamedTuple):
+    """The M chosen positions of a sequence, in order."""
+
+    position: Array
+    """[M]"""
+    kind: Array
+    """``MASKED``, ``RANDOM`` or ``KEPT`` [M], one kind for each unit."""
+    unit: Array
+    """The unit of each position [M]: the subword, the word, or the span, numbered from 0. Spans
+    that touch are one unit."""
+
+
+@dataclass(frozen=True, eq=False)
+class Masking:
+    """The rule by which masks are drawn.
+
+    Attributes:
+        special: True for the subwords of the vocabulary that are never chosen or drawn [V].
+        mask_id: The mask token.
+        unit: Mask single subwords, whole words, or spans of words.
+        probability: The fraction of subwords to choose.
+        explore: Divide the words or subwords into 1 / ``probability`` random parts, rounded, and
+            choose each part in turn, one an epoch (Zheng et al., 2020, "fully-explored").
+        frequency: Counts of the subwords of the training data [V], by which random subwords are
+            drawn; None draws all alike.
+    """
+
+    special: Array
+    mask_id: int
+    unit: MaskUnit = "subwords"
+    probability: float = 0.15
+    explore: bool = False
+    frequency: Array | None = None
+    _pool: Array = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Prepare the cumulative weights of random subwords."""
+        weights = np.ones(len(self.special)) if self.frequency is None else self.frequency
+        object.__setattr__(self, "_pool", np.cumsum(np.where(self.special, 0, weights)))
+
+    def apply(self, sequences: Encodings, seed: int | None = None, epoch: int = 0) -> Encodings:
+        """Return sequences with new masks: those of an epoch, or without a seed those of scoring.
+
+        ``word_starts`` of the sequences are the words. The targets ``position``, ``token``,
+        ``kind`` and ``unit`` describe a mask; sequences that have one are restored before.
+        """
+        ids, offsets, width = sequences.ids
+        ids = np.array(_original(sequences))
+        targets: dict[str, list[Any]] = {name: [] for name in ("position", "token", "kind", "unit")}
+        words = sequences.words
+        for row, (start, end) in enumerate(zip(offsets[:-1], offsets[1:], strict=True)):
+            own = ids[start:end]
+            starts = words.values[words.offsets[row] : words.offsets[row + 1]]
+            example = int(sequences.example[row])
+            generator, part = _generator(seed, epoch, example), None
+            if self.explore and seed is not None:
+                cycle, turn = divmod(epoch, round(1 / self.probability))
+                part = turn, _generator(seed, cycle, example)
+            mask = self.draw(own, starts, generator, part)
+            targets["token"].append(own[mask.position])
+            for name in Mask._fields:
+                targets[name].append(getattr(mask, name))
+            own[mask.position[mask.kind == MASKED]] = self.mask_id
+            random = mask.position[mask.kind == RANDOM]
+            drawn = generator.random(len(random)) * self._pool[-1]
+            own[random] = np.searchsorted(self._pool, drawn, side="right")
+        rows = {name: Ragged.of(values) for name, values in targets.items()}
+        return replace(sequences, ids=Ragged(ids, offsets, width), targets=rows)
+
+    def draw(
+        self,
+        ids: Array,
+        starts: Array,
+        generator: np.random.Generator,
+        part: tuple[int, np.random.Generator] | None = None,
+    ) -> Mask:
+        """Draw the mask of one sequence.
+
+        Args:
+            ids: The subwords of the sequence [n].
+            starts: The first position of each word, then the end of the last one.
+            generator: Draws the mask.
+            part: Choose this one of the parts that another generator draws; None draws a mask.
+        """
+        free = ~self.special[ids]
+        count = max(1, round(self.probability * int(free.sum())))
+        if self.unit == "subwords":
+            begins = free.nonzero()[0]
+            ends = begins + 1
+        else:
+            begins, ends = _words(free, starts)
+        if not len(begins):
+            return Mask(*(np.zeros(0, np.int64),) * 3)
+        if part is not None:
+            chosen = _part(begins, ends, round(1 / self.probability), *part)
+        elif self.unit == "subwords":
+            chosen = generator.permutation(len(begins))[:count]
+        elif self.unit == "words":
+            chosen = _fitting(ends - begins, count, generator)
+        if self.unit == "spans":
+            position, unit = _spans(begins, ends, count, generator)
+        else:
+            chosen.sort()
+            lengths = (ends - begins)[chosen]
+            unit = np.repeat(np.arange(len(chosen)), lengths)
+            position = np.arange(len(unit)) + np.repeat(
+                begins[chosen] - np.cumsum(lengths) + lengths, lengths
+            )
+        draws = generator.random(int(unit[-1]) + 1)
+        kind = (draws >= SHARES[0]).astype(np.int64) + (draws >= sum(SHARES))
+        return Mask(position, kind[unit], unit)
+
+
+def _original(sequences: Encodings) -> Array:
+    """Return the ids of sequences without their masks, in the layout of ``ids.values``."""
+    values = sequences.ids.values
+    if sequences.targets is None:
+        return values
+    position, token = sequences.targets["position"], sequences.targets["token"]
+    values = values.copy()
+    values[position.values + np.repeat(sequences.ids.offsets[:-1], position.counts)] = token.values
+    return values
+
+
+def _generator(seed: int | None, epoch: int, sequence: int) -> np.random.Generator:
+    """Return the generator of a sequence; without a seed the same in all epochs and runs."""
+    first = 2**64 - 1 if seed is None else seed << 32 | epoch
+    return np.random.Generator(np.random.Philox(key=np.array([first, sequence], dtype=np.uint64)))
+
+
+def _words(free: Array, starts: Array) -> tuple[Array, Array]:
+    """Return begin and end of the words whose subwords may all be chosen."""
+    before = np.concatenate(([0], np.cumsum(free)))
+    begins, ends = starts[:-1].astype(np.int64), starts[1:].astype(np.int64)
+    whole = (before[ends] - before[begins] == ends - begins) & (ends > begins)
+    return begins[whole], ends[whole]
+
+
+def _fitting(lengths: Array, count: int, generator: np.random.Generator) -> Array:
+    """Choose random words of ``count`` subwords together, leaving out those that do not fit.
+
+    If none fits the rest, one more word is chosen with the probability that makes the expectation
+    exact; a sequence gets at least one word.
+    """
+    order = generator.permutation(len(lengths))
+    chosen, rest, skipped = [], count, []
+    for word, length in zip(order.tolist(), lengths[order].tolist(), strict=True):
+        if length <= rest:
+            chosen.append(word)
+            rest -= length
+            if not rest:
+                break
+        else:
+            skipped.append(word)
+    if rest and skipped and (not chosen or generator.random() < rest / lengths[skipped[0]]):
+        chosen.append(skipped[0])
+    return np.array(chosen, dtype=np.int64)
+
+
+def _part(
+    begins: Array, ends: Array, parts: int, turn: int, generator: np.random.Generator
+) -> Array:
+    """Return the units of one of the random parts of equal size of a sequence."""
+    order = generator.permutation(len(begins))
+    before = np.cumsum((ends - begins)[order]) - 1
+    chosen: Array = order[before * parts // (before[-1] + 1) == turn]
+    return chosen if len(chosen) else order[turn % len(order)][None]
+
+
+def _spans(
+    begins: Array, ends: Array, count: int, generator: np.random.Generator
+) -> tuple[Array, Array]:
+    """Choose spans of words with ``count`` subwords together; return positions and their spans.
+
+    A span begins at the word of a random subword that is not chosen yet, and its length in words is
+    geometric. The last span is cut at the count, if need be inside a word.
+    """
+    owners = np.repeat(np.arange(len(begins)), ends - begins)
+    gap = np.append(begins[1:] != ends[:-1], True)  # after a word; also after the last
+    chosen = np.zeros(int(ends[-1]), dtype=bool)
+    rest = min(count, len(owners))
+    for anchor in generator.permutation(len(owners)).tolist():
+        first = int(owners[anchor])
+        if chosen[begins[first]]:
+            continue
+        last = first
+        length = int(np.searchsorted(_CUMULATIVE, generator.random(), side="right")) + 1
+        while last + 1 < first + length and not gap[last]:
+            last += 1
+        new = begins[first] + (~chosen[begins[first] : ends[last]]).nonzero()[0][:rest]
+        chosen[new] = True
+        rest -= len(new)
+        if not rest:
+            break
+    position = chosen.nonzero()[0]
+    return position, np.cumsum(np.diff(position, prepend=position[0]) > 1)

@@ -1,0 +1,179 @@
+"""Pack lines of running text into blocks of at most the longest sequence.
+
+Liu et al. (2019), RoBERTa: DOC-SENTENCES, the better variant, ends a block with its document;
+FULL-SENTENCES goes on with the next document after a separator. Lines stay whole; one over the
+limit is cut between words, and begins in the block before it where that has room. Nothing is left
+out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from finetune.preprocessing.encodings import Array
+from finetune.preprocessing.tokenizer import SubwordTokenizer
+from finetune.types import TextExample, quantity
+
+Packing = Literal["doc-sentences", "full-sentences"]
+
+CHUNK = 4096
+"""Number of documents that are tokenized at a time."""
+PREFIX = 16
+"""Characters that are tokenized to cut a long line, in multiples of the limit."""
+
+
+class _Line(NamedTuple):
+    """A line, or part of one, and its number of subwords."""
+
+    text: str
+    size: int
+
+
+@dataclass
+class PackingCounts:
+    """Counts of what was packed."""
+
+    documents: int = 0
+    lines: int = 0
+    cut: int = 0
+    """Lines over the limit, which were cut."""
+    empty: int = 0
+    """Lines without subwords, which have no place in a block."""
+    subwords: int = 0
+    blocks: int = 0
+    frequency: Any = None
+    """Occurrences of each subword [V]."""
+
+    def note(self, room: int) -> str:
+        """Return one line for the log; ``room`` is the number of subwords that fit in a block."""
+        full = self.subwords / max(1, self.blocks * room)
+        note = (
+            f"{quantity(self.subwords, 'subword')} of {quantity(self.lines, 'line')} in "
+            f"{quantity(self.blocks, 'sequence')}, {full:.0%} full"
+        )
+        if self.cut:
+            note += f"; {quantity(self.cut, 'line')} over {room} subwords cut between words"
+        if self.empty:
+            note += f"; {quantity(self.empty, 'line')} without subwords left out"
+        return note
+
+
+def pack_blocks(
+    documents: Sequence[TextExample], tokenizer: SubwordTokenizer, max_length: int, packing: Packing
+) -> tuple[list[TextExample], PackingCounts]:
+    """Return blocks of lines, numbered by their ids, and counts.
+
+    Args:
+        documents: Documents, one line of ``text`` for each unit that stays whole.
+        tokenizer: Counts the subwords.
+        max_length: The longest sequence in tokens, with special tokens.
+        packing: End blocks with their document, or go on after a separator. A block of several
+            documents has an empty line between them.
+    """
+    room = max_length - tokenizer.single.num_special
+    frequency = np.zeros(len(tokenizer.tokenizer), dtype=np.int64)
+    counts = PackingCounts(documents=len(documents), frequency=frequency)
+    open_block = _OpenBlock(room)
+    for document, lines in _sized(documents, tokenizer, frequency):
+        if packing == "doc-sentences" or document.key != open_block.source.key:
+            open_block.close()
+        else:
+            open_block.separate()
+        counts.lines += len(lines)
+        for line in lines:
+            counts.empty += not line.size
+            counts.subwords += line.size
+            if line.size > room:
+                counts.cut += 1
+                rest = room - open_block.size
+                first = rest if rest >= room // 4 else room
+                for part in _cut(line.text, tokenizer, first, room):
+                    open_block.add(part, document)
+            elif line.size:
+                open_block.add(line, document)
+    open_block.close()
+    counts.blocks = len(open_block.closed)
+    return open_block.closed, counts
+
+
+class _OpenBlock:
+    """The block that is being filled, and those before it."""
+
+    def __init__(self, room: int) -> None:
+        self.room, self.size = room, 0
+        self.lines: list[str] = []
+        self.source = TextExample(0, "")
+        self.closed: list[TextExample] = []
+
+    def add(self, line: _Line, document: TextExample) -> None:
+        """Add a line, to a new block if it does not fit."""
+        if self.size + line.size > self.room:
+            self.close()
+        if not self.lines:
+            self.source = document
+        self.lines.append(line.text)
+        self.size += line.size
+
+    def separate(self) -> None:
+        """Add a separator of documents."""
+        if self.lines:
+            self.lines.append("")
+            self.size += 1
+
+    def close(self) -> None:
+        """End the block."""
+        while self.lines and not self.lines[-1]:
+            del self.lines[-1]
+        if self.lines:
+            text = "\n".join(self.lines)
+            self.closed.append(replace(self.source, id=len(self.closed), text=text))
+        self.lines, self.size = [], 0
+
+
+def _sized(
+    documents: Sequence[TextExample], tokenizer: SubwordTokenizer, frequency: Array
+) -> Iterator[tuple[TextExample, list[_Line]]]:
+    """Yield each document with its lines and their numbers of subwords; add up ``frequency``."""
+    for start in range(0, len(documents), CHUNK):
+        chunk = documents[start : start + CHUNK]
+        texts = [document.text.split("\n") for document in chunk]
+        subwords = tokenizer.text_subwords([line for lines in texts for line in lines])
+        flat = np.fromiter(chain.from_iterable(subwords), np.int64)
+        frequency += np.bincount(flat, minlength=len(frequency))
+        sizes = map(len, subwords)
+        for document, lines in zip(chunk, texts, strict=True):
+            yield document, [_Line(line, next(sizes)) for line in lines]
+
+
+def _cut(text: str, tokenizer: SubwordTokenizer, first: int, room: int) -> Iterator[_Line]:
+    """Yield parts of a line, of at most ``room`` subwords each, the first of at most ``first``."""
+    limit = first
+    while text:
+        part = text[: PREFIX * limit]
+        size = len(tokenizer.text_subwords([part])[0])
+        if size <= limit and len(part) < len(text):
+            part = text
+            size = len(tokenizer.text_subwords([part])[0])
+        most = limit
+        while size > limit:  # alone, a part can have a few subwords more
+            part = part[: _end(part, tokenizer, most)]
+            size = len(tokenizer.text_subwords([part])[0])
+            most -= max(1, size - limit)
+        if size:
+            yield _Line(part, size)
+        text, limit = text[len(part) :], room
+
+
+def _end(text: str, tokenizer: SubwordTokenizer, limit: int) -> int:
+    """Return the character at which the subwords of a text exceed a limit, after a whole word."""
+    encoding = tokenizer.backend.encode(text, add_special_tokens=False)
+    ids, starts = tokenizer.subwords_with_words([text])[0]
+    limit = max(1, min(limit, len(ids) - 1))
+    inside = [start for start in starts if 0 < start <= limit]
+    cut = inside[-1] if inside else limit
+    return int(max(1, *(end for _, end in encoding.offsets[:cut])))

@@ -1,0 +1,340 @@
+"""Masked language modeling on running text: pretraining from scratch, and continued pretraining.
+
+Jurafsky & Martin, chapter "Masked Language Models", sections on training bidirectional encoders and
+on contiguous spans; Devlin et al. (2019); Liu et al. (2019); Gururangan et al. (2020), "Don't Stop
+Pretraining". An example is a block of whole lines that makes one sequence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from finetune.config.tasks import PretrainConfig, column_map
+from finetune.data import Dataset, hold_out, read_text
+from finetune.data.running_text import read_running_text, sampling_probabilities
+from finetune.evaluation.metrics import masked_scores
+from finetune.models.heads.masked_lm import MaskedLanguageModel, MaskedScores
+from finetune.models.loading import new_config
+from finetune.preprocessing.encodings import Array, Encoded, Encodings, Ragged
+from finetune.preprocessing.masking import KINDS, Masking
+from finetune.preprocessing.text_blocks import pack_blocks
+from finetune.preprocessing.tokenizer import SubwordTokenizer
+from finetune.preprocessing.windows import encode_window, windows
+from finetune.tasks.base import (
+    Task,
+    TaskRecord,
+    limited,
+    load_tokenizer,
+    sequence_limit,
+    starting_config,
+)
+from finetune.types import (
+    Batch,
+    Encoding,
+    LabelSet,
+    MaskedPrediction,
+    Partial,
+    TextExample,
+    UserError,
+    quantity,
+)
+
+DEFAULT_SHARE = 0.05
+"""Fraction of the documents to hold out for validation."""
+NUM_BEST = 5
+"""Number of subwords that are predicted for a mask."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PretrainingRecord(TaskRecord):
+    """The record of masked language modeling."""
+
+    config: PretrainConfig
+
+    @property
+    def kind(self) -> str:
+        """The kind of predictions."""
+        return "subwords"
+
+    @property
+    def calibrates(self) -> bool:
+        """Nothing is calibrated."""
+        return False
+
+
+@dataclass(frozen=True, eq=False)
+class PretrainingTask(Task):
+    """Prediction of the subwords at chosen positions.
+
+    With training data, texts are masked by rule: for each epoch in training, and always in the same
+    way for scores. Without, as in prediction, the mask tokens in a text are filled.
+    """
+
+    _frequency: Array | None = None
+    """Occurrences of each subword in the training data [V]; None in prediction."""
+    _masking: Masking = field(init=False, repr=False)
+
+    name = "pretrain"
+    reads_words = False
+    reads_targets = True
+    record_class = PretrainingRecord
+    record: PretrainingRecord
+    _gold = attrgetter("text")
+
+    def __post_init__(self) -> None:
+        """Prepare the masks."""
+        config, tokenizer = self.record.config, self.tokenizer.tokenizer
+        if tokenizer.mask_token_id is None:
+            raise UserError(f"{self.tokenizer.name}: its tokenizer has no mask token.")
+        special = np.zeros(len(tokenizer), dtype=bool)
+        special[[id for id in tokenizer.all_special_ids if id < len(special)]] = True
+        masking = Masking(
+            special, tokenizer.mask_token_id, config.mask, config.mask_probability, config.explore,
+            self._frequency if config.replacement == "unigram" else None,
+        )  # fmt: skip
+        object.__setattr__(self, "_masking", masking)
+
+    @classmethod
+    def load(cls, config: Any, data: Any = None) -> tuple[Task, Dataset]:
+        """Read the documents, load the tokenizer, and pack blocks of lines."""
+        if not isinstance(data, Dataset):
+            data = cls.read(config, config.data if data is None else data)
+        if "train" not in data.splits:
+            raise UserError(f"{config.data}: there is no train split: name it with --data train=.")
+        if config.validation != "none":
+            held_out = any(split.startswith("validation") for split in data.splits)
+            data = hold_out(data, config.validation_share or (None if held_out else DEFAULT_SHARE))
+        if config.config is not None:
+            warm_start, tokenizer = None, _new_tokenizer(config)
+        else:
+            warm_start, tokenizer = load_tokenizer(config, cls, ())
+        limit = sequence_limit(config, tokenizer, warm_start)
+        record = cls.record_class(config=config, max_length=limit, **cls.derive(config, data))
+        notes = [*data.notes, *_head_notes(starting_config(config, warm_start))]
+        frequency = np.zeros(len(tokenizer.tokenizer), dtype=np.int64)
+        splits = {}
+        for split, documents in data.splits.items():
+            blocks, counts = pack_blocks(documents, tokenizer, limit, config.packing)
+            if not blocks:
+                raise UserError(f"{data.name}: {split} has no subword: is there text in it?")
+            notes.append(f"{split}: {counts.note(limit - tokenizer.single.num_special)}")
+            if split == "train":
+                frequency += counts.frequency
+                blocks, sampled = _resampled(blocks, config.alpha)
+                notes += sampled
+            splits[split] = [
+                replace(block, id=index, key=None) for index, block in enumerate(blocks)
+            ]
+        packed = Dataset(data.name, splits, data.fingerprint, notes, data.format)
+        if config.limit is not None:
+            packed = limited(packed, config.limit)
+        return cls(record, tokenizer, warm_start, frequency), packed
+
+    @classmethod
+    def read(cls, config: Any, source: Any) -> Dataset:
+        """Read documents of running text; of data in memory each text is one."""
+        if isinstance(source, str | Path):
+            if not str(source).strip():
+                raise UserError("--data must name running text: a file, a folder, or en=A,de=B.")
+            return read_running_text(str(source), columns=config.columns, encoding=config.encoding)
+        data = read_text(source, columns=column_map(config.columns), pair=False)
+        splits = {
+            split: [replace(row, text=text, label=None) for row in rows if (text := _lines(row))]
+            for split, rows in data.splits.items()
+        }
+        return Dataset(data.name, splits, format=data.format)
+
+    @classmethod
+    def derive(cls, config: PretrainConfig, data: Dataset) -> dict[str, Any]:
+        """Return fields of the record: there are no labels."""
+        return {"labels": LabelSet(()), "pairs": False}
+
+    def encode(self, examples: Sequence[Any]) -> Encoded:
+        """Encode texts, and mask them as for scores; without training data, find their masks."""
+        encoded = super().encode(examples)
+        if self._frequency is not None:
+            masking = replace(self._masking, frequency=None)  # so that scores of runs compare
+            return replace(encoded, sequences=masking.apply(encoded.sequences))
+        ids = encoded.sequences.ids
+        rows = [
+            (ids.values[start:end] == self._masking.mask_id).nonzero()[0]
+            for start, end in zip(ids.offsets[:-1], ids.offsets[1:], strict=True)
+        ]
+        for example, start, end in zip(
+            examples, encoded.offsets[:-1], encoded.offsets[1:], strict=True
+        ):
+            if not any(len(row) for row in rows[start:end]):
+                mask = self.tokenizer.tokenizer.mask_token
+                raise UserError(
+                    f"{example.where}: {example.text!r:.60} has no {mask}: write it in place of "
+                    "the subwords to predict."
+                )
+        targets = {"position": Ragged.of(rows)}
+        return replace(encoded, sequences=replace(encoded.sequences, targets=targets))
+
+    def for_epoch(self, sequences: Encodings, seed: int, epoch: int) -> Encodings:
+        """Return sequences with the masks of an epoch."""
+        return self._masking.apply(sequences, seed, epoch)
+
+    @property
+    def added_ids(self) -> Sequence[int]:
+        """All subwords, any of which can be drawn as a random one."""
+        return range(len(self.tokenizer.tokenizer))
+
+    def _sequences(self, examples: Sequence[TextExample]) -> tuple[list[list[Encoding]], int]:
+        room = self.record.max_length - self.tokenizer.single.num_special
+        texts = [example.text.split("\n") for example in examples]
+        lines = iter(self.tokenizer.subwords_with_words([x for each in texts for x in each]))
+        separator = [self.tokenizer.tokenizer.sep_token_id]
+        found, num_cut = [], 0
+        for example, own in zip(examples, texts, strict=True):
+            words: list[list[int]] = []
+            for line in own:
+                ids, starts = next(lines)
+                bounds = [*starts, len(ids)]
+                words += [ids[a:b] for a, b in zip(bounds[:-1], bounds[1:], strict=True)]
+                words += [] if line else [separator]
+            num_cut += sum(len(word) > room for word in words)
+            words = [word[:room] for word in words]
+            parts = windows([len(word) for word in words], room, 0)
+            found.append([encode_window(self.tokenizer, example.id, words, part) for part in parts])
+        return found, num_cut
+
+    def collate(self, encodings: Iterable[Encoding]) -> dict[str, torch.Tensor]:
+        """Return the ``position`` [M] of each target in the packed row, its ``token`` and ``kind``
+        [M], and the ``number`` of targets of each sequence [N]."""
+        sequences = Encodings.of(encodings)
+        targets = super().collate(sequences)
+        begins = torch.from_numpy(sequences.ids.offsets[:-1].astype(np.int64))
+        targets["position"] += begins.repeat_interleave(targets["number"])
+        return targets
+
+    def _targets(self, rows: Mapping[str, Ragged]) -> dict[str, torch.Tensor]:
+        targets = {
+            name: torch.from_numpy(rows[name].values.astype(np.int64))
+            for name in ("position", "token", "kind")
+            if name in rows
+        }
+        return targets | {"number": torch.from_numpy(rows["position"].counts)}
+
+    def head(self, folder: str | Path | None = None) -> MaskedLanguageModel:
+        """Make a model to train, or load one from a folder."""
+        config = self.record.config
+        if folder is not None:
+            return MaskedLanguageModel.from_pretrained(
+                str(folder), batching=config.batching, new_head=False
+            )
+        if config.config is not None:
+            made = new_config(config.config, self.tokenizer.tokenizer)
+            return MaskedLanguageModel.from_config(made, batching=config.batching)
+        if self._warm_start is not None and self._warm_start.custom_type is None:
+            # with its head, if it is a masked language model
+            return MaskedLanguageModel.from_pretrained(
+                self._warm_start.source, batching=config.batching, **self._warm_start.options
+            )
+        with self._pretrained() as checkpoint:
+            return MaskedLanguageModel.from_pretrained(batching=config.batching, **checkpoint)
+
+    def loss(self, scores: MaskedScores, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the summed cross entropy of the chosen positions, and their number."""
+        return scores.loss.sum(), torch.ones_like(scores.loss).sum()
+
+    def decode(self, scores: Any, batch: Batch) -> list[Partial]:
+        """Return loss, best subword, gold subword and kind of each target [M, 4].
+
+        Without gold, return the best subwords and their probabilities [M, 2, ``NUM_BEST``].
+        """
+        if isinstance(scores, MaskedScores):
+            columns = (*scores, batch.targets["token"], batch.targets["kind"])
+            values = torch.stack([column.double().cpu() for column in columns], 1)
+        else:
+            best = scores.cpu().double().softmax(-1).topk(min(NUM_BEST, scores.shape[-1]))
+            values = torch.stack([best.indices.double(), best.values], 1)
+        rows = np.split(values.numpy(), batch.targets["number"].cumsum(0).tolist()[:-1])
+        return [Partial(*item) for item in zip(batch.example, batch.first_word, rows, strict=True)]
+
+    def finish(
+        self, example: TextExample, partials: Sequence[Partial], *, log_probabilities: bool = False
+    ) -> MaskedPrediction:
+        """Name the subwords of all windows in order."""
+        partials = sorted(partials, key=lambda partial: partial.first_word)
+        values = np.concatenate([partial.values for partial in partials])
+        names = self.tokenizer.tokenizer.convert_ids_to_tokens
+        if self._frequency is None:
+            decode = self.tokenizer.tokenizer.decode
+            subwords = tuple(tuple(decode([int(id)]).strip() for id in ids) for ids, _ in values)
+            scores = tuple(tuple(map(float, probabilities)) for _, probabilities in values)
+            return MaskedPrediction(example.id, subwords, scores, example.text)
+        best, token, kind = values[:, 1:].T.astype(np.int64)
+        return MaskedPrediction(
+            example.id,
+            tuple(names(best.tolist())),
+            gold=tuple(names(token.tolist())),
+            losses=tuple(values[:, 0].tolist()),
+            read_as=tuple(KINDS[each] for each in kind),
+            counts=tuple(self._frequency[token].tolist()),
+        )
+
+    def _score(self, gold: Sequence[Any], predicted: Sequence[Any]) -> dict[str, float]:
+        return masked_scores(predicted)
+
+    def _fit(self, gold: Sequence[Any], predicted: Sequence[Any]) -> tuple[dict[str, Any], str]:
+        raise NotImplementedError
+
+    def _calibrated(self, example: Any, prediction: Any) -> Any:
+        raise NotImplementedError
+
+
+def _head_notes(config: Any) -> list[str]:
+    """Return a note for the log if a checkpoint has no head of a masked language model."""
+    kinds = ("MaskedLM", "PreTraining", "LMHeadModel")
+    if not config.architectures or any(name.endswith(kinds) for name in config.architectures):
+        return []
+    return [f"{config.architectures[0]} has no masked language model: its head is new"]
+
+
+def _lines(document: TextExample) -> str:
+    """Return the text of a document without blank lines."""
+    return "\n".join(filter(str.strip, document.text.split("\n")))
+
+
+def _new_tokenizer(config: PretrainConfig) -> SubwordTokenizer:
+    """Load the tokenizer of a new encoder."""
+    if config.tokenizer is None and config.config == "small":
+        raise UserError(
+            "--config small: name a tokenizer with --tokenizer, such as a folder that finetune "
+            "vocabulary wrote, or a model such as minilm."
+        )
+    return SubwordTokenizer.saved(config.tokenizer or str(config.config))
+
+
+def _resampled(blocks: list[TextExample], alpha: float) -> tuple[list[TextExample], list[str]]:
+    """Repeat the blocks of small sources until the shares of sources are those of equation 11.7.
+
+    The blocks of one source occur once, and no block is left out.
+    """
+    sources: dict[Any, list[TextExample]] = {}
+    for block in blocks:
+        sources.setdefault(block.key, []).append(block)
+    if len(sources) == 1:
+        return blocks, []
+    sizes = [len(own) for own in sources.values()]
+    shares = sampling_probabilities(sizes, alpha)
+    total = max(size / share for size, share in zip(sizes, shares, strict=True))
+    found: list[TextExample] = []
+    notes = []
+    for (name, own), share in zip(sources.items(), shares, strict=True):
+        number = max(len(own), round(share * total))
+        found += [own[index % len(own)] for index in range(number)]
+        notes.append(
+            f"{name}: {quantity(len(own), 'sequence')}, {share:.1%} of those of an epoch "
+            f"({number / len(own):.1f} times each)"
+        )
+    return found, notes
