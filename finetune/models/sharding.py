@@ -46,13 +46,12 @@ def place(head: Any, device: torch.device, precision: str) -> Any:
     if (named := os.environ.get("FSDP_TRANSFORMER_CLS_TO_WRAP", name)) != name:
         raise UserError(f"accelerate's fsdp_transformer_layer_cls_to_wrap is {named}: set {name}.")
     by_name = dict(head.named_parameters(remove_duplicate=False))
-    is_tied = len({id(weight) for weight in by_name.values()}) < len(by_name)
-    distribute = os.environ.get("FSDP_CPU_RAM_EFFICIENT_LOADING", "").lower() in ("1", "true")
-    if is_tied and distribute:
+    if len({id(weight) for weight in by_name.values()}) < len(by_name):
         raise UserError(
-            "accelerate's fsdp_cpu_ram_efficient_loading does not support models whose layers "
-            "share weights: set it to false."
+            "FSDP does not support models whose head shares the weights of the embeddings, as in "
+            "`finetune pretrain`: start without FSDP."
         )
+    distribute = os.environ.get("FSDP_CPU_RAM_EFFICIENT_LOADING", "").lower() in ("1", "true")
     weights = head.state_dict() if distribute and process_index() == 0 else {}
     reshard = os.environ.get("FSDP_RESHARD_AFTER_FORWARD", "").lower() != "false"
     mesh = init_device_mesh(device.type, (num_processes(),))
@@ -65,8 +64,7 @@ def place(head: Any, device: torch.device, precision: str) -> Any:
     )  # fmt: skip
     for layer in layers:
         fully_shard(layer, mp_policy=policy, **settings)
-    if not is_tied:  # else the embedding is called with the root
-        fully_shard(head.encoder.model.get_input_embeddings(), **settings)
+    fully_shard(head.encoder.model.get_input_embeddings(), **settings)
     fully_shard(head, **settings)
     for module in head.modules():
         if isinstance(module, FSDPModule):  # gradients are summed; the step divides them once

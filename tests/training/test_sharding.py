@@ -20,6 +20,7 @@ from transformers import AutoModelForTokenClassification, ConvBertConfig, ConvBe
 
 from finetune.inference.loop import idle_batch, predict
 from finetune.models.encoder import Encoder
+from finetune.models.heads.masked_lm import MaskedLanguageModel
 from finetune.models.heads.pair_classifier import PairClassifier
 from finetune.models.sharding import is_sharded, shards, whole_state
 from finetune.models.sharding import place as place_model
@@ -325,6 +326,13 @@ def test_heads_of_pairs_take_idle_batches(pair_encoder: str, place: Path) -> Non
     labels, load = ["no", "yes"], PairClassifier.from_encoder
     head = load(str(place / "bert"), labels=labels, kind=pair_encoder).eval()
     assert head(idle_batch(head.encoder.pad_id)).shape == (1, 2)
+
+
+def test_shared_weights_are_refused(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
+    head = MaskedLanguageModel.from_pretrained(str(place / "bert"))
+    with pytest.raises(UserError, match="head shares the weights of the embeddings"):
+        place_model(head, torch.device("cpu"), "fp32")
 
 
 def test_layers_to_shard() -> None:
