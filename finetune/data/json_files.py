@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,19 +15,32 @@ from finetune.types import UserError
 _RESTORE = ": restore it from its source, or train again."
 
 
+class _RepeatedKey(Exception):
+    """A JSON object has this key twice."""
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise _RepeatedKey(Counter(key for key, _ in pairs).most_common(1)[0][0])
+    return found
+
+
 def parse_json(text: str, where: str, advice: str = "", *, surrogates: bool = False) -> Any:
     """Return the value of a JSON text.
 
     Raises:
-        DataError: If the text is not JSON, nested too deeply, or has a number of thousands of
-            digits or, unless ``surrogates`` are accepted, half of a surrogate pair. ``where`` and
-            ``advice`` begin and end the message.
+        DataError: If the text is not JSON, nested too deeply, or has a key twice in one object, a
+            number of thousands of digits or, unless ``surrogates`` are accepted, half of a
+            surrogate pair. ``where`` and ``advice`` begin and end the message.
     """
     try:
-        value = json.loads(text)
+        value = json.loads(text, object_pairs_hook=_unique)
         if not surrogates and ("\\ud" in text or "\\uD" in text):
             json.dumps(value, ensure_ascii=False).encode("utf-8")
         return value
+    except _RepeatedKey as error:
+        problem = f"the key {error.args[0]!r:.60} is twice in one object: keep one"
     except json.JSONDecodeError as error:
         problem = f"{error.msg.removesuffix(' at')} at line {error.lineno} column {error.colno}"
     except RecursionError:

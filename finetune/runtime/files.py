@@ -203,6 +203,8 @@ def lock_folder(folder: Path) -> Iterator[None]:
             yield
         finally:
             if locked:
+                if sys.platform == "win32":  # no file is removed there while it is open
+                    file.close()
                 with contextlib.suppress(OSError):
                     path.unlink()
                     if created:

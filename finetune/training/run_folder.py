@@ -23,7 +23,8 @@ from torch.optim import Optimizer
 
 from finetune.config.recipes import changed
 from finetune.config.tasks import CONFIGS, TrainConfig, current_settings, settings
-from finetune.data.json_files import read_object
+from finetune.config.values import conforms
+from finetune.data.json_files import parse_json, read_object
 from finetune.evaluation.predictions import to_row
 from finetune.evaluation.subgroups import VOCABULARY_FILE, TrainingVocabulary
 from finetune.models.sharding import is_sharded, whole_state
@@ -334,8 +335,18 @@ class Diverged(UserError):
 
 def _log_lines(path: Path) -> list[dict[str, Any]]:
     """Return the lines of a log, without one that a killed run wrote in part."""
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    return [json.loads(line) for line in lines if line.endswith("}")]
+    if not path.exists():
+        return []
+    found = []
+    for number, text in enumerate(path.read_text("utf-8", errors="replace").splitlines(), 1):
+        if text.endswith("}"):
+            line = parse_json(text, f"{path}:{number}", ": remove the line.")
+            if not isinstance(line, dict) or not conforms(line.get("step"), int):
+                raise UserError(
+                    f"{path}:{number}: damaged, `step` must be a whole number: remove the line."
+                )
+            found.append(line)
+    return found
 
 
 class RunLog:

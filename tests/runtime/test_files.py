@@ -11,6 +11,7 @@ import sys
 import threading
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -309,3 +310,47 @@ def test_locking_leaves_no_folder_behind(tmp_path: Path) -> None:
     with pytest.raises(SaveError, match="file: could not be written"):
         with lock_folder(tmp_path / "file"):
             pass
+
+
+def test_locks_on_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Simulated: no fcntl, a lock of one byte, and open files that cannot be removed."""
+    held: dict[int, int] = {}
+
+    def locking(descriptor: int, mode: int, size: int) -> None:
+        position = os.lseek(descriptor, 0, os.SEEK_CUR)
+        assert (mode, size) == (2, 1) and position > 1000, "the name of the holder is readable"
+        if held:
+            raise OSError(errno.EACCES, "held")
+        held[descriptor] = position
+
+    def unlink(path: Path, missing_ok: bool = False) -> None:
+        for descriptor in held:
+            with pytest.raises(OSError, match="Bad file descriptor"):
+                os.fstat(descriptor)
+        held.clear()
+        os.unlink(path)
+
+    monkeypatch.setattr(files.sys, "platform", "win32")
+    monkeypatch.setitem(sys.modules, "fcntl", None)
+    monkeypatch.setitem(sys.modules, "msvcrt", SimpleNamespace(locking=locking, LK_NBLCK=2))
+    monkeypatch.setattr(Path, "unlink", unlink)
+    folder = tmp_path / "run"
+    with lock_folder(folder):
+        assert (folder / LOCK).read_text().startswith(f"process {os.getpid()} on ")
+        with lock_folder(folder):
+            assert len(held) == 1
+        monkeypatch.setattr(files.os, "getpid", lambda: 1)
+        with pytest.raises(UserError, match="is in use by process"), lock_folder(folder):
+            pass
+    assert not folder.exists()
+
+
+def test_folders_are_not_synchronized_on_windows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files.os, "open", None)  # folders cannot be opened there
+    with monkeypatch.context() as windows:
+        windows.setattr(files.os, "name", "nt")
+        files._sync_folder(tmp_path)
+    with pytest.raises(TypeError):
+        files._sync_folder(tmp_path)

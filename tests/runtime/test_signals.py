@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import signal
 from types import SimpleNamespace
 
 import pytest
@@ -34,3 +36,14 @@ def test_one_process_reads_its_own_signal() -> None:
     assert not stop.should_stop()
     stop.caught = 2
     assert stop.should_stop()
+
+
+def test_a_system_without_sighup(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(signal, "SIGHUP", raising=False)
+    spec = importlib.util.find_spec("finetune.runtime.signals")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert module.SIGNALS == {signal.SIGINT, signal.SIGTERM}
+    with module.InterruptHandler(SimpleNamespace()) as handler:
+        assert signal.getsignal(signal.SIGTERM) == handler._catch

@@ -108,6 +108,13 @@ def test_a_log_with_a_line_that_was_cut_is_continued(tmp_path: Path):
     assert path.read_text() == ""
 
 
+@pytest.mark.parametrize("line", ['{"step": "x"}', '{"loss": 1}', '{"step": 1, "step": 2}', "[{}}"])
+def test_a_log_that_was_edited_is_refused(line: str, tmp_path: Path):
+    (path := tmp_path / "log.jsonl").write_text(f'{{"step": 1}}\n{line}\n')
+    with pytest.raises(UserError, match=r"log\.jsonl:2: .*"):
+        RunLog(path, SimpleNamespace(is_main_process=True, log_with=[]), 1)
+
+
 def run_of(folder: Path, config: TrainConfig, task: str = "tag", **saved: object) -> Path:
     """The folder of a run that was started with a configuration."""
     content = {"task": task, **settings(config), "fingerprint": "f", "num_processes": 2, **saved}
