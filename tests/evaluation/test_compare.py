@@ -241,8 +241,8 @@ def test_the_documentation_lists_every_metric():
     for name, cell in rows.items():
         rates = ("span_precision", "span_recall")
         whole = {
-            metric for metric, each in METRICS[kinds[name]].items()
-            if each.reported and not metric.startswith(rates)
+            metric for metric in METRICS[kinds[name]]
+            if not metric.startswith(rates) and not metric.endswith("_all")  # of vectors
         }  # fmt: skip
         listed = re.findall("`([a-z0-9_]+)`", cell)
         assert set(listed) - {"unseen_word_accuracy"} == whole and len(listed) == len({*listed})
