@@ -18,6 +18,7 @@ from finetune.cli.check import Check
 from finetune.cli.compare import Compare
 from finetune.cli.embed import Embed
 from finetune.cli.export import Export
+from finetune.cli.geometry import Geometry
 from finetune.cli.map import Map
 from finetune.cli.output import error_line, show
 from finetune.cli.predict import Predict
@@ -43,8 +44,8 @@ COMMANDS: dict[str, type[Any]] = {
     **TASKS,
     **{
         kind.__name__.lower(): kind
-        for kind in (Run, Recipes, Check, Predict, Embed, Similarity, Map, Export, Score, Analyze,
-                     Compare, Report, Push, Vocabulary, Bench)
+        for kind in (Run, Recipes, Check, Predict, Embed, Similarity, Geometry, Map, Export, Score,
+                     Analyze, Compare, Report, Push, Vocabulary, Bench)
     },
 }  # fmt: skip
 """The dataclass of each command: its options are the fields, and ``run()`` carries it out."""

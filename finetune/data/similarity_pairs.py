@@ -15,7 +15,7 @@ from finetune.data.files import UTF_8, Record
 from finetune.data.sources import canonical_split, open_splits, resolve
 from finetune.data.tables import Table, check_columns, find_column
 from finetune.data.texts import guess_columns, open_text_table, text_example
-from finetune.types import TextExample
+from finetune.types import TextExample, quantity
 
 Characters = tuple[int, int]
 """The characters ``start`` to ``end - 1`` of a text."""
@@ -188,8 +188,8 @@ def _characters_of_word(text: str, where: str, index: int) -> Characters:
     words = list(re.finditer(r"\S+", text))
     if index >= len(words):
         raise DataError(
-            f"{where}: there is no word {index} among {len(words)} words between white space "
-            "(the first is 0)."
+            f"{where}: there is no word {index} among {quantity(len(words), 'word')} between "
+            "white space (the first is 0)."
         )
     return words[index].span()
 
@@ -213,7 +213,7 @@ def _with_gold(pairs: Sequence[SimilarityPair]) -> tuple[list[SimilarityPair], l
             )
         numbers.append(replace(pair, example=replace(pair.example, label=number)))
     dropped = len(pairs) - len(known)
-    return numbers, [f"{dropped:,} pairs without gold left out"] if dropped else []
+    return numbers, [f"{quantity(dropped, 'pair')} without gold left out"] if dropped else []
 
 
 def _number(label: Any) -> float | None:

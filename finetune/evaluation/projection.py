@@ -44,14 +44,6 @@ class LayerScores:
     (Venna & Kaski 2001); None for fewer than 12 points."""
 
 
-def normalized(vectors: Array) -> Array:
-    """Scale vectors [..., H] to length 1, as float64; zero vectors stay zero."""
-    vectors = vectors.astype(np.float64)
-    lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
-    scaled: Array = vectors / np.where(lengths > 0, lengths, 1.0)
-    return scaled
-
-
 def project_layers(
     vectors: Array,
     *,

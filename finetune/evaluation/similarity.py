@@ -56,7 +56,10 @@ class RandomCosine:
 
     def add(self, vectors: npt.ArrayLike) -> None:
         """Add vectors [N, ..., H]."""
-        units = unit_vectors(vectors)
+        self.add_units(unit_vectors(vectors))
+
+    def add_units(self, units: Array) -> None:
+        """Add vectors of length 1 [N, ..., H]."""
         self.total = self.total + units.sum(axis=0)
         self.squares = self.squares + (units**2).sum(axis=0)
         self.count += len(units)

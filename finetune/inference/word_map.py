@@ -20,9 +20,9 @@ from finetune.evaluation.projection import (
     Method,
     layer_scores,
     nearest_neighbors,
-    normalized,
     project_layers,
 )
+from finetune.evaluation.similarity import unit_vectors
 from finetune.inference.embed import Embedder
 from finetune.runtime.progress import Reporter
 
@@ -83,7 +83,7 @@ def make_word_map(
                 rows.append(found.vectors[occurrence.start : occurrence.end].mean(0))
             reporter.update(len(rows))
         reporter.stop()
-        vectors = normalized(np.stack(rows).transpose(1, 0, 2))  # [L', occurrences, H]
+        vectors = unit_vectors(np.stack(rows).transpose(1, 0, 2))  # [L', occurrences, H]
         reporter.start("projecting", len(vectors), unit="layer")
         points = project_layers(vectors, method=method, seed=seed, done=reporter.update)
         reporter.stop()

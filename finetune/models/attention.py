@@ -34,15 +34,16 @@ _LOCK = threading.Lock()
 
 
 @contextlib.contextmanager
-def packed_attention(config: PreTrainedConfig) -> Iterator[None]:
+def packed_attention(config: PreTrainedConfig, name: str = NAME) -> Iterator[None]:
     """Let all modules with this configuration call ``attend`` within a ``with`` block.
 
-    The original setting returns at the end. Several threads may run the same model.
+    ``name`` chooses another function that is registered with transformers. The original setting
+    returns at the end. Several threads may run the same model.
     """
     with _LOCK:
         count, original = _USES.get(id(config), (0, config._attn_implementation))
         _USES[id(config)] = count + 1, original
-        config._attn_implementation = NAME
+        config._attn_implementation = name
     try:
         yield
     finally:

@@ -25,7 +25,7 @@ def test_texts_with_subsets(tmp_path: Path) -> None:
     rows = [row(source="ab"[n % 2], id=f"n{n}") for n in range(20)] + [row(label=None, source="a")]
     data = read_similarity(write(tmp_path / "x.jsonl", rows))
     assert data.gold == [3.0] * 20 and data.subsets == ["a", "b"] * 10
-    assert data.notes == ("1 pairs without gold left out",) and not data.split
+    assert data.notes == ("1 pair without gold left out",) and not data.split
     assert data.pairs[1].example.key == "n1" and data.pairs[0].targets is None
     many = [row(source=f"page {n}") for n in range(20)]
     data = read_similarity(write(tmp_path / "y.jsonl", many))

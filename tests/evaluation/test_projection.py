@@ -16,10 +16,10 @@ from finetune.evaluation.projection import (
     layer_scores,
     majority,
     nearest_neighbors,
-    normalized,
     procrustes,
     project_layers,
 )
+from finetune.evaluation.similarity import unit_vectors
 from finetune.types import UserError
 
 RANDOM = np.random.default_rng(0)
@@ -28,7 +28,7 @@ RANDOM = np.random.default_rng(0)
 def clusters(layers: int = 3, size: int = 12, width: int = 20) -> np.ndarray:
     """Vectors of three groups that every layer separates a little differently."""
     centers = np.repeat(RANDOM.normal(size=(3, width)), size, axis=0)
-    return normalized(centers + 0.2 * RANDOM.normal(size=(layers, 3 * size, width)))
+    return unit_vectors(centers + 0.2 * RANDOM.normal(size=(layers, 3 * size, width)))
 
 
 def test_procrustes_undoes_any_similarity():
@@ -94,7 +94,7 @@ def test_umap_is_optional(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_neighbors():
-    vectors = normalized(RANDOM.normal(size=(20, 5)))
+    vectors = unit_vectors(RANDOM.normal(size=(20, 5)))
     indices, cosines = nearest_neighbors(vectors, 4)
     full = vectors @ vectors.T - 9 * np.eye(20)
     for number in range(20):
@@ -122,7 +122,7 @@ def test_scores_equal_scikit_learn():
 
 def test_scores_are_within_words():
     """A neighbor of another word does not count, nor do labels that occur once."""
-    vectors = normalized(np.array([[1, 0.0], [1, 0.1], [0, 1], [0.1, 1], [1, 0.01], [0.9, 0.1]]))
+    vectors = unit_vectors(np.array([[1, 0.0], [1, 0.1], [0, 1], [0.1, 1], [1, 0.01], [0.9, 0.1]]))
     words = ["die"] * 4 + ["bank"] * 2
     labels = ["a", "a", "b", "b", "c", "d"]
     scores = layer_scores(0, vectors, vectors, words, labels)

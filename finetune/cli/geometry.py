@@ -1,0 +1,137 @@
+"""`finetune geometry`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from tyro.conf import Positional, UseAppendAction, arg
+
+from finetune.cli.output import check_output, print_table, quiet_libraries, show
+from finetune.runtime.files import replace_file, require_replaceable
+from finetune.types import UserError
+
+if TYPE_CHECKING:
+    from finetune.inference.geometry import Geometry as Measured
+
+
+@dataclass(frozen=True, kw_only=True)
+class Geometry:
+    """Measure the geometry of an encoder's word vectors, and its attention, layer by layer."""
+
+    model: Annotated[Positional[str], arg(metavar="MODEL")]
+    """Model name, folder, or folder of a run."""
+    data: str
+    """Texts: a file or folder, as for `pretrain`."""
+    output: UseAppendAction[tuple[str, ...]] = ()
+    """File to write: .html (a page) or .json (all figures); may be repeated."""
+    texts: int = 1000
+    """Lines of text to sample."""
+    standardize: str | None = None
+    """Standardizer (.safetensors) of `finetune similarity`, for words. Unset fits one on half of
+    the sample and measures the other half."""
+    sentence: UseAppendAction[tuple[str, ...]] = ()
+    """A sentence whose attention to show; may be repeated. Unset shows two of the sample."""
+    json: bool = False
+    """Print JSON in place of tables."""
+    seed: int = 0
+    """Seed of all samples."""
+    encoding: str = "utf-8"
+    """Text encoding of the files, such as `cp1252`, `utf-16` or `gb18030`."""
+    pooling: Literal["mean", "first", "max"] = "mean"
+    """Pooling of a word over its subwords."""
+    max_length: int | None = None
+    """Tokens of the longest sequence; longer texts are read in windows. Unset is the limit of the
+    model, at most 512."""
+    batching: Literal["auto", "packed", "padded"] = "auto"
+    """Pack or pad sequences: changes speed only."""
+    max_tokens: int | None = None
+    """Tokens per forward pass: changes memory and speed only."""
+    revision: str | None = None
+    """Branch, tag or commit of a model on the hub."""
+    trust_remote_code: bool = False
+    """Run Python code that comes with the model."""
+
+    def run(self) -> None:
+        """Print the geometry of each layer and write the files."""
+        if self.texts < 2:
+            raise UserError(f"--texts must be 2 or more, not {self.texts}.")
+        self._check_outputs()
+        quiet_libraries()
+        from finetune.data.running_text import text_sources
+        from finetune.evaluation.standardization import Standardizer
+        from finetune.inference.embed import Embedder
+        from finetune.inference.geometry import measure_geometry, record
+        from finetune.runtime.progress import Reporter
+
+        sources = text_sources(self.data, self.encoding)
+        standardizer = None if self.standardize is None else Standardizer.load(self.standardize)
+        embedder = Embedder(
+            self.model, unit="word", layers="all", combine="none", pooling=self.pooling,
+            max_length=self.max_length, batching=self.batching, max_tokens=self.max_tokens,
+            revision=self.revision, trust_remote_code=self.trust_remote_code,
+        )  # fmt: skip
+        geometry = measure_geometry(
+            embedder,
+            (line for source in sources for line in source.lines()),
+            most=self.texts,
+            standardizer=standardizer,
+            sentences=self.sentence,
+            seed=self.seed,
+            reporter=Reporter(quiet=self.json),
+        )
+        self._write(geometry)
+        if self.json:
+            show(json.dumps(record(geometry), ensure_ascii=False))
+        else:
+            _print(geometry)
+
+    def _check_outputs(self) -> None:
+        for output in self.output:
+            if Path(output).suffix not in (".html", ".json"):
+                raise UserError(f"--output {output}: write a name with the suffix .html or .json.")
+            check_output(output, [Path(self.data)])
+            if Path(output).suffix == ".html":
+                require_replaceable(Path(output), "<!doctype html", "--output")
+
+    def _write(self, geometry: Measured) -> None:
+        from finetune.inference.geometry import write_json
+        from finetune.reporting.geometry import write_page
+
+        for output in self.output:
+            with replace_file(Path(output), follow=True) as file:
+                if Path(output).suffix == ".html":
+                    write_page(file, geometry, self.model, self.data)
+                else:
+                    write_json(file, geometry)
+        if self.output:
+            show(f"wrote {' and '.join(self.output)}", error=True)
+
+
+def _print(geometry: Measured) -> None:
+    """Print a table of the layers, and one line on attention."""
+    show(
+        f"{geometry.num_words:,} words of {geometry.num_texts:,} texts, standardized over "
+        f"{geometry.num_fitted:,} other words, seed {geometry.seed}"
+    )
+    columns = (
+        "layer", "random cosine", "z random cosine", "top dimension", "top 3", "top 10",
+        "self-similarity", "within text", "dimension", "z dimension",
+    )  # fmt: skip
+    rows: list[tuple[Any, ...]] = []
+    for raw, z in zip(geometry.raw, geometry.standardized, strict=True):
+        shares = raw.shares or {}
+        rows.append((
+            raw.layer, raw.expected_cosine, z.expected_cosine,
+            *(shares.get(k) for k in (1, 3, 10)), raw.adjusted_self_similarity,
+            raw.adjusted_intra_sentence, raw.intrinsic_dimension, z.intrinsic_dimension,
+        ))  # fmt: skip
+    print_table(columns, rows)
+    attention = geometry.attention
+    if attention.mixing:
+        mixing = " ".join(f"{value:.3f}" for value in attention.mixing)
+        show(f"attention, mixing ratio of layers 1 to {len(attention.mixing)}: {mixing}")
+    elif attention.reason:
+        show(f"no analysis of attention: {attention.reason}", error=True)
