@@ -21,6 +21,7 @@ from finetune.cli.export import Export
 from finetune.cli.geometry import Geometry
 from finetune.cli.map import Map
 from finetune.cli.output import error_line, show
+from finetune.cli.perplexity import Perplexity
 from finetune.cli.predict import Predict
 from finetune.cli.push import Push
 from finetune.cli.recipes import Recipes
@@ -45,7 +46,7 @@ COMMANDS: dict[str, type[Any]] = {
     **{
         kind.__name__.lower(): kind
         for kind in (Run, Recipes, Check, Predict, Embed, Similarity, Geometry, Map, Export, Score,
-                     Analyze, Compare, Report, Push, Vocabulary, Bench)
+                     Analyze, Compare, Report, Push, Vocabulary, Perplexity, Bench)
     },
 }  # fmt: skip
 """The dataclass of each command: its options are the fields, and ``run()`` carries it out."""
