@@ -22,6 +22,7 @@ SAYS = {
     "onnx_export": "largest difference to torch",
     "context": "11 words are predicted",
     "rank": "ranked in",
+    "vocabulary": "copied",
 }
 """What an example's output must have, beyond an end without error."""
 NEEDS = {"onnx_export": ("onnx", "onnxruntime")}
