@@ -172,6 +172,7 @@ class Perplexity:
         probability = 1 / (1 + math.exp(-max(-700.0, min(700.0, difference))))
         label = "first" if difference > 0 else "second" if difference < 0 else "tie"
         sides = self._row(first), self._row(second)
+        row: dict[str, Any]
         row = {"id": first.id, "label": label, "gold": "first", "text": first.text,
                "text_pair": second.text,
                "score": round(max(probability, 1 - probability), 6)}  # fmt: skip
