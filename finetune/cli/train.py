@@ -243,7 +243,8 @@ def train_once(
         reporter.say(f"{interrupted or 'interrupted'}. Continue with: {resume_command()}")
         sys.exit(130)
     if run is not None:
-        show(score_lines(run.metrics, run.outcome.baselines, run.outcome.positive))
+        lines = score_lines(run.metrics, run.outcome.baselines, run.outcome.positive)
+        show(lines, indent=14)
     return run
 
 

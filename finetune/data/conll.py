@@ -33,6 +33,7 @@ _OTHER_NAMES = {"tags": "tag", "words": "word", "pos_tags": "pos", "chunk_tags":
 
 _NUM_LAYOUT_LINES = 400  # lines that decide on the layout
 _COMMENT = re.compile(r"# *(id|sent_id|text|newdoc|newpar|global)\b.*=|# *new(doc|par)\b")
+_SENTENCE_ID = re.compile(r"# *sent_id *= *(\S+)")
 _NEW_DOCUMENT = re.compile(r"# *newdoc\b(?: *(?:id)? *= *)?(.*)")
 
 
@@ -158,7 +159,7 @@ def _is_comment(text: str, cells: Sequence[str], layout: Layout, first: bool) ->
 
 def _sentences(file: DataFile, layout: Layout, words_only: bool) -> Iterator[TokenRecord]:
     rows: list[list[str]] = []
-    begin, document, count = 0, None, itertools.count(1)
+    begin, document, key, count = 0, None, None, itertools.count(1)
     for line in itertools.chain(file, [Line(0, "")]):
         cells = _cells(line.text, layout.tabs)
         comment = _is_comment(line.text, cells, layout, first=not rows)
@@ -167,13 +168,15 @@ def _sentences(file: DataFile, layout: Layout, words_only: bool) -> Iterator[Tok
             words = tuple(row[layout.word] for row in rows)
             width = min(len(row) for row in rows)
             layers = tuple(tuple(row[i] for row in rows) for i in layout.tags if i < width)
-            yield TokenRecord(words, file.where(begin), layers, document=document)
-            rows = []
+            yield TokenRecord(words, file.where(begin), layers, document=document, key=key)
+            rows, key = [], None
         if boundary:
             document = str(next(count))
         elif comment:
             if (new := _NEW_DOCUMENT.match(line.text)) is not None:
                 document = new[1].strip() or str(next(count))
+            elif layout.conllu and (named := _SENTENCE_ID.match(line.text)) is not None:
+                key = named[1]
         elif line.text.strip():
             begin = begin if rows else line.number
             if row := _row(file, line, cells, layout, words_only):

@@ -252,6 +252,12 @@ def to_bio(
     }, notes
 
 
+def respelled(layers: Sequence[Sequence[str]]) -> list[list[str]]:
+    """Return tags with ``B_PER``, ``b-per`` and ``PER-B`` written ``B-PER``."""
+    spelled = _spelled([TokenRecord((), "", (tuple(layer),)) for layer in layers])
+    return [[spelled.get(tag, tag) for tag in layer] for layer in layers]
+
+
 def _spelled(records: Sequence[TokenRecord]) -> dict[str, str]:
     """Return the usual spelling of the tags of a split if all are written in another way."""
     tags = {tag for record in records for layer in record.layers for tag in layer} - {"O"}

@@ -10,8 +10,14 @@ from itertools import compress
 from typing import Any, NamedTuple
 
 from finetune.data import DataError
+from finetune.data.dataset import normalized_texts
 from finetune.data.nli_labels import canonical_names
-from finetune.data.tag_schemes import convert_tags, detect_scheme, tags_to_spans
+from finetune.data.tag_schemes import (
+    convert_tags,
+    detect_scheme,
+    respelled,
+    tags_to_spans,
+)
 from finetune.data.token_records import ParsedSpans, read_spans
 from finetune.evaluation.pairs import CharacterSpans, Pairs, pair, spans_in_characters
 from finetune.evaluation.predictions import PredictionFile, ids_of
@@ -178,8 +184,8 @@ def _align_tags(file: PredictionFile, gold: Gold) -> AlignedPredictions:
             _check_words(where, words, example)
     examples = [example for _, example in aligned]
     rows = [row for (_, row), _ in aligned]
-    gold_tags = [list(example.tags) for example in examples]
-    predicted = [list(row["tags"]) for row in rows]
+    gold_tags = respelled([example.tags for example in examples])
+    predicted = respelled([row["tags"] for row in rows])
     scheme = detect_scheme(gold_tags)
     predicted_scheme = scheme and (_predicted_scheme(predicted, scheme) or scheme)
     if scheme not in (None, "BIO", predicted_scheme):  # as training reads gold: scores agree
@@ -212,8 +218,8 @@ def _pair_rows(
     if kept is None:
         raise DataError(
             f"{gold.name}: {quantity(len(gold.examples), 'example')}, but "
-            f"{quantity(len(file.rows), 'prediction')} in {file}: the files do not belong "
-            "together, or one was cut."
+            f"{quantity(len(file.rows), 'prediction')} in {file}: "
+            f"{_mismatch(gold.examples, len(file.rows))}."
         )
     examples = list(compress(gold.examples, kept))
     numbers = [str(number) for number in range(len(examples))]
@@ -221,6 +227,15 @@ def _pair_rows(
         return list(zip(file.rows, examples, strict=True)), "position"
     order = align_ids(file, numbers, [each.where for each in examples], gold.name)
     return [(file.rows[i or 0], each) for i, each in zip(order, examples, strict=True)], "id"
+
+
+def _mismatch(gold: Sequence[Example], number: int) -> str:
+    """Return why gold has another number of examples than the predictions."""
+    repeated = len(gold) - len({normalized_texts(example) for example in gold})
+    if repeated and number == len(gold) - repeated:
+        texts = quantity(repeated, "row has the text of another", "rows have the text of another")
+        return f"in gold, {texts}: if by several annotators, keep one annotation of each text"
+    return "the files do not belong together, or one was cut"
 
 
 def align_ids(

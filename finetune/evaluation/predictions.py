@@ -192,7 +192,9 @@ def _gold_sentence(index: int, where: str, row: Mapping[str, Any]) -> TokenExamp
 def _column_rows(file: DataFile) -> Iterator[tuple[str, dict[str, Any]]]:
     columns = None if file.format == "conllu" else {"tags": "-1"}
     for sentence in read_token_file(file, columns=columns):
-        yield sentence.where, {"words": list(sentence.words), "tags": list(sentence.tags or ())}
+        key = {} if sentence.key is None else {"id": sentence.key}
+        row = {"words": list(sentence.words), "tags": list(sentence.tags or ())}
+        yield sentence.where, key | row
 
 
 _TYPES = {

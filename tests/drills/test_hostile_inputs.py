@@ -218,6 +218,7 @@ def saved_cases() -> Iterator[Case]:  # noqa: C901
             yield Case(f"resume: {file}: {kind}", resume, f"classify/last/{file}",
                        NOT_OBJECTS[kind], file != "finetune.json")  # fmt: skip
     for kind, content in NOT_OBJECTS.items():
+        yield Case(f"resume: log.jsonl: {kind}", resume, "classify/log.jsonl", content, False)
         for name, command in {
             "score": ("score", "new.jsonl", "texts/test.jsonl"),
             "analyze": ("analyze", "new.jsonl"),
@@ -240,6 +241,7 @@ def saved_cases() -> Iterator[Case]:  # noqa: C901
 
 def edited_cases(rng: random.Random) -> Iterator[Case]:
     """Values of saved JSON files changed to other types; a command may accept some."""
+    resume = ("classify", *MODEL, "--data=texts", "--out=classify", "--resume")
     commands = {
         "classify/best/finetune.json": ("predict", "classify", "--text=a"),
         "tag/best/finetune.json": ("predict", "tag", "--text=a"),
@@ -247,8 +249,7 @@ def edited_cases(rng: random.Random) -> Iterator[Case]:
         "classify/best/config.json": ("predict", "classify", "--text=a"),
         "ner/best/config.json": ("predict", "ner", "--text=a"),
         "bert/config.json": ("classify", *MODEL, "--data=texts", "--dry-run"),
-        "classify/last/trainer_state.json": (
-            "classify", *MODEL, "--data=texts", "--out=classify", "--resume"),
+        "classify/last/trainer_state.json": resume,
         "classify/config.json": ("report", "classify", "--out=page.html"),
         "tag/metrics.json": ("report", "tag", "--out=page.html"),
         "tag/environment.json": ("report", "tag", "--out=page.html"),
@@ -268,6 +269,7 @@ def edited_cases(rng: random.Random) -> Iterator[Case]:
         "ner/predictions.test.jsonl": [("analyze", "ner"), ("report", "ner", "--out=page.html"),
                                        ("score", "{}", "words/test.jsonl")],
         "tag/log.jsonl": [("report", "tag", "--out=page.html")],
+        "classify/log.jsonl": [resume],
     }  # fmt: skip
     for file, several in lines.items():
         for command, number in itertools.product(several, range(8)):

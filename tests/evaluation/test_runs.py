@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from finetune.data import DataError, read_tokens
 from finetune.evaluation.predictions import to_row
 from finetune.evaluation.runs import align_runs, score_aligned, score_predictions
 from finetune.types import Span, SpanPrediction, TokenExample, TokenPrediction, UserError
@@ -430,3 +431,33 @@ def test_columns_from_a_pipe_hold_their_gold(tmp_path: Path):
     run_of = align_runs([piped(columns)]).runs[0]
     assert run_of.gold == [["B-PER", "O"], ["B-LOC"]]
     assert run_of.predicted == [["B-PER", "O"], ["O"]]
+
+
+def test_tags_of_gold_are_read_as_in_training(tmp_path: Path):
+    rows = [{"tags": ["B-PER", "I-PER", "O"]}, {"tags": ["O"]}]
+    answers = write_jsonl(tmp_path / "answers.jsonl", rows)
+    (gold := tmp_path / "gold.conll").write_text("Ana B_PER\nDoe I_PER\nran O\n\nBo B_PER\n")
+    found = score_predictions(answers, str(gold))
+    assert found["span_f1_conll"] == pytest.approx(2 / 3) and found["tag_accuracy"] == 0.75
+
+
+def test_several_annotators_of_gold_are_named(tmp_path: Path):
+    rows = [{"text": f"t{n // 2}", "label": "ab"[n % 2], "_annotator_id": n % 2} for n in range(4)]
+    gold = write_jsonl(tmp_path / "gold.jsonl", rows)
+    answers = write_jsonl(tmp_path / "answers.jsonl", [{"label": "a"}, {"label": "b"}])
+    with pytest.raises(DataError, match="in gold, 2 rows have the text of another: if by several"):
+        score_predictions(answers, str(gold))
+
+
+def test_sentence_ids_align_conllu(tmp_path: Path):
+    def sentence(name: str, tag: str) -> str:
+        return f"# sent_id = {name}\n# text = x\n1\tx\t_\t{tag}" + "\t_" * 6 + "\n\n"
+
+    (gold := tmp_path / "gold.conllu").write_text(sentence("w-1", "NOUN") + sentence("w-2", "VERB"))
+    (other := tmp_path / "other.conllu").write_text(sentence("w-2", "VERB") + sentence("w-1", "X"))
+    examples = read_tokens(f"train={gold}").splits["train"]
+    assert [example.key for example in examples] == ["w-1", "w-2"]
+    assert score_predictions(other, str(gold))["accuracy"] == 0.5
+    other.write_text(sentence("w-2", "VERB") + sentence("w-3", "X"))
+    with pytest.raises(DataError, match="id 'w-3' is not in"):
+        score_predictions(other, str(gold))
