@@ -32,6 +32,24 @@ class Span(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class SenseTarget:
+    """The words ``start`` to ``end - 1`` of a sentence, whose sense is to be found.
+
+    ``lemma`` is in lower case with ``_`` for blanks, ``pos`` is NOUN, VERB, ADJ or ADV. Any of the
+    gold ``senses`` is correct; there are none without gold. ``key`` is the id of the target.
+    """
+
+    start: int
+    end: int
+    lemma: str
+    pos: str
+    senses: tuple[str, ...] = ()
+    key: str = ""
+    document: str | None = None
+    where: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class TextExample:
     """One text, or a pair of texts, with its label.
 
@@ -58,8 +76,8 @@ class TokenExample:
     nest. With gold, at least one of the two is set. ``text`` and ``offsets`` (characters of each
     word in ``text``) are set for raw text. ``before`` and ``after`` are the words of the preceding
     and following sentences of the same ``document`` that may be read as context. ``unreachable``
-    are gold spans, in characters, that begin or end inside a word. ``id`` and
-    ``key`` are those of ``TextExample``.
+    are gold spans, in characters, that begin or end inside a word. ``targets`` are the words whose
+    sense is to be found. ``id`` and ``key`` are those of ``TextExample``.
     """
 
     id: int
@@ -74,6 +92,7 @@ class TokenExample:
     after: tuple[tuple[str, ...], ...] = ()
     unreachable: tuple[Span, ...] = ()
     key: str | int | None = None
+    targets: tuple[SenseTarget, ...] = ()
 
 
 Example = TextExample | TokenExample

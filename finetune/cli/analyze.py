@@ -71,6 +71,8 @@ def print_analysis(found: Analysis, num_examples: int) -> None:
         if table:
             show()
             _print_subgroups(name, table)
+    if found.kind == "senses":
+        return
     show()
     _print_calibration(found)
     _print_errors(found, num_examples)

@@ -30,6 +30,8 @@ from finetune.cli.score import Score
 from finetune.cli.similarity import Similarity
 from finetune.cli.train import TASKS, Run, TaskCommand, expand_recipe
 from finetune.cli.vocabulary import Vocabulary
+from finetune.cli.wic import Wic
+from finetune.cli.wsd import Wsd
 from finetune.config.tasks import RENAMED, flag
 from finetune.runtime.processes import (
     end_with_launcher,
@@ -45,8 +47,8 @@ COMMANDS: dict[str, type[Any]] = {
     **TASKS,
     **{
         kind.__name__.lower(): kind
-        for kind in (Run, Recipes, Check, Predict, Embed, Similarity, Geometry, Map, Export, Score,
-                     Analyze, Compare, Report, Push, Vocabulary, Perplexity, Bench)
+        for kind in (Run, Recipes, Check, Predict, Embed, Similarity, Geometry, Map, Wsd, Wic,
+                     Export, Score, Analyze, Compare, Report, Push, Vocabulary, Perplexity, Bench)
     },
 }  # fmt: skip
 """The dataclass of each command: its options are the fields, and ``run()`` carries it out."""

@@ -62,6 +62,9 @@ def _content(example: Example) -> list[Any]:
         return content if example.negative is None else [*content, example.negative]
     gold = [example.spans, example.tags]
     content = ["token", example.words, *gold, example.document, example.text, example.offsets]
+    if example.targets:
+        targets = [(t.start, t.end, t.lemma, t.pos, t.senses) for t in example.targets]
+        return [*content, example.unreachable, targets]
     return [*content, example.unreachable] if example.unreachable else content
 
 

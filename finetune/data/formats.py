@@ -19,6 +19,7 @@ from finetune.data.dataset import DataError
 from finetune.data.files import UTF_8, DataFile, ReadOptions, name_without_gz, read_lines
 from finetune.data.tables import Table
 from finetune.data.token_records import Sentences
+from finetune.data.word_sense_files import read_sense_xml
 
 
 class Format(NamedTuple):
@@ -39,6 +40,7 @@ FORMATS = {
     "parquet": Format((".parquet",), tables.read_parquet, by_lines=False),
     "conll": Format((".conll", ".bio", ".iob", ".iob2", ".bmes", ".bioes", ".bilou"), read_conll),
     "conllu": Format((".conllu",), read_conll),
+    "xml": Format((".xml",), read_sense_xml),
     "standoff": Format((".ann",), read_brat, by_lines=False),
 }
 SUFFIXES = {suffix: name for name, format in FORMATS.items() for suffix in format.suffixes}

@@ -19,26 +19,28 @@ from finetune.data.tag_schemes import (
     tags_to_spans,
 )
 from finetune.data.token_records import ParsedSpans, read_spans
+from finetune.data.wordnet import sense_key
 from finetune.evaluation.pairs import CharacterSpans, Pairs, pair, spans_in_characters
 from finetune.evaluation.predictions import PredictionFile, ids_of
-from finetune.types import Example, Span, TokenExample, quantity
+from finetune.types import Example, SenseTarget, Span, TokenExample, quantity
 
 
 class AlignedPredictions(NamedTuple):
     """Gold and predictions of one system, in the same order, for the examples that have gold.
 
     The kind of values is ``label`` (a name), ``labels`` (a tuple of names), ``number``, ``tags`` (a
-    list for each sentence), ``spans`` or ``subwords`` (a list for each sequence). ``schemes`` are
-    the tag schemes of gold and predictions, None where tags do not spell spans. ``rows`` are the
-    lines of the prediction file, which may hold probabilities; they were aligned ``by`` id or
-    position. ``characters`` and ``positive`` are those of ``Pairs``.
+    list for each sentence), ``spans``, ``subwords`` (a list for each sequence) or ``senses``
+    (names for each target). ``schemes`` are the tag schemes of gold and predictions, None where
+    tags do not spell spans. ``rows`` are the lines of the prediction file, which may hold
+    probabilities; they were aligned ``by`` id or position. ``characters`` and ``positive`` are
+    those of ``Pairs``.
     """
 
     kind: str
     gold: Sequence[Any]
     predicted: Sequence[Any]
     schemes: tuple[str | None, str | None] = (None, None)
-    examples: Sequence[Example] = ()
+    examples: Sequence[Any] = ()
     rows: Sequence[Mapping[str, Any]] = ()
     characters: CharacterSpans = ()
     by: str = ""
@@ -59,7 +61,7 @@ class Gold(NamedTuple):
     """Examples with gold, and the name of the file they are from."""
 
     name: str
-    examples: Sequence[Example]
+    examples: Sequence[Example | SenseTarget]
 
 
 def align(file: PredictionFile, gold: Gold, kind: str | None = None) -> AlignedPredictions:
@@ -74,6 +76,8 @@ def align(file: PredictionFile, gold: Gold, kind: str | None = None) -> AlignedP
         return _align_spans(file, gold)
     if kind == "subwords":
         return _align_subwords(file, gold)
+    if kind == "senses":
+        return _align_senses(file, gold)
     return _align_labels(file, gold, numbers=kind == "number")
 
 
@@ -129,6 +133,26 @@ def _align_subwords(file: PredictionFile, gold: Gold) -> AlignedPredictions:
         rows.append(row)
         examples.append(example)
     return AlignedPredictions("subwords", subwords, predicted, examples=examples, rows=rows, by=by)
+
+
+def _align_senses(file: PredictionFile, gold: Gold) -> AlignedPredictions:
+    """Align the senses of targets by id; systems may leave targets out."""
+    targets = [target for target in gold.examples if isinstance(target, SenseTarget)]
+    if file.ids is None:
+        raise DataError(f"{file}: its lines have no ids: write the `id` of each target.")
+    keys, places = [target.key for target in targets], [target.where for target in targets]
+    order = align_ids(file, keys, places, gold.name, [False] * len(keys))
+    pairs = [
+        (target, {} if row is None else file.rows[row][1])
+        for target, row in zip(targets, order, strict=True)
+        if target.senses
+    ]
+    if not pairs:
+        raise DataError(f"{gold.name}: no target has gold senses.")
+    found, rows = map(list, zip(*pairs, strict=True))
+    predicted = [tuple(sense_key(s) or s for s in row.get("senses", ())) for row in rows]
+    senses = [target.senses for target in found]
+    return AlignedPredictions("senses", senses, predicted, examples=found, rows=rows, by="id")
 
 
 def predicts_numbers(file: PredictionFile) -> bool:
@@ -229,9 +253,10 @@ def _pair_rows(
     return [(file.rows[i or 0], each) for i, each in zip(order, examples, strict=True)], "id"
 
 
-def _mismatch(gold: Sequence[Example], number: int) -> str:
+def _mismatch(gold: Sequence[Example | SenseTarget], number: int) -> str:
     """Return why gold has another number of examples than the predictions."""
-    repeated = len(gold) - len({normalized_texts(example) for example in gold})
+    examples = [each for each in gold if not isinstance(each, SenseTarget)]
+    repeated = len(examples) - len({normalized_texts(example) for example in examples})
     if repeated and number == len(gold) - repeated:
         texts = quantity(repeated, "row has the text of another", "rows have the text of another")
         return f"in gold, {texts}: if by several annotators, keep one annotation of each text"

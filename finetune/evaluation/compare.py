@@ -13,12 +13,12 @@ from finetune.evaluation.metrics import LOWER_IS_BETTER
 from finetune.evaluation.resampling import count_metric, default_metric
 from finetune.evaluation.runs import System, align_runs, find_system
 from finetune.evaluation.significance import ALPHA, Comparison, compare
-from finetune.types import Example, TextExample, TokenExample, UserError
+from finetune.types import Example, SenseTarget, TextExample, UserError
 
 
 @dataclass(frozen=True)
 class SystemComparison:
-    """The comparison of two systems, A and B; ``unit`` is texts, sentences or documents."""
+    """The comparison of systems A and B; ``unit`` is texts, sentences, targets or documents."""
 
     first: System
     second: System
@@ -61,7 +61,7 @@ def compare_systems(
     examples = aligned.runs[0].examples
     metric = metric or default_metric(aligned.runs[0])
     counts = count_metric(metric, aligned.runs, aligned.vocabulary)
-    units = "text" if isinstance(examples[0], TextExample) else "sentence"
+    units = {TextExample: "text", SenseTarget: "target"}.get(type(examples[0]), "sentence")
     if unit == "document":
         units, documents = "document", _document_indices(examples, aligned.gold)
         counts = [replace(each, unit=documents) for each in counts]
@@ -73,9 +73,9 @@ def compare_systems(
     )
 
 
-def _document_indices(examples: Sequence[Example], gold: str) -> np.ndarray:
+def _document_indices(examples: Sequence[Example | SenseTarget], gold: str) -> np.ndarray:
     """Return the index of each example's document [N]; one without a document is its own."""
-    names = [e.document if isinstance(e, TokenExample) else None for e in examples]
+    names = [e.document if not isinstance(e, TextExample) else None for e in examples]
     if all(name is None for name in names):
         raise DataError(
             f"{gold}: --unit document: its examples name no documents: -DOCSTART- or # newdoc "

@@ -14,13 +14,14 @@ from finetune.evaluation.alignment import AlignedPredictions
 from finetune.evaluation.calibration import Bin, error_of_bins, reliability
 from finetune.evaluation.confident_learning import credibility_warning
 from finetune.evaluation.errors import ErrorCase
-from finetune.evaluation.metrics import class_scores, scores_by_criterion
+from finetune.evaluation.metrics import METRICS, class_scores, scores_by_criterion, sense_counts
 from finetune.evaluation.pairs import pair, sets_of
 from finetune.evaluation.runs import align_runs, find_system, score_aligned
 from finetune.evaluation.span_matching import match_sentences
 from finetune.evaluation.subgroups import Table, TrainingVocabulary
 from finetune.types import TokenExample, UserError
 
+RATES = ("precision", "recall", "f1")
 NOTHING = "(nothing)"
 """In a confusion matrix of spans: no span corresponds."""
 TITLES = {
@@ -40,6 +41,7 @@ TITLES = {
     "text length": "By length of the text in words",
     "read as": "By what the model read in place of the subword",
     "in training text": "By occurrences of the subword in the training text",
+    "pos": "By part of speech",
 }
 """Captions of tables by name."""
 
@@ -119,6 +121,8 @@ def analyze_predictions(
         found.errors = errors.number_errors(run)
     elif run.kind == "subwords":
         _analyze_subwords(found, run)
+    elif run.kind == "senses":
+        _analyze_senses(found, run)
     elif run.kind == "tags" and run.schemes[0] is None:
         _analyze_words(found, run, vocabulary)
     else:
@@ -136,6 +140,18 @@ def _analyze_labels(found: Analysis, run: AlignedPredictions) -> None:
         found.not_credible = credibility_warning(found.scores["accuracy"], error)
         if not found.not_credible:
             found.contradictions = errors.contradictions(run)
+
+
+def _analyze_senses(found: Analysis, run: AlignedPredictions) -> None:
+    """Tabulate the scores of targets by part of speech."""
+    counts = sense_counts(run.pairs())
+    for name, (groups, order) in subgroups.target_groupings(run.examples).items():
+        rows = []
+        for group in order:
+            inside = counts[[each == group for each in groups]].sum(axis=0)
+            rates = {rate: float(METRICS["senses"][rate].value(inside)) for rate in RATES}
+            rows.append({name: group, "targets": int(inside[2]), **rates})
+        found.tables[name] = rows
 
 
 def _analyze_words(

@@ -135,6 +135,18 @@ def subword_losses(pairs: Pairs) -> np.ndarray:
     return np.array([(math.fsum(losses), len(losses)) for losses in pairs.losses], dtype=float)
 
 
+def sense_counts(pairs: Pairs) -> np.ndarray:
+    """Return credit, answered and gold targets [N, 3]; several predicted senses share the credit.
+
+    As in the scorer of Raganato et al. 2017, any gold sense is correct.
+    """
+    rows = [
+        (len({*gold} & {*found}) / len({*found}) if found else 0.0, bool(found), 1)
+        for gold, found in zip(pairs.gold, pairs.predicted, strict=True)
+    ]
+    return np.array(rows, dtype=np.float64).reshape(-1, 3)
+
+
 def squared_errors(pairs: Pairs) -> np.ndarray:
     """Return the squared error of each number, and 1 [N, 2]."""
     difference = np.asarray(pairs.gold) - np.asarray(pairs.predicted)
@@ -389,12 +401,14 @@ METRICS: dict[str, dict[str, Metric]] = {
         "mlm_loss": Metric(subword_losses, mean, lower_is_better=True),
         "perplexity": Metric(subword_losses, perplexity, lower_is_better=True),
     },
+    "senses": {rate: Metric(sense_counts, _RATES[rate]) for rate in ("f1", "precision", "recall")},
 }
 """The metrics of each kind of ``Pairs``."""
 
 DEFAULT_METRICS = {
     "label": "accuracy", "labels": "micro_f1", "number": "pearson", "plain tags": "accuracy",
     "tags": "span_f1_conll", "spans": "span_f1_strict", "subwords": "mlm_accuracy",
+    "senses": "f1",
 }  # fmt: skip
 """The metric that selects models, by kind."""
 
@@ -405,6 +419,8 @@ LOWER_IS_BETTER = frozenset(
 
 def metrics_of_names(pairs: Pairs) -> dict[str, Metric]:
     """Return precision, recall and F1 of each label, tag or type: ``f1:NAME`` and so on."""
+    if pairs.kind == "senses":
+        return {}
     forms = {"tags": {"span_{}_conll": False, "span_{}_strict": True},
              "spans": {"span_{}_strict": False}}.get(pairs.kind, {"{}": False})  # fmt: skip
     return {

@@ -24,7 +24,8 @@ class Pairs:
 
     ``kind`` is a key of ``metrics.METRICS``: "label" (a name), "labels" (a collection of names),
     "number", "tags" (a tag for each word, which spell spans), "plain tags" (which do not), "spans"
-    (a collection of ``Span``), or "subwords" (those at masked positions, with ``losses``).
+    (a collection of ``Span``), "subwords" (those at masked positions, with ``losses``), or
+    "senses" (a collection of names for a target; one of gold is enough).
     ``names`` are the sorted labels, plain tags or span types of all compared runs,
     ``all_predicted`` their numbers. ``labels`` are those of the model, if known. ``confidences``
     hold for each example the probability and correctness of each prediction. ``characters`` are the
@@ -73,6 +74,8 @@ def pair(
                 )
         gold, predicted = (side.tolist() for side in numbers)
         return Pairs(kind, gold, predicted, all_predicted=predicted)
+    if kind == "senses":
+        return Pairs(kind, gold, predicted)
     if kind == "label":
         names = {*gold, *predicted}
         if positive is None and len({*labels} or names) == 2:

@@ -5,6 +5,7 @@ the text or words to show, so that nothing has to read the data again:
 
     {"id": 0, "label": "pos", "score": 0.9, "text": "a good film", "gold": "neg"}
     {"id": 0, "words": ["Ana", "slept"], "tags": ["B-PER", "O"], "gold": {"tags": ["O", "O"]}}
+    {"id": "d0.s1.t2", "senses": ["bank%1:14:00::"], "gold": ["bank%1:17:01::"]}
 """
 
 from __future__ import annotations
@@ -23,10 +24,14 @@ from finetune.data.formats import format_of, open_data
 from finetune.data.json_files import parse_json
 from finetune.data.labels import convert_labels
 from finetune.data.token_records import read_spans
+from finetune.data.word_sense_files import parse_keys, read_keys
+from finetune.data.word_senses import read_sense_gold
+from finetune.data.wordnet import sense_key
 from finetune.types import (
     Example,
     MaskedPrediction,
     Prediction,
+    SenseTarget,
     Span,
     TextExample,
     TokenExample,
@@ -52,13 +57,14 @@ class PredictionFile:
 
     @property
     def kind(self) -> str:
-        """``tags``, ``spans``, ``label`` or ``subwords``; ``tags`` where a line has spans too."""
-        names = ("tags", "spans", "label", "subwords")
+        """The key of the lines with the prediction; ``tags`` where a line has spans too."""
+        names = ("tags", "spans", "label", "subwords", "senses")
         kinds = {next((name for name in names if name in row), "") for _, row in self.rows}
         if len(kinds) == 1 and (kind := kinds.pop()):
             return kind
         raise DataError(
-            f"{self.path}: each line must have `label`, or each must have `tags`, or each `spans`."
+            f"{self.path}: each line must have `label`, or each must have `tags`, or each `spans`, "
+            "or each `senses`."
         )
 
     @property
@@ -66,11 +72,13 @@ class PredictionFile:
         """The ids of the rows; None without ids."""
         return ids_of([(row.get("id"), where) for where, row in self.rows])
 
-    def gold(self, kind: str) -> Sequence[Example]:
+    def gold(self, kind: str) -> Sequence[Example | SenseTarget]:
         """Return the examples with the gold that the file holds, to align predictions of a kind."""
         if self.format == "conll":
             opened = DataFile(str(self.path), "conll", self.lines)
             return read_gold_file(opened, {"tags": "-2"}, kind)
+        if kind == "senses":
+            return [_gold_target(where, row) for where, row in self.rows]
         read = _gold_text if kind in ("label", "subwords") else _gold_sentence
         return [read(index, where, row) for index, (where, row) in enumerate(self.rows)]
 
@@ -85,6 +93,10 @@ def read_predictions(path: Path, encoding: str = UTF_8) -> PredictionFile:
     format = opened.format if opened.format in ("conll", "conllu") else "jsonl"
     if opened.format in ("txt", "tsv", "unknown"):
         format = "jsonl" if opened.first_line().lstrip().startswith(("{", "[")) else "conll"
+        if parse_keys(opened.first_line()):
+            keys = enumerate(read_keys(str(path), opened), 1)
+            found = [(opened.where(n), {"id": id, "senses": s}) for n, (id, s) in keys]
+            return PredictionFile(path, found, "keys", False)
     opened.format = format
     has_gold = format == "conll" and find_layout(opened, {}).num_columns >= 3
     lines = opened.peek(sys.maxsize) if has_gold else []
@@ -108,13 +120,15 @@ def ids_of(rows: Sequence[tuple[Any, str]]) -> list[str] | None:
 
 def read_gold_file(
     path: str | DataFile, columns: Mapping[str, str] | None, kind: str, encoding: str = UTF_8
-) -> Sequence[Example]:
+) -> Sequence[Example | SenseTarget]:
     """Read the examples of a file, or a folder of standoff, with gold for predictions of a kind."""
     if kind == "subwords":
         raise DataError(
             "predictions of masked subwords hold their gold, which depends on the masks: use "
             "`finetune analyze` or `compare` without a file of gold."
         )
+    if kind == "senses":
+        return read_sense_gold(path, encoding)
     if kind == "label":
         examples = list(read_text_file(path, columns=columns, encoding=encoding))
         return convert_labels({"gold": examples}, typed=False)[0]["gold"]
@@ -160,6 +174,15 @@ def _gold_text(index: int, where: str, row: Mapping[str, Any]) -> TextExample:
     return TextExample(index, text, pair, label, row.get("where", where), row.get("id"))
 
 
+def _gold_target(where: str, row: Mapping[str, Any]) -> SenseTarget:
+    gold = row["gold"] or []
+    if not isinstance(gold, list) or not all(isinstance(sense, str) for sense in gold):
+        raise DataError(f"{where}: `gold` must be a list of senses, not {gold!r:.60}.")
+    senses = tuple(sense_key(sense) or sense for sense in gold)
+    lemma, pos, key = row.get("lemma", ""), row.get("pos", ""), str(row.get("id", ""))
+    return SenseTarget(0, 0, lemma, pos, senses, key, row.get("document"), row.get("where", where))
+
+
 def _gold_sentence(index: int, where: str, row: Mapping[str, Any]) -> TokenExample:
     gold, words = row["gold"] or {}, row.get("words")
     if not isinstance(gold, Mapping) or not isinstance(words, list):
@@ -199,7 +222,7 @@ def _column_rows(file: DataFile) -> Iterator[tuple[str, dict[str, Any]]]:
 
 _TYPES = {
     "id": int | str | None, "positive": str, "text": str, "text_pair": str, "where": str,
-    "words": list[str],
+    "words": list[str], "senses": list[str], "lemma": str, "pos": str,
     "document": str | None, "offsets": list[list[int]] | None, "score": float | None,
     "scores": dict[str, float] | list[float] | None,
     "subwords": list[str], "losses": list[float], "read_as": list[str], "counts": list[int],

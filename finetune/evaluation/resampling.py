@@ -136,6 +136,9 @@ def subgroup_metrics(
     if kind == "label" and examples:
         by_length = subgroups.text_groupings(examples)
         return _named("accuracy", by_length, _counts_of_words, metrics.mean)
+    if kind == "senses":
+        by_pos = subgroups.target_groupings(examples)
+        return _named("f1", by_pos, _counts_of_senses, metrics.f1)
     if kind == "plain tags" and words:
         of_words = subgroups.word_groupings(words, train.word_tags if train else None)
         found = _named("accuracy", of_words, _counts_of_words, metrics.mean)
@@ -168,6 +171,12 @@ def _counts_of_spans(groups: subgroups.SpanGrouping, group: str, pairs: Pairs) -
     """Return the counts of ``metrics.subgroup_f1`` of one subgroup [N, 4]."""
     counts = [subgroups.span_counts(i, *both, groups) for i, both in enumerate(sets_of(pairs))]
     return np.array([each.get(group, [0] * 4) for each in counts])
+
+
+def _counts_of_senses(groups: Sequence[str], group: str, pairs: Pairs) -> np.ndarray:
+    """Return the counts of ``metrics.f1`` of the targets of one subgroup [N, 3]."""
+    inside = np.array([name == group for name in groups])
+    return np.where(inside[:, None], metrics.sense_counts(pairs), 0)
 
 
 def _counts_of_words(groups: Sequence[Sequence[str]], group: str, pairs: Pairs) -> np.ndarray:

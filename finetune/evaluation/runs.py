@@ -21,11 +21,18 @@ from finetune.evaluation.metrics import scores, span_scores, tagging_scores
 from finetune.evaluation.pairs import named_positive, positive_label
 from finetune.evaluation.predictions import PredictionFile, read_gold_file, read_predictions
 from finetune.evaluation.subgroups import TrainingVocabulary
-from finetune.types import Example, TextExample, UserError, abbreviated, quantity
+from finetune.types import (
+    Example,
+    SenseTarget,
+    TextExample,
+    UserError,
+    abbreviated,
+    quantity,
+)
 
 _PREDICTIONS = "predictions.{}.jsonl"
 _KINDS = {"label": "a label", "labels": "sets of labels", "number": "numbers", "tags": "tags",
-          "spans": "spans", "subwords": "subwords"}  # fmt: skip
+          "spans": "spans", "subwords": "subwords", "senses": "senses"}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -118,6 +125,8 @@ def align_runs(
         golds = {kind: Gold(str(source), source.gold(kind)) for kind in {*kinds}}
         vocabulary = TrainingVocabulary.load(source.path.parent)
     if train is not None:
+        if kinds[0] == "senses":
+            raise UserError(f"--train {train}: it does not apply to senses: leave it out.")
         vocabulary = TrainingVocabulary.of(read_gold_file(train, columns, kinds[0], encoding))
     runs = [align(file, golds[kind], kind) for file, kind in zip(files, kinds, strict=True)]
     if {run.kind for run in runs} == {"label", "number"} and all(map(predicts_numbers, files)):
@@ -155,7 +164,12 @@ def _positive(runs: Sequence[AlignedPredictions], given: str | None) -> tuple[st
 
 
 def _in_one_order(files: Sequence[PredictionFile]) -> list[PredictionFile]:
-    """Return the files with their rows in the order of one of them, by id where they have ids."""
+    """Return the files with their rows in the order of one of them, by id where they have ids.
+
+    Files of senses, which may leave targets out, stay as they are.
+    """
+    if all("senses" in row for file in files for _, row in file.rows):
+        return list(files)
     first = next((file for file in files if file.ids is not None), files[0])
     places = [where for where, _ in first.rows]
     found = []
@@ -205,8 +219,10 @@ def _file_with_gold(files: Sequence[PredictionFile]) -> PredictionFile:
     return first
 
 
-def _content(example: Example, same_kind: bool) -> tuple[object, ...]:
+def _content(example: Example | SenseTarget, same_kind: bool) -> tuple[object, ...]:
     """Return the content of an example, with its gold if that can be compared."""
+    if isinstance(example, SenseTarget):
+        return example.key, example.senses
     if isinstance(example, TextExample):
         return example.text, example.pair, example.label
     return (example.words, example.tags, example.spans) if same_kind else example.words

@@ -20,7 +20,7 @@ import numpy as np
 from finetune.data.json_files import read_object
 from finetune.data.tag_schemes import detect_scheme, tags_to_spans
 from finetune.evaluation.metrics import subgroup_f1
-from finetune.types import Example, Span, TextExample, TokenExample
+from finetune.types import Example, SenseTarget, Span, TextExample, TokenExample
 
 Table = list[dict[str, Any]]
 """Rows with the same columns, of which the first names the row."""
@@ -54,7 +54,7 @@ class TrainingVocabulary:
     word_tags: Vocabulary
 
     @classmethod
-    def of(cls, examples: Iterable[Example]) -> TrainingVocabulary:
+    def of(cls, examples: Iterable[Example | SenseTarget]) -> TrainingVocabulary:
         """Collect the vocabulary of training examples; of texts it is empty."""
         sentences = [example for example in examples if isinstance(example, TokenExample)]
         scheme = detect_scheme(sentence.tags or () for sentence in sentences)
@@ -245,6 +245,12 @@ def text_groupings(examples: Iterable[Example]) -> dict[str, tuple[Words, Sequen
     """Return the grouping of texts, or of pairs of texts, by length, as ``word_groupings`` does."""
     lengths = [[bucket(num_words(example), TEXT_LENGTHS)] for example in examples]
     return {"text length": (lengths, buckets(TEXT_LENGTHS))}
+
+
+def target_groupings(targets: Iterable[SenseTarget]) -> dict[str, tuple[Sequence[str], list[str]]]:
+    """Return the grouping of targets by part of speech: their subgroups, and the names in order."""
+    names = [target.pos for target in targets]
+    return {"pos": (names, sorted({*names} - {""}))}
 
 
 def num_words(example: Example) -> int:

@@ -235,7 +235,7 @@ def test_the_documentation_lists_every_metric():
     kinds = {
         "a label": "label", "a set of labels": "labels", "a number": "number",
         "tags that are not spans": "plain tags", "tags that spell spans": "tags", "spans": "spans",
-        "masked subwords": "subwords",
+        "masked subwords": "subwords", "senses of targets": "senses",
     }  # fmt: skip
     assert rows.keys() == kinds.keys()
     for name, cell in rows.items():

@@ -1,0 +1,164 @@
+"""`finetune wic`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from finetune.cli.embed import layer_numbers
+from finetune.cli.output import open_output, print_table, quiet_libraries, show
+from finetune.config.tasks import column_map
+from finetune.types import UserError
+
+if TYPE_CHECKING:
+    from finetune.data.similarity_pairs import SimilarityPair
+    from finetune.types import TextPrediction
+
+SPLITS = ("train", "validation", "test")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wic:
+    """Tell whether a word has the same sense in two texts, by a threshold on the cosine."""
+
+    data: str
+    """Pairs of texts with `index` and `index_pair` (words between blanks, from 0), or `start`,
+    `end`, `start_pair` and `end_pair` (characters): `train=FILE,test=FILE` or a folder. With
+    --run-folder one file."""
+    model: str = "minilm"
+    """Model name, folder, or folder of a run."""
+    layers: str = "last"
+    """`last`, `last4`, or numbers separated by commas: 0 is the output of the embeddings, 1 the
+    first layer, -1 the last."""
+    pooling: Literal["mean", "first", "max"] = "mean"
+    """Pooling of a word over its subwords."""
+    standardize: bool = False
+    """Standardize vectors by mean and deviation of the words of the training texts."""
+    out: str | None = None
+    """Run folder to write: threshold, scores and predictions."""
+    run_folder: str | None = None
+    """Run folder whose threshold predicts --data."""
+    output: str | None = None
+    """File of predictions for --run-folder; unset prints them."""
+    columns: tuple[str, ...] = ()
+    """Columns if their names are not recognized, as `role=column`."""
+    encoding: str = "utf-8"
+    """Text encoding of the data files, such as `cp1252` or `utf-16`."""
+    max_length: int | None = None
+    """Tokens of the longest sequence; longer texts are read in windows. Unset is the limit of the
+    model, at most 512."""
+    max_tokens: int | None = None
+    """Tokens per forward pass: changes memory and speed only."""
+    revision: str | None = None
+    """Branch, tag or commit of a model on the hub."""
+    trust_remote_code: bool = False
+    """Run Python code that comes with the model."""
+
+    def __post_init__(self) -> None:
+        """Check the options."""
+        if (self.out is None) == (self.run_folder is None):
+            raise UserError("wic needs either --out, to choose a threshold, or --run-folder.")
+        if self.run_folder is None and self.output is not None:
+            raise UserError("--output needs --run-folder: runs write predictions to --out.")
+        for name in ("model", "layers", "pooling", "standardize", "max_length"):
+            if self.run_folder is not None and getattr(self, name) != getattr(Wic, name):
+                option = name.replace("_", "-")
+                raise UserError(f"--{option} is saved in --run-folder: leave it out.")
+
+    def run(self) -> None:
+        """Choose a threshold and score it, or predict with that of a run."""
+        quiet_libraries()
+        options: dict[str, Any] = {
+            "max_tokens": self.max_tokens, "revision": self.revision,
+            "trust_remote_code": self.trust_remote_code,
+        }  # fmt: skip
+        if self.run_folder is None:
+            self._fit(options)
+        else:
+            self._predict(Path(self.run_folder), options)
+
+    def _read(self, split: str | None) -> Sequence[SimilarityPair]:
+        from finetune.data.similarity_pairs import read_similarity
+
+        columns = column_map(self.columns)
+        found = read_similarity(self.data, split=split, columns=columns, encoding=self.encoding)
+        return found.pairs
+
+    def _fit(self, options: dict[str, Any]) -> None:
+        from finetune.data.sources import resolve
+        from finetune.inference.word_in_context import PairSettings, WordInContext
+        from finetune.runtime.files import replace_folder, vacant
+        from finetune.runtime.progress import Reporter
+
+        out = Path(self.out or "")
+        if not vacant(out):
+            raise UserError(f"--out {out} is not empty: name a new folder.")
+        files = resolve(self.data).files
+        if "train" not in files:
+            raise UserError(
+                f"--data {self.data}: no train split: write --data train=FILE,test=FILE."
+            )
+        layers = layer_numbers(self.layers)
+        settings = PairSettings(
+            model=self.model, layers=layers if isinstance(layers, str) else tuple(layers),
+            pooling=self.pooling, standardize=self.standardize, max_length=self.max_length,
+        )  # fmt: skip
+        splits = {split: self._read(split) for split in SPLITS if split in files}
+        reporter = Reporter()
+        model = WordInContext.fit(settings, splits["train"], reporter=reporter, **options)
+        metrics = {}
+        with replace_folder(out) as folder:
+            for split, pairs in splits.items():
+                predicted = model.predict(pairs, reporter=reporter)
+                metrics[split] = _scores(pairs, predicted)
+                with (folder / f"predictions.{split}.jsonl").open("w", encoding="utf-8") as file:
+                    file.writelines(f"{line}\n" for line in _lines(pairs, predicted))
+            model.save(folder)
+            config = {"task": "wic", "data": self.data, **asdict(settings)}
+            (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", "utf-8")
+            (folder / "metrics.json").write_text(json.dumps(metrics, indent=2) + "\n", "utf-8")
+        chosen = model.threshold
+        show(f"{chosen.above}: cosine of {chosen.value:.4f} or more")
+        rows = [(split, len(splits[split]), scores.get("accuracy"), scores.get("macro_f1"))
+                for split, scores in metrics.items()]  # fmt: skip
+        print_table(("split", "pairs", "accuracy", "macro f1"), rows)
+        show(f"run folder: {out}")
+
+    def _predict(self, run: Path, options: dict[str, Any]) -> None:
+        from finetune.inference.word_in_context import THRESHOLD_FILE, WordInContext
+        from finetune.runtime.progress import Reporter
+
+        if not (run / THRESHOLD_FILE).is_file():
+            raise UserError(f"{run}: no {THRESHOLD_FILE} in it: name a run of finetune wic.")
+        pairs = self._read(None)
+        predicted = WordInContext.load(run, **options).predict(pairs, reporter=Reporter())
+        with open_output(self.output, [Path(self.data), *run.glob("*")]) as out:
+            out.writelines(f"{line}\n" for line in _lines(pairs, predicted))
+        if scores := _scores(pairs, predicted):
+            show(f"accuracy {scores['accuracy']:.4f}", error=True)
+
+
+def _lines(
+    pairs: Iterable[SimilarityPair], predicted: Iterable[tuple[TextPrediction, float]]
+) -> Iterator[str]:
+    """Yield a line of JSON for each pair: label, cosine and gold."""
+    from finetune.evaluation.predictions import to_row
+
+    for pair, (prediction, cosine) in zip(pairs, predicted, strict=True):
+        row = to_row(prediction, pair.example) | {"cosine": round(cosine, 6)}
+        yield json.dumps(row, ensure_ascii=False)
+
+
+def _scores(
+    pairs: Sequence[SimilarityPair], predicted: Sequence[tuple[TextPrediction, float]]
+) -> dict[str, float]:
+    """Return the scores of the pairs with gold; nothing without gold."""
+    from finetune.evaluation.metrics import text_scores
+    from finetune.inference.word_in_context import label_name
+
+    labeled = [index for index, pair in enumerate(pairs) if pair.example.label is not None]
+    gold = [label_name(pairs[index]) for index in labeled]
+    return text_scores("label", gold, [predicted[i][0].label for i in labeled]) if gold else {}

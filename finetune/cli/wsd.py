@@ -1,0 +1,238 @@
+"""`finetune wsd`."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from finetune.cli.embed import layer_numbers
+from finetune.cli.output import open_output, print_table, quiet_libraries, show
+from finetune.config.tasks import flag
+from finetune.types import UserError, abbreviated, quantity
+
+if TYPE_CHECKING:
+    from finetune.evaluation.word_senses import SensePrediction
+    from finetune.inference.word_senses import WordSenses
+    from finetune.types import SenseTarget
+
+PREDICTIONS = "predictions.{}.jsonl"
+BASELINES = {"first_sense": False, "most_frequent": True}
+"""The baselines by the name of their files and scores, and whether they count training senses."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wsd:
+    """Find the senses of words: nearest neighbor among the sense vectors of an annotated corpus."""
+
+    model: str = "minilm"
+    """Model name, folder, or folder of a run."""
+    data: str | None = None
+    """Sentences with targets: `train=FILE,validation=FILE,test=FILE` or a folder. Files are JSON
+    Lines with `tokens` and `targets` (start, end, lemma, pos, senses), or NAME.data.xml of the
+    framework of Raganato et al. with NAME.gold.key.txt."""
+    inventory: str | None = None
+    """Folder of WordNet's files: index.sense, and data.* for --glosses. Unset takes the senses of
+    the training data."""
+    layers: str = "last"
+    """`last`, `last4`, numbers separated by commas (0 is the output of the embeddings, -1 the last
+    layer), or `auto`: try each layer and the last four on the validation split."""
+    pooling: Literal["mean", "first", "max"] = "mean"
+    """Pooling of a word over its subwords."""
+    normalization: Literal["none", "center", "standardize"] = "none"
+    """Before cosines, subtract the mean of all training targets, or also divide by their standard
+    deviation."""
+    prior: float | None = None
+    """Weight of the logarithm of a sense's frequency among the uses of its lemma in training. Unset
+    chooses it on the validation split, or is 0 without one."""
+    glosses: float = 0.0
+    """Weight of the vector of a sense's gloss next to that of its uses; 0 leaves glosses out."""
+    vote: float = 0.0
+    """Weight of the mean score that a sense has for the other uses of a lemma in the document."""
+    out: str | None = None
+    """Run folder to write: sense vectors, scores and predictions."""
+    senses: str | None = None
+    """Run folder whose sense vectors find the senses of --file, in place of --data."""
+    file: str | None = None
+    """Sentences with targets, for --senses; `-` is standard input."""
+    output: str | None = None
+    """File of predictions for --senses; unset prints them."""
+    encoding: str = "utf-8"
+    """Text encoding of the data files, such as `cp1252` or `utf-16`."""
+    max_length: int | None = None
+    """Tokens of the longest sequence; longer sentences are read in windows. Unset is the limit of
+    the model, at most 512."""
+    max_tokens: int | None = None
+    """Tokens per forward pass: changes memory and speed only."""
+    revision: str | None = None
+    """Branch, tag or commit of a model on the hub."""
+    trust_remote_code: bool = False
+    """Run Python code that comes with the model."""
+
+    def __post_init__(self) -> None:
+        """Check the options."""
+        for name in ("prior", "glosses", "vote"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value < float("inf"):
+                raise UserError(f"--{name} must be a finite number of 0 or more, not {value}.")
+        required: tuple[str, ...] = ("data", "out")
+        excluded: tuple[str, ...] = ("file", "output")
+        if self.senses is not None:
+            required = ("file",)
+            excluded = tuple(
+                field.name for field in dataclasses.fields(self)
+                if field.name not in ("senses", "file", "output", "inventory", "encoding",
+                                      "max_tokens", "revision", "trust_remote_code")
+            )  # fmt: skip
+        for name in required:
+            if getattr(self, name) is None:
+                with_senses = " with --senses" if self.senses is not None else ""
+                raise UserError(f"wsd{with_senses} needs {flag(name)}.")
+        for name in excluded:
+            if getattr(self, name) != getattr(Wsd, name):
+                problem = "is saved with --senses" if self.senses is not None else "needs --senses"
+                raise UserError(f"{flag(name)} {problem}: leave it out.")
+
+    def run(self) -> None:
+        """Fit sense vectors and score them, or predict with those of a run."""
+        quiet_libraries()
+        options: dict[str, Any] = {
+            "max_tokens": self.max_tokens, "revision": self.revision,
+            "trust_remote_code": self.trust_remote_code,
+        }  # fmt: skip
+        if self.senses is None:
+            self._fit(options)
+        else:
+            self._predict(options)
+
+    def _fit(self, options: dict[str, Any]) -> None:
+        from finetune.data.word_senses import read_senses
+        from finetune.evaluation.word_senses import sense_scores
+        from finetune.inference.word_senses import SenseSettings, WordSenses, first_senses
+        from finetune.runtime.files import replace_folder, vacant
+        from finetune.runtime.progress import Reporter
+
+        out = Path(self.out or "")
+        if not vacant(out):
+            raise UserError(f"--out {out} is not empty: name a new folder.")
+        data = read_senses(self.data or "", encoding=self.encoding)
+        if "train" not in data.splits:
+            raise UserError(
+                f"--data {self.data}: no train split (found: {', '.join(data.splits)}): write "
+                "--data train=FILE,test=FILE."
+            )
+        reporter = Reporter()
+        layers = layer_numbers(self.layers)
+        settings = SenseSettings(
+            model=self.model, layers=layers if isinstance(layers, str) else tuple(layers),
+            pooling=self.pooling, normalization=self.normalization, prior=self.prior,
+            gloss_weight=self.glosses, vote=self.vote, inventory=self.inventory,
+            max_length=self.max_length,
+        )  # fmt: skip
+        senses = WordSenses.fit(
+            settings, data.splits["train"], data.splits.get("validation", ()), reporter=reporter,
+            **options,
+        )  # fmt: skip
+        for note in data.notes:
+            show(note, error=True)
+        _report_unknown(
+            senses, [t for rows in data.splits.values() for e in rows for t in e.targets]
+        )
+        metrics: dict[str, dict[str, float]] = {}
+        with replace_folder(out) as folder:
+            for split, examples in data.splits.items():
+                if split == "train":
+                    continue
+                before = senses.num_without_vector
+                targets, predictions = senses.predict(examples, reporter=reporter)
+                _write(folder / PREDICTIONS.format(split), targets, predictions)
+                scores = sense_scores(targets, predictions)
+                for name, trained in BASELINES.items():
+                    found = first_senses(senses.model, targets, trained=trained)
+                    _write(folder / f"{name}.{split}.jsonl", targets, found)
+                    baseline = sense_scores(targets, found)
+                    scores |= {f"{name}_{metric}": value for metric, value in baseline.items()}
+                metrics[split] = scores | {
+                    "targets": len(targets),
+                    "backed_off": sum(each.backed_off for each in predictions),
+                    "unanswered": sum(each.sense is None for each in predictions),
+                    "without_subwords": senses.num_without_vector - before,
+                }
+            senses.save(folder)
+            config = {"task": "wsd", "data": self.data, **dataclasses.asdict(senses.settings),
+                      "fingerprint": data.fingerprint}  # fmt: skip
+            (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", "utf-8")
+            content = metrics | (
+                {"choices": [choice._asdict() for choice in senses.choices]}
+                if self.layers == "auto" else {}
+            )  # fmt: skip
+            (folder / "metrics.json").write_text(json.dumps(content, indent=2) + "\n", "utf-8")
+        self._print(senses, metrics)
+
+    def _print(self, senses: WordSenses, metrics: dict[str, dict[str, float]]) -> None:
+        """Print the choices, the scores of each split and where the run is."""
+        if self.layers == "auto":
+            rows = [(_layers(each.layers), each.prior, each.f1) for each in senses.choices]
+            print_table(("layers", "prior", "validation f1"), rows)
+            show()
+        vectors = quantity(len(senses.model.vectors), "sense")
+        show(f"{vectors} with vectors, prior {senses.model.prior:g}")
+        names = ("f1", "precision", "recall", *(f"{name}_f1" for name in BASELINES))
+        counts = ("targets", "backed_off", "unanswered", "without_subwords")
+        table = [
+            (split, *(scores.get(name) for name in names), *(int(scores[name]) for name in counts))
+            for split, scores in metrics.items()
+        ]
+        if table:
+            header = ("split", *(name.replace("_", " ") for name in (*names, *counts)))
+            print_table(header, table)
+        show(f"run folder: {self.out}")
+
+    def _predict(self, options: dict[str, Any]) -> None:
+        from finetune.data.word_senses import read_sense_file
+        from finetune.evaluation.word_senses import sense_scores
+        from finetune.inference.word_senses import WordSenses
+        from finetune.runtime.progress import Reporter
+
+        run, file = Path(self.senses or ""), self.file or ""
+        examples = list(read_sense_file(file, self.encoding))
+        senses = WordSenses.load(run, inventory=self.inventory, **options)
+        targets, predictions = senses.predict(examples, reporter=Reporter())
+        _report_unknown(senses, targets)
+        with open_output(self.output, [Path(file), *run.glob("*")]) as out:
+            for target, prediction in zip(targets, predictions, strict=True):
+                out.write(json.dumps(prediction.record(target), ensure_ascii=False) + "\n")
+        if number := senses.num_without_vector:
+            show(f"targets without subwords, answered by the first sense: {number:,}", error=True)
+        if scores := sense_scores(targets, predictions):
+            show("  ".join(f"{name} {value:.4f}" for name, value in scores.items()), error=True)
+
+
+def _write(
+    path: Path, targets: Sequence[SenseTarget], predictions: Sequence[SensePrediction]
+) -> None:
+    with path.open("w", encoding="utf-8", newline="\n") as file:
+        for target, prediction in zip(targets, predictions, strict=True):
+            file.write(json.dumps(prediction.record(target), ensure_ascii=False) + "\n")
+
+
+def _report_unknown(senses: WordSenses, targets: Sequence[SenseTarget]) -> None:
+    """Say once which gold senses the inventory does not list."""
+    from finetune.evaluation.word_senses import unknown_senses
+
+    if senses.model.inventory is None:
+        return
+    if unknown := unknown_senses(targets, senses.model.inventory):
+        names = abbreviated(sorted({*unknown}), 4)
+        show(
+            f"{quantity(len(unknown), 'gold sense')} are not in the inventory ({names}): it may be "
+            "of another version of WordNet.",
+            error=True,
+        )
+
+
+def _layers(layers: Sequence[int]) -> str:
+    return ",".join(map(str, layers))

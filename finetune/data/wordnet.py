@@ -1,0 +1,130 @@
+"""WordNet's own database files as an inventory of senses: ``index.sense`` and ``data.*``.
+
+The formats are those of the manual pages senseidx(5WN) and wndb(5WN) (Fellbaum 1998). A sense key
+is ``lemma%type:lexfile:lexid:head:headid``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from finetune.data.dataset import DataError
+from finetune.data.files import read_lines
+
+POS_OF_TYPE = {"1": "NOUN", "2": "VERB", "3": "ADJ", "4": "ADV", "5": "ADJ"}
+"""The part of speech of each type in sense keys; 5 is a satellite adjective."""
+DATA_FILES = {"NOUN": "data.noun", "VERB": "data.verb", "ADJ": "data.adj", "ADV": "data.adv"}
+INDEX = "index.sense"
+_KEY = re.compile(r"[^\s%]+%[1-5]:\d\d:\d\d:[^\s:]*:(\d\d)?")
+_MARKER = re.compile(r"\((?:a|p|ip)\)")
+
+
+def sense_key(text: str) -> str | None:
+    """Return a sense key without the syntactic markers of adjectives, None if it is none.
+
+    Corpora have markers such as ``asleep(p)`` in heads, WordNet's index has not.
+    """
+    key = _MARKER.sub("", text)
+    return key if _KEY.fullmatch(key) else None
+
+
+def pos_of(key: str) -> str:
+    """Return the part of speech of a sense key."""
+    return POS_OF_TYPE[key.partition("%")[2][0]]
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """The senses of every lemma and part of speech.
+
+    Attributes:
+        folder: The folder of WordNet's files.
+        senses: Sense keys by (lemma, part of speech), the first sense first.
+        offsets: The byte at which the synset of each sense begins in its data file.
+    """
+
+    folder: Path
+    senses: Mapping[tuple[str, str], tuple[str, ...]]
+    offsets: Mapping[str, int]
+
+    def __contains__(self, key: str) -> bool:
+        return key in self.offsets
+
+    def glosses(self, keys: Collection[str]) -> dict[str, str]:
+        """Return a text for each sense: its lemma, all lemmas of its synset, and its definition.
+
+        This is the input of LMMS (Loureiro & Jorge 2019), without usage examples.
+
+        Raises:
+            DataError: A data file is missing, or not of the same version as the index.
+        """
+        by_file: defaultdict[str, list[str]] = defaultdict(list)
+        for key in keys:
+            by_file[DATA_FILES[pos_of(key)]].append(key)
+        found = {}
+        for name, of_file in sorted(by_file.items()):
+            path = self.folder / name
+            if not path.is_file():
+                raise DataError(
+                    f"{path}: no such file, and glosses are read from it: copy WordNet's data "
+                    "files there, or leave --glosses out."
+                )
+            with path.open("rb") as file:
+                for key in sorted(of_file, key=self.offsets.__getitem__):
+                    file.seek(self.offsets[key])
+                    line = file.readline().decode("utf-8", errors="replace")
+                    found[key] = _gloss(line, key, self.offsets[key], str(path))
+        return found
+
+
+def read_inventory(folder: str | Path) -> Inventory:
+    """Read ``index.sense`` in a folder of WordNet's database files.
+
+    Raises:
+        DataError: The folder has no such file, or a line of it is malformed.
+    """
+    folder = Path(folder)
+    path = folder / INDEX
+    if not path.is_file():
+        problem = "no such folder" if not folder.is_dir() else f"no {INDEX} in it"
+        raise DataError(
+            f"--inventory {folder}: {problem}: name a folder with WordNet's database files "
+            f"({INDEX}; data.noun, data.verb, data.adj and data.adv for glosses)."
+        )
+    numbered: defaultdict[tuple[str, str], list[tuple[int, str]]] = defaultdict(list)
+    offsets = {}
+    for line in read_lines(str(path), path):
+        fields = line.text.split()
+        key = sense_key(fields[0]) if len(fields) == 4 else None
+        if key is None or not all(number.isdecimal() for number in fields[1:]):
+            raise DataError(
+                f"{path}:{line.number}: {line.text!r:.80} is not a line of a sense index: write "
+                "KEY OFFSET NUMBER COUNT, such as bank%1:14:00:: 08420278 2 20."
+            )
+        numbered[key.partition("%")[0], pos_of(key)].append((int(fields[2]), key))
+        offsets[key] = int(fields[1])
+    if not offsets:
+        raise DataError(f"{path}: it lists no sense: copy WordNet's file there.")
+    senses = {lemma: tuple(key for _, key in sorted(found)) for lemma, found in numbered.items()}
+    return Inventory(folder, senses, offsets)
+
+
+def _gloss(line: str, key: str, offset: int, path: str) -> str:
+    """Return the gloss text of a synset from its line in a data file."""
+    fields, _, gloss = line.partition("|")
+    columns = fields.split()
+    legal = len(columns) > 4 and columns[0] == f"{offset:08}"
+    words = columns[4 : 4 + 2 * int(columns[3], 16) : 2] if legal else []
+    lemma = key.partition("%")[0]
+    names = [_MARKER.sub("", word) for word in words]
+    if lemma not in [name.lower() for name in names]:
+        raise DataError(
+            f"{path}: no synset of {key} begins at byte {offset}: take all files from the same "
+            "version of WordNet."
+        )
+    definition = gloss.partition('; "')[0].strip()
+    return f"{lemma} - {', '.join(names)} - {definition}".replace("_", " ")
