@@ -15,8 +15,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from finetune.data.formats import open_data, read_file
+from finetune.data.tables import Table
 from finetune.data.texts import read_text_file
 from finetune.data.tokens import data_kind, read_token_file
+from finetune.data.word_senses import read_sense_file
 from finetune.data.word_splitting import split_words
 from finetune.types import Example, TextExample, UserError, did_you_mean
 
@@ -117,10 +120,24 @@ def read_examples(
     if file != "-" and not Path(file).exists():
         raise UserError(f"--file {file}: no such file.")
     stored = Path(file).is_file() or Path(file).is_dir()  # a pipe can be read once only
-    if stored and data_kind(file, encoding) == "tokens":
+    if stored and _has_senses(file, encoding):
+        yield from read_sense_file(file, encoding)
+    elif stored and data_kind(file, encoding) == "tokens":
         yield from read_token_file(file, columns=columns, encoding=encoding)
     else:
         yield from read_text_file(file, columns=columns, pair=False, encoding=encoding)
+
+
+def _has_senses(path: str, encoding: str) -> bool:
+    """Return whether a file has sentences whose words have senses, as for ``wsd``."""
+    if Path(path).is_dir():
+        return False
+    file = open_data(path, encoding=encoding)
+    if file.format not in ("json", "jsonl", "parquet", "xml"):
+        return False
+    table = read_file(file)
+    first = table.first() if isinstance(table, Table) else None
+    return first is not None and "targets" in first.values
 
 
 def find_occurrences(
@@ -134,8 +151,9 @@ def find_occurrences(
     """Return at most ``limit`` occurrences of each word, drawn at random, in the order of the data.
 
     Memory does not grow with the number of texts. A text or sentence that occurs again counts once.
-    The label of an occurrence is the label of its text, or the type of the innermost span around
-    it, or the tag of its first word, without the prefix of a tag scheme.
+    The label of an occurrence is the label of its text, or its sense (targets match by their lemma,
+    so that they are found in all forms), or the type of the innermost span around it, or the tag
+    of its first word, without the prefix of a tag scheme.
 
     Raises:
         UserError: A word does not occur.
@@ -208,6 +226,8 @@ class _Finder:
             found = self._matches(words)
             label = _name(example.label)
             return words, offsets, [_Match(*match, label) for match in found]
+        if example.targets:
+            return example.words, example.offsets, list(self._senses(example))
         matches = []
         for name, start, end in self._matches(example.words):
             label = None
@@ -218,6 +238,17 @@ class _Finder:
                 label = _TAG_PREFIX.sub("", example.tags[start])
             matches.append(_Match(name, start, end, label))
         return example.words, example.offsets, matches
+
+    def _senses(self, example: TokenExample) -> Iterator[_Match]:
+        """Yield the targets whose lemma is a form of a word, with the first of their senses."""
+        for target in example.targets:
+            lemma = self._fold(target.lemma.replace("_", " "))
+            for name, form, is_prefix in self.forms:
+                whole = " ".join(form)
+                if lemma == whole or (is_prefix and lemma.startswith(whole)):
+                    sense = next(iter(target.senses), None)
+                    yield _Match(name, target.start, target.end, sense)
+                    break
 
     def _matches(self, words: Sequence[str]) -> list[tuple[str, int, int]]:
         folded = [self._fold(word) for word in words]
