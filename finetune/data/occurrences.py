@@ -21,7 +21,7 @@ from finetune.data.texts import read_text_file
 from finetune.data.tokens import data_kind, read_token_file
 from finetune.data.word_senses import read_sense_file
 from finetune.data.word_splitting import split_words
-from finetune.types import Example, TextExample, UserError, did_you_mean
+from finetune.types import Example, TextExample, TokenExample, UserError, did_you_mean
 
 CONTEXT = 100
 """Words before and after an occurrence that the encoder reads."""

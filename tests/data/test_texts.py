@@ -381,8 +381,8 @@ def test_streaming_files(tmp_path):
     assert stream("empty.jsonl", "") == []
     assert stream("a.log", '{"text": "x"}\n', format="txt") == [
         (0, '{"text": "x"}', None, None)]  # fmt: skip
-    with pytest.raises(DataError, match="format 'xml' is unknown: choose jsonl"):
-        stream("a.log", "x", format="xml")
+    with pytest.raises(DataError, match="format 'doc' is unknown: choose jsonl"):
+        stream("a.log", "x", format="doc")
     with pytest.raises(DataError, match="does not exist"):
         list(read_text_file(tmp_path / "none.txt"))
     with pytest.raises(DataError, match="has the format standoff"):
