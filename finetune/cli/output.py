@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -57,11 +58,12 @@ def show(text: str = "", *, error: bool = False, indent: int | None = None) -> N
     stream, text = sys.stderr if error else sys.stdout, printable(text)
     if indent is not None and stream.isatty():
         width = shutil.get_terminal_size().columns
+        text = re.sub(r" (?=[\d(])", "\xa0", text)  # a number stays on the line of its name
         text = "\n".join(
             textwrap.fill(line, width, subsequent_indent=" " * indent, break_long_words=False,
                           break_on_hyphens=False, replace_whitespace=False)
             for line in text.split("\n")
-        )  # fmt: skip
+        ).replace("\xa0", " ")  # fmt: skip
     print(text, file=stream, flush=True)
 
 
