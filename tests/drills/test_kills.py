@@ -19,6 +19,8 @@ TASKS = {
     "tag": ("tag", "--data", "entities"),
     "crf": ("tag", "--data", "entities", "--crf"),
     "ner": ("ner", "--data", "entities"),
+    "pretrain": ("pretrain", "--data", "text"),
+    "sentence": ("sentence", "--data", "numbers", "--objective", "cosine"),
 }
 KILLS = 24
 """Kills of each task."""
@@ -31,6 +33,8 @@ def server(tmp_path_factory: pytest.TempPathFactory):
     data.sentiment(directory / "sentiment")
     data.pairs(directory / "pairs")
     data.entities(directory / "entities", words=3)
+    data.running_text(directory / "text")
+    data.numbers(directory / "numbers")
     with serving(directory, directory / "run") as started:
         yield started
 
