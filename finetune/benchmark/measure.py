@@ -21,6 +21,8 @@ from pathlib import Path
 import torch
 import transformers
 
+WARM_STEPS = 3
+"""Training steps before those that count: the first ones wait for memory that later ones reuse."""
 TRIES = 5
 """Number of matrix products, the fastest of which counts as the peak."""
 MMAP_THRESHOLD, TRIM_THRESHOLD = -3, -1

@@ -3,8 +3,8 @@
 The example encodes each line with special tokens, joins all of them and cuts the result into rows
 of equal length (``run-mlm``), or pads each line to the longest of its batch (``run-mlm-lines``). It
 masks with its collator, and computes the logits of all positions. This toolkit packs whole lines,
-and computes those of chosen positions. Both read the same documents, with the same batch size and
-longest sequence; tokens that count are those of the text.
+and computes those of chosen positions (``finetune-all-positions``: of all). Both read the same
+documents, with the same batch size and longest sequence; tokens that count are those of the text.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from itertools import chain
 import torch
 from transformers import AutoModelForMaskedLM, DataCollatorForLanguageModeling
 
-from finetune.benchmark.measure import Arm, Case, Work, now
+from finetune.benchmark.measure import WARM_STEPS, Arm, Case, Work, now
 from finetune.benchmark.subject import Size, longest
 from finetune.benchmark.synthetic_texts import LIKE, Words
 from finetune.benchmark.training import take_steps
@@ -25,6 +25,7 @@ from finetune.benchmark.transformers_trainer import TrainerRun
 from finetune.config.tasks import PretrainConfig
 from finetune.data import Dataset
 from finetune.models.dropout import fast_dropout
+from finetune.models.heads.masked_lm import MaskedLanguageModel, MaskedScores
 from finetune.models.loading import load_config, load_weights
 from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.runtime.launch import make_accelerator
@@ -33,7 +34,7 @@ from finetune.runtime.precision import resolve_precision
 from finetune.tasks import load_task
 from finetune.training.optimizer import make_optimizer
 from finetune.training.step import Step
-from finetune.types import TextExample
+from finetune.types import Batch, TextExample
 
 LINE = replace(LIKE["classify"], name="prose", mean=25, deviation=12, vocabulary=0.6)
 """Lengths of lines in subwords, those of sentences of prose."""
@@ -59,20 +60,20 @@ def case_of(model: str, size: Size) -> Case:
     batches = [list(range(i, i + size.batch_size)) for i in range(0, number, size.batch_size)]
     best = resolve_precision(config, device)
 
-    def ours(precision: str) -> Arm:
+    def ours(name: str, precision: str, kind: type = MaskedLanguageModel) -> Arm:
         torch.manual_seed(0)
-        head = task.head().to(device)
+        head = kind(task.head().model).to(device)
         step = Step(task, head, make_optimizer(head, config), config, accelerator, precision)
 
         def seconds(batches: Sequence[Sequence[int]]) -> float:
             with memory_kept(), fast_dropout(head):
-                take_steps(step, encoded, batches[:1])
+                take_steps(step, encoded, batches[:WARM_STEPS])
                 begin = now(device)
                 take_steps(step, encoded, batches)
                 return now(device) - begin
 
         work = Work(number, int(encoded.lengths.sum()) - number * tokenizer.single.num_special)
-        return _arm("finetune" if precision == best else "finetune-fp32", precision, work, seconds)
+        return _arm(name, precision, work, seconds)
 
     subwords = tokenizer.text_subwords(
         [line for document in documents for line in document.text.split("\n")]
@@ -97,14 +98,25 @@ def case_of(model: str, size: Size) -> Case:
         return Arm(name, precision, work, lambda: seconds(batches), lambda: seconds(batches[:1]))
 
     arms = [
-        ours(best),
-        *([ours("fp32")] if best != "fp32" else []),
+        ours("finetune", best),
+        ours("finetune-all-positions", best, AllPositions),
+        *([ours("finetune-fp32", "fp32")] if best != "fp32" else []),
         *([theirs("run-mlm", rows, best)] if best != "fp32" else []),
         theirs("run-mlm-fp32", rows, "fp32"),
         theirs("run-mlm-lines-fp32", lines, "fp32"),
     ]
     name = f"{number} sequences of up to {length} tokens, batches of {size.batch_size}"
     return Case("pretrain", name, tuple(arms))
+
+
+class AllPositions(MaskedLanguageModel):
+    """Model that computes the logits of all positions, and the loss of the chosen ones."""
+
+    def forward(self, batch: Batch) -> MaskedScores:
+        """Return the scores of the targets of a batch."""
+        position, token = batch.targets["position"], batch.targets["token"]
+        everywhere = replace(batch, targets={})
+        return self._scores(self.logits(everywhere)[position], token)
 
 
 def _documents(tokenizer: SubwordTokenizer, number: int) -> list[TextExample]:

@@ -1,7 +1,7 @@
 """Training steps of this toolkit and of transformers' Trainer, with the same texts and weights.
 
 All arms compute the same random batches, except ``trainer-best``, whose batches have texts of
-similar length. A turn of an arm creates an optimizer, takes one step that does not count, and then
+similar length. A turn of an arm creates an optimizer, takes some steps that do not count, and then
 steps over all of its batches. Texts are encoded before, and packed by a thread as in training.
 ``trainer-pad128-fp32`` takes only some batches, as all of them take equally long.
 """
@@ -14,7 +14,7 @@ from dataclasses import replace
 from itertools import starmap
 from typing import Literal
 
-from finetune.benchmark.measure import Arm, Case, Work, now
+from finetune.benchmark.measure import WARM_STEPS, Arm, Case, Work, now
 from finetune.benchmark.subject import Subject
 from finetune.benchmark.transformers_trainer import TransformersTrainer
 from finetune.models.dropout import fast_dropout
@@ -93,7 +93,7 @@ def seconds(
     precision: str,
     sparse_embeddings: Literal["auto", "off"],
 ) -> float:
-    """Return the seconds of this toolkit's steps over the batches, without a first step."""
+    """Return the seconds of this toolkit's steps over the batches, after some that do not count."""
     task, head = subject.task, subject.head
     config = replace(task.record.config, sparse_embeddings=sparse_embeddings)
     vocabulary = SparseEmbeddings(
@@ -103,7 +103,7 @@ def seconds(
     step = Step(task, head, optimizer, config, subject.accelerator, precision)
     with memory_kept(), fast_dropout(head), vocabulary:
         encoded = Encoded.of(subject.encoded)
-        take_steps(step, encoded, batches[:1])
+        take_steps(step, encoded, batches[:WARM_STEPS])
         begin = now(subject.device)
         take_steps(step, encoded, batches)
         return now(subject.device) - begin

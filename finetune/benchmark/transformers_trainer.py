@@ -20,7 +20,7 @@ from transformers import (
     TrainingArguments,
 )
 
-from finetune.benchmark.measure import now
+from finetune.benchmark.measure import WARM_STEPS, now
 from finetune.benchmark.subject import LONGEST, Subject
 from finetune.models.loading import quiet
 from finetune.training.optimizer import default_learning_rate
@@ -44,7 +44,7 @@ class TransformersTrainer:
         self.rows = Dataset.from_list([_row(e) for (e, *_) in subject.encoded])
 
     def seconds(self, batches: Sequence[Sequence[int]], *, bf16: bool, padded: bool) -> float:
-        """Return the seconds that Trainer takes for these batches, without a first step.
+        """Return the seconds that Trainer takes for these batches, after some that do not count.
 
         Batches are padded to ``LONGEST`` tokens if ``padded``, else to their longest text.
         """
@@ -75,14 +75,16 @@ class TrainerRun:
     lr: float
 
     def seconds(self, batches: Sequence[Sequence[int]], *, bf16: bool) -> float:
-        """Return the seconds that Trainer takes for batches of rows, without a first step."""
-        clock = Clock(self.device)
-        order = [place for batch in (batches[0], *batches) for place in batch]
+        """Return the seconds that Trainer takes for batches of rows, after some that do not
+        count."""
+        warm = batches[:WARM_STEPS]
+        clock = Clock(self.device, len(warm))
+        order = [place for batch in (*warm, *batches) for place in batch]
         with TemporaryDirectory() as folder, state_restored(), quiet():
             arguments = TrainingArguments(
                 folder,
                 per_device_train_batch_size=len(batches[0]),
-                max_steps=1 + len(batches),
+                max_steps=len(warm) + len(batches),
                 learning_rate=self.lr,
                 bf16=bf16,
                 save_strategy="no",
@@ -121,14 +123,14 @@ class InOrder(Trainer):
 
 
 class Clock(TrainerCallback):
-    """The times at the end of the first and of the last step."""
+    """The times at the end of the steps that do not count, and of the last step."""
 
-    def __init__(self, device: torch.device) -> None:
-        self.device, self.begin, self.end = device, 0.0, 0.0
+    def __init__(self, device: torch.device, num_warm: int) -> None:
+        self.device, self.num_warm, self.begin, self.end = device, num_warm, 0.0, 0.0
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Read the clock only at these steps, as waiting for the device takes time."""
-        if state.global_step == 1:
+        if state.global_step == self.num_warm:
             self.begin = now(self.device)
         elif state.global_step == state.max_steps:
             self.end = now(self.device)
