@@ -56,7 +56,8 @@ class TextExample:
     ``label`` is a name, a tuple of names (multi-label; empty if none applies), a number
     (regression), or None without gold. ``where`` is ``file:line`` for messages. ``id`` is the index
     of the example, ``key`` the id in the data, if it has one. ``negative`` is a text that ``pair``
-    is contrasted with (``finetune sentence``).
+    is contrasted with (``finetune sentence``). ``targets`` are the characters (start, end) of the
+    word in each text of a pair, if words are compared.
     """
 
     id: int
@@ -66,6 +67,7 @@ class TextExample:
     where: str = ""
     key: str | int | None = None
     negative: str | None = None
+    targets: tuple[tuple[int, int], tuple[int, int]] | None = None
 
 
 @dataclass(frozen=True, slots=True)

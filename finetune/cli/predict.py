@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from tyro.conf import Positional, UseAppendAction, arg
 
 from finetune.cli.output import open_output, quiet_libraries, show
-from finetune.config.tasks import column_map
+from finetune.config.tasks import column_map, marks_words
 from finetune.runtime.processes import num_processes, process_index
 from finetune.types import UserError, printable, quantity
 
@@ -107,6 +107,7 @@ class Predict:
                 pair=task.record.pairs,
                 labels=False,
                 encoding=self.encoding,
+                targets=marks_words(task.record.config),
             )
 
 

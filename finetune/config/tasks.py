@@ -191,6 +191,10 @@ class TextConfig(TrainConfig):
     any query. `poly` compares several vectors of the first text, those of --poly-codes."""
     poly_codes: int | None = None
     """Vectors of the first text with `--pair-encoder poly`; unset is 16."""
+    marked_words: bool = False
+    """Compare the word that the data mark in each text of a pair, in its context (`cross` or `bi`):
+    columns `index` and `index_pair` (words between blanks, from 0), or `start`, `end`, `start_pair`
+    and `end_pair` (characters)."""
     positive: str | None = None
     """Label whose F1 is `f1`, of two labels. Unset: of X and not X it is X, of labels such as yes
     and no it is yes; of others the rarer in training."""
@@ -198,6 +202,11 @@ class TextConfig(TrainConfig):
     """Fit on the validation split a temperature that divides all logits, so that probabilities
     match the accuracy; predicted labels do not change. It is saved with the task: `finetune
     predict` applies it, pipelines of transformers and ONNX graphs do not."""
+
+    @property
+    def own_head(self) -> bool:
+        """Whether the model is a ``PairClassifier``, in place of a class of transformers."""
+        return self.pair_encoder != "cross" or self.marked_words
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -468,6 +477,11 @@ RANGES: dict[tuple[str, ...], tuple[Callable[[Any], bool], str]] = {
 def flag(name: str) -> str:
     """Return the option of a field: ``batch_size`` is ``--batch-size``."""
     return "--" + name.replace("_", "-")
+
+
+def marks_words(config: TrainConfig) -> bool:
+    """Return whether a model compares marked words of texts."""
+    return isinstance(config, TextConfig) and config.marked_words
 
 
 def column_map(columns: Sequence[str]) -> dict[str, str]:

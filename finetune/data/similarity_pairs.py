@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,20 +13,17 @@ from finetune.data.dataset import DataError
 from finetune.data.files import UTF_8, Record
 from finetune.data.sources import canonical_split, open_splits, resolve
 from finetune.data.tables import Table, check_columns, find_column
-from finetune.data.texts import guess_columns, open_text_table, text_example
+from finetune.data.texts import (
+    Characters,
+    guess_columns,
+    open_text_table,
+    target_columns,
+    text_example,
+)
 from finetune.types import TextExample, quantity
 
-Characters = tuple[int, int]
-"""The characters ``start`` to ``end - 1`` of a text."""
-
-TARGET_ROLES = {
-    "characters": ("start", "end", "start_pair", "end_pair"),
-    "words": ("index", "index_pair"),
-}
-"""Columns that name the compared word in each text: by characters, or by its number among the
-words between white space, from 0."""
 SUBSET_COLUMNS = ("subset", "source")
-ROLES = (*texts.ROLES, "subset", *(role for roles in TARGET_ROLES.values() for role in roles))
+ROLES = (*texts.ROLES, *texts.TARGET_ROLES, "subset")
 LEAST_PAIRS = 10
 """Mean number of pairs from which the values of a usual column are read as subsets."""
 
@@ -37,18 +33,22 @@ class SimilarityPair:
     """Two texts to compare, or one word in each of them.
 
     ``example`` has the texts, the gold similarity (None without gold), its id and its
-    ``file:line``. ``targets`` are the characters of the compared word in each text, None to compare
-    the texts. ``subset`` is the part of the data that the pair comes from, if known.
+    ``file:line``, and the characters of the compared words, None to compare the texts. ``subset``
+    is the part of the data that the pair comes from, if known.
     """
 
     example: TextExample
-    targets: tuple[Characters, Characters] | None = None
     subset: str | None = None
 
     @property
     def texts(self) -> tuple[str, str]:
         """Both texts."""
         return self.example.text, self.example.pair or ""
+
+    @property
+    def targets(self) -> tuple[Characters, Characters] | None:
+        """The characters of the compared word in each text."""
+        return self.example.targets
 
 
 @dataclass(frozen=True)
@@ -105,45 +105,17 @@ def read_similarity(
         raise DataError(f"{table.name}: there is no pair in it.")
     of_texts = {role: name for role, name in columns.items() if role in texts.ROLES}
     read = guess_columns(table, of_texts, True)
-    kind, places = _target_columns(table, columns)
+    read = read._replace(targets=target_columns(table, columns))
     subset, notes = _subset_column(table, columns, records)
     pairs = []
     for index, record in enumerate(records):
         example = text_example(index, record, read, table)
-        targets = None
-        if kind is not None:
-            values = [_whole_number(record, name) for name in places]
-            locate = _characters if kind == "characters" else _characters_of_word
-            size = len(values) // 2
-            targets = (
-                locate(example.text, record.where, *values[:size]),
-                locate(example.pair or "", record.where, *values[size:]),
-            )
         name = None if subset is None else str(record.values.get(subset))
-        pairs.append(SimilarityPair(example, targets, name))
+        pairs.append(SimilarityPair(example, name))
     pairs, label_notes = _with_gold(pairs)
     known = canonical_split(chosen) or chosen
     split_name = known if source.saved or source.hub or len(source.files) > 1 or "=" in spec else ""
     return SimilarityData(source.name, split_name, pairs, (*table.notes, *notes, *label_notes))
-
-
-def _target_columns(table: Table, columns: Mapping[str, str]) -> tuple[str | None, tuple[str, ...]]:
-    """Return how the data name the compared words, and the columns; None if they do not."""
-    by_name = {name.lower(): name for name in reversed(table.header)}
-    for kind, roles in TARGET_ROLES.items():
-        found = {
-            role: find_column(table, role, columns[role]) if role in columns else by_name.get(role)
-            for role in roles
-        }
-        if not all(found.values()) and any(role in columns for role in roles):
-            missing = next(role for role, name in found.items() if name is None)
-            raise DataError(
-                f"{table.name}: words in context need the columns {', '.join(roles)}, and "
-                f"{missing!r} is missing: name it, --columns {missing}=NAME."
-            )
-        if all(found.values()):
-            return kind, tuple(name for name in found.values() if name is not None)
-    return None, ()
 
 
 def _subset_column(
@@ -163,35 +135,6 @@ def _subset_column(
         advice = f"write --columns subset={usual} if they are subsets"
         return None, [f"column {usual!r} has {number:,} values and is not read: {advice}"]
     return usual, []
-
-
-def _whole_number(record: Record, column: str) -> int:
-    value: Any = record.values.get(column)
-    text = str(value).strip()
-    if isinstance(value, bool) or not re.fullmatch(r"\d+(\.0+)?", text):
-        raise DataError(
-            f"{record.where}: {column} must be a whole number from 0, not {value!r:.40}."
-        )
-    return int(float(text))
-
-
-def _characters(text: str, where: str, start: int, end: int) -> Characters:
-    if not start < end <= len(text) or not text[start:end].strip():
-        raise DataError(
-            f"{where}: characters {start} to {end} hold no word of a text of {len(text)} "
-            "characters: correct the offsets (from 0, the end excluded)."
-        )
-    return start, end
-
-
-def _characters_of_word(text: str, where: str, index: int) -> Characters:
-    words = list(re.finditer(r"\S+", text))
-    if index >= len(words):
-        raise DataError(
-            f"{where}: there is no word {index} among {quantity(len(words), 'word')} between "
-            "white space (the first is 0)."
-        )
-    return words[index].span()
 
 
 def _with_gold(pairs: Sequence[SimilarityPair]) -> tuple[list[SimilarityPair], list[str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -18,6 +19,11 @@ from finetune.data.token_records import Sentences
 from finetune.types import TextExample, abbreviated, quantity
 
 ROLES = ("text", "pair", "label", "negative")
+WORD_ROLES = ("index", "index_pair")
+CHARACTER_ROLES = ("start", "end", "start_pair", "end_pair")
+TARGET_ROLES = (*CHARACTER_ROLES, *WORD_ROLES)
+"""Columns that name the compared word in each text: by its characters, or by its number among the
+words between white space, from 0."""
 PAIR_COLUMNS = (
     ("text", "text_pair"), ("premise", "hypothesis"), ("sentence1", "sentence2"),
     ("question1", "question2"), ("question", "sentence"), ("sentence_a", "sentence_b"),
@@ -33,19 +39,26 @@ LABEL_COLUMNS = (
     "relatedness_score", "stars", "rating",
 )  # fmt: skip
 """Usual columns of labels: of most sets, SNLI and MNLI, SICK, QQP, MRPC, TREC, STS-B, reviews."""
+Characters = tuple[int, int]
+"""The characters ``start`` to ``end - 1`` of a text."""
+
 HEADER_NAMES = frozenset(
     {name for pair in PAIR_COLUMNS for name in pair} | {*TEXT_COLUMNS, *LABEL_COLUMNS}
 )
 
 
 class TextColumns(NamedTuple):
-    """The columns by role; ``other_labels`` could hold the label too."""
+    """The columns by role; ``other_labels`` could hold the label too.
+
+    ``targets`` name the compared words, see ``target_columns``.
+    """
 
     text: str
     pair: str | None
     label: str | None
     other_labels: tuple[str, ...] = ()
     negative: str | None = None
+    targets: tuple[str, ...] = ()
 
 
 def read_text(
@@ -56,6 +69,7 @@ def read_text(
     splits: Sequence[str] | None = None,
     encoding: str = UTF_8,
     mixed_labels: bool = False,
+    targets: bool = False,
 ) -> Dataset:
     """Read texts, or pairs of texts, with their labels into TextExamples.
 
@@ -65,12 +79,13 @@ def read_text(
         spec: A folder, a file (read as train), ``train=FILE,test=FILE``, a folder written by
             save_to_disk, or a hub data set; or data in memory: a ``DatasetDict`` or ``Dataset``, a
             data frame, a list of dicts, or a dict of these by split.
-        columns: Columns of the roles text, pair and label if they have no usual names. Numbers
-            count from 0 in files without a header.
+        columns: Columns of the roles text, pair and label, and of ``TARGET_ROLES``, if they have no
+            usual names. Numbers count from 0 in files without a header.
         pair: True requires a second text, False ignores one, None reads it if it exists.
         splits: The splits to read; None reads all.
         encoding: Text encoding of the files.
         mixed_labels: Whether splits may have labels of different kinds, such as names and numbers.
+        targets: Whether to read the words that are compared in pairs (``TextExample.targets``).
 
     Raises:
         DataError: If the data cannot be read; the message names file and line.
@@ -78,7 +93,7 @@ def read_text(
     >>> data = read_text("examples/data/sentiment")
     >>> example = data.splits["train"][0]  # TextExample(id=0, text=..., label="positive")
     """
-    columns = check_columns(columns, ROLES)
+    columns = check_columns(columns, (*ROLES, *TARGET_ROLES) if targets else ROLES)
     source = open_splits(
         resolve(spec), splits, lambda file: open_text_table(file, columns), encoding
     )
@@ -88,7 +103,7 @@ def read_text(
         records = table.all()
         if not records:
             raise DataError(f"{table.name}: the {split} split is empty: add rows or leave it out.")
-        chosen = guess_columns(table, columns, pair)
+        chosen = _chosen_columns(table, columns, pair, targets)
         notes += table.notes
         if "answer" not in chosen[:3]:
             kept = [row for row in records if row.values.get("answer") not in SKIPPED_ANSWERS]
@@ -122,26 +137,45 @@ def read_text_file(
     format: str | None = None,
     labels: bool = True,
     encoding: str = UTF_8,
+    targets: bool = False,
 ) -> Iterator[TextExample]:
     """Stream the texts of one file for prediction; ``id`` is the row number from 0.
 
     ``source`` is a path, ``-`` for standard input, or a file object. The latter two hold JSON Lines
     or, by their first line, one text per line. In a plain text file each line is a row, blank lines
-    too. ``labels`` False ignores labels, so that any column may have their name.
+    too. ``labels`` False ignores labels, so that any column may have their name. ``targets`` is as
+    for ``read_text``.
     """
-    columns = check_columns(columns, ROLES)
+    columns = check_columns(columns, (*ROLES, *TARGET_ROLES) if targets else ROLES)
     table = open_text_table(open_data(source, format, encoding), columns, streaming=True)
     if table.first() is None:
         return
     if table.headless is not None and len(table.header) == 1:
         columns = {"text": "0", **columns}
-    chosen = guess_columns(table, columns, pair)
+    chosen = _chosen_columns(table, columns, pair, targets)
     chosen = chosen if labels else chosen._replace(label=None)
     for index, record in enumerate(table.records):
         example = text_example(index, record, chosen, table)
         if isinstance(example.label, int):
             example = dataclasses.replace(example, label=str(example.label))
         yield example
+
+
+def _chosen_columns(
+    table: Table, columns: Mapping[str, str], pair: bool | None, targets: bool
+) -> TextColumns:
+    """Return the columns of texts, and those of targets if these are needed."""
+    of_texts = {role: name for role, name in columns.items() if role in ROLES}
+    chosen = guess_columns(table, of_texts, pair)
+    if not targets:
+        return chosen
+    chosen = chosen._replace(targets=target_columns(table, columns))
+    if not chosen.targets:
+        raise DataError(
+            f"{table.name}: no column names the word of each text: write index and index_pair "
+            "(words between blanks, from 0), or start, end, start_pair, end_pair (characters)."
+        )
+    return chosen
 
 
 def guess_columns(table: Table, columns: Mapping[str, str], pair: bool | None) -> TextColumns:
@@ -195,7 +229,62 @@ def text_example(index: int, record: Record, columns: TextColumns, table: Table)
         value = record.values.get(columns.label)
         label = raw_label(value, table.names.get(columns.label), record.where)
     negative = None if columns.negative is None else _text(record, columns.negative)
-    return TextExample(index, text, pair, label, record.where, record.key, negative)
+    targets = None
+    if columns.targets:
+        values = [_whole_number(record, name) for name in columns.targets]
+        size = len(values) // 2
+        locate: Any = _characters_of_word if size == 1 else _characters
+        sides = (text, values[:size]), (pair or "", values[size:])
+        targets = tuple(locate(side, record.where, *numbers) for side, numbers in sides)
+    return TextExample(index, text, pair, label, record.where, record.key, negative, targets)
+
+
+def target_columns(table: Table, columns: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the columns that name the compared words: two or four, none without any."""
+    by_name = {name.lower(): name for name in reversed(table.header)}
+    for roles in (CHARACTER_ROLES, WORD_ROLES):
+        found = {
+            role: find_column(table, role, columns[role]) if role in columns else by_name.get(role)
+            for role in roles
+        }
+        if not all(found.values()) and any(role in columns for role in roles):
+            missing = next(role for role, name in found.items() if name is None)
+            raise DataError(
+                f"{table.name}: words in context need the columns {', '.join(roles)}, and "
+                f"{missing!r} is missing: name it, --columns {missing}=NAME."
+            )
+        if all(found.values()):
+            return tuple(name for name in found.values() if name is not None)
+    return ()
+
+
+def _whole_number(record: Record, column: str) -> int:
+    value: Any = record.values.get(column)
+    text = str(value).strip()
+    if isinstance(value, bool) or not re.fullmatch(r"\d+(\.0+)?", text):
+        raise DataError(
+            f"{record.where}: {column} must be a whole number from 0, not {value!r:.40}."
+        )
+    return int(float(text))
+
+
+def _characters(text: str, where: str, start: int, end: int) -> Characters:
+    if not start < end <= len(text) or not text[start:end].strip():
+        raise DataError(
+            f"{where}: characters {start} to {end} hold no word of a text of {len(text)} "
+            "characters: correct the offsets (from 0, the end excluded)."
+        )
+    return start, end
+
+
+def _characters_of_word(text: str, where: str, index: int) -> Characters:
+    words = list(re.finditer(r"\S+", text))
+    if index >= len(words):
+        raise DataError(
+            f"{where}: there is no word {index} among {quantity(len(words), 'word')} between "
+            "white space (the first is 0)."
+        )
+    return words[index].span()
 
 
 def _text(record: Record, column: str) -> str:
@@ -219,7 +308,7 @@ def _column_notes(table: Table, chosen: TextColumns, columns: Mapping[str, str])
         other = chosen.other_labels[0]
         advice = f"for {other!r} write --columns label={other}"
         yield f"labels are from column {chosen.label!r}; {advice}"
-    read = {chosen.text, chosen.pair, chosen.label, chosen.negative}
+    read = {chosen.text, chosen.pair, chosen.label, chosen.negative, *chosen.targets}
     known = (*LABEL_COLUMNS, "index", "idx", "")
     unread = [name for name in table.header if name not in read and name.lower() not in known]
     unread = [name for name in unread if not name.lower().endswith("id")]

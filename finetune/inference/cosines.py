@@ -16,7 +16,8 @@ from typing import NamedTuple
 import numpy as np
 
 from finetune.data.running_text import sample_lines
-from finetune.data.similarity_pairs import Characters, SimilarityPair
+from finetune.data.similarity_pairs import SimilarityPair
+from finetune.data.texts import Characters
 from finetune.data.word_splitting import split_words
 from finetune.evaluation.similarity import RandomCosine, cosine
 from finetune.evaluation.standardization import Array, Standardizer

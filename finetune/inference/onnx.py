@@ -135,10 +135,11 @@ def _unsupported(task: Task) -> str:
             "the model reads sentences in their document (--context), which a graph does not: use "
             "`finetune predict`, or train without --context and export that"
         )
-    if isinstance(config, TextConfig) and config.pair_encoder != "cross":
+    if isinstance(config, TextConfig) and config.own_head:
         return (
-            "the model reads the texts of a pair apart, which a graph of one sequence does not: "
-            "use `finetune predict`, or train without --pair-encoder"
+            "the model reads the texts of a pair apart, or compares marked words, which a graph of "
+            "one sequence does not: use `finetune predict`, or train without --pair-encoder and "
+            "--marked-words"
         )
     if isinstance(config, TextConfig) and config.long_text == "window":
         return (

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from finetune.config.tasks import WordConfig, choices
+from finetune.config.tasks import WordConfig, choices, marks_words
 from finetune.data.word_splitting import split_words
 from finetune.inference.loop import PredictionStream, predict
 from finetune.models.sharding import place
@@ -159,6 +159,11 @@ def _check_pair(task: Task, example: TextExample) -> TextExample:
         raise UserError(
             f"{example.where}: this model compares two texts and got one: give the second, with "
             "--pair or in a column text_pair (in Python as (text, text))."
+        )
+    if marks_words(task.record.config) and example.targets is None:
+        raise UserError(
+            f"{example.where}: this model compares a marked word in each text: give --file with "
+            "the columns index and index_pair (in Python TextExamples with targets)."
         )
     if pairs is False and example.pair is not None:
         raise UserError(

@@ -110,8 +110,8 @@ def find_warm_start(
     heads: dict[str, ReusableHead] = {
         "classify": SequenceClassifier, "nli": SequenceClassifier, "tag": TokenTagger,
     }  # fmt: skip
-    apart = isinstance(config, TextConfig) and config.pair_encoder != "cross"
-    head_class = None if apart else heads.get(task)
+    own_head = isinstance(config, TextConfig) and config.own_head
+    head_class = None if own_head else heads.get(task)
     rows = _matching_rows(_reusable_labels(inner, custom_type, head_class, problem), labels)
     return WarmStart(name, source, inner, custom_type, tuple(labels), rows, head_class, options)
 

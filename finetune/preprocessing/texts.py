@@ -165,17 +165,71 @@ def encode_apart(
     result, num_cut = [], 0
     for example, *pair in zip(examples, firsts, seconds, strict=True):
         size = max(map(len, pair))
-        if size > room and long_text == "error":
-            raise UserError(
-                f"{example.where}: a text has {size} tokens, --max-length {max_length} leaves room "
-                f"for {room}: raise it, or write --long-text truncate."
-            )
+        _check_size(example, size, max_length, room, long_text)
         num_cut += size > room
         (first, segments), (second, more) = (tokenizer.build(text[:room]) for text in pair)
         both = None if segments is None or more is None else segments + more
         starts = [0, len(first), len(first) + len(second)]
         result.append([Encoding(example.id, first + second, both, starts)])
     return result, num_cut
+
+
+def encode_marked(
+    examples: Sequence[TextExample],
+    tokenizer: SubwordTokenizer,
+    max_length: int,
+    long_text: str,
+    apart: bool,
+) -> tuple[list[list[Encoding]], int]:
+    """Return a sequence for each pair, whose "words" are its targets and what is around them.
+
+    The texts form one sequence: before, target, between, target, after. Or each has its special
+    tokens (``apart``): before, target, after, before, target, after. Long texts are cut around
+    their targets, and their pairs counted.
+    """
+    texts = [text for example in examples for text in (example.text, example.pair or "")]
+    targets = [target for example in examples for target in example.targets or ()]
+    flat = tokenizer.marked_subwords(texts, targets)
+    room = max_length - (tokenizer.single if apart else tokenizer.pair).num_special
+    result, num_cut = [], 0
+    for example, one, other in zip(examples, flat[::2], flat[1::2], strict=True):
+        both = (one[0], other[0])
+        rooms = [room, room] if apart else [len(ids or ()) for ids in truncated(*both, room)]
+        size = (max if apart else sum)(map(len, both))
+        _check_size(example, size, max_length, room, long_text)
+        num_cut += size > room
+        (first, *at), (second, *pair_at) = (
+            _around(*side, most) for side, most in zip((one, other), rooms, strict=True)
+        )
+        begin = len(tokenizer.single.prefix)
+        if apart:
+            (ids, segments), (more, more_segments) = map(tokenizer.build, (first, second))
+            ends = [len(ids)]
+            next_begin = len(ids) + begin
+            ids, segments = ids + more, segments and segments + (more_segments or [])
+        else:
+            ids, segments = tokenizer.build(first, second)
+            ends, next_begin = [], begin + len(first) + len(tokenizer.pair.middle)
+        starts = [0, *(begin + i for i in at), *ends, *(next_begin + i for i in pair_at), len(ids)]
+        result.append([Encoding(example.id, ids, segments, starts)])
+    return result, num_cut
+
+
+def _around(ids: list[int], start: int, end: int, room: int) -> tuple[list[int], int, int]:
+    """Cut a text to its part around a target, and return where that is; a long target is cut."""
+    left = max(0, min((start + end - room) // 2, len(ids) - room, start))
+    return ids[left : left + room], start - left, min(end - left, room)
+
+
+def _check_size(
+    example: TextExample, size: int, max_length: int, room: int, long_text: str
+) -> None:
+    """Raise UserError for a text of more than ``room`` tokens if long texts are errors."""
+    if size > room and long_text == "error":
+        raise UserError(
+            f"{example.where}: a text has {size} tokens, --max-length {max_length} leaves room "
+            f"for {room}: raise it, or write --long-text truncate."
+        )
 
 
 def truncated(

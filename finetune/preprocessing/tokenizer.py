@@ -163,6 +163,24 @@ class SubwordTokenizer:
         encoded = self.backend.encode_batch_fast(list(texts), add_special_tokens=False)
         return [encoding.ids for encoding in encoded]
 
+    def marked_subwords(
+        self, texts: Sequence[str], targets: Sequence[tuple[int, int]]
+    ) -> list[tuple[list[int], int, int]]:
+        """Return the subword ids of each text, and the range of those of its target's characters.
+
+        A target that the tokenizer drops is the placeholder.
+        """
+        result = []
+        encoded = self.backend.encode_batch(list(texts), add_special_tokens=False)
+        for (begin, stop), encoding in zip(targets, encoded, strict=True):
+            ids, offsets = list(encoding.ids), encoding.offsets
+            start = next((i for i, (_, last) in enumerate(offsets) if last > begin), len(ids))
+            end = start + sum(first < stop for first, _ in offsets[start:])
+            if start == end:
+                ids.insert(start, self.placeholder)
+            result.append((ids, start, max(end, start + 1)))
+        return result
+
     def subwords_with_words(self, texts: Sequence[str]) -> list[tuple[list[int], list[int]]]:
         """Return the subword ids of each text, and the index of the first subword of each word.
 

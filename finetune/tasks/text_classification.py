@@ -32,6 +32,7 @@ from finetune.preprocessing.encodings import Ragged
 from finetune.preprocessing.texts import (
     class_weights,
     encode_apart,
+    encode_marked,
     encode_texts,
     in_one_form,
     problem_of,
@@ -90,8 +91,9 @@ class TextClassificationTask(Task):
         return read_text(
             source,
             columns=column_map(config.columns),
-            pair=cls.pairs_only,
+            pair=True if config.marked_words else cls.pairs_only,
             encoding=config.encoding,
+            targets=config.marked_words,
         )
 
     @classmethod
@@ -139,7 +141,12 @@ class TextClassificationTask(Task):
 
     def _sequences(self, examples: Sequence[TextExample]) -> tuple[list[list[Encoding]], int]:
         record = self.record
-        if record.config.pair_encoder != "cross":
+        if record.config.marked_words:
+            encoded, num_cut = encode_marked(
+                examples, self.tokenizer, record.max_length, record.config.long_text,
+                apart=record.config.pair_encoder == "bi",
+            )  # fmt: skip
+        elif record.config.pair_encoder != "cross":
             encoded, num_cut = encode_apart(
                 examples, self.tokenizer, record.max_length, record.config.long_text
             )
@@ -187,7 +194,7 @@ class TextClassificationTask(Task):
     def head(self, folder: str | Path | None = None) -> SequenceClassifier | PairClassifier:
         """Make a new classifier on the configured encoder, or load one from a folder."""
         config = self.record.config
-        if config.pair_encoder != "cross":
+        if config.own_head:
             return self._pair_head(folder)
         if folder is not None:
             return SequenceClassifier.from_pretrained(
@@ -215,6 +222,7 @@ class TextClassificationTask(Task):
                 kind=config.pair_encoder,
                 num_codes=config.poly_codes or NUM_CODES,
                 dropout=config.classifier_dropout or 0.0,
+                marked_words=config.marked_words,
                 batching=config.batching,
                 **checkpoint,
             )
@@ -342,6 +350,10 @@ def _check_settings(config: TextConfig, problem: str, data: Dataset) -> None:
          f"--poly-codes {config.poly_codes}", "it applies to --pair-encoder poly"),
         (config.pair_encoder != "cross" and config.long_text == "window", "--long-text window",
          f"--pair-encoder {config.pair_encoder} reads one sequence of each text"),
+        (config.marked_words and config.pair_encoder == "poly", "--marked-words",
+         "it applies to --pair-encoder cross and bi"),
+        (config.marked_words and config.long_text == "window", "--long-text window",
+         "texts are cut around their marked words"),
         (config.overlap is not None and config.long_text != "window", f"--overlap {config.overlap}",
          "it applies to --long-text window"),
     ):  # fmt: skip

@@ -51,7 +51,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def pair(first: str, second: str, *targets: tuple[int, int]) -> SimilarityPair:
-    return SimilarityPair(TextExample(0, first, second, where="x:1"), targets or None)
+    chosen: Any = targets or None
+    return SimilarityPair(TextExample(0, first, second, where="x:1", targets=chosen))
 
 
 def states(embedder: Embedder, folder: Path, words: list[str]) -> list[torch.Tensor]:

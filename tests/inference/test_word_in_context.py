@@ -68,6 +68,8 @@ def test_command(standardize: bool, tmp_path: Path) -> None:
     assert [json.loads(line)["cosine"] for line in again.out.splitlines()] == pytest.approx(
         [line["cosine"] for line in lines], abs=1e-5
     )
+    if not standardize:
+        trained_head(tmp_path, model, rows)
     write_jsonl(tmp_path / "no.jsonl", [{"text": "a", "text_pair": "b", "label": "x"}] * 2)
     for wrong, message in (
         (["--data", "x"], "either --out"),
@@ -77,4 +79,36 @@ def test_command(standardize: bool, tmp_path: Path) -> None:
          "no column names the word"),
     ):  # fmt: skip
         outcome = run("wic", *wrong)
+        assert outcome.code == 2 and message in outcome.err, outcome.err
+
+
+def trained_head(place: Path, model: str, rows: list[dict]) -> None:
+    """A classifier over the two words, compared with the threshold; what it refuses."""
+    out = place / "trained"
+    train = ("nli", "--model", model, "--data", str(place / "data"), "--marked-words")
+    outcome = run(*train, "--steps", "2", "--validation", "none", "--out", str(out))
+    assert outcome.code == 0, outcome.err
+    compared = run("compare", str(out), str(place / "run"), "--resamples", "20")
+    assert compared.code == 0 and "accuracy" in compared.out, compared.err
+    test = str(place / "data" / "test.jsonl")
+    predicted = run("predict", str(out), "--file", test)
+    saved = [json.loads(line) for line in (out / "predictions.test.jsonl").open()]
+    lines = [json.loads(line) for line in predicted.out.splitlines()]
+    assert [line["id"] for line in lines] == [row["id"] for row in rows]
+    for line, other in zip(lines, saved, strict=True):
+        assert line["scores"] == pytest.approx(other["scores"], abs=1e-5)
+    unmarked = [{"text": row["text"], "text_pair": row["text_pair"]} for row in rows]
+    write_jsonl(place / "unmarked.jsonl", unmarked)
+    for command, message in (
+        (("predict", str(out), "--text", "a", "--pair", "b"), "compares a marked word"),
+        (
+            ("predict", str(out), "--file", str(place / "unmarked.jsonl")),
+            "no column names the word",
+        ),
+        (("export", str(out), "--output", str(place / "onnx")), "compares marked words"),
+        ((*train, "--pair-encoder", "poly"), "--marked-words: it applies to"),
+        ((*train, "--long-text", "window"), "cut around their marked words"),
+        ((*train, "--columns", "index=where"), "no column 'where'"),
+    ):
+        outcome = run(*command)
         assert outcome.code == 2 and message in outcome.err, outcome.err

@@ -25,10 +25,13 @@ PAIRS = [([2, 7, 8, 9, 3], [2, 11, 3]), ([2, 12, 3], [2, 9, 9, 14, 15, 16, 3]), 
          ([2, 21, 22, 3], [2, 21, 22, 3])]  # fmt: skip
 
 
-def head_of(family: str, kind: str, dropout: float = 0.0) -> PairClassifier:
+def head_of(
+    family: str, kind: str, dropout: float = 0.0, marked_words: bool = False
+) -> PairClassifier:
     inner = tiny.model(family, dropout=dropout)
     config = PairClassifierConfig(
         encoder=inner.config, kind=kind, num_codes=5, dropout=dropout,
+        marked_words=marked_words,
         id2label=dict(enumerate(LABELS)), label2id={n: i for i, n in enumerate(LABELS)},
     )  # fmt: skip
     torch.manual_seed(3)
@@ -66,6 +69,38 @@ def test_logits_and_gradients_are_those_of_the_papers(family: str, kind: str):
     (logits * weight).sum().backward()
     (expected * weight).sum().backward()
     assert_same_gradients(head, reference, 1e-9)
+
+
+MARKED = [([2, 7, 8, 9, 3], (2, 4), [2, 11, 3], (1, 2)),
+          ([2, 12, 3], (1, 2), [2, 9, 9, 14, 15, 16, 3], (3, 6))]  # fmt: skip
+"""Two texts and the rows of a marked word in each."""
+
+
+@pytest.mark.parametrize("kind", ["cross", "bi"])
+def test_marked_words_are_compared(kind: str):
+    head = head_of("bert", kind, marked_words=True)
+    sequences, expected = [], []
+    for number, (first, (a, b), second, (c, d)) in enumerate(MARKED):
+        size = len(first)
+        if kind == "bi":
+            u, v = (
+                head.model(torch.tensor([ids])).last_hidden_state[0, start:end].mean(0)
+                for ids, start, end in ((first, a, b), (second, c, d))
+            )
+            ends = [size]
+        else:
+            second, c, d = second[1:], c - 1, d - 1  # [CLS] first [SEP] second [SEP]
+            states = head.model(torch.tensor([first + second])).last_hidden_state[0]
+            u, v = states[a:b].mean(0), states[size + c : size + d].mean(0)
+            ends = []
+        expected.append(head.classifier(torch.cat([u, v, (u - v).abs(), u * v])))
+        starts = [0, a, b, *ends, size + c, size + d, size + len(second)]
+        sequences.append(Encoding(number, first + second, None, starts))
+    torch.testing.assert_close(head(pack(sequences)), torch.stack(expected), rtol=0, atol=1e-10)
+    dropped = head_of("bert", kind, 0.3, marked_words=True).train()
+    with fast_dropout(dropped):
+        alone = torch.cat([dropped(pack([each], seed=7)) for each in sequences])
+        torch.testing.assert_close(dropped(pack(sequences, seed=7)), alone, rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("kind", ["bi", "poly"])
@@ -109,7 +144,11 @@ def test_saved_models_load(kind: str, tmp_path: Path):
 
 @pytest.mark.parametrize(
     ("settings", "message"),
-    [({"kind": "tri"}, "not one of bi, poly"), ({"num_codes": 0}, "1 or more")],
+    [
+        ({"kind": "cross"}, "not one of bi, poly"),
+        ({"num_codes": 0}, "1 or more"),
+        ({"kind": "poly", "marked_words": True}, "not one of cross, bi"),
+    ],
 )
 def test_settings_are_checked(settings: dict[str, Any], message: str):
     config = PairClassifierConfig(encoder=tiny.config("bert"), **settings)

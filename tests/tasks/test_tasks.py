@@ -94,6 +94,13 @@ class Case:
     settings: dict[str, Any]
 
 
+_MARKED = [
+    {"text": "he saw the dog", "text_pair": "the dog saw it", "index": index, "index_pair": other,
+     "label": label}
+    for index, other, label in ((1, 2, "same"), (1, 1, "other"), (3, 1, "same"), (3, 2, "other"),
+                                (2, 0, "same"), (2, 1, "other"), (0, 0, "other"), (0, 3, "other"))
+]  # fmt: skip
+"""Equal texts: the marked words alone say the label."""
 _SINGLE = texts([kind for _, kind in _SENTIMENT])
 _WAYS = ["entailment", "neutral", "contradiction"]
 _BIO = tagged([tags for _, tags in _ENTITIES])
@@ -133,6 +140,8 @@ CASES = {
     "bi": Case("nli", texts(["entailment", "neutral"] * 4, pairs=True), {"pair_encoder": "bi"}),
     "poly": Case("classify", texts([0.5, 1.5, 2.0, -1.0, 0.0, 3.25, -2.5, 1.0], pairs=True), {
         "pair_encoder": "poly", "poly_codes": 3}),
+    "marked": Case("nli", _MARKED, {"marked_words": True}),
+    "marked bi": Case("classify", _MARKED, {"marked_words": True, "pair_encoder": "bi"}),
     "bio": Case("tag", _BIO, {"decoding": "greedy"}),
     "bio constrained": Case("tag", _BIO, {"decoding": "constrained"}),
     "bio all mean": Case("tag", _BIO, {"label_subwords": "all", "word_score": "mean"}),
@@ -218,7 +227,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     return Runs(tmp_path_factory.mktemp("tasks"))
 
 
-SLOW = {"nli 2", "bio all mean", "bio first mean", "bioes", "ner windows", "pos crf"}
+SLOW = {"nli 2", "marked bi", "bio all mean", "bio first mean", "bioes", "ner windows", "pos crf"}
 """Cases whose settings also occur in other cases."""
 
 

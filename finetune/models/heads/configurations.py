@@ -96,7 +96,8 @@ class PairClassifierConfig(PreTrainedConfig):
     """The configuration of a ``PairClassifier``, which embeds that of its ``encoder``.
 
     Attributes:
-        kind: ``"bi"`` or ``"poly"``.
+        kind: ``"bi"`` or ``"poly"``; with ``marked_words`` also ``"cross"``.
+        marked_words: Whether one word of each text is compared.
         num_codes: Number of codes that attend to the first text, with ``"poly"``.
         dropout: Dropout before the classifier.
     """
@@ -108,6 +109,7 @@ class PairClassifierConfig(PreTrainedConfig):
     kind: str = "bi"
     num_codes: int = 16
     dropout: float = 0.0
+    marked_words: bool = False
 
     def __post_init__(self, **more: Any) -> None:
         """Embed a copy of the encoder's configuration, whose attention the base class resets."""
@@ -122,8 +124,9 @@ class PairClassifierConfig(PreTrainedConfig):
         """Raise ``UserError`` if the settings are incomplete or not legal."""
         if self.encoder is None:
             raise UserError("a pair-classifier configuration needs that of its encoder")
-        if self.kind not in ("bi", "poly"):
-            raise UserError(f"kind {self.kind!r} is not one of bi, poly.")
+        legal = ("cross", "bi") if self.marked_words else ("bi", "poly")
+        if self.kind not in legal:
+            raise UserError(f"kind {self.kind!r} is not one of {', '.join(legal)}.")
         if self.num_codes < 1:
             raise UserError(f"num_codes must be 1 or more, not {self.num_codes}")
 

@@ -1,4 +1,4 @@
-"""PairClassifier: one prediction for each pair of texts, which the encoder reads apart.
+"""PairClassifier: one prediction for each pair of texts read apart, or of marked words in them.
 
 A bi-encoder (Reimers & Gurevych 2019, "Sentence-BERT") or a poly-encoder (Humeau et al. 2020,
 "Poly-encoders"). The vectors of texts do not depend on each other, so those of candidates can be
@@ -32,9 +32,15 @@ class PairClassifier(CustomModel):
     u_i = sum_j softmax_j(c_i · h_j) h_j, and the second text attends to the results,
     u = sum_i softmax_i(v · u_i) u_i.
 
+    With ``marked_words``, u and v are the means of the hidden states of one word in each text, and
+    the features [u; v; |u - v|; u * v]. The texts are read apart (``bi``) or as one sequence
+    (``cross``).
+
     Use ``from_encoder`` for a model to train and ``from_pretrained`` for a trained one. Sequences
     of a batch have the first text and then the second, each with its special tokens, as their
-    "words" (``Encoding.word_starts``).
+    "words" (``Encoding.word_starts``). With ``marked_words``, the marked ones and what is around
+    them are the "words": before, word, after, before, word, after; or for ``cross`` before, word,
+    between, word, after.
 
     Example:
         >>> from finetune import Encoding, pack
@@ -62,23 +68,26 @@ class PairClassifier(CustomModel):
         width = self.model.config.hidden_size
         self.codes = nn.Embedding(config.num_codes, width) if config.kind == "poly" else None
         self.dropout = nn.Dropout(config.dropout)
-        self.classifier = nn.Linear(3 * width, len(self.labels))
+        features = 4 if config.marked_words else 3
+        self.classifier = nn.Linear(features * width, len(self.labels))
         self.__dict__["encoder"] = Encoder(self.model, batching)
         self.post_init()  # type: ignore[no-untyped-call]
 
     @classmethod
     def from_encoder(
         cls, name: str, *, labels: Sequence[str], kind: str, num_codes: int = 16,
-        dropout: float = 0.0, batching: Batching = "auto", **options: Any,
+        dropout: float = 0.0, marked_words: bool = False, batching: Batching = "auto",
+        **options: Any,
     ) -> PairClassifier:  # fmt: skip
         """Make a model to train on a pretrained encoder, in float32.
 
         Args:
             name: As in ``load_config``.
             labels: The labels, or the name of the number for regression.
-            kind: ``"bi"`` or ``"poly"``.
+            kind: ``"bi"`` or ``"poly"``; with ``marked_words`` ``"bi"`` or ``"cross"``.
             num_codes: M, for ``"poly"``.
             dropout: Dropout of the features before the classifier.
+            marked_words: Compare one word of each text.
             batching: That of ``Encoder``.
             options: As in ``load_config``.
 
@@ -89,6 +98,7 @@ class PairClassifier(CustomModel):
         names = LabelSet(labels)
         config = PairClassifierConfig(
             encoder=inner, kind=kind, num_codes=num_codes, dropout=dropout,
+            marked_words=marked_words,
             id2label=dict(enumerate(names)), label2id={n: i for i, n in enumerate(names)},
         )  # fmt: skip
         embedded: Any = config.encoder
@@ -99,16 +109,29 @@ class PairClassifier(CustomModel):
 
     def forward(self, batch: Batch) -> Tensor:
         """Return logits [N, C] for a batch of N pairs."""
-        texts = separate_texts(batch)
+        texts = self._texts(batch)
         hidden = self.encoder(texts)
-        queries = self.query_vectors(hidden, texts, step=2)
-        candidates = self.text_vectors(hidden, texts)[1::2]
-        with keyed_dropout(texts, texts.cu_seqlens[:-1:2]):
+        if self.config.marked_words:
+            vectors = pool(hidden, batch.word_lengths, "mean")
+            vectors = vectors.unflatten(0, (len(batch.lengths), -1))
+            queries, candidates = vectors[:, 1:2], vectors[:, -2]
+        else:
+            queries = self.query_vectors(hidden, texts, step=2)
+            candidates = self.text_vectors(hidden, texts)[1::2]
+        with keyed_dropout(
+            texts, texts.cu_seqlens[: -1 : len(texts.lengths) // len(batch.lengths)]
+        ):
             return self.compare(queries, candidates)
+
+    def _texts(self, batch: Batch) -> Batch:
+        """Return the sequences that the encoder reads."""
+        if self.config.kind == "cross":
+            return batch
+        return separate_texts(batch, 3 if self.config.marked_words else 1)
 
     def check_batch(self, batch: Batch) -> None:
         """Check the texts of each pair, see ``Head.check_batch``."""
-        self.encoder.check(separate_texts(batch))
+        self.encoder.check(self._texts(batch))
 
     def text_vectors(self, hidden: Tensor, texts: Batch) -> Tensor:
         """Return the mean of the hidden states [T, H] of each text: [N, H]."""
@@ -137,8 +160,10 @@ class PairClassifier(CustomModel):
             weights = (queries @ candidates[..., None]).softmax(1)  # [N, M, 1]
             first = (weights * queries).sum(1)
         first = first.expand_as(candidates)
-        features = torch.cat([first, candidates, (first - candidates).abs()], dim=-1)
-        logits: Tensor = self.classifier(self.dropout(features))
+        features = [first, candidates, (first - candidates).abs()]
+        if self.config.marked_words:
+            features.append(first * candidates)
+        logits: Tensor = self.classifier(self.dropout(torch.cat(features, dim=-1)))
         return logits
 
     @property
@@ -147,14 +172,14 @@ class PairClassifier(CustomModel):
         return labels_of(self.config)
 
 
-def separate_texts(batch: Batch) -> Batch:
+def separate_texts(batch: Batch, parts: int = 1) -> Batch:
     """Return a batch whose sequences are the texts of the pairs of a batch, in order.
 
-    The texts of a pair are told apart by ``first_word``, which is 0 and 1, so that their dropout
-    differs.
+    A text has ``parts`` "words". The texts of a pair are told apart by ``first_word``, which is 0
+    and 1, so that their dropout differs.
     """
-    lengths = batch.word_lengths
-    starts, ends = batch.words, batch.words + lengths
+    starts, lengths = batch.words[::parts], batch.word_lengths.unflatten(0, (-1, parts)).sum(1)
+    ends = starts + lengths
     size = len(batch.input_ids)
     positions = torch.arange(size, device=starts.device)
     return replace(
