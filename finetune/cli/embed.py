@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,6 +66,7 @@ class Embed:
         quiet_libraries()
         from finetune.inference.embed import Embedder
         from finetune.inference.vector_files import check_suffix, record, write_vectors
+        from finetune.runtime.progress import Reporter
 
         if self.output is not None:
             check_output(self.output, [Path(self.file or "")])
@@ -75,12 +77,14 @@ class Embed:
             batching=self.batching, max_tokens=self.max_tokens, revision=self.revision,
             trust_remote_code=self.trust_remote_code,
         )  # fmt: skip
-        embeddings = embedder.embed(self._inputs())
-        if self.output is None:
-            for embedding in embeddings:
-                show(json.dumps(record(embedding), ensure_ascii=False))
-        else:
-            count, files = write_vectors(Path(self.output), embeddings, embedder.shape)
+        with Reporter(quiet=self.output is None and sys.stdout.isatty()) as reporter:
+            embeddings = embedder.embed(self._inputs(), reporter)
+            if self.output is None:
+                for embedding in embeddings:
+                    show(json.dumps(record(embedding), ensure_ascii=False))
+            else:
+                count, files = write_vectors(Path(self.output), embeddings, embedder.shape)
+        if self.output is not None:
             shape = " x ".join(map(str, (count, *embedder.shape)))
             show(f"wrote {' and '.join(map(str, files))}: {shape}", error=True)
         if number := embedder.num_windowed:

@@ -8,7 +8,7 @@ of the last four. A word of several subwords has their mean.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -31,6 +31,7 @@ from finetune.preprocessing.prefetch import ahead
 from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.preprocessing.windows import encode_window, windows
 from finetune.runtime.launch import make_accelerator
+from finetune.runtime.progress import Reporter
 from finetune.runtime.transfer import batch_to_device
 from finetune.tasks import TASK_FILE, saved_task
 from finetune.tasks.base import Task
@@ -159,18 +160,26 @@ class Embedder:
         return (len(self.layers), width) if self.combine == "none" else (width,)
 
     def embed(
-        self, inputs: Iterable[str | Sequence[str] | TextExample | TokenExample]
+        self,
+        inputs: Iterable[str | Sequence[str] | TextExample | TokenExample],
+        reporter: Reporter | None = None,
     ) -> Iterator[Embedding]:
         """Yield the vectors of each input, in order and in bounded memory.
 
-        An input is a text, a list of words, or an example of either.
+        An input is a text, a list of words, or an example of either. ``reporter`` shows the
+        progress, in sequences that the encoder has read.
         """
-        rest = enumerate(inputs)
+        reporter = reporter or Reporter(quiet=True)
+        reporter.start("embedding", None, unit="sequence")
+        rest, read = enumerate(inputs), 0
         while chunk := list(islice(rest, CHUNK)):
             if self._trained is None:
-                yield from self._embed([self._read(*item) for item in chunk])
+                encoded = [self._read(*item) for item in chunk]
+                read = yield from self._embed(encoded, reporter, read)
             else:
                 yield from self._embed_as_trained(*self._trained, chunk)
+                reporter.update(read := read + len(chunk))
+        reporter.stop()
 
     def _embed_as_trained(
         self, task: Task, head: Any, chunk: Sequence[tuple[int, Any]]
@@ -213,7 +222,10 @@ class Embedder:
             return _Input(id, tuple(names), subwords, places)
         return _Input(id, (" ".join(words) if item.text is None else item.text,), subwords, None)
 
-    def _embed(self, inputs: Sequence[_Input]) -> Iterator[Embedding]:
+    def _embed(
+        self, inputs: Sequence[_Input], reporter: Reporter, read: int
+    ) -> Generator[Embedding, None, int]:
+        """Yield the vectors of inputs, and return the number of sequences that were read so far."""
         encodings = [self._windows(number, each.subwords) for number, each in enumerate(inputs)]
         self.num_windowed += sum(len(each) > 1 for each in encodings)
         sequences = Encodings.of(encoding for each in encodings for encoding in each)
@@ -224,10 +236,12 @@ class Embedder:
             for batch in batches:
                 for number, part in zip(batch.example, self._parts(batch), strict=True):
                     found[number].append(part)
+                reporter.update(read := read + len(batch.lengths))
         for each, parts in zip(inputs, found, strict=True):
             parts.sort(key=lambda part: part.first)
             vectors = self._joined(parts).reshape(-1, *self.shape)
             yield Embedding(each.id, each.units, self._scaled(vectors), each.offsets)
+        return read
 
     def _scaled(self, vectors: Array) -> Array:
         """Scale vectors to length 1 if asked to."""

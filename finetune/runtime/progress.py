@@ -69,7 +69,7 @@ class _Stage:
     """A part of the work, such as training or the validation within it."""
 
     title: str
-    total: int
+    total: int | None
     unit: str
     first: int
     begin: float = field(default_factory=time.monotonic)
@@ -100,8 +100,8 @@ class Reporter:
         if not self.quiet:
             self.console.print(printable(text), markup=False)
 
-    def start(self, title: str, total: int, done: int = 0, unit: str = "step") -> None:
-        """Begin a stage of ``total`` units, of which ``done`` are done already."""
+    def start(self, title: str, total: int | None, done: int = 0, unit: str = "step") -> None:
+        """Begin a stage of ``total`` units (None: unknown), of which ``done`` are done already."""
         stage = _Stage(title, total, unit, done)
         self._stages.append(stage)
         self._last_line = time.monotonic()
@@ -128,6 +128,9 @@ class Reporter:
             self._progress.update(stage.bar, completed=done, text=text)
         elif not self.quiet and time.monotonic() - self._last_line >= LINE_EVERY:
             self._last_line = time.monotonic()
+            if stage.total is None:
+                self.say(f"{stage.title}: {stage.unit} {done:,} {text}")
+                return
             left = clock((stage.total - done) / rate) if rate else "unknown time"
             self.say(f"{stage.title}: {stage.unit} {done}/{stage.total} {text} {left} left")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from transformers import AutoModel, AutoTokenizer
 import finetune
 from finetune.inference.embed import Embedder
 from finetune.inference.vector_files import write_vectors
+from finetune.runtime import progress
 from finetune.types import TextExample, TokenExample, UserError
 from tests import small_data
 from tests.command import run
@@ -182,7 +184,8 @@ def test_files_have_the_same_vectors(unit: str, shape: dict[str, Any], place: Pa
         write_vectors(tmp_path / "vectors.csv", expected, embedder.shape)
 
 
-def test_command(place: Path, tmp_path: Path) -> None:
+def test_command(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "LINE_EVERY", 0.0)
     file = tmp_path / "texts.jsonl"
     file.write_text(
         "".join(json.dumps({"id": f"n{i}", "text": t}) + "\n" for i, t in enumerate(TEXTS))
@@ -192,6 +195,7 @@ def test_command(place: Path, tmp_path: Path) -> None:
     assert outcome.code == 0, outcome.err
     assert f"wrote {out} and {tmp_path / 'out.rows.jsonl'}: 6 x {WIDTH}" in outcome.err
     assert "1 input of more than 30 tokens read in several windows" in outcome.err
+    assert re.search(r"embedding: sequence [78] .*sequences/s", outcome.err)
     ids = [json.loads(line)["id"] for line in (tmp_path / "out.rows.jsonl").open()]
     assert ids == [f"n{i}" for i in range(6)] and np.load(out).shape == (6, WIDTH)
     printed = run(

@@ -28,6 +28,21 @@ def test_plain_lines(monkeypatch: pytest.MonkeyPatch):
     assert third.startswith("training: step 10/10 "), "the outer stage continues"
 
 
+def test_unknown_total(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(progress, "LINE_EVERY", 0.0)
+    reporter = Reporter(stream=(stream := io.StringIO()))
+    with reporter:
+        reporter.start("embedding", None, unit="sequence")
+        reporter.update(4096)
+    assert stream.getvalue().startswith("embedding: sequence 4,096 ")
+    assert stream.getvalue().endswith(" sequences/s\n")
+    reporter.console = Console(file=(stream := io.StringIO()), force_terminal=True, width=120)
+    with reporter:
+        reporter.start("embedding", None, unit="sequence")
+        reporter.update(7)
+    assert "7/?" in stream.getvalue()
+
+
 def test_nothing_between_lines_and_nothing_of_a_quiet_reporter(monkeypatch: pytest.MonkeyPatch):
     for quiet in (False, True):
         monkeypatch.setattr(progress, "LINE_EVERY", 0.0 if quiet else 60.0)
