@@ -195,7 +195,7 @@ def test_command(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert outcome.code == 0, outcome.err
     assert f"wrote {out} and {tmp_path / 'out.rows.jsonl'}: 6 x {WIDTH}" in outcome.err
     assert "1 input of more than 30 tokens read in several windows" in outcome.err
-    assert re.search(r"embedding: sequence [78] .*sequences/s", outcome.err)
+    assert re.search(r"embedding: sequence \d+ .*sequences/s", outcome.err)
     ids = [json.loads(line)["id"] for line in (tmp_path / "out.rows.jsonl").open()]
     assert ids == [f"n{i}" for i in range(6)] and np.load(out).shape == (6, WIDTH)
     printed = run(
