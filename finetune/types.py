@@ -57,7 +57,8 @@ class TextExample:
     (regression), or None without gold. ``where`` is ``file:line`` for messages. ``id`` is the index
     of the example, ``key`` the id in the data, if it has one. ``negative`` is a text that ``pair``
     is contrasted with (``finetune sentence``). ``targets`` are the characters (start, end) of the
-    word in each text of a pair, if words are compared.
+    word in each text of a pair, if words are compared. ``document`` is the document of a block of
+    lines (``finetune pretrain``).
     """
 
     id: int
@@ -68,6 +69,7 @@ class TextExample:
     key: str | int | None = None
     negative: str | None = None
     targets: tuple[tuple[int, int], tuple[int, int]] | None = None
+    document: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,6 +358,7 @@ class MaskedPrediction:
     probabilities, the best first. In evaluation, ``gold`` are the subwords of the text, ``losses``
     are -log P of these, ``read_as`` is what the model read there (``masked``, ``random`` or
     ``kept``), and ``counts`` are the occurrences of the gold subwords in the training data.
+    ``boundary_losses`` are those of the span boundary objective, if there is one.
     """
 
     id: int
@@ -366,6 +369,7 @@ class MaskedPrediction:
     losses: tuple[float, ...] = ()
     read_as: tuple[str, ...] = ()
     counts: tuple[int, ...] = ()
+    boundary_losses: tuple[float, ...] | None = None
 
     def record(self) -> dict[str, Any]:
         """Return the prediction as JSON values."""
@@ -378,13 +382,16 @@ class MaskedPrediction:
                 for best in zip(self.subwords, self.scores, strict=True)
             ]
             return {"id": self.id, "text": self.text, "masks": masks}
-        return {
+        record: dict[str, Any] = {
             "id": self.id,
             "subwords": list(self.subwords),
             "losses": [round(loss, 6) for loss in self.losses],
             "read_as": list(self.read_as),
             "counts": list(self.counts),
         }
+        if self.boundary_losses is not None:
+            record["boundary_losses"] = [round(loss, 6) for loss in self.boundary_losses]
+        return record
 
 
 Prediction = (

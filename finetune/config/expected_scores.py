@@ -36,10 +36,12 @@ METRICS: Mapping[str, tuple[str, ...]] = {
     "sentence": (
         "spearman_all", "pearson_all", "ranking_accuracy", "ranking_mrr", *PROBLEMS["single"][:5],
     ),
-    "pretrain": ("mlm_accuracy", "mlm_loss", "perplexity"),
+    "pretrain": ("mlm_accuracy", "mlm_loss", "perplexity", "sbo_loss", "nsp_accuracy"),
 }  # fmt: skip
 """The metrics of each task; `ner` also has ``span_f1_strict:TYPE``."""
-UNBOUNDED = ("mse", "mlm_loss", "perplexity", "inner_gold", "inner_predicted", "inner_found")
+UNBOUNDED = (
+    "mse", "mlm_loss", "perplexity", "sbo_loss", "inner_gold", "inner_predicted", "inner_found",
+)  # fmt: skip
 """Metrics that may be above 1: all others are fractions or correlations."""
 CORRELATIONS = ("matthews", "pearson", "spearman", "pearson_all", "spearman_all")
 """Metrics that may be below 0."""

@@ -396,6 +396,8 @@ class PretrainConfig(TrainConfig):
     """Draw random subwords from the vocabulary, or by their frequency in the training text."""
     explore: bool = False
     """Mask each subword exactly once in every 1 / --mask-probability epochs."""
+    boundary: bool = False
+    """With --mask spans, predict the subwords of a span also from its two neighbors (SpanBERT)."""
     lr: float | None = None
     """Peak learning rate; unset is 1e-4, and 5e-4 for small encoders (narrower than 512)."""
     warmup: float = 0.06
@@ -420,6 +422,11 @@ class PretrainConfig(TrainConfig):
             )
         if self.explore and self.mask == "spans":
             raise UserError("--explore divides subwords or words: choose another --mask.")
+        if self.boundary and self.mask != "spans":
+            raise UserError(
+                f"--boundary predicts spans from their neighbors, not {self.mask}: add --mask "
+                "spans, or leave --boundary out."
+            )
         if self.overlap is not None:
             raise UserError("--overlap does not apply to running text: leave it out.")
         if self.sparse_embeddings == "on":

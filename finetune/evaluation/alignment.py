@@ -49,8 +49,12 @@ class AlignedPredictions(NamedTuple):
     def pairs(self) -> Pairs:
         """Return gold and predictions for ``metrics``."""
         if self.kind == "subwords":
-            losses = [row["losses"] for row in self.rows]
-            return Pairs(self.kind, self.gold, self.predicted, losses=losses)
+            losses, boundary_losses = (
+                [row.get(name) or () for row in self.rows] for name in ("losses", "boundary_losses")
+            )
+            return Pairs(
+                self.kind, self.gold, self.predicted, losses=losses, boundary_losses=boundary_losses
+            )
         return pair(
             self.kind, self.gold, self.predicted, schemes=self.schemes, characters=self.characters,
             positive=self.positive,

@@ -135,6 +135,11 @@ def subword_losses(pairs: Pairs) -> np.ndarray:
     return np.array([(math.fsum(losses), len(losses)) for losses in pairs.losses], dtype=float)
 
 
+def boundary_counts(pairs: Pairs) -> np.ndarray:
+    """Return the summed loss and the number of the boundary losses of each sequence [N, 2]."""
+    return subword_losses(replace(pairs, losses=pairs.boundary_losses))
+
+
 def sense_counts(pairs: Pairs) -> np.ndarray:
     """Return credit, answered and gold targets [N, 3]; several predicted senses share the credit.
 
@@ -400,6 +405,9 @@ METRICS: dict[str, dict[str, Metric]] = {
         "mlm_accuracy": Metric(subword_counts, mean),
         "mlm_loss": Metric(subword_losses, mean, lower_is_better=True),
         "perplexity": Metric(subword_losses, perplexity, lower_is_better=True),
+        "sbo_loss": Metric(
+            boundary_counts, mean, lambda pairs: any(pairs.boundary_losses), lower_is_better=True
+        ),
     },
     "senses": {rate: Metric(sense_counts, _RATES[rate]) for rate in ("f1", "precision", "recall")},
 }
@@ -479,7 +487,9 @@ def text_scores(
 def masked_scores(predicted: Sequence[MaskedPrediction]) -> dict[str, float]:
     """Return the scores of masked language modeling."""
     gold, found = ([getattr(p, side) for p in predicted] for side in ("gold", "subwords"))
-    return scores(Pairs("subwords", gold, found, losses=[p.losses for p in predicted]))
+    boundary = [p.boundary_losses or () for p in predicted]
+    losses = [p.losses for p in predicted]
+    return scores(Pairs("subwords", gold, found, losses=losses, boundary_losses=boundary))
 
 
 def span_scores(

@@ -30,7 +30,7 @@ class Pairs:
     ``all_predicted`` their numbers. ``labels`` are those of the model, if known. ``confidences``
     hold for each example the probability and correctness of each prediction. ``characters`` are the
     gold and predicted spans of each text in characters, for gold in characters. ``positive`` is the
-    positive class of two labels.
+    positive class of two labels. ``boundary_losses`` are those of the span boundary objective.
     """
 
     kind: str
@@ -44,6 +44,7 @@ class Pairs:
     characters: CharacterSpans = ()
     positive: str | None = None
     losses: Sequence[Sequence[float]] = ()
+    boundary_losses: Sequence[Sequence[float]] = ()
 
     def __len__(self) -> int:
         """Return the number of examples."""

@@ -30,10 +30,13 @@ class Ragged(NamedTuple):
     """The length of all rows if they are of equal length, which makes ``take`` fast."""
 
     @classmethod
-    def of(cls, rows: Sequence[Sequence[Any]]) -> Ragged:
-        """Concatenate rows of Python values."""
+    def of(cls, rows: Sequence[Sequence[Any]] | Sequence[Array]) -> Ragged:
+        """Concatenate rows of Python values, or arrays."""
         counts = np.fromiter(map(len, rows), np.int64, len(rows))
-        values = np.array(list(chain.from_iterable(rows)))
+        if len(rows) and isinstance(rows[0], np.ndarray):
+            values = np.concatenate(rows)
+        else:
+            values = np.array(list(chain.from_iterable(rows)))
         return cls(_compact(values), _boundaries(counts), _same(counts))
 
     @property

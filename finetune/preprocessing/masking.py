@@ -34,6 +34,7 @@ SPAN_LENGTHS = SPAN_PROBABILITY * (1 - SPAN_PROBABILITY) ** np.arange(LONGEST_SP
 SPAN_LENGTHS /= SPAN_LENGTHS.sum()
 """Probabilities of the lengths 1 to 10: 3.80 words on average."""
 _CUMULATIVE = np.cumsum(SPAN_LENGTHS[:-1])
+_SIDES = "left", "right"
 
 
 class Mask(NamedTuple):
@@ -61,6 +62,8 @@ class Masking:
             choose each part in turn, one an epoch (Zheng et al., 2020, "fully-explored").
         frequency: Counts of the subwords of the training data [V], by which random subwords are
             drawn; None draws all alike.
+        separator: True for the special tokens around and between texts [V]; if it is given, masks
+            have the targets of the span boundary objective.
     """
 
     special: Array
@@ -69,6 +72,7 @@ class Masking:
     probability: float = 0.15
     explore: bool = False
     frequency: Array | None = None
+    separator: Array | None = None
     _pool: Array = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -80,29 +84,36 @@ class Masking:
         """Return sequences with new masks: those of an epoch, or without a seed those of scoring.
 
         ``word_starts`` of the sequences are the words. The targets ``position``, ``token``,
-        ``kind`` and ``unit`` describe a mask; sequences that have one are restored before.
+        ``kind`` and ``unit`` describe a mask; sequences that have one are restored before. With
+        ``separator`` also ``left`` and ``right``, the positions beside the unit of each target: -1
+        where one is special, so that spans at the ends of a text have none.
         """
         ids, offsets, width = sequences.ids
         ids = np.array(_original(sequences))
-        targets: dict[str, list[Any]] = {name: [] for name in ("position", "token", "kind", "unit")}
+        names = ("position", "token", "kind", "unit", *_SIDES[: 2 * (self.separator is not None)])
+        targets: dict[str, list[Any]] = {name: [] for name in names}
         words = sequences.words
         for row, (start, end) in enumerate(zip(offsets[:-1], offsets[1:], strict=True)):
             own = ids[start:end]
             starts = words.values[words.offsets[row] : words.offsets[row + 1]]
             example = int(sequences.example[row])
-            generator, part = _generator(seed, epoch, example), None
+            generator, part = keyed_generator(seed, epoch, example), None
             if self.explore and seed is not None:
                 cycle, turn = divmod(epoch, round(1 / self.probability))
-                part = turn, _generator(seed, cycle, example)
+                part = turn, keyed_generator(seed, cycle, example)
             mask = self.draw(own, starts, generator, part)
             targets["token"].append(own[mask.position])
             for name in Mask._fields:
                 targets[name].append(getattr(mask, name))
+            if self.separator is not None:
+                for name, beside in zip(_SIDES, _neighbors(mask, self.separator[own]), strict=True):
+                    targets[name].append(beside)
             own[mask.position[mask.kind == MASKED]] = self.mask_id
             random = mask.position[mask.kind == RANDOM]
             drawn = generator.random(len(random)) * self._pool[-1]
             own[random] = np.searchsorted(self._pool, drawn, side="right")
         rows = {name: Ragged.of(values) for name, values in targets.items()}
+        rows = {**(sequences.targets or {}), **rows}
         return replace(sequences, ids=Ragged(ids, offsets, width), targets=rows)
 
     def draw(
@@ -152,7 +163,7 @@ class Masking:
 def _original(sequences: Encodings) -> Array:
     """Return the ids of sequences without their masks, in the layout of ``ids.values``."""
     values = sequences.ids.values
-    if sequences.targets is None:
+    if sequences.targets is None or "position" not in sequences.targets:
         return values
     position, token = sequences.targets["position"], sequences.targets["token"]
     values = values.copy()
@@ -160,10 +171,24 @@ def _original(sequences: Encodings) -> Array:
     return values
 
 
-def _generator(seed: int | None, epoch: int, sequence: int) -> np.random.Generator:
+def _neighbors(mask: Mask, separator: Array) -> tuple[Array, Array]:
+    """Return the positions before and after the unit of each chosen one [M]; -1 if one of the two
+    is a separator or outside of the sequence."""
+    left = mask.position[np.searchsorted(mask.unit, mask.unit)] - 1
+    right = mask.position[np.searchsorted(mask.unit, mask.unit, side="right") - 1] + 1
+    outside = np.pad(separator, (0, 1), constant_values=True)  # -1 and the length are outside
+    lacking = outside[left] | outside[right]
+    return np.where(lacking, -1, left), np.where(lacking, -1, right)
+
+
+def keyed_generator(
+    seed: int | None, epoch: int, sequence: int, stream: int = 0
+) -> np.random.Generator:
     """Return the generator of a sequence; without a seed the same in all epochs and runs."""
     first = 2**64 - 1 if seed is None else seed << 32 | epoch
-    return np.random.Generator(np.random.Philox(key=np.array([first, sequence], dtype=np.uint64)))
+    key = np.array([first, sequence], dtype=np.uint64)
+    counter = np.array([0, 0, 0, stream], dtype=np.uint64)
+    return np.random.Generator(np.random.Philox(key=key, counter=counter))
 
 
 def _words(free: Array, starts: Array) -> tuple[Array, Array]:

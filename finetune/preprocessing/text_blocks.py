@@ -131,7 +131,8 @@ class _OpenBlock:
             del self.lines[-1]
         if self.lines:
             text = "\n".join(self.lines)
-            self.closed.append(replace(self.source, id=len(self.closed), text=text))
+            block = replace(self.source, id=len(self.closed), text=text, document=self.source.id)
+            self.closed.append(block)
         self.lines, self.size = [], 0
 
 

@@ -207,7 +207,17 @@ class Task(ABC):
 
     @abstractmethod
     def loss(self, logits: Any, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the sum of the losses of a batch, and the number to divide it by."""
+        """Return the sum of the losses of a batch, and the number to divide it by.
+
+        Of several losses (``loss_counts``), return K sums and K numbers.
+        """
+
+    def loss_counts(self, batch: Batch) -> torch.Tensor | None:
+        """Return the counts [K] of several losses, each of which is divided by its own; else None.
+
+        ``batch`` is on the CPU.
+        """
+        return None
 
     @property
     def couples_sequences(self) -> bool:

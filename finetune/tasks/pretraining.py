@@ -21,6 +21,7 @@ from finetune.data import Dataset, hold_out, read_text
 from finetune.data.running_text import read_running_text, sampling_probabilities
 from finetune.evaluation.metrics import masked_scores
 from finetune.models.heads.masked_lm import MaskedLanguageModel, MaskedScores
+from finetune.models.heads.pretraining import MOST_TARGETS, PretrainingModel, PretrainingScores
 from finetune.models.loading import new_config
 from finetune.preprocessing.encodings import Array, Encoded, Encodings, Ragged
 from finetune.preprocessing.masking import KINDS, Masking
@@ -98,8 +99,16 @@ class PretrainingTask(Task):
         masking = Masking(
             special, tokenizer.mask_token_id, config.mask, config.mask_probability, config.explore,
             self._frequency if config.replacement == "unigram" else None,
+            self._separator(len(special)) if config.boundary else None,
         )  # fmt: skip
         object.__setattr__(self, "_masking", masking)
+
+    def _separator(self, size: int) -> Array:
+        """Return which subwords are the special tokens around and between texts [V]."""
+        single = self.tokenizer.single
+        found = np.zeros(size, dtype=bool)
+        found[[*single.prefix, *single.suffix, self.tokenizer.tokenizer.sep_token_id]] = True
+        return found
 
     @classmethod
     def load(cls, config: Any, data: Any = None) -> tuple[Task, Dataset]:
@@ -209,50 +218,83 @@ class PretrainingTask(Task):
 
     def collate(self, encodings: Iterable[Encoding]) -> dict[str, torch.Tensor]:
         """Return the ``position`` [M] of each target in the packed row, its ``token`` and ``kind``
-        [M], and the ``number`` of targets of each sequence [N]."""
+        [M], and the ``number`` of targets of each sequence [N].
+
+        With --boundary also ``boundary``, ``left``, ``right`` and ``offset`` [B], as in
+        ``PretrainingModel``.
+        """
         sequences = Encodings.of(encodings)
         targets = super().collate(sequences)
         begins = torch.from_numpy(sequences.ids.offsets[:-1].astype(np.int64))
-        targets["position"] += begins.repeat_interleave(targets["number"])
+        begins = begins.repeat_interleave(targets["number"])
+        if "left" in targets:
+            offset = targets["position"] - targets["left"] - 1
+            found = (targets["left"] >= 0) & (offset < MOST_TARGETS)
+            targets["boundary"] = boundary = found.nonzero()[:, 0]
+            targets["offset"] = offset[boundary]
+            for side in ("left", "right"):
+                targets[side] = (targets[side] + begins)[boundary]
+        targets["position"] += begins
         return targets
 
     def _targets(self, rows: Mapping[str, Ragged]) -> dict[str, torch.Tensor]:
         targets = {
             name: torch.from_numpy(rows[name].values.astype(np.int64))
-            for name in ("position", "token", "kind")
+            for name in ("position", "token", "kind", "left", "right")
             if name in rows
         }
         return targets | {"number": torch.from_numpy(rows["position"].counts)}
 
-    def head(self, folder: str | Path | None = None) -> MaskedLanguageModel:
+    def head(self, folder: str | Path | None = None) -> Any:
         """Make a model to train, or load one from a folder."""
         config = self.record.config
+        options: dict[str, Any] = {"batching": config.batching}
+        model: type[Any] = MaskedLanguageModel
+        if config.boundary:
+            model = PretrainingModel
+            options["boundary"] = True
         if folder is not None:
-            return MaskedLanguageModel.from_pretrained(
-                str(folder), batching=config.batching, new_head=False
-            )
+            return model.from_pretrained(str(folder), new_head=False, **options)
         if config.config is not None:
             made = new_config(config.config, self.tokenizer.tokenizer)
-            return MaskedLanguageModel.from_config(made, batching=config.batching)
+            return model.from_config(made, **options)
         if self._warm_start is not None and self._warm_start.custom_type is None:
             # with its head, if it is a masked language model
-            return MaskedLanguageModel.from_pretrained(
-                self._warm_start.source, batching=config.batching, **self._warm_start.options
-            )
+            given = self._warm_start.options
+            return model.from_pretrained(self._warm_start.source, **options, **given)
         with self._pretrained() as checkpoint:
-            return MaskedLanguageModel.from_pretrained(batching=config.batching, **checkpoint)
+            return model.from_pretrained(**options, **checkpoint)
 
-    def loss(self, scores: MaskedScores, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the summed cross entropy of the chosen positions, and their number."""
-        return scores.loss.sum(), torch.ones_like(scores.loss).sum()
+    def loss(self, scores: Any, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the summed cross entropy of the chosen positions, and their number.
+
+        With further objectives, return the sum and the number of each.
+        """
+        if isinstance(scores, MaskedScores):
+            return scores.loss.sum(), torch.ones_like(scores.loss).sum()
+        sums = scores.loss.sum(), scores.boundary.sum()
+        counts = [each.new_tensor(len(each)) for each in (scores.loss, scores.boundary)]
+        return torch.stack(sums), torch.stack(counts)
+
+    def loss_counts(self, batch: Batch) -> torch.Tensor | None:
+        """Return the numbers of chosen positions and of boundary losses."""
+        if not self.record.config.boundary:
+            return None
+        names = ("position", "boundary")
+        return torch.tensor([float(len(batch.targets[name])) for name in names])
 
     def decode(self, scores: Any, batch: Batch) -> list[Partial]:
         """Return loss, best subword, gold subword and kind of each target [M, 4].
 
-        Without gold, return the best subwords and their probabilities [M, 2, ``NUM_BEST``].
+        With --boundary a further column has the boundary loss, or NaN. Without gold, return the
+        best subwords and their probabilities [M, 2, ``NUM_BEST``].
         """
-        if isinstance(scores, MaskedScores):
-            columns = (*scores, batch.targets["token"], batch.targets["kind"])
+        if isinstance(scores, MaskedScores | PretrainingScores):
+            targets = batch.targets
+            columns = [scores.loss, scores.best, targets["token"], targets["kind"]]
+            if isinstance(scores, PretrainingScores):
+                boundary = torch.full_like(scores.loss, torch.nan)
+                columns.append(boundary.index_copy(0, targets["boundary"], scores.boundary))
             values = torch.stack([column.double().cpu() for column in columns], 1)
         else:
             best = scores.cpu().double().softmax(-1).topk(min(NUM_BEST, scores.shape[-1]))
@@ -272,7 +314,7 @@ class PretrainingTask(Task):
             subwords = tuple(tuple(decode([int(id)]).strip() for id in ids) for ids, _ in values)
             scores = tuple(tuple(map(float, probabilities)) for _, probabilities in values)
             return MaskedPrediction(example.id, subwords, scores, example.text)
-        best, token, kind = values[:, 1:].T.astype(np.int64)
+        best, token, kind = values[:, 1:4].T.astype(np.int64)
         return MaskedPrediction(
             example.id,
             tuple(names(best.tolist())),
@@ -280,6 +322,9 @@ class PretrainingTask(Task):
             losses=tuple(values[:, 0].tolist()),
             read_as=tuple(KINDS[each] for each in kind),
             counts=tuple(self._frequency[token].tolist()),
+            boundary_losses=tuple(values[~np.isnan(values[:, 4]), 4].tolist())
+            if values.shape[1] > 4
+            else None,
         )
 
     def _score(self, gold: Sequence[Any], predicted: Sequence[Any]) -> dict[str, float]:

@@ -70,11 +70,15 @@ class Step:
             totals = self._backward_coupled(batches, weight)
         else:
             totals = torch.zeros(2, dtype=self.sum_dtype, device=self.device)
+            weights = self._loss_weights(batches, weight)
             shortest = min(batches, key=lambda batch: len(batch.input_ids))
             passes = [(batch, weight) for batch in batches] + [(shortest, 0.0)] * idle_passes
             for batch, own_weight in passes:
                 batch = batch_to_device(batch, self.device)
-                totals += self._backward(*self.task.loss(self._forward(batch), batch), own_weight)
+                loss, count = self.task.loss(self._forward(batch), batch)
+                if weights is not None:
+                    loss, count = (loss * weights.to(loss.dtype)).sum(), count[0]
+                totals += self._backward(loss, count, own_weight)
         gradients, (loss, count, *square) = self._sum_over_processes(totals)
         self.scaler.unscale_(self.optimizer)
         count = count.clamp_min(1e-12)
@@ -96,6 +100,20 @@ class Step:
         with autocast(self.precision, self.device):
             output = self.head(batch)
         return full_precision(output)
+
+    def _loss_weights(self, batches: Sequence[Batch], weight: float) -> torch.Tensor | None:
+        """Return the weights of several losses [K], None of a single one.
+
+        With them, to divide the whole sum by the count of the first loss is to divide the sum of
+        each by its own count over all micro-batches and processes.
+        """
+        counts = [count for batch in batches if (count := self.task.loss_counts(batch)) is not None]
+        if not counts:
+            return None
+        total = torch.stack(counts).sum(0).to(self.device, self.sum_dtype) * weight
+        if self.accelerator.num_processes > 1:
+            torch.distributed.all_reduce(total)
+        return total[0] / total.clamp_min(1)
 
     def _backward(self, loss: torch.Tensor, count: torch.Tensor, weight: float) -> torch.Tensor:
         """Add the gradients of a loss, and return the loss and its count [2]."""

@@ -97,14 +97,7 @@ class MaskedLanguageModel(PretrainedHead):
         if self._layers is None:
             return self._scores(self.logits(batch), token)
         states = self.encoder(batch).index_select(0, position)
-        size = max(1, MOST_LOGITS // self.encoder.vocabulary_size)
-        if len(states) <= size:
-            return self._scores(self._layers(self.model, states), token)
-        parts = [
-            checkpoint(self._chunk, *part, use_reentrant=False, preserve_rng_state=False)
-            for part in zip(states.split(size), token.split(size), strict=True)
-        ]
-        return MaskedScores(*map(torch.cat, zip(*parts, strict=True)))
+        return self._scores_of(self._chosen_logits, states, token)
 
     def logits(self, batch: Batch) -> Tensor:
         """Return the logits [M, V] at each ``position`` of a batch, without targets at all T."""
@@ -124,9 +117,26 @@ class MaskedLanguageModel(PretrainedHead):
             return self.encoder.depth_of(self._tied[parameter_name])
         return super().depth_of(parameter_name)
 
-    def _chunk(self, states: Tensor, token: Tensor) -> MaskedScores:
+    def _chosen_logits(self, states: Tensor) -> Tensor:
         assert self._layers is not None
-        return self._scores(self._layers(self.model, states), token)
+        return self._layers(self.model, states)
+
+    def _scores_of(
+        self, layers: Callable[[Tensor], Tensor], states: Tensor, token: Tensor
+    ) -> MaskedScores:
+        """Return the scores of ``token`` by ``layers``, in chunks if there are many."""
+        size = max(1, MOST_LOGITS // self.encoder.vocabulary_size)
+        if len(states) <= size:
+            return self._scores(layers(states), token)
+
+        def chunk(states: Tensor, token: Tensor) -> MaskedScores:
+            return self._scores(layers(states), token)
+
+        parts = [
+            checkpoint(chunk, *part, use_reentrant=False, preserve_rng_state=False)
+            for part in zip(states.split(size), token.split(size), strict=True)
+        ]
+        return MaskedScores(*map(torch.cat, zip(*parts, strict=True)))
 
     def _scores(self, logits: Tensor, token: Tensor) -> MaskedScores:
         if logits.dtype in (torch.bfloat16, torch.float16):
@@ -139,7 +149,7 @@ HeadLayers = Callable[[Any, Tensor], Tensor]
 
 
 def _cls(model: Any, states: Tensor) -> Any:
-    return model.cls(states)
+    return model.cls.predictions(states)
 
 
 def _lm_head(model: Any, states: Tensor) -> Any:

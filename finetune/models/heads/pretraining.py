@@ -1,0 +1,158 @@
+"""PretrainingModel: a masked language model with further objectives of pretraining.
+
+The span boundary objective (Joshi et al., 2020, SpanBERT; Jurafsky & Martin, equations 11.17 to
+11.20) predicts each subword of a masked span from the two subwords beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from finetune.models.encoder import Batching
+from finetune.models.heads.masked_lm import MaskedLanguageModel
+from finetune.models.heads.pretrained import require_class
+from finetune.models.loading import load_config, load_weights, resolve_model
+from finetune.types import Batch, UserError
+
+MOST_TARGETS = 20
+"""Rows of the position table: subwords of a span that have a boundary loss."""
+POSITION_WIDTH = 200
+BOUNDARY_FILE = "boundary.safetensors"
+
+
+class PretrainingScores(NamedTuple):
+    """Scores of M chosen positions, of which B have a boundary loss."""
+
+    loss: Tensor
+    """-log P(x_i | z_i) of the target of each position, [M]."""
+    best: Tensor
+    """The most probable subword of each position [M]; empty while gradients are computed."""
+    boundary: Tensor
+    """-log P(x_i | z_{s-1}, z_{e+1}) of the targets in spans s..e [B]."""
+
+
+class SpanBoundaryHead(nn.Module):
+    """The vector of a subword of a span, from the hidden states beside the span.
+
+    s_i = FFN([z_{s-1}; z_{e+1}; p_{i-s+1}]), with twice a linear layer, GELU and LayerNorm. The
+    output matrix is that of the masked language model, with a separate bias.
+    """
+
+    def __init__(self, width: int, output_width: int, vocabulary_size: int, config: Any) -> None:
+        super().__init__()
+        self.position = nn.Embedding(MOST_TARGETS, POSITION_WIDTH)
+        epsilon = getattr(config, "layer_norm_eps", 1e-12)
+        self.layers = nn.Sequential(
+            nn.Linear(2 * width + POSITION_WIDTH, width), nn.GELU(), nn.LayerNorm(width, epsilon),
+            nn.Linear(width, output_width), nn.GELU(), nn.LayerNorm(output_width, epsilon),
+        )  # fmt: skip
+        self.bias = nn.Parameter(torch.zeros(vocabulary_size))
+        for module in self.modules():
+            if isinstance(module, nn.Linear | nn.Embedding):
+                nn.init.normal_(module.weight, std=getattr(config, "initializer_range", 0.02))
+            if isinstance(module, nn.Linear):
+                nn.init.zeros_(module.bias)
+
+    def forward(self, left: Tensor, right: Tensor, offset: Tensor) -> Tensor:
+        """Return s_i [B, E] from z_{s-1} and z_{e+1} [B, H] and ``offset``, i - s [B]."""
+        vectors: Tensor = self.layers(torch.cat([left, right, self.position(offset)], -1))
+        return vectors
+
+
+class PretrainingModel(MaskedLanguageModel):
+    """A masked language model with the span boundary objective.
+
+    The targets of a batch are those of ``MaskedLanguageModel``, and for the B boundary losses
+    ``boundary``, indices into the M targets, ``left`` and ``right``, rows of the T tokens, and
+    ``offset``, the place in the span from 0. The saved folder is that of a masked language model;
+    the further head has a file of its own.
+    """
+
+    def __init__(self, model: Any, batching: Batching = "auto", *, boundary: bool = False) -> None:
+        super().__init__(model, batching)
+        if self._layers is None:
+            raise UserError(
+                f"--boundary needs a model class of transformers, not {type(model).__name__}: "
+                "leave it out."
+            )
+        self.boundary = None
+        if boundary:
+            size, output_width = self._output_matrix.shape
+            self.boundary = SpanBoundaryHead(self.encoder.width, output_width, size, model.config)
+
+    @classmethod
+    def from_pretrained(
+        cls, name: str, *, batching: Batching = "auto", new_head: bool = True,
+        boundary: bool = False, **options: Any,
+    ) -> PretrainingModel:  # fmt: skip
+        """Load a model as ``MaskedLanguageModel`` does, with the head for ``boundary`` losses."""
+        config = load_config(name, **options)
+        require_class(cls.auto_class, name, config)
+        model = load_weights(cls.auto_class, name, config, new_head=new_head, **options)
+        head = cls(model, batching, boundary=boundary)
+        if head.boundary is not None:
+            head._load_boundary(Path(resolve_model(name)) / BOUNDARY_FILE, new_head)
+        return head
+
+    @classmethod
+    def from_config(
+        cls, config: Any, *, batching: Batching = "auto", boundary: bool = False
+    ) -> PretrainingModel:
+        """Make a model with random weights."""
+        require_class(cls.auto_class, config.model_type, config)
+        return cls(cls.auto_class.from_config(config), batching, boundary=boundary)
+
+    def forward(self, batch: Batch) -> PretrainingScores | Tensor:  # type: ignore[override]
+        """Return the scores of the targets of a batch, or the logits where they have no token."""
+        targets = batch.targets
+        if "token" not in targets:
+            return self.logits(batch)
+        token = targets["token"]
+        states = self.encoder(batch)
+        chosen = states.index_select(0, targets["position"])
+        masked = self._scores_of(self._chosen_logits, chosen, token)
+        boundary = masked.loss[:0]
+        if self.boundary is not None:
+            beside = (states.index_select(0, targets[side]) for side in ("left", "right"))
+            vectors = self.boundary(*beside, targets["offset"])
+            own = token.index_select(0, targets["boundary"])
+            boundary = self._scores_of(self._boundary_logits, vectors, own).loss
+        return PretrainingScores(*masked, boundary)
+
+    def save_pretrained(
+        self, folder: str | Path, *, state_dict: Mapping[str, Tensor] | None = None
+    ) -> None:
+        """Write what ``MaskedLanguageModel`` does, and the weights of the further head."""
+        super().save_pretrained(folder, state_dict=state_dict)
+        if self.boundary is not None:
+            weights = {n: v.detach().cpu() for n, v in self.boundary.state_dict().items()}
+            save_file(weights, str(Path(folder) / BOUNDARY_FILE))
+
+    @property
+    def _output_matrix(self) -> Tensor:
+        """The output matrix W_V [V, E]."""
+        output: Any = self.model.get_output_embeddings() or self.model.get_input_embeddings()
+        weight: Tensor = output.weight
+        return weight
+
+    def _boundary_logits(self, vectors: Tensor) -> Tensor:
+        assert self.boundary is not None
+        return F.linear(vectors, self._output_matrix, self.boundary.bias)
+
+    def _load_boundary(self, path: Path, new_head: bool) -> None:
+        """Load the head for boundary losses; keep a new one if the folder has none that fits."""
+        assert self.boundary is not None
+        weights = load_file(str(path)) if path.is_file() else {}
+        own = self.boundary.state_dict()
+        fits = {n: v.shape for n, v in weights.items()} == {n: v.shape for n, v in own.items()}
+        if fits:
+            self.boundary.load_state_dict(weights)
+        elif not new_head:
+            raise UserError(f"{path}: missing or damaged: restore it, or train again.")
