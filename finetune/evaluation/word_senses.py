@@ -79,10 +79,16 @@ class SenseCollector:
             self._numbers[sense] += 1
 
     def vectors(self) -> tuple[tuple[str, ...], Array]:
-        """Return the senses and their vectors, float32 [S, H] (equation 11.8)."""
+        """Return the senses and their vectors, float32 [S, H] (equation 11.8).
+
+        It takes them out of the collector, so that they are in memory once.
+        """
         senses = tuple(sorted(self._sums))
-        means = [self._sums[sense] / self._numbers[sense] for sense in senses]
-        return senses, np.array(means, dtype=np.float32)
+        shape = self._sums[senses[0]].shape if senses else ()
+        means = np.empty((len(senses), *shape), dtype=np.float32)
+        for row, sense in enumerate(senses):
+            means[row] = self._sums.pop(sense) / self._numbers[sense]
+        return senses, means
 
 
 @dataclass(frozen=True, eq=False)

@@ -38,6 +38,9 @@ from finetune.tasks.base import Task
 from finetune.tasks.sentence_encoder import SentenceTask
 from finetune.types import Batch, Encoding, TextExample, TokenExample, UserError
 
+CHUNK_BYTES = 2**27
+"""Bytes of vectors from which a chunk of inputs takes no more."""
+
 Unit = Literal["text", "word", "subword"]
 Pooling = Literal["mean", "first", "max"]
 Combination = Literal["mean", "sum", "none"]
@@ -171,21 +174,29 @@ class Embedder:
         """
         reporter = reporter or Reporter(quiet=True)
         reporter.start("embedding", None, unit="sequence")
-        rest, read = enumerate(inputs), 0
-        while chunk := list(islice(rest, CHUNK)):
+        units, read = (self._read(*item) for item in enumerate(inputs)), 0
+        while chunk := self._next_chunk(units):
             if self._trained is None:
-                encoded = [self._read(*item) for item in chunk]
-                read = yield from self._embed(encoded, reporter, read)
+                read = yield from self._embed(chunk, reporter, read)
             else:
                 yield from self._embed_as_trained(*self._trained, chunk)
                 reporter.update(read := read + len(chunk))
         reporter.stop()
 
+    def _next_chunk(self, inputs: Iterator[_Input]) -> list[_Input]:
+        """Take inputs until there are ``CHUNK``, or their vectors need ``CHUNK_BYTES``."""
+        chunk, size = [], 0
+        for item in islice(inputs, CHUNK):
+            chunk.append(item)
+            size += 4 * len(item.units) * int(np.prod(self.shape))
+            if size >= CHUNK_BYTES:
+                break
+        return chunk
+
     def _embed_as_trained(
-        self, task: Task, head: Any, chunk: Sequence[tuple[int, Any]]
+        self, task: Task, head: Any, inputs: Sequence[_Input]
     ) -> Iterator[Embedding]:
         """Yield the vectors of texts as ``finetune sentence`` trained and scored them."""
-        inputs = [self._read(*item) for item in chunk]
         examples = [TextExample(n, each.units[0]) for n, each in enumerate(inputs)]
         encoded = task.encode(examples)
         self.num_cut += encoded.num_cut

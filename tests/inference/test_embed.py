@@ -15,6 +15,7 @@ from safetensors.numpy import load_file
 from transformers import AutoModel, AutoTokenizer
 
 import finetune
+from finetune.inference import embed
 from finetune.inference.embed import Embedder
 from finetune.inference.vector_files import write_vectors
 from finetune.runtime import progress
@@ -136,6 +137,19 @@ def test_examples_streams_and_length(place: Path) -> None:
     for layers in ("first", [LAYERS + 1], [-LAYERS - 2], []):
         with pytest.raises(UserError, match=f"numbers from 0 .* to {LAYERS}"):
             Embedder(place / "bert", layers=layers)
+
+
+def test_few_vectors_are_in_memory_at_a_time(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    embedder = Embedder(place / "bert", unit="word", layers="all", combine="none")
+    whole = list(embedder.embed(TEXTS))
+    size = whole[0].vectors.nbytes + 1
+    monkeypatch.setattr(embed, "CHUNK_BYTES", size)
+    read: list[str] = []
+    stream = embedder.embed(read.append(text) or text for text in TEXTS)  # type: ignore[func-returns-value]
+    first = next(stream)
+    assert 1 < len(read) < len(TEXTS)
+    for one, other in zip(whole, [first, *stream], strict=True):
+        np.testing.assert_allclose(one.vectors, other.vectors, atol=1e-5)
 
 
 def test_the_encoder_of_a_trained_model(place: Path, tmp_path: Path) -> None:
