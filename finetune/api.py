@@ -165,6 +165,7 @@ def train_once(
         outcome = write_environment(
             task, config, dataset, result.metrics, recipe_run, command=command,
             device=accelerator.device.type, precision=resolve_precision(config, accelerator.device),
+            weights=result.weights,
         )  # fmt: skip
         report(result.folder)
         write_run_readme(config, result, outcome, command)  # last: now the run is finished

@@ -76,7 +76,8 @@ class TrainConfig:
     half of --max-length."""
     lr: float | None = None
     """Peak learning rate of the encoder; unset is 2e-5, and 1e-4 for small encoders (narrower
-    than 512)."""
+    than 512). Other ways of --tuning than full multiply it: lora by 20, bitfit by 50, head by
+    100."""
     head_lr: float | None = None
     """Peak learning rate of the newly added head; unset is the same as --lr."""
     layer_decay: float = 1.0
@@ -106,6 +107,19 @@ class TrainConfig:
     freeze: str = "none"
     """Weights to keep fixed: `none`, `embeddings`, `all` (the whole encoder), or N (the embeddings
     and the N lowest layers)."""
+    tuning: Literal["full", "lora", "bitfit", "head"] = "full"
+    """Weights to train besides the head: those of the whole encoder (`full`), matrices of low rank
+    that are added to its linear layers (`lora`, needs the extra `peft`), its biases (`bitfit`), or
+    none (`head`). The saved model is an ordinary one; `lora` also writes `adapter/` for peft."""
+    lora_rank: int = 8
+    """Rank of the matrices of `--tuning lora`."""
+    lora_alpha: float | None = None
+    """Their scale is --lora-alpha / --lora-rank; unset is the rank."""
+    lora_targets: tuple[str, ...] = ()
+    """Names of the linear layers to adapt, such as `query value`; unset are all of the encoder."""
+    gradient_checkpointing: bool = False
+    """Compute the activations inside each layer again for the backward pass: less memory, a third
+    more time. Never changes results."""
     metric: str | None = None
     """Validation metric that selects the best model; unset takes the task's default."""
     eval_every: int | None = None
@@ -162,6 +176,13 @@ class TrainConfig:
                         f"{flag(name)} {value} needs validation data: leave it out, or leave out "
                         "--validation none."
                     )
+        for name in ("lora_rank", "lora_alpha", "lora_targets") if self.tuning != "lora" else ():
+            if (value := getattr(self, name)) != getattr(TrainConfig, name):
+                raise UserError(f"{flag(name)} needs --tuning lora: leave it out, not {value!r}.")
+        if self.tuning == "head" and self.freeze != "none":
+            raise UserError(
+                f"--freeze {self.freeze}: --tuning head freezes the whole encoder: leave it out."
+            )
         if self.max_length and self.max_tokens and self.max_length > self.max_tokens:
             raise UserError(
                 f"--max-length {self.max_length} exceeds --max-tokens {self.max_tokens} (one "
@@ -415,6 +436,10 @@ class PretrainConfig(TrainConfig):
         super().__post_init__()
         if self.config is not None:
             object.__setattr__(self, "model", None)
+            if self.tuning != "full":
+                raise UserError(
+                    f"--tuning {self.tuning}: --config has random weights, which all need training."
+                )
         if self.tokenizer is not None and self.config is None:
             raise UserError(
                 f"--tokenizer {self.tokenizer} is for a new encoder, with --config: an encoder "
@@ -447,7 +472,8 @@ CONFIGS: dict[str, type[TrainConfig]] = {
 """The configuration class of each task."""
 
 RESULT_FREE = frozenset({"out", "resume", "track", "save_every", "trust_remote_code"}) | {
-    "push_to_hub", "max_tokens", "batching", "sparse_embeddings", "encoding"
+    "push_to_hub", "max_tokens", "batching", "sparse_embeddings", "encoding",
+    "gradient_checkpointing",
 }  # fmt: skip
 """Settings that cannot change the results of a run; all others make runs incomparable. An encoding
 changes the data, whose fingerprints are compared."""
@@ -460,7 +486,7 @@ REMOVED = frozenset({"cuda_graphs"})
 RANGES: dict[tuple[str, ...], tuple[Callable[[Any], bool], str]] = {
     ("batch_size", "epochs", "lr", "limit", "steps", "max_tokens", "max_length", "head_lr",
      "crf_lr", "eval_every", "save_every", "patience", "max_width", "adam_epsilon", "temperature",
-     "mask_span", "poly_codes"): (
+     "mask_span", "poly_codes", "lora_rank", "lora_alpha"): (
         lambda value: value > 0, "above 0"),
     ("warmup", "weight_decay", "clip", "overlap"): (
         lambda value: value >= 0, "0 or more"),

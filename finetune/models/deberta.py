@@ -12,6 +12,7 @@ sequence are projected, once for all sequences. All submodules are those of the 
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 from typing import Any
 
 import torch
@@ -69,12 +70,22 @@ def forward(
     longest = max(group.longest for group in layout.groups)
     states, positions = [hidden], _relative_positions(model.encoder, longest, is_v2)
     for layer in model.encoder.layer:
-        attention = _attend(layer.attention.self, hidden, positions, layout, is_v2)
-        attention = layer.attention.output(attention, hidden)
-        hidden = layer.output(layer.intermediate(attention), attention)
+        again = layer.gradient_checkpointing and layer.training and torch.is_grad_enabled()
+        run = partial(layer._gradient_checkpointing_func, _layer) if again else _layer
+        hidden = run(layer, hidden, positions, layout, is_v2)
         states.append(hidden)
     hidden_states = tuple(state[None] for state in states) if output_hidden_states else None
     return BaseModelOutput(last_hidden_state=hidden[None], hidden_states=hidden_states)
+
+
+def _layer(
+    layer: Any, hidden: Tensor, positions: RelativePositions | None, layout: PackedLayout,
+    is_v2: bool,
+) -> Tensor:  # fmt: skip
+    attention = _attend(layer.attention.self, hidden, positions, layout, is_v2)
+    attention = layer.attention.output(attention, hidden)
+    output: Tensor = layer.output(layer.intermediate(attention), attention)
+    return output
 
 
 def _relative_positions(encoder: Any, longest: int, is_v2: bool) -> RelativePositions | None:

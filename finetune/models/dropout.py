@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -116,6 +116,22 @@ def keyed_dropout(batch: Batch, rows: Tensor | None = None) -> Iterator[None]:
         yield
     finally:
         _ROWS.reset(token)
+
+
+def dropout_from_now_on() -> contextlib.AbstractContextManager[None]:
+    """Return a context in which dropout repeats what it draws after this call."""
+    now = _ROWS.get()
+
+    @contextlib.contextmanager
+    def repeated() -> Iterator[None]:
+        token = _ROWS.set(now and replace(now, call=call))
+        try:
+            yield
+        finally:
+            _ROWS.reset(token)
+
+    call = now.call if now else 0
+    return repeated()
 
 
 def next_keys(num_rows: int) -> Tensor:

@@ -11,15 +11,17 @@ import dataclasses
 import inspect
 import math
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 from transformers import AutoModel, PreTrainedModel
 
 from finetune.models import deberta
 from finetune.models.attention import packed_attention
-from finetune.models.dropout import keyed_dropout
+from finetune.models.dropout import dropout_from_now_on, keyed_dropout
 from finetune.models.families import (
     FAMILIES,
     Family,
@@ -46,7 +48,7 @@ Batching = Literal["auto", "packed", "padded"]
 class Encoder(nn.Module):
     """A pretrained encoder: a ``Batch`` of T tokens in, hidden states [T, H] out.
 
-    Wrapping changes nothing of the model. Gradient checkpointing makes training run on padded rows.
+    Wrapping changes nothing of the model. Gradient checkpointing of the model works as ever.
 
     Args:
         model: A base model of transformers, such as ``AutoModel`` loads.
@@ -226,19 +228,12 @@ class Encoder(nn.Module):
     ) -> list[Tensor]:
         """Return tensors that ``select`` takes from the model's output, flat: [T, H] each."""
         self.check(batch)
-        # Packed attention is not in place when layers run again (gradient checkpointing).
-        recomputes_layers = (
-            self.family.packing == "interface"
-            and self.model.training
-            and torch.is_grad_enabled()
-            and any(getattr(m, "gradient_checkpointing", False) for m in self.model.modules())
-        )
-        if self.packed and not recomputes_layers:
+        if self.packed:
             num_tokens = len(batch.input_ids)
             if needs_round_size(batch):
                 batch = with_round_size(batch, self.max_length)
             inputs = self.packed_inputs(batch)
-            with keyed_dropout(batch):
+            with keyed_dropout(batch), self._same_in_backward():
                 if self.family.packing == "forward":
                     output = deberta.forward(self.model, **inputs, **settings)
                 else:
@@ -251,10 +246,57 @@ class Encoder(nn.Module):
             tokens.append(group.tokens)
         return [restore_order(states, tokens) for states in zip(*parts, strict=True)]
 
+    @contextlib.contextmanager
+    def _same_in_backward(self) -> Iterator[None]:
+        """Let layers with gradient checkpointing run packed, with equal dropout, when run again."""
+        layers: list[Any] = [
+            module for module in self.model.modules()
+            if getattr(module, "gradient_checkpointing", False)
+        ] if self.model.training and torch.is_grad_enabled() else []  # fmt: skip
+
+        def contexts() -> tuple[Any, Any]:
+            return contextlib.nullcontext(), self._repeated(dropout_from_now_on())
+
+        run = partial(checkpoint, use_reentrant=False, context_fn=contexts)
+        before = [layer._gradient_checkpointing_func for layer in layers]
+        for layer in layers:
+            layer._gradient_checkpointing_func = run
+        try:
+            yield
+        finally:
+            for layer, function in zip(layers, before, strict=True):
+                layer._gradient_checkpointing_func = function
+
+    @contextlib.contextmanager
+    def _repeated(self, dropout: contextlib.AbstractContextManager[None]) -> Iterator[None]:
+        with dropout, packed_attention(self.model.config):
+            yield
+
     def _segments(self, batch: Batch) -> Tensor:
         if batch.segment_ids is None or self.num_segments <= 1:
             return torch.zeros_like(batch.input_ids)
         return batch.segment_ids
+
+
+@contextlib.contextmanager
+def checkpointed_layers(encoder: Encoder) -> Iterator[None]:
+    """Turn gradient checkpointing on for a ``with`` block; UserError if the model has none."""
+    kind = encoder.model.config.model_type
+    layers: list[Any] = [m for m in encoder.model.modules() if hasattr(m, "gradient_checkpointing")]
+    if not (encoder.model.supports_gradient_checkpointing and layers):
+        raise UserError(
+            f"--gradient-checkpointing: transformers has none for {kind} models: leave it out, or "
+            "lower --max-tokens."
+        )
+    before = [layer.gradient_checkpointing for layer in layers]
+    for layer in layers:
+        layer.gradient_checkpointing = True
+        layer._gradient_checkpointing_func = partial(checkpoint, use_reentrant=False)
+    try:
+        yield
+    finally:
+        for layer, value in zip(layers, before, strict=True):
+            layer.gradient_checkpointing = value
 
 
 def remove_pooler(model: Any) -> None:

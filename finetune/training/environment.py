@@ -55,14 +55,19 @@ def write_environment(
     command: str,
     device: str,
     precision: str,
+    weights: tuple[int, int],
 ) -> RunOutcome:
-    """Compare a run with its baselines and its recipe, and write ``environment.json``."""
+    """Compare a run with its baselines and its recipe, and write ``environment.json``.
+
+    ``weights`` are the numbers of trained weights and of all.
+    """
     folder = Path(config.out or "")
     baselines = majority_baselines(data.splits, metrics)
     reasons = list(degenerate(folder, metrics, baselines, config.metric))
     content = environment(device, precision) | {
         "command": command,
         "data": data.format,
+        "weights": dict(zip(("trained", "all"), weights, strict=True)),
         "splits": {split: len(examples) for split, examples in data.splits.items()},
         "baselines": {split: baseline._asdict() for split, baseline in baselines.items()},
         "degenerate": reasons,
@@ -92,15 +97,21 @@ def memory_estimate(config: TrainConfig, mean_length: float) -> str:
     model = starting_config(config)
     with torch.device("meta"):
         number = sum(weight.numel() for weight in AutoModel.from_config(model).parameters())
+    # Of 16 bytes for each weight, 12 are its gradient and moments.
+    size = 16 if config.tuning == "full" else 4
     device = "cuda" if torch.cuda.is_available() else "cpu"
     tokens = min(config.tokens_on(device), config.batch_size * mean_length)
     # Kept for the backward pass, per token and layer: about 34 values of the model's width
     # (Korthikanti et al., 2022, without the attention matrix), 4 bytes each.
-    activations = tokens * model.num_hidden_layers * model.hidden_size * 34 * 4
+    # Checkpointed layers keep their input, and one layer at a time the rest.
+    layers, inputs = model.num_hidden_layers, 0
+    if config.gradient_checkpointing:
+        layers, inputs = 1, model.num_hidden_layers
+    activations = tokens * model.hidden_size * (34 * layers + inputs) * 4
     return (
-        f"memory: {number / 1e6:,.1f} M weights, about {16 * number / 1e9:.2f} GB with gradients "
-        f"and moments, and {activations / 1e9:.2f} GB of activations for {tokens:,.0f} tokens "
-        "(--max-tokens bounds them)"
+        f"memory: {number / 1e6:,.1f} M weights, about {size * number / 1e9:.2f} GB with gradients "
+        f"and moments of those that are trained, and {activations / 1e9:.2f} GB of activations for "
+        f"{tokens:,.0f} tokens (--max-tokens bounds them)"
     )
 
 

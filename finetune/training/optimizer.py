@@ -77,12 +77,14 @@ def parameter_groups(head: Any, config: TrainConfig) -> list[dict[str, Any]]:
 
     The learning rate of depth d (0 = embeddings, L + 1 = head) is lr * layer_decay^(L + 1 - d) in
     the encoder (Clark et al., 2020, ELECTRA, appendix B). In the head it is --head-lr, or lr times
-    the head's ``head_lr_factor``. Modules in the head's ``own_learning_rates`` have a setting and a
-    default for their learning rate. Neither they nor biases, norms and other vectors have weight
-    decay.
+    the head's ``head_lr_factor``, as far as --tuning has not raised lr already. Modules in the
+    head's ``own_learning_rates`` have a setting and a default for their learning rate. Neither they
+    nor biases, norms and other vectors have weight decay.
     """
     groups: dict[tuple[float, float], dict[str, Any]] = {}
-    peak = config.lr or default_learning_rate(head.encoder.width) * head.lr_factor
+    factor = max(head.lr_factor, TUNING_FACTORS[config.tuning])
+    peak = config.lr or default_learning_rate(head.encoder.width) * factor
+    head_factor = max(1.0, head.head_lr_factor / TUNING_FACTORS[config.tuning])
     top = head.encoder.top_depth
     own: Mapping[str, tuple[str, float]] = head.own_learning_rates
     for name, weight in head.named_parameters():
@@ -91,7 +93,7 @@ def parameter_groups(head: Any, config: TrainConfig) -> list[dict[str, Any]]:
         depth = head.depth_of(name)
         lr = peak * config.layer_decay ** (top - depth)
         if depth == top:
-            lr = config.head_lr or peak * head.head_lr_factor
+            lr = config.head_lr or peak * head_factor
         decay = config.weight_decay if weight.ndim > 1 else 0.0
         module = name.partition(".")[0]
         if module in own:
@@ -101,8 +103,15 @@ def parameter_groups(head: Any, config: TrainConfig) -> list[dict[str, Any]]:
         group["params"].append(weight)
         group["encoder"] = group.get("encoder", False) or depth < top
     if not groups:
-        raise UserError(f"--freeze {config.freeze} leaves no weight to train: freeze less.")
+        raise UserError(
+            f"--tuning {config.tuning} --freeze {config.freeze} leaves no weight to train: freeze "
+            "less."
+        )
     return [{**group, "peak": group["lr"]} for group in groups.values()]
+
+
+TUNING_FACTORS = {"full": 1.0, "lora": 20.0, "bitfit": 50.0, "head": 100.0}
+"""Default learning rate of each way of tuning, in multiples of that of full tuning."""
 
 
 def default_learning_rate(width: int) -> float:

@@ -27,6 +27,12 @@ from finetune.config.values import conforms
 from finetune.data.json_files import parse_json, read_object
 from finetune.evaluation.predictions import to_row
 from finetune.evaluation.subgroups import VOCABULARY_FILE, TrainingVocabulary
+from finetune.models.adapters import (
+    adapters,
+    export_adapter,
+    plain_layers,
+    save_adapter_state,
+)
 from finetune.models.sharding import is_sharded, whole_state
 from finetune.runtime.files import (
     disk_errors,
@@ -268,9 +274,12 @@ class RunFolder:
             weights["state_dict"] = whole_state(head)
 
         def write() -> None:
-            with replace_folder(self.best) as fresh:
+            with replace_folder(self.best) as fresh, plain_layers(head, merged=True):
                 head.save_pretrained(fresh, **weights)
                 save_task(task, fresh)
+            if adapters(head):
+                with replace_folder(self.path / "adapter") as fresh:
+                    export_adapter(head, task.record.config, fresh)
 
         on_main_process(write)
 
@@ -284,7 +293,9 @@ class RunFolder:
 
         def write() -> None:
             with replace_folder(self.last) as fresh:
-                head.save_pretrained(fresh)
+                with plain_layers(head, merged=False):
+                    head.save_pretrained(fresh)
+                save_adapter_state(head, fresh)
                 save_task(task, fresh)
                 save_training_state(fresh, optimizer, state, random_states)
 

@@ -161,7 +161,7 @@ def _why_unsupported(head: Any) -> str:
     if type(embedding) is not nn.Embedding or embedding.max_norm is not None or embedding.sparse:
         return f"the embeddings of this {model_type} model are not a plain nn.Embedding"
     if not embedding.weight.requires_grad:
-        return "the embeddings are frozen (--freeze)"
+        return "the embeddings are frozen (--freeze, --tuning)"
     weights = (weight for _, weight in head.named_parameters(remove_duplicate=False))
     if sum(weight is embedding.weight for weight in weights) > 1:
         return "another layer of the model shares the table"

@@ -22,7 +22,14 @@ from finetune.config.tasks import TrainConfig, settings
 from finetune.data import WITHOUT_LEAKS, Dataset, leaked
 from finetune.evaluation.metrics import LOWER_IS_BETTER
 from finetune.inference.loop import predict
+from finetune.models.adapters import (
+    light_tuning,
+    load_adapter_state,
+    trained_share,
+    weight_numbers,
+)
 from finetune.models.dropout import fast_dropout
+from finetune.models.encoder import checkpointed_layers
 from finetune.models.sharding import place
 from finetune.runtime.contention import ContentionCheck
 from finetune.runtime.launch import make_accelerator, on_main_process, require_equal
@@ -38,7 +45,7 @@ from finetune.training.checkpoint import (
     load_training_state,
 )
 from finetune.training.data import TrainingData
-from finetune.training.optimizer import make_optimizer
+from finetune.training.optimizer import logged_learning_rates, make_optimizer
 from finetune.training.run_folder import RunFolder, RunLog, hold
 from finetune.training.sparse_embedding import SparseEmbeddings
 from finetune.training.step import Step
@@ -57,6 +64,8 @@ class FitResult:
     num_steps: int
     """The planned number of steps."""
     notes: list[str] = field(default_factory=list)
+    weights: tuple[int, int] = (0, 0)
+    """The number of trained weights, and that of all."""
 
 
 def fit(
@@ -122,12 +131,8 @@ class _Run:
         self.num_threads = torch.get_num_threads() if self.device.type == "cpu" else None
         self.state = TrainerState(num_threads=self.num_threads)
 
-        def report(note: str) -> None:
-            self.notes.append(note)
-            reporter.say(note)
-
         self.leaks = leaked(data)
-        self.data = TrainingData(self.task, data, config, accelerator, report)
+        self.data = TrainingData(self.task, data, config, accelerator, self._report)
         self.schedule, self.validation = self.data.schedule, self.data.validation
         if config.resume and not resuming:
             on_main_process(lambda: self.folder.require_no_checkpoint(self.schedule.save_every))
@@ -140,7 +145,12 @@ class _Run:
         sharded = uses_fsdp()
         from_last = resuming and not sharded  # else the shards replace the weights
         self.head = self.task.head(last) if from_last else head or self.task.head()
-        self.head.encoder.freeze(self.config.freeze)
+        restore.enter_context(light_tuning(self.head, self.config))
+        if from_last:
+            load_adapter_state(self.head, last)
+        if self.config.gradient_checkpointing:
+            restore.enter_context(checkpointed_layers(self.head.encoder))
+        self.weights = weight_numbers(self.head)
         self.head = place(self.head, self.device, self.precision)
         if reason := self.head.encoder.padding_reason:
             near = "" if self.head.encoder.family.reads_padding else "near-"
@@ -160,6 +170,12 @@ class _Run:
         if sparse.note:
             self.reporter.say(sparse.note)
         self.optimizer = sparse.attach(make_optimizer(self.head, self.config))
+        if self.config.tuning != "full":
+            peaks = logged_learning_rates(self.optimizer)
+            self._report(
+                f"--tuning {self.config.tuning} trains {trained_share(self.head)}, at "
+                + ", ".join(f"{name} {value:g}" for name, value in peaks.items())
+            )
         self.interrupt = InterruptHandler(self.accelerator)
         self.step = Step(
             self.task, self.head, self.optimizer, self.config, self.accelerator, self.precision,
@@ -184,6 +200,10 @@ class _Run:
             rank = self.accelerator.process_index
             torch.manual_seed(self.config.seed * 1_000_003 + rank)  # dropout
 
+    def _report(self, note: str) -> None:
+        self.notes.append(note)
+        self.reporter.say(note)
+
     def run(self) -> FitResult:
         """Train to the end, then score the best model."""
         self._write_start()
@@ -200,7 +220,7 @@ class _Run:
         self.accelerator.wait_for_everyone()
         return FitResult(
             self.task, self.folder.path, metrics, self.state.best_step, self.schedule.num_steps,
-            self.notes,
+            self.notes, self.weights,
         )  # fmt: skip
 
     def _check_metric(self, name: str, split: str) -> None:
@@ -355,6 +375,8 @@ def require_support_of_fsdp(task: Task, config: TrainConfig, precision: str) -> 
         "--precision fp16": precision == "fp16",
         "--sparse-embeddings on": config.sparse_embeddings == "on",
         f"the loss of this `finetune {task.name}`": task.couples_sequences,
+        f"--tuning {config.tuning}": config.tuning != "full",
+        "--gradient-checkpointing": config.gradient_checkpointing,
     }
     for name, found in wrong.items():
         if found:

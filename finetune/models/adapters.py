@@ -1,0 +1,199 @@
+"""Light tuning: train few weights of an encoder, besides its head.
+
+LoRA (Hu et al., 2021, arXiv:2106.09685) adds to a matrix W one of low rank, W + (alpha / r) B A,
+where B starts at 0. BitFit (Ben Zaken et al., 2022, arXiv:2106.10199) trains the biases alone.
+
+Adapters are layers around linear layers of the encoder while a run lasts. Within ``plain_layers``,
+where models are saved, they are ordinary linear layers again, under their ordinary names.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from finetune.config.tasks import TrainConfig
+from finetune.models.loading import resolve_model
+from finetune.types import UserError, abbreviated
+
+ADAPTER_FILE = "adapter.safetensors"
+"""File in a checkpoint with the weights of adapters, beside the model without them."""
+LORA = "lora_A"
+
+
+@contextlib.contextmanager
+def light_tuning(head: Any, config: TrainConfig) -> Iterator[None]:
+    """Freeze weights and add adapters, as ``--freeze`` and ``--tuning`` say, for a ``with`` block.
+
+    At its end the adapters are merged into the weights, and all weights can be trained as before.
+    """
+    before = [(weight, weight.requires_grad) for weight in head.parameters()]
+    head.encoder.freeze("all" if config.tuning == "head" else config.freeze)
+    if config.tuning == "bitfit":
+        for name, weight in head.named_parameters():
+            if not head.is_head(name) and not name.endswith("bias"):
+                weight.requires_grad_(False)
+    elif config.tuning == "lora":
+        _add_lora(head, config)
+    try:
+        yield
+    finally:
+        for path, layer in adapters(head).items():
+            layer.base_layer.weight.data = _merged(layer)
+            _replace(head, path, layer.base_layer)
+        for weight, trained in before:
+            weight.requires_grad_(trained)
+
+
+def adapters(head: nn.Module) -> dict[str, Any]:
+    """Return the adapters of a model by the name of the layer in each; empty without adapters."""
+    return {name: module for name, module in head.named_modules() if hasattr(module, LORA)}
+
+
+@contextlib.contextmanager
+def plain_layers(head: nn.Module, *, merged: bool) -> Iterator[None]:
+    """Within a ``with`` block a model has its linear layers in place of adapters.
+
+    They are merged with what the adapters have learned, or are as before training.
+    """
+    found = adapters(head)
+    for path, layer in found.items():
+        linear = copy.copy(layer.base_layer)
+        if merged:
+            weight = nn.Parameter(_merged(layer), requires_grad=False)
+            linear._parameters = {**linear._parameters, "weight": weight}
+        _replace(head, path, linear)
+    try:
+        yield
+    finally:
+        for path, layer in found.items():
+            _replace(head, path, layer)
+
+
+def save_adapter_state(head: nn.Module, folder: Path) -> None:
+    """Write the weights of the adapters of a model, if it has any, to continue training."""
+    state = {name: weight.detach().cpu().contiguous() for name, weight in _own_weights(head)}
+    if state:
+        save_file(state, folder / ADAPTER_FILE)
+
+
+def load_adapter_state(head: nn.Module, folder: Path) -> None:
+    """Restore the weights of the adapters of a model, if it has any."""
+    weights = dict(_own_weights(head))
+    if weights:
+        saved = load_file(folder / ADAPTER_FILE)
+        with torch.no_grad():
+            for name, weight in weights.items():
+                weight.copy_(saved[name])
+
+
+def export_adapter(head: Any, config: TrainConfig, folder: Path) -> None:
+    """Write adapters and head in the format of peft, to load on top of the starting model."""
+    from peft import LoraConfig
+
+    model: Any = head if isinstance(head, PreTrainedModel) else head.model
+    layers = adapters(model)
+    found = next(iter(layers.values()))
+    state = {
+        f"{path}.{name}.weight": getattr(layer, name).default.weight
+        for path, layer in layers.items() for name in (LORA, "lora_B")
+    }  # fmt: skip
+    own = {id(weight) for _, weight in _own_weights(model)}
+    trained = {
+        name.rpartition(".")[0] for name, weight in model.named_parameters()
+        if weight.requires_grad and id(weight) not in own
+    }  # fmt: skip
+    whole = [n for n in sorted(trained) if not any(n.startswith(f"{o}.") for o in trained)]
+    for name in whole:
+        state |= model.get_submodule(name).state_dict(prefix=f"{name}.")
+    LoraConfig(
+        r=found.r["default"], lora_alpha=found.lora_alpha["default"], target_modules=list(layers),
+        modules_to_save=whole, inference_mode=True,
+        base_model_name_or_path=resolve_model(config.init_from or str(config.model)),
+    ).save_pretrained(str(folder))  # fmt: skip
+    state = {f"base_model.model.{n}": w.detach().cpu().clone() for n, w in state.items()}
+    save_file(state, folder / "adapter_model.safetensors", {"format": "pt"})
+
+
+def trained_share(head: nn.Module) -> str:
+    """Return how many weights of a model are trained, for people."""
+    trained, total = weight_numbers(head)
+    return f"{trained:,} of {total:,} weights ({trained / total:.2%})"
+
+
+def weight_numbers(head: nn.Module) -> tuple[int, int]:
+    """Return the number of trained weights of a model, and that of all but its adapters."""
+    own = {id(weight) for _, weight in _own_weights(head)}
+    trained = sum(weight.numel() for weight in head.parameters() if weight.requires_grad)
+    return trained, sum(weight.numel() for weight in head.parameters() if id(weight) not in own)
+
+
+def _add_lora(head: Any, config: TrainConfig) -> None:
+    """Add LoRA to the linear layers of the encoder that are not frozen, then freeze these."""
+    try:
+        from peft import LoraConfig, inject_adapter_in_model
+    except ImportError as error:
+        raise UserError("--tuning lora needs peft: pip install 'finetune[peft]'.") from error
+    names = _linear_layers(head, config)
+    for name, weight in head.named_parameters():
+        weight.requires_grad_(weight.requires_grad and head.is_head(name))
+    whole = [weight for weight in head.parameters() if weight.requires_grad]
+    alpha: Any = config.lora_rank if config.lora_alpha is None else config.lora_alpha
+    lora = LoraConfig(r=config.lora_rank, lora_alpha=alpha, target_modules=names)
+    inject_adapter_in_model(lora, head.encoder.model)
+    del head.encoder.model.peft_config
+    for weight in whole:  # peft freezes all but its own
+        weight.requires_grad_(True)
+
+
+def _linear_layers(head: Any, config: TrainConfig) -> list[str]:
+    """Return the names in the encoder of the linear layers to adapt."""
+    prefix = head.encoder_prefix
+    found = [
+        name.removeprefix(prefix) for name, module in head.named_modules()
+        if isinstance(module, nn.Linear) and name.startswith(prefix)
+        and module.weight.requires_grad and not head.is_head(f"{name}.weight")
+    ]  # fmt: skip
+    targets = config.lora_targets
+    chosen = [name for name in found if not targets or _ends_with(name, targets)]
+    unknown = [target for target in targets if not any(_ends_with(n, (target,)) for n in found)]
+    if unknown or not chosen:
+        legal = abbreviated(list(dict.fromkeys(name.rpartition(".")[2] for name in found)), 20)
+        wrong = f"--lora-targets {unknown[0]}" if unknown else f"--tuning {config.tuning}"
+        raise UserError(
+            f"{wrong}: the encoder has no such linear layer that is not frozen; its layers are "
+            f"{legal or 'none'}."
+        )
+    return chosen
+
+
+def _ends_with(name: str, targets: tuple[str, ...]) -> bool:
+    return any(f".{name}".endswith(f".{target}") for target in targets)
+
+
+def _own_weights(head: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """Yield the weights of adapters, without those of the layers inside, by name."""
+    for path, layer in adapters(head).items():
+        for name, weight in layer.named_parameters():
+            if not name.startswith("base_layer."):
+                yield f"{path}.{name}", weight
+
+
+def _merged(layer: Any) -> Tensor:
+    """Return the weight of the linear layer that equals an adapter."""
+    with torch.no_grad():
+        weight: Tensor = layer.base_layer.weight + layer.get_delta_weight("default")
+    return weight
+
+
+def _replace(head: nn.Module, path: str, layer: nn.Module) -> None:
+    parent, _, child = path.rpartition(".")
+    setattr(head.get_submodule(parent), child, layer)

@@ -1,0 +1,246 @@
+"""The contract of every way of tuning, for every head, and gradient checkpointing."""
+
+from __future__ import annotations
+
+import copy
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForSequenceClassification, PreTrainedModel
+
+from finetune.config.tasks import (
+    ClassifyConfig,
+    NerConfig,
+    PretrainConfig,
+    SentenceConfig,
+    TagConfig,
+    TrainConfig,
+)
+from finetune.models.adapters import adapters, light_tuning, load_adapter_state, plain_layers
+from finetune.models.dropout import fast_dropout
+from finetune.models.encoder import Encoder, checkpointed_layers
+from finetune.models.heads.sequence_classification import SequenceClassifier
+from finetune.preprocessing.batching import pack
+from finetune.runtime.signals import Interrupted
+from finetune.tasks import load_task
+from finetune.training.optimizer import parameter_groups
+from finetune.training.trainer import fit
+from finetune.types import UserError
+from tests import small_data as data
+from tests.covering import covering
+from tests.models.parity import assert_same_gradients, encodings
+from tests.tiny import model as tiny_model
+from tests.tiny import save_tiny_checkpoint
+from tests.training.stopping import interrupt_in_step
+from tests.training.test_trajectory import same_files
+
+KINDS: dict[str, tuple[type[TrainConfig], str, dict[str, Any]]] = {
+    "classify": (ClassifyConfig, "sentiment", {}),
+    "bi": (ClassifyConfig, "pairs", {"pair_encoder": "bi"}),
+    "tag": (TagConfig, "entities", {}),
+    "crf": (TagConfig, "entities", {"crf": True}),
+    "ner": (NerConfig, "entities", {}),
+    "sentence": (SentenceConfig, "pairs", {"objective": "softmax"}),
+    "pretrain": (PretrainConfig, "text", {}),
+}
+TASKS = {"bi": "classify", "crf": "tag"}
+INNER = ("Intermediate", "MLP", "FFN")  # layers within a layer of the encoder
+METHODS = ("lora", "bitfit", "head")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tuning")
+    save_tiny_checkpoint(folder / "bert", "bert", dropout=0.1)
+    save_tiny_checkpoint(folder / "roberta", "roberta", dropout=0.1)
+    data.sentiment(folder / "sentiment")
+    data.pairs(folder / "pairs")
+    data.entities(folder / "entities", words=3)
+    data.running_text(folder / "text")
+    return folder
+
+
+def config_of(kind: str, place: Path, out: Path, **changes: Any) -> TrainConfig:
+    config, name, settings = KINDS[kind]
+    settings = {"model": str(place / "bert"), "data": str(place / name), **settings, **changes}
+    fixed = {"out": str(out), "steps": 4, "eval_every": 2, "batch_size": 8, "max_length": 32}
+    return config(precision="fp32", **fixed, **settings)
+
+
+def state_of(head: torch.nn.Module) -> dict[str, torch.Tensor]:
+    return {name: weight.detach().clone() for name, weight in head.named_parameters()}
+
+
+@pytest.mark.parametrize("kind, method", covering(list(KINDS), METHODS))
+def test_every_head(
+    kind: str, method: str, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the chosen weights change, the saved model is plain and equal, a run can be resumed."""
+    config = config_of(kind, place, tmp_path / "whole", tuning=method)
+    task, dataset = load_task(config, TASKS.get(kind, kind))
+    torch.manual_seed(1)
+    head = task.head()
+    before = state_of(head)
+    result = fit(task, dataset, config, head=head)
+    after = state_of(head)
+    assert list(after) == list(before) and not adapters(head)
+    assert all(weight.requires_grad for weight in head.parameters())
+    changed = {name for name in after if not torch.equal(after[name], before[name])}
+    of_encoder = {name for name in changed if not head.is_head(name)}
+    assert changed - of_encoder or kind == "pretrain"
+    if method == "head":
+        assert not of_encoder
+    elif method == "bitfit":
+        assert of_encoder and all(name.endswith("bias") for name in of_encoder)
+    else:
+        assert of_encoder
+        assert all(name.endswith(("dense.weight", "query.weight", "key.weight", "value.weight"))
+                   for name in of_encoder)  # fmt: skip
+    trained, total = result.weights
+    assert 0 < trained < total == sum(weight.numel() for weight in before.values())
+
+    parts = replace(config, out=str(tmp_path / "parts"))
+    interrupt_in_step(3, monkeypatch)
+    with pytest.raises(Interrupted, match="stopped at step 3"):
+        torch.manual_seed(1)
+        fit(task, dataset, parts, head=task.head())
+    monkeypatch.undo()
+    fit(task, dataset, replace(parts, resume=True))
+    same_files(tmp_path / "whole", tmp_path / "parts")
+
+
+@pytest.mark.parametrize("kind", ["classify", "tag", "ner", "crf", "sentence", "pretrain"])
+def test_merged_model_equals_the_adapter_in_peft(kind: str, place: Path, tmp_path: Path) -> None:
+    from peft import PeftModel
+
+    config = config_of(kind, place, tmp_path / "run", tuning="lora", lr=0.05, lora_rank=2)
+    task, dataset = load_task(config, TASKS.get(kind, kind))
+    fit(task, dataset, config)
+    last = task.head(tmp_path / "run" / "last")
+    sequences = list(task.encode(dataset.splits["train"][:3]).sequences)
+    batch = pack(sequences, task.collate(sequences) if task.reads_targets else {})
+
+    def output(model: Any) -> torch.Tensor:
+        with torch.no_grad():
+            found = model.eval()(batch)
+        return next(part for part in found if part.numel()) if isinstance(found, tuple) else found
+
+    fresh, best = output(task.head()), output(task.head(tmp_path / "run" / "best"))
+    with light_tuning(last, config):
+        load_adapter_state(last, tmp_path / "run" / "last")
+        torch.testing.assert_close(output(last), best, rtol=0, atol=1e-5)
+        with plain_layers(last, merged=True):
+            assert not adapters(last)
+            torch.testing.assert_close(output(last), best, rtol=0, atol=1e-6)
+    start = task.head()
+    model = start if isinstance(start, PreTrainedModel) else start.model
+    PeftModel.from_pretrained(model, tmp_path / "run" / "adapter")
+    assert not torch.allclose(fresh, best, atol=1e-3)
+    if kind != "sentence":  # whose classifier is not in the encoder
+        torch.testing.assert_close(output(start), best, rtol=0, atol=1e-5)
+
+
+def test_saved_model_is_that_of_transformers(place: Path, tmp_path: Path) -> None:
+    config = config_of("classify", place, tmp_path, tuning="lora", lr=0.05)
+    task, dataset = load_task(config, "classify")
+    fit(task, dataset, config)
+    plain = AutoModelForSequenceClassification.from_pretrained(tmp_path / "best").eval()
+    ids = torch.tensor([[2, 9, 10, 3]])
+    own = SequenceClassifier.from_pretrained(str(tmp_path / "best"), labels=None).eval()
+    with torch.no_grad():
+        torch.testing.assert_close(own(input_ids=ids).logits, plain(ids).logits, atol=1e-6, rtol=0)
+    continued = config_of("tag", place, tmp_path / "next", model=None, init_from=str(tmp_path))
+    encoder = load_task(continued, "tag")[0].head().encoder.model
+    assert torch.equal(
+        encoder.encoder.layer[0].output.dense.weight,
+        plain.bert.encoder.layer[0].output.dense.weight,
+    )
+
+
+def test_moments_and_learning_rates(place: Path, tmp_path: Path) -> None:
+    for method, factor in (("full", 1), ("lora", 20), ("bitfit", 50), ("head", 100)):
+        config = config_of("ner", place, tmp_path, tuning=method)
+        head = load_task(config, "ner")[0].head()
+        with light_tuning(head, config):
+            groups = parameter_groups(head, config)
+            numbers = sum(weight.numel() for group in groups for weight in group["params"])
+            assert numbers == sum(w.numel() for w in head.parameters() if w.requires_grad)
+            given = parameter_groups(head, replace(config, lr=1.0))
+            assert max(group["lr"] for group in given) == (10.0 if method == "full" else 1.0)
+        for group in groups:
+            wanted = factor if group["encoder"] else max(10, factor)
+            assert group["lr"] == pytest.approx(1e-4 * wanted)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"lora_rank": 4}, "--lora-rank needs --tuning lora"),
+        ({"tuning": "head", "freeze": "1"}, "--tuning head freezes the whole encoder"),
+        ({"tuning": "lora", "lora_targets": ("qery",)}, "--lora-targets qery.*query"),
+        ({"tuning": "lora", "freeze": "all"}, "--tuning lora: the encoder has no such"),
+        ({"tuning": "lora", "sparse_embeddings": "on"}, "embeddings are frozen"),
+        ({"gradient_checkpointing": True, "model": "mpnet"}, "none for mpnet"),
+    ],
+)
+def test_refusals(settings: dict, message: str, place: Path, tmp_path: Path) -> None:
+    if settings.get("model") == "mpnet":
+        settings = settings | {"model": str(save_tiny_checkpoint(tmp_path / "mpnet", "mpnet"))}
+    with pytest.raises(UserError, match=message):
+        config = config_of("classify", place, tmp_path / "run", **settings)
+        fit(*load_task(config, "classify"), config)
+
+
+def test_targets_and_frozen_layers(place: Path, tmp_path: Path) -> None:
+    settings = {"tuning": "lora", "lora_targets": ("query", "output.dense"), "freeze": "1"}
+    config = config_of("classify", place, tmp_path, model=str(place / "roberta"), **settings)
+    head = load_task(config, "classify")[0].head()
+    with light_tuning(head, config):
+        names = [name.partition("layer.")[2] for name in adapters(head)]
+    ends = ("attention.self.query", "attention.output.dense", "output.dense")
+    assert names == [f"{layer}.{end}" for layer in (1, 2) for end in ends]
+
+
+def test_peft_is_optional(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "peft", None)
+    config = config_of("classify", place, tmp_path, tuning="lora")
+    with pytest.raises(UserError, match=r"pip install 'finetune\[peft\]'"):
+        fit(*load_task(config, "classify"), config)
+
+
+@pytest.mark.parametrize("family", ["bert", "modernbert", "deberta-v2", "deberta", "distilbert"])
+@pytest.mark.parametrize("batching", ["packed", "padded"])
+def test_gradient_checkpointing_is_exact(family: str, batching: Any) -> None:
+    """Layers run again, packed, with the dropout of the forward pass."""
+    model = tiny_model(family, dropout=0.2).train()
+    reference, made = copy.deepcopy(model), encodings(model)
+    batch = replace(pack(made), seed=7)
+    calls = []
+    for each, on in ((model, True), (reference, False)):
+        encoder = Encoder(each, batching)
+        names = list(each.state_dict())
+        with fast_dropout(each), checkpointed_layers(encoder) if on else fast_dropout(each):
+            first = next(m for m in each.modules() if type(m).__name__.endswith(INNER))
+            hook = first.register_forward_pre_hook(lambda *_, on=on: calls.append(on))
+            torch.manual_seed(3)
+            weight = torch.linspace(-1, 1, encoder.width)
+            (encoder(batch) * weight).square().sum().backward()
+            hook.remove()
+        assert list(each.state_dict()) == names
+        assert not any(getattr(m, "gradient_checkpointing", False) for m in each.modules())
+    assert calls.count(True) == 2 * calls.count(False) > 0
+    assert_same_gradients(model, reference, 0.0)
+
+
+def test_gradient_checkpointing_changes_no_run(place: Path, tmp_path: Path) -> None:
+    for name, on in (("on", True), ("off", False)):
+        settings = {"gradient_checkpointing": on, "tuning": "lora", "max_tokens": 64}
+        config = config_of("tag", place, tmp_path / name, **settings)
+        fit(*load_task(config, "tag"), config)
+    same_files(tmp_path / "on", tmp_path / "off")
+    assert json.loads((tmp_path / "on" / "config.json").read_text())["gradient_checkpointing"]
