@@ -9,17 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional, arg
 
-from finetune.cli.output import EvaluationOptions, cell, print_table, show
+from finetune.cli.output import EvaluationOptions, cell, print_table, print_tables, show
 from finetune.config.tasks import column_map
 from finetune.types import UserError, abbreviated, quantity
 
 if TYPE_CHECKING:
     from finetune.evaluation.error_analysis import Analysis
     from finetune.evaluation.errors import ErrorCase
-    from finetune.evaluation.subgroups import Table
 
 MOST_COLUMNS, MOST_ROWS = 20, 15
-"""Labels of the largest confusion matrix, and rows of other tables; JSON has larger ones too."""
+"""Labels of the largest confusion matrix, and rows of other tables, in a text for reading."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +31,9 @@ class Analyze(EvaluationOptions):
     """File of gold labels."""
     examples: int = 10
     """Number of errors of each category to show."""
+    table: str | None = None
+    """Print one table only, such as `scores`, `label` or `calibration`; an unknown name lists all.
+    """
 
     def run(self) -> None:
         """Analyze the predictions and print the result."""
@@ -50,10 +52,34 @@ class Analyze(EvaluationOptions):
             encoding=self.encoding,
             positive=self.positive,
         )
-        if self.json:
+        if self.format == "json" and self.table is None:
             show(json.dumps(analysis_record(found, self.examples), indent=2, ensure_ascii=False))
-        else:
+        elif self.format == "table" and self.table is None:
             print_analysis(found, self.examples)
+        else:
+            tables = analysis_tables(found)
+            if self.table is not None and self.table not in tables:
+                names = ", ".join(tables)
+                raise UserError(f"--table {self.table}: the tables of this analysis are {names}.")
+            chosen = list(tables) if self.table is None else [self.table]
+            print_tables(self.format, *(tables[name] for name in chosen))
+
+
+def analysis_tables(found: Analysis) -> dict[str, tuple[str, list[str], list[list[Any]]]]:
+    """Return the title, columns and rows of each table of an analysis, by its name."""
+    from finetune.evaluation.error_analysis import TITLES
+
+    tables = {"scores": ("Scores", ["metric", "value"], [[*row] for row in found.scores.items()])}
+    for name, table in found.tables.items():
+        if table and name == "confusion":
+            rows = [[row["gold"], *row["predicted"].values()] for row in table]
+            tables[name] = TITLES[name], ["gold", *table[0]["predicted"]], rows
+        elif table:
+            tables[name] = TITLES[name], list(table[0]), [list(row.values()) for row in table]
+    if found.bins:
+        fields = list(found.bins[0]._asdict())
+        tables["calibration"] = "Calibration", fields, [[*each] for each in found.bins]
+    return tables
 
 
 def print_analysis(found: Analysis, num_examples: int) -> None:
@@ -67,10 +93,10 @@ def print_analysis(found: Analysis, num_examples: int) -> None:
     show("  ".join(f"{title} {cell(value)}" for title, value in titles.items()))
     if found.positive_note:
         show(found.positive_note)
-    for name, table in found.tables.items():
-        if table:
+    for name, table in analysis_tables(found).items():
+        if name in found.tables:
             show()
-            _print_subgroups(name, table)
+            _print_subgroups(name, *table)
     if found.kind == "senses":
         return
     show()
@@ -78,17 +104,11 @@ def print_analysis(found: Analysis, num_examples: int) -> None:
     _print_errors(found, num_examples)
 
 
-def _print_subgroups(name: str, table: Table) -> None:
-    from finetune.evaluation.error_analysis import TITLES
-
-    if name != "confusion":
-        rows = [list(row.values()) for row in table]
-        print_table(list(table[0]), rows[:MOST_ROWS] if name == "confused" else rows, TITLES[name])
-    elif len(table) > MOST_COLUMNS:
-        show(f"(the confusion matrix of {len(table)} labels is in --json)")
+def _print_subgroups(name: str, title: str, columns: list[str], rows: list[list[Any]]) -> None:
+    if name == "confusion" and len(rows) > MOST_COLUMNS:
+        show(f"(the confusion matrix of {len(rows)} labels: --table confusion)")
     else:
-        rows = [[row["gold"], *row["predicted"].values()] for row in table]
-        print_table(["gold", *table[0]["predicted"]], rows, TITLES[name])
+        print_table(columns, rows[:MOST_ROWS] if name == "confused" else rows, title)
 
 
 def _print_calibration(found: Analysis) -> None:

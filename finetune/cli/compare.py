@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
-from finetune.cli.output import EvaluationOptions, print_table, show
+from finetune.cli.output import EvaluationOptions, print_table, print_tables, show
 from finetune.config.tasks import column_map
 from finetune.types import quantity
 
@@ -55,10 +55,26 @@ class Compare(EvaluationOptions):
             positive=self.positive,
             seed=self.seed,
         )
-        if self.json:
+        if self.format == "json":
             show(json.dumps(comparison_record(comparison), indent=2))
-        else:
+        elif self.format == "table":
             print_comparison(comparison)
+        else:
+            result, metric = comparison.result, comparison.metric
+            names = comparison.first.name, comparison.second.name
+            rows: list[tuple[Any, ...]] = [
+                (name, metric, *estimate, len(runs), None, None)
+                for name, estimate, runs in zip(
+                    names, (result.first, result.second), result.runs, strict=True
+                )
+            ]
+            p_values = result.p_bootstrap, result.p_randomization
+            rows.append(("A - B", metric, *result.difference, None, *p_values))
+            columns = ("system", "metric", "score", "low", "high", "runs", "p_bootstrap",
+                       "p_randomization")  # fmt: skip
+            print_tables(self.format, ("", columns, rows))
+            if comparison.positive_note:
+                show(comparison.positive_note, error=True)
 
 
 def print_comparison(comparison: SystemComparison) -> None:

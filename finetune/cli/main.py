@@ -176,6 +176,8 @@ def parse(arguments: Sequence[str]) -> Any:
             f"unknown command {name!r}.{did_you_mean(name, COMMANDS)} Commands are "
             f"{', '.join(COMMANDS)}."
         )
+    if name in ("analyze", "compare"):
+        rest = ["--format=json" if argument == "--json" else argument for argument in rest]
     name, rest, recipe = expand_recipe(name, rest)
     default = tyro.MISSING_NONPROP if recipe is None else recipe
     messages = io.StringIO()

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import csv
+import io
+import json
+import math
 import os
 import re
 import shutil
@@ -13,7 +17,7 @@ import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Literal, TextIO
 
 from rich.box import SIMPLE
 from rich.console import Console
@@ -22,6 +26,8 @@ from rich.text import Text
 
 from finetune.runtime.files import replace_file
 from finetune.types import UserError, printable
+
+TableFormat = Literal["table", "csv", "latex", "markdown", "json"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,8 +51,9 @@ class EvaluationOptions:
     positive: str | None = None
     """Positive class of `f1`, of two labels. Unset: that of the run; else that by name, as in
     training, or the rarer of gold."""
-    json: bool = False
-    """Print JSON in place of tables."""
+    format: TableFormat = "table"
+    """Print a text for reading, or only tables: CSV and JSON with all digits, LaTeX (booktabs) and
+    Markdown as they are shown. Notes go to standard error."""
 
 
 def show(text: str = "", *, error: bool = False, indent: int | None = None) -> None:
@@ -95,10 +102,97 @@ def print_table(
     sys.stdout.write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
 
 
+def print_tables(
+    format: TableFormat, *tables: tuple[str, Sequence[str], Sequence[Sequence[Any]]]
+) -> None:
+    """Print tables (title, columns, rows) in a format, and nothing else.
+
+    Several tables are separated by a blank line. JSON is a list of objects, one for each row, or
+    for several tables an object of such lists by title. Control characters are shown as text.
+    """
+    if format == "json":
+        rows = {
+            title: [dict(zip(columns, row, strict=True)) for row in each]
+            for title, columns, each in tables
+        }
+        content = rows if len(rows) > 1 else next(iter(rows.values()))
+        return show(json.dumps(content, indent=2, ensure_ascii=False))
+    if format == "table":
+        for title, columns, each in tables:
+            print_table(columns, each, title or None)
+        return None
+    style = {"csv": _csv, "latex": _latex, "markdown": _markdown}[format]
+    show("\n\n".join(style(*table) for table in tables))
+    return None
+
+
+def csv_line(values: Iterable[Any]) -> str:
+    """Return values as a line of CSV for a spreadsheet, without a line end.
+
+    Numbers have all digits; lists and objects are JSON. A text that a spreadsheet would take for a
+    formula begins with an apostrophe.
+    """
+    line = io.StringIO()
+    csv.writer(line, lineterminator="").writerow([_csv_value(value) for value in values])
+    return line.getvalue()
+
+
+def _csv_value(value: Any) -> Any:
+    if isinstance(value, list | tuple | dict | bool):
+        value = json.dumps(value, ensure_ascii=False)
+    if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r"):
+        try:
+            float(value)
+        except ValueError:
+            return f"'{value}"
+    return value
+
+
+def _csv(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    return "\n".join(map(csv_line, [columns, *rows]))
+
+
+_LATEX = {character: f"\\{character}" for character in "&%$#_{}"} | {
+    "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
+    "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", '"': r"\textquotedbl{}",
+    "[": "{[}", "]": "{]}", "\n": " ",
+}  # fmt: skip
+
+
+def _latex(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    def line(values: Sequence[Any]) -> str:
+        texts = ("".join(_LATEX.get(c, c) for c in cell(value)) for value in values)
+        return " & ".join(texts) + r" \\"
+
+    sides = "".join("r" if right else "l" for right in _numeric(columns, rows))
+    return "\n".join([
+        *([f"% {title}"] if title else []), rf"\begin{{tabular}}{{{sides}}}", r"\toprule",
+        line(columns), r"\midrule", *map(line, rows), r"\bottomrule", r"\end{tabular}",
+    ])  # fmt: skip
+
+
+def _markdown(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    def line(values: Sequence[Any]) -> str:
+        texts = (re.sub(r"([\\`*_|<\[])", r"\\\1", cell(value)) for value in values)
+        return "| " + " | ".join(text.replace("\n", " ") for text in texts) + " |"
+
+    rule = " | ".join("---:" if right else "---" for right in _numeric(columns, rows))
+    head = [f"**{title}**", ""] if title else []
+    return "\n".join([*head, line(columns), f"| {rule} |", *map(line, rows)])
+
+
+def _numeric(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[bool]:
+    """Return whether each column has no text."""
+    return [
+        bool(rows) and not any(isinstance(row[index], str) for row in rows)
+        for index in range(len(columns))
+    ]
+
+
 def cell(value: Any) -> str:
     """Return a value of a table as text: four decimals, or thousands separated by commas."""
     if isinstance(value, float):
-        whole = value == int(value) and abs(value) > 1
+        whole = math.isfinite(value) and value == int(value) and abs(value) > 1
         return f"{value:,.0f}" if whole else f"{value:.4f}"
     if value is None:
         return ""

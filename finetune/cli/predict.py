@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, UseAppendAction, arg
 
-from finetune.cli.output import open_output, quiet_libraries, show
+from finetune.cli.output import csv_line, open_output, quiet_libraries, show
 from finetune.config.tasks import column_map, marks_words
 from finetune.runtime.processes import num_processes, process_index
 from finetune.types import UserError, printable, quantity
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Predict:
-    """Predict with a trained model: one JSON line for each input, in input order."""
+    """Predict with a trained model: one line for each input, in input order."""
 
     folder: Annotated[Positional[str], arg(metavar="RUN")]
     """Folder of a run or of a model in it."""
@@ -33,6 +33,12 @@ class Predict:
     """Texts or words: JSON Lines, CSV, TSV, plain lines or CoNLL columns; `-` is standard input."""
     output: str | None = None
     """File to write; unset prints."""
+    format: Literal["jsonl", "csv"] = "jsonl"
+    """JSON Lines, or CSV for spreadsheets: lists in a cell are JSON, and a text that begins like a
+    formula gets an apostrophe."""
+    keep_columns: bool = False
+    """Repeat the columns of the input before the prediction, as CSV always does; those with a name
+    of the prediction become input_NAME."""
     columns: tuple[str, ...] = ()
     """Columns if their names are not recognized, as `role=column`."""
     encoding: str = "utf-8"
@@ -47,7 +53,7 @@ class Predict:
     1024 on a CPU."""
 
     def run(self) -> None:
-        """Write one JSON line for each input."""
+        """Write one line for each input."""
         if bool(self.text) == (self.file is not None):
             raise UserError("predict needs either --text or --file (- is standard input).")
         if len(self.text) > 1:
@@ -69,14 +75,21 @@ class Predict:
         if self.pair is not None and task.reads_words:
             raise UserError("--pair needs a model of pairs of texts, and this model tags words.")
         keys: dict[int, str | int] = {}
-        predictions = model.stream(_noting_keys(self._examples(task), keys))
+        keep = self.keep_columns or self.format == "csv"
+        rows: dict[int, Mapping[str, Any]] = {}
+        examples = self._examples(task, rows if keep else None)
+        predictions = model.stream(_noting_keys(examples, keys))
         run = Path(self.folder)
         inputs = [file, *run.glob("*"), *run.glob("best/*")]
         with open_output(self.output if process_index() == 0 else None, inputs) as out:
-            for prediction in predictions:
-                record = prediction.record()
-                record["id"] = keys.pop(prediction.id, prediction.id)
-                line = json.dumps(record, ensure_ascii=False)
+            records = (
+                _with_columns(
+                    prediction.record() | {"id": keys.pop(prediction.id, prediction.id)},
+                    rows.pop(prediction.id, {}),
+                )
+                for prediction in predictions
+            )
+            for line in _csv_lines(records) if self.format == "csv" else map(_json, records):
                 out.write((line if self.output else printable(line)) + "\n")
         for number, noun, problem in (
             (not self.text and predictions.num_without_document,
@@ -87,18 +100,20 @@ class Predict:
             if number and process_index() == 0:
                 show(f"{quantity(number, noun)} {problem}", error=True)
 
-    def _examples(self, task: Any) -> Iterator[Example]:
-        """Yield the inputs."""
+    def _examples(self, task: Any, rows: dict[int, Mapping[str, Any]] | None) -> Iterator[Example]:
+        """Yield the inputs; enter the values of their rows in ``rows``."""
         from finetune import data
         from finetune.inference.predictor import to_example
 
         columns = column_map(self.columns)
         if self.text:
             text = self.text[0]
+            if rows is not None:
+                rows[0] = {"text": text} | ({} if self.pair is None else {"text_pair": self.pair})
             yield to_example(task, 0, text if self.pair is None else (text, self.pair), "--text")
         elif task.reads_words:
             yield from data.read_token_file(
-                self.file or "", columns=columns, encoding=self.encoding
+                self.file or "", columns=columns, encoding=self.encoding, rows=rows
             )
         else:
             yield from data.read_text_file(
@@ -108,7 +123,44 @@ class Predict:
                 labels=False,
                 encoding=self.encoding,
                 targets=marks_words(task.record.config),
+                rows=rows,
             )
+
+
+def _with_columns(record: dict[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the id, the columns of the input, and the prediction."""
+    result = {"id": record["id"]}
+    for name, value in values.items():
+        if name in ("id", "words") and value in (record.get(name), None, ""):
+            continue
+        while name in record or name in result:
+            name = f"input_{name}"
+        result[name] = value
+    return result | record
+
+
+def _json(record: Mapping[str, Any]) -> str:
+    return json.dumps(record, ensure_ascii=False, default=str)
+
+
+def _csv_lines(records: Iterable[dict[str, Any]]) -> Iterator[str]:
+    """Yield a header with the columns of the first record, and a line for each record."""
+    columns: list[str] = []
+    for record in records:
+        scores = record.pop("scores", None)
+        if isinstance(scores, dict):
+            record |= {f"score:{name}": value for name, value in scores.items()}
+        elif scores is not None:
+            record["scores"] = scores
+        if not columns:
+            columns = list(record)
+            yield csv_line(columns)
+        if unknown := [name for name in record if name not in columns]:
+            raise UserError(
+                f"row {record['id']}: the column {unknown[0]!r} is not in the first row, so not in "
+                "the header of the CSV file: write --format jsonl."
+            )
+        yield csv_line(record.get(name) for name in columns)
 
 
 def _noting_keys(examples: Iterator[Example], keys: dict[int, str | int]) -> Iterator[Example]:

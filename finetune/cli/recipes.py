@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from finetune.cli.output import error_line, show
+from finetune.cli.output import TableFormat, error_line, print_tables, show
 from finetune.types import UserError, abbreviated, quantity
 
 
@@ -17,24 +18,37 @@ class Recipes:
     """Folder of recipes, with its subfolders; if there is no `recipes` here, the packaged ones."""
     runs: str = "runs"
     """Folder of your runs; each run records the recipe that it followed."""
+    format: TableFormat = "table"
+    """Print a text for reading; or one row for each expected score and each run of it, as CSV or
+    JSON with all digits, LaTeX (booktabs) or Markdown."""
 
     def run(self) -> None:
         """Print the recipes; raises UserError at the end if one cannot be read."""
         from finetune.config.recipes import find_recipes
-        from finetune.evaluation.reproduction import finished_runs, recipe_lines
+        from finetune.evaluation.reproduction import (
+            RECIPE_COLUMNS,
+            finished_runs,
+            recipe_lines,
+            recipe_rows,
+        )
 
         paths = find_recipes(self.folder)
         if not paths:
             raise UserError(f"{self.folder}: no recipes (*.yaml) in this folder.")
         runs = finished_runs(Path(self.runs))
-        unreadable = []
+        unreadable: list[str] = []
+        rows: list[list[Any]] = []
         for path in paths:
             try:
                 lines = list(recipe_lines(path, runs))
+                rows += recipe_rows(path, runs)
             except (UserError, OSError) as error:
                 unreadable.append(str(path))
                 lines = [error_line(error)[0]]
-            show("\n    ".join([str(path), *lines]))
+            if self.format == "table" or str(path) in unreadable:
+                show("\n    ".join([str(path), *lines]), error=self.format != "table")
+        if self.format != "table":
+            print_tables(self.format, ("", RECIPE_COLUMNS, rows))
         if unreadable:
             raise UserError(
                 f"{len(unreadable)} of {quantity(len(paths), 'recipe')} cannot be read: "

@@ -9,19 +9,23 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
-from finetune.cli.output import show
+from finetune.cli.output import TableFormat, print_tables, show
 from finetune.config.tasks import column_map
+from finetune.types import UserError
 
 
 @dataclass(frozen=True, kw_only=True)
 class Score:
-    """Score a file of predictions against a file of gold labels, as JSON."""
+    """Score a file of predictions against a file of gold labels; or print the scores of a run."""
 
     predictions: Annotated[Positional[str], arg(metavar="PREDICTIONS")]
     """File of predictions (JSON Lines), aligned with gold by `id` where both have ids, else by
-    position. `-` reads standard input."""
-    gold: Annotated[Positional[str], arg(metavar="GOLD")]
+    position. `-` reads standard input. A run folder, or a folder of seeds, has scores: the
+    command prints them."""
+    gold: Annotated[Positional[str | None], arg(metavar="GOLD")] = None
     """File of gold labels."""
+    format: TableFormat = "json"
+    """Print JSON or CSV with all digits, or a table as text, LaTeX (booktabs) or Markdown."""
     positive: str | None = None
     """Positive class of `f1`, of two labels. Unset: that of the run; else that by name, as in
     training, or the rarer of gold."""
@@ -33,8 +37,14 @@ class Score:
 
     def run(self) -> None:
         """Print the metrics."""
+        from finetune.evaluation.reproduction import score_table
         from finetune.evaluation.runs import align_runs, score_aligned
 
+        folder = Path(self.predictions)
+        if self.gold is None and folder.is_dir():
+            return print_tables(self.format, ("", *score_table(folder)))
+        if self.gold is None:
+            raise UserError(f"{folder}: name the file of gold labels too; a run folder needs none.")
         found = align_runs(
             [Path(self.predictions)],
             self.gold,
@@ -46,4 +56,7 @@ class Score:
             show("Aligned by position: one of the files has no ids.", error=True)
         if found.positive_note:
             show(found.positive_note, error=True)
-        show(json.dumps(score_aligned(found.runs[0]), indent=2))
+        scores = score_aligned(found.runs[0])
+        if self.format == "json":
+            return show(json.dumps(scores, indent=2))
+        return print_tables(self.format, ("", ("metric", "value"), list(scores.items())))

@@ -172,7 +172,7 @@ def train(task: str, config: TrainConfig, recipe_run: RecipeRun | None) -> None:
 
 def train_seeds(task: str, config: TrainConfig, number: int, recipe_run: RecipeRun | None) -> None:
     """Train several seeds; print the scores over the seeds and how they compare."""
-    from finetune.evaluation.reproduction import summarize
+    from finetune.evaluation.reproduction import score_table
     from finetune.reporting import REPORT_FILE
     from finetune.runtime.launch import is_main_process
     from finetune.runtime.progress import clock
@@ -199,15 +199,10 @@ def train_seeds(task: str, config: TrainConfig, number: int, recipe_run: RecipeR
     )
     if not is_main_process():
         return
-    names = ("mean", "standard_deviation", "median", "minimum", "maximum")
-    rows = [
-        (f"{split} {score}", *(None if each[name] is None else float(each[name]) for name in names))
-        for split, scores in summarize(results.metrics).items()
-        for score, each in scores.items()
-        if ":" not in score  # scores of single types are only in the file
-    ]
-    if rows:
-        print_table(("score", "mean", "deviation", "median", "lowest", "highest"), rows)
+    if results.metrics:
+        columns, rows = score_table(folder)
+        # scores of single types are only in the file
+        print_table(columns, [row for row in rows if ":" not in row[1]])
     for seed, reasons in results.degenerate.items():
         show(f"seed {seed} is degenerate: {'; '.join(reasons)}")
     for verdict in results.verdicts():

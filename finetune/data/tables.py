@@ -48,6 +48,18 @@ class Table:
         return rows
 
 
+def note_rows(table: Table, rows: dict[int, Mapping[str, Any]] | None) -> None:
+    """Have the values of each row, as it is read, entered in ``rows`` by its number from 0."""
+
+    def noted(records: Iterator[Record], rows: dict[int, Mapping[str, Any]]) -> Iterator[Record]:
+        for number, record in enumerate(records):
+            rows[number] = record.values
+            yield record
+
+    if rows is not None:
+        table.records = noted(table.records, rows)
+
+
 def check_columns(columns: Mapping[str, str] | None, roles: Sequence[str]) -> dict[str, str]:
     """Return the user's columns by role as text; raises DataError for an unknown role."""
     columns = {role: str(name) for role, name in (columns or {}).items()}

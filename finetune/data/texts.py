@@ -14,7 +14,7 @@ from finetune.data.files import UTF_8, DataFile, ReadOptions, Record
 from finetune.data.formats import open_data, read_file
 from finetune.data.labels import convert_labels, raw_label
 from finetune.data.sources import open_splits, resolve
-from finetune.data.tables import Table, check_columns, find_column, missing_column
+from finetune.data.tables import Table, check_columns, find_column, missing_column, note_rows
 from finetune.data.token_records import Sentences
 from finetune.types import TextExample, abbreviated, quantity
 
@@ -138,16 +138,18 @@ def read_text_file(
     labels: bool = True,
     encoding: str = UTF_8,
     targets: bool = False,
+    rows: dict[int, Mapping[str, Any]] | None = None,
 ) -> Iterator[TextExample]:
     """Stream the texts of one file for prediction; ``id`` is the row number from 0.
 
     ``source`` is a path, ``-`` for standard input, or a file object. The latter two hold JSON Lines
     or, by their first line, one text per line. In a plain text file each line is a row, blank lines
     too. ``labels`` False ignores labels, so that any column may have their name. ``targets`` is as
-    for ``read_text``.
+    for ``read_text``. ``rows`` gets the values of each row by ``id``.
     """
     columns = check_columns(columns, (*ROLES, *TARGET_ROLES) if targets else ROLES)
     table = open_text_table(open_data(source, format, encoding), columns, streaming=True)
+    note_rows(table, rows)
     if table.first() is None:
         return
     if table.headless is not None and len(table.header) == 1:

@@ -14,7 +14,7 @@ from finetune.data.dataset import DataError, Dataset
 from finetune.data.files import UTF_8, DataFile, ReadOptions
 from finetune.data.formats import open_data, read_file
 from finetune.data.sources import open_splits, resolve
-from finetune.data.tables import Table, check_columns
+from finetune.data.tables import Table, check_columns, note_rows
 from finetune.data.tag_schemes import is_nested, spans_to_tags, to_bio, with_tags
 from finetune.data.token_records import (
     HEADER_NAMES,
@@ -80,6 +80,7 @@ def read_token_file(
     columns: Mapping[str, str] | None = None,
     format: str | None = None,
     encoding: str = UTF_8,
+    rows: dict[int, Mapping[str, Any]] | None = None,
 ) -> Iterator[TokenExample]:
     """Stream the words of one file for prediction; ``id`` is the row number from 0.
 
@@ -87,9 +88,12 @@ def read_token_file(
     example without words), the ``text`` of JSON, CSV and TSV, or each .txt file of a folder. In
     column files only the column of the words is needed. Gold is kept if there is any, with tags in
     the scheme of the file. ``source`` is a path, ``-`` for standard input, or a file object.
+    ``rows`` gets the values of each row of a table by ``id``.
     """
     columns = check_columns(columns, ROLES)
     opened = _open(open_data(source, format, encoding), columns, words_only=True)
+    if isinstance(opened, Table):
+        note_rows(opened, rows)
     for index, record in enumerate(_records(opened, columns, streaming=True)):
         if len(record.layers) > 1:
             record = record._replace(layers=())

@@ -14,6 +14,7 @@ from finetune.config.expected_scores import Expected
 from finetune.config.recipes import Recipe, changed, load_recipe
 from finetune.config.values import conforms
 from finetune.data.json_files import read_object
+from finetune.evaluation.significance import fold_interval
 from finetune.types import UserError, quantity
 
 
@@ -97,11 +98,12 @@ def seed_verdicts(
 
 
 def summarize(
-    metrics: Mapping[Any, Mapping[str, Mapping[str, float]]],
+    metrics: Mapping[Any, Mapping[str, Mapping[str, float]]], ratio: float | None = None
 ) -> dict[str, dict[str, dict[str, Any]]]:
     """Return statistics over seeds by split and name, from scores by seed, split and name.
 
-    A score that a seed lacks or that is not finite is left out.
+    A score that a seed lacks or that is not finite is left out. With ``ratio``, the scores are
+    those of folds, and the interval of ``fold_interval`` is added.
     """
     summary: dict[str, dict[str, dict[str, Any]]] = {}
     first = next(iter(metrics.values()), {})
@@ -120,6 +122,9 @@ def summarize(
                     "maximum": max(values),
                     "seeds": by_seed,
                 }
+                if ratio is not None and len(values) > 1:
+                    interval = fold_interval(values, ratio)
+                    summary[split][name] |= {"low": interval.low, "high": interval.high}
     return summary
 
 
@@ -179,7 +184,9 @@ def finished_runs(runs: Path) -> list[FinishedRun]:
 
 
 def _read(folder: Path) -> FinishedRun:
-    seeds = _read_object(folder / "seeds.json", _SEEDS)
+    seeds = _read_object(folder / "seeds.json", _SEEDS) or _read_object(
+        folder / "folds.json", {"metrics": _SUMMARY}
+    )
     first = min(folder.glob("seed-*"), default=folder) if seeds else folder
     metrics = seeds.get("metrics") or _read_object(folder / "metrics.json")
     if not conforms(metrics, _SUMMARY if seeds else _METRICS):
@@ -204,6 +211,43 @@ def _read_object(path: Path, types: Mapping[str, Any] | None = None) -> dict[str
     return {}
 
 
+STATISTICS = {"mean": "mean", "deviation": "standard_deviation", "median": "median",
+              "lowest": "minimum", "highest": "maximum"}  # fmt: skip
+"""Columns of a table of scores over seeds, and their names in ``seeds.json``."""
+
+
+def score_table(folder: Path) -> tuple[list[str], list[list[Any]]]:
+    """Return columns and rows of the scores of a finished run, or of the summary of its seeds."""
+    run = _read(folder)
+    if not run.metrics:
+        raise UserError(f"{folder}: not the folder of a finished run: it has no scores.")
+    scores = [(split, *each) for split, found in run.metrics.items() for each in found.items()]
+    if not run.seeds:
+        return ["split", "metric", "value"], [list(row) for row in scores]
+    names, runs = dict(STATISTICS), "seeds"
+    if any("low" in each for _, _, each in scores):
+        names, runs = {"mean": "mean", "low": "low", "high": "high"} | STATISTICS, "folds"
+    rows = [
+        [split, name, *(each.get(key) for key in names.values()), len(each["seeds"])]
+        for split, name, each in scores
+    ]
+    return ["split", "metric", *names, runs], rows
+
+
+RECIPE_COLUMNS = ("recipe", "task", "split", "metric", "expected", "tolerance", "source", "run",
+                  "value", "verdict")  # fmt: skip
+
+
+def recipe_rows(path: Path, runs: Sequence[FinishedRun]) -> Iterator[list[Any]]:
+    """Yield a row of ``RECIPE_COLUMNS`` for each expected score, and for each run of it."""
+    recipe = load_recipe(path)
+    verdicts = [(str(run.folder), _verdicts(run, recipe)) for run in runs if _follows(run, recipe)]
+    for index, entry in enumerate(recipe.expected):
+        row = [str(path), recipe.task, entry.split, entry.metric, entry.value, entry.tolerance]
+        found = [[run, each[index].value, each[index].verdict] for run, each in verdicts]
+        yield from ([*row, entry.cited, *each] for each in found or [[None, None, None]])
+
+
 def recipe_lines(path: Path, runs: Sequence[FinishedRun]) -> Iterator[str]:
     """Yield the description of a recipe, its expected scores, and the scores of its runs."""
     recipe = load_recipe(path)
@@ -225,19 +269,23 @@ def _follows(run: FinishedRun, recipe: Recipe) -> bool:
     )
 
 
-def _score_lines(run: FinishedRun, recipe: Recipe) -> Iterator[str]:
-    """Yield the verdict on each expected score, or else the first score of each split."""
+def _verdicts(run: FinishedRun, recipe: Recipe) -> list[ScoreVerdict]:
+    """Return the verdict on each expected score."""
     differing = changed(run.config, recipe.config(), "seed")
     expected, fingerprint = recipe.expected, run.config.get("fingerprint")
     if run.seeds:
         degenerate = {each["seed"] for each in run.seeds.get("degenerate", ())}
         numbers = len(degenerate), len(degenerate.union(run.seeds["seeds"]))
-        verdicts = seed_verdicts(expected, run.metrics, differing, *numbers, fingerprint)
-    else:
-        failed = bool(run.degenerate)
-        verdicts = run_verdicts(expected, run.metrics, differing, fingerprint, degenerate=failed)
-    yield from (verdict.line() for verdict in verdicts)
-    if not expected:
+        return seed_verdicts(expected, run.metrics, differing, *numbers, fingerprint)
+    failed = bool(run.degenerate)
+    return run_verdicts(expected, run.metrics, differing, fingerprint, degenerate=failed)
+
+
+def _score_lines(run: FinishedRun, recipe: Recipe) -> Iterator[str]:
+    """Yield the verdict on each expected score, or else the first score of each split."""
+    yield from (verdict.line() for verdict in _verdicts(run, recipe))
+    if not recipe.expected:
+        differing = changed(run.config, recipe.config(), "seed")
         note = f" ({', '.join(differing)} changed)" if differing else ""
         statistic = f"mean of {quantity(len(run.seeds['seeds']), 'seed')}" if run.seeds else "got"
         for split, scores in run.metrics.items():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import importlib.util
+import io
 import json
 import re
 import subprocess
@@ -188,6 +190,47 @@ def test_standard_input(place: Path, outcomes: dict[str, Outcome]):
     assert run("predict", place / "classify", "--file", "-", stdin=b"").out == ""
 
 
+@pytest.mark.parametrize("task", TASKS)
+def test_predictions_for_a_spreadsheet(
+    task: str, place: Path, outcomes: dict[str, Outcome], tmp_path: Path
+):
+    rows = records((place / TASKS[task] / "test.jsonl").read_text())[:5]
+    rows = [{"id": f"-n{n}", **row, "note": f'=é,"{n}"\n'} for n, row in enumerate(rows)]
+    path = data.write_jsonl(tmp_path / "in.jsonl", rows)
+    plain = records(run("predict", place / task, "--file", path).out)
+    kept = records(run("predict", place / task, "--file", path, "--keep-columns").out)
+    for row, prediction, joined in zip(rows, plain, kept, strict=True):
+        assert prediction.items() <= joined.items()
+        known = {name: name if joined[name] == row[name] else f"input_{name}" for name in row}
+        assert {name: joined[known[name]] for name in row} == row
+    outcome = run("predict", place / task, "--file", path, "--format", "csv")
+    table = list(csv.DictReader(io.StringIO(outcome.out)))
+    assert [row["id"] for row in table] == [f"'-n{n}" for n in range(5)]
+    assert [row["note"] for row in table] == [f"'{row['note']}" for row in rows]
+    for cells, prediction in zip(table, plain, strict=True):
+        if task == "tag":
+            assert json.loads(cells["tags"]) == prediction["tags"] and "input_tags" in cells
+        else:
+            assert cells["label"] == prediction["label"] and "input_label" in cells
+            for name, score in prediction["scores"].items():
+                assert float(cells[f"score:{name}"]) == score
+
+
+def test_tables_of_runs(place: Path, outcomes: dict[str, Outcome]):
+    folder, metrics = place / "classify", json.loads((place / "classify/metrics.json").read_text())
+    table = list(csv.DictReader(io.StringIO(run("score", folder, "--format", "csv").out)))
+    found = {(row["split"], row["metric"]): float(row["value"]) for row in table}
+    assert found == {(s, name): v for s, each in metrics.items() for name, v in each.items()}
+    whole = run("analyze", folder, "--format", "csv")
+    one = run("analyze", folder, "--format", "csv", "--table", "scores")
+    assert whole.err == "" and whole.out.startswith(one.out) and one.out.startswith("metric,value")
+    wrong = run("analyze", folder, "--table", "x")
+    assert wrong.code == 2 and "scores, label, confusion" in wrong.err
+    same = run("compare", folder, folder, "--resamples", "50", "--format", "csv")
+    rows = list(csv.DictReader(io.StringIO(same.out)))
+    assert float(rows[0]["score"]) == metrics["test"]["accuracy"] and rows[2]["system"] == "A - B"
+
+
 def test_labels_of_texts_to_predict_are_not_looked_at(
     place: Path, outcomes: dict[str, Outcome], tmp_path: Path
 ):
@@ -269,6 +312,11 @@ def test_recipes_check_and_run(place: Path, tmp_path: Path):
     )
     listed = run("recipes", "--folder", tmp_path)
     assert "mine.yaml" in listed.out and "test accuracy 0.5 ± 0.5 (here)" in listed.out
+    rows = json.loads(run("recipes", "--folder", tmp_path, "--format", "json").out)
+    assert [(row["metric"], row["expected"]) for row in rows] == [
+        ("accuracy", 0.5),
+        ("pearson", 0.5),
+    ]
     checked = run("check", recipe)
     assert checked.code == 0 and "a valid recipe for classify" in checked.out
     assert "0 errors" in checked.out

@@ -118,8 +118,8 @@ def test_positionals_and_options_in_any_order():
     assert parse(["predict", "--text", "-1", "run", "--pair=--x"]) == predict
     score = Score(predictions="p.jsonl", gold="g.conll", columns=("tags=3",))
     assert parse(["score", "p.jsonl", "g.conll", "--columns", "tags=3"]) == score
-    compare = Compare(first="a", second="b,c", unit="document", json=True)
-    assert parse(["compare", "a", "--unit", "document", "b,c", "--json"]) == compare
+    compare = Compare(first="a", second="b,c", unit="document", format="json")
+    assert parse(["compare", "a", "--unit", "document", "b,c", "--format", "json"]) == compare
     assert parse(["analyze", "p", "g"]) == Analyze(predictions="p", gold_file="g")
     assert parse(["report", "a", "b", "--out", "x"]) == Report(folders=("a", "b"), out="x")
 

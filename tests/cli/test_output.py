@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
+import math
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from finetune.cli.output import cell, open_output, print_table, show
+from finetune.cli.output import cell, open_output, print_table, print_tables, show
 from finetune.types import UserError
 from tests.command import run
 
@@ -82,3 +86,32 @@ def test_only_one_place_prints():
     for path in (Path(__file__).parents[2] / "finetune" / "cli").glob("*.py"):
         calls = re.findall(r"(?<![\w.])print\(|sys\.std(?:out|err)\.write", path.read_text("utf-8"))
         assert not calls or path.name == "output.py"
+
+
+NASTY = [("=HYPERLINK(1)", -0.12345678901234567, 3), ("a_b & 5 % {|}\\ [x", math.nan, None)]
+
+
+def printed(capsys: pytest.CaptureFixture[str], *arguments: Any) -> str:
+    print_tables(*arguments)
+    return capsys.readouterr().out
+
+
+def test_a_table_for_a_spreadsheet_has_all_digits(capsys: pytest.CaptureFixture[str]):
+    table = ("", ("na,me", "score", "n"), NASTY)
+    rows = list(csv.reader(io.StringIO(printed(capsys, "csv", table))))
+    assert rows[0] == ["na,me", "score", "n"] and rows[1][0] == "'=HYPERLINK(1)"
+    assert float(rows[1][1]) == NASTY[0][1] and rows[2] == ["a_b & 5 % {|}\\ [x", "nan", ""]
+    found = json.loads(printed(capsys, "json", table))
+    assert found[0] == {"na,me": "=HYPERLINK(1)", "score": NASTY[0][1], "n": 3}
+    several = printed(capsys, "csv", table, table).split("\n\n")
+    assert len(several) == 2 and several[0] + "\n" == several[1]
+
+
+def test_a_table_for_a_paper(capsys: pytest.CaptureFixture[str]):
+    latex = printed(capsys, "latex", ("50 %", ("na_me", "score", "n"), NASTY)).splitlines()
+    assert latex[:4] == ["% 50 %", r"\begin{tabular}{lrr}", r"\toprule", r"na\_me & score & n \\"]
+    assert latex[5] == r"=HYPERLINK(1) & -0.1235 & 3 \\" and latex[-1] == r"\end{tabular}"
+    assert latex[6] == r"a\_b \& 5 \% \{\textbar{}\}\textbackslash{} {[}x & nan &  \\"
+    markdown = printed(capsys, "markdown", ("", ("na_me", "score", "n"), NASTY)).splitlines()
+    assert markdown[1] == "| --- | ---: | ---: |"
+    assert markdown[3] == r"| a\_b & 5 % {\|}\\ \[x | nan |  |"

@@ -73,7 +73,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def compared(*arguments: str | Path) -> dict:
-    outcome = run("compare", *arguments, *FEW, "--json")
+    outcome = run("compare", *arguments, *FEW, "--format", "json")
     assert (outcome.code, outcome.err) == (0, ""), outcome.err
     return json.loads(outcome.out)
 
@@ -122,7 +122,7 @@ def test_every_metric_that_score_prints(place: Path):
 
 def told(*arguments: str) -> dict[str, float]:
     """The scores that `finetune analyze` prints, and those of its tables, by name of metric."""
-    found = json.loads(run("analyze", *arguments, "--json").out)
+    found = json.loads(run("analyze", *arguments, "--format", "json").out)
     scores = dict(found["scores"])
     for name, rows in found["tables"].items():
         for row in rows:
@@ -420,7 +420,7 @@ def test_a_real_run_needs_its_folder_only(task: str, make: Callable[[Path], Path
     for split in ("validation", "test"):
         scores, found = metrics[split], compared(out, out, "--split", split)
         assert found["a"]["value"] == pytest.approx(scores[found["metric"]])
-        analysis = json.loads(run("analyze", out, "--split", split, "--json").out)
+        analysis = json.loads(run("analyze", out, "--split", split, "--format", "json").out)
         assert analysis["scores"].items() >= scores.items()
         assert ("in training" in analysis["tables"]) == (task != "classify")
     path = out / "predictions.test.jsonl"

@@ -26,7 +26,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def analysed(*arguments: str | Path) -> dict:
-    outcome = run("analyze", *arguments, "--json")
+    outcome = run("analyze", *arguments, "--format", "json")
     assert (outcome.code, outcome.err) == (0, ""), outcome.err
     return json.loads(outcome.out)
 

@@ -510,10 +510,10 @@ def test_f1_of_glue_is_scikit_learns_in_every_command(
     write_jsonl(tmp_path / "gold.jsonl", [{"text": "x", "label": label} for label in gold])
     write_jsonl(tmp_path / "answers.jsonl", [{"label": label} for label in answers])
     assert json.loads(run("score", "answers.jsonl", "gold.jsonl").out)["f1"] == expected
-    found = json.loads(run("analyze", "answers.jsonl", "gold.jsonl", "--json").out)
+    found = json.loads(run("analyze", "answers.jsonl", "gold.jsonl", "--format", "json").out)
     assert found["scores"]["f1"] == expected
     compared = run("compare", "answers.jsonl", "answers.jsonl", "--gold", "gold.jsonl", "--metric",
-                   "f1", "--resamples", "20", "--json")  # fmt: skip
+                   "f1", "--resamples", "20", "--format", "json")  # fmt: skip
     assert json.loads(compared.out)["a"]["value"] == expected
 
 

@@ -402,7 +402,7 @@ def test_the_output_names_alignment_by_position(tmp_path: Path):
     write_jsonl(answers, with_ids(labels(*"abca"), KEYS))
     assert run("score", answers, gold).err == ""
     assert "q3" in run("analyze", write_jsonl(answers, with_ids(labels(*"bbca"), KEYS)), gold,
-                       "--json").out  # fmt: skip
+                       "--format", "json").out  # fmt: skip
 
 
 # --- Streams are read once -----------------------------------------------------------------------

@@ -144,7 +144,9 @@ def test_command(place: Path, tmp_path: Path) -> None:
     assert json.loads(scored.out)["spearman"] == pytest.approx(z["scores"]["spearman"]["value"])
     other = tmp_path / "raw.jsonl"
     assert run("similarity", model, "--data", data, "--output", other).code == 0
-    compared = run("compare", out, other, "--metric", "spearman", "--resamples", "20", "--json")
+    compared = run(
+        "compare", out, other, "--metric", "spearman", "--resamples", "20", "--format", "json"
+    )
     assert compared.code == 0, compared.err
     assert json.loads(compared.out)["a"]["value"] == pytest.approx(z["scores"]["spearman"]["value"])
 

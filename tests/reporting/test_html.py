@@ -95,7 +95,7 @@ RUNS = {"tag": tag_run, "label": label_run, "number": numbers_run, "sets": sets_
 def test_every_kind_of_predictions(kind: str, tmp_path: Path):
     folder = RUNS[kind](tmp_path / "run")
     page = reported(folder)
-    found = json.loads(run("analyze", folder, "--json").out)
+    found = json.loads(run("analyze", folder, "--format", "json").out)
     scores = json.loads((folder / "metrics.json").read_text())["test"]
     for name, value in scores.items():
         assert ":" in name or (name in page.text and format_value(value) in page.text)
@@ -105,7 +105,9 @@ def test_every_kind_of_predictions(kind: str, tmp_path: Path):
                 assert f"{row['f1']:.4f}" in page.text
     if (error := found["calibration"]["expected_calibration_error"]) is not None:
         assert f"ECE {error:.4f}" in page.text
-    every = json.loads(run("analyze", folder, "--json", "--examples", "99").out)["examples"]
+    every = json.loads(run("analyze", folder, "--format", "json", "--examples", "99").out)[
+        "examples"
+    ]
     wrong = {error["id"] for some in every.values() for error in some}
     wrong |= {e["id"] for e in found["contradictions"]}
     assert len(page.named("li", **{"class": "card error"})) == len(wrong) > 0
@@ -335,7 +337,7 @@ def test_several_runs_are_tested_as_compare_does(tmp_path: Path, monkeypatch: py
     # of one set of data, as a comparison demands
     second = shutil.copytree(first, tmp_path / "b2")
     shutil.copy(tmp_path / "b" / "predictions.test.jsonl", second / "predictions.test.jsonl")
-    found = json.loads(run("compare", first, second, "--json").out)
+    found = json.loads(run("compare", first, second, "--format", "json").out)
     page = reported(first, second)
     assert (tmp_path / "report.html").is_file()
     assert f"{found['difference']['value']:+.4f}" in page.text
@@ -455,8 +457,8 @@ def test_runs_are_read_from_any_folder(tmp_path: Path, monkeypatch: pytest.Monke
     label_run(Path("a"))
     label_run(Path("b"))
     (elsewhere := tmp_path / "elsewhere" / "deep").mkdir(parents=True)
-    expected = run("analyze", "a", "--json").out.replace('"a/', '"../../a/')
+    expected = run("analyze", "a", "--format", "json").out.replace('"a/', '"../../a/')
     monkeypatch.chdir(elsewhere)
-    assert run("analyze", "../../a", "--json").out == expected
+    assert run("analyze", "../../a", "--format", "json").out == expected
     assert run("compare", "../../a", "../../b", "--resamples", "9").code == 0
     assert run("report", "../../a", "../../b").code == 0
