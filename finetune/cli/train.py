@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, make_dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -21,6 +22,7 @@ from finetune.types import UserError, quantity
 
 if TYPE_CHECKING:
     from finetune.api import TrainedRun
+    from finetune.training.seeds import SeedResults
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +37,15 @@ class RunOptions:
     """Train N seeds, from --seed on, each in its folder seed-N of the run folder, and summarize
     them: mean, deviation, median, degenerate runs, verdicts. Finished seeds are kept, so the same
     command continues or adds seeds."""
+    folds: int | None = None
+    """Train N times, each tested on another N-th of the training data, and print the mean scores
+    with their 95 % interval (corrected resampled t). Folds keep equal texts and documents together.
+    Finished folds are kept, so the same command continues, or adds repeats."""
+    repeats: int = 1
+    """Deal the folds anew so many times."""
+    hold_out: bool = False
+    """Test on one of the folds of each repeat only: --folds 5 --repeats 10 holds out a fifth ten
+    times."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +75,10 @@ class TaskCommand(TaskOptions):
             recipe_run = RecipeRun.of(recipe, self.config, recipe_config)
         elif self.smoke:
             raise UserError("--smoke needs a recipe: add --recipe FILE, or leave --smoke out.")
+        if self.folds is None and (self.repeats != 1 or self.hold_out):
+            raise UserError("--repeats and --hold-out need --folds N.")
+        if self.folds is not None:
+            self._check_folds()
         if self.seeds is not None and self.seeds < 1:
             raise UserError(f"--seeds must be 1 or more, not {self.seeds}.")
         if self.seeds is not None and self.config.resume:
@@ -77,10 +92,24 @@ class TaskCommand(TaskOptions):
 
         if self.dry_run:
             dry_run(self.task, self.config)
+        elif self.folds is not None:
+            train_folds(self.task, self.config, self.folds, self.repeats, self.hold_out)
         elif self.seeds is None:
             train(self.task, self.config, recipe_run)
         else:
             train_seeds(self.task, self.config, self.seeds, recipe_run)
+
+    def _check_folds(self) -> None:
+        config = self.config
+        for name, value, least in (("--folds", self.folds, 2), ("--repeats", self.repeats, 1)):
+            if value is not None and value < least:
+                raise UserError(f"{name} must be {least} or more, not {value}.")
+        if self.hold_out and self.repeats < 2:
+            raise UserError("--hold-out needs --repeats 2 or more: one score has no interval.")
+        for name, given in (("--seeds", self.seeds is not None), ("--resume", config.resume),
+                            ("--push-to-hub", config.push_to_hub is not None)):  # fmt: skip
+            if given:
+                raise UserError(f"{name} does not go with --folds: leave one of them out.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,18 +201,9 @@ def train(task: str, config: TrainConfig, recipe_run: RecipeRun | None) -> None:
 
 def train_seeds(task: str, config: TrainConfig, number: int, recipe_run: RecipeRun | None) -> None:
     """Train several seeds; print the scores over the seeds and how they compare."""
-    from finetune.evaluation.reproduction import score_table
-    from finetune.reporting import REPORT_FILE
-    from finetune.runtime.launch import is_main_process
-    from finetune.runtime.progress import clock
     from finetune.training import seeds
     from finetune.training.environment import command_line
     from finetune.training.run_folder import RUNS, run_name
-
-    def announce(seed_config: TrainConfig, finished: bool) -> None:
-        if is_main_process():
-            kept = " is finished: kept" if finished else ""
-            show(f"seed {seed_config.seed}: {seed_config.out}{kept}")
 
     begin = time.monotonic()
     name = recipe_run.recipe.name if recipe_run else run_name(config, task)
@@ -195,28 +215,72 @@ def train_seeds(task: str, config: TrainConfig, number: int, recipe_run: RecipeR
         folder,
         lambda seed_config: train_once(task, seed_config, command_line, recipe_run),
         recipe_run=recipe_run,
-        on_start=announce,
+        on_start=partial(_announce, "seed"),
     )
+    _print_runs("seed", results, folder, begin)
+
+
+def train_folds(task: str, config: TrainConfig, number: int, repeats: int, hold_out: bool) -> None:
+    """Train and test on folds; print the scores over the folds with their intervals."""
+    from finetune.training import seeds
+    from finetune.training.environment import command_line
+    from finetune.training.run_folder import RUNS, run_name
+
+    begin = time.monotonic()
+    folder = Path(config.out or RUNS / f"{run_name(config, task)}-folds")
+    results = seeds.train_folds(
+        task,
+        config,
+        number,
+        folder,
+        lambda fold_config, data: train_once(task, fold_config, command_line, None, data),
+        repeats=repeats,
+        hold_out=hold_out,
+        on_start=partial(_announce, "fold"),
+    )
+    _print_runs("fold", results, folder, begin)
+
+
+def _announce(kind: str, config: TrainConfig, finished: bool) -> None:
+    """Print the seed or the fold that comes next."""
+    from finetune.runtime.launch import is_main_process
+
+    if is_main_process():
+        name = Path(config.out or "").name.removeprefix(f"{kind}-")
+        show(f"{kind} {name}: {config.out}{' is finished: kept' if finished else ''}")
+
+
+def _print_runs(kind: str, results: SeedResults, folder: Path, begin: float) -> None:
+    """Print the scores over seeds or folds, and write their report."""
+    from finetune.evaluation.reproduction import score_table
+    from finetune.reporting import REPORT_FILE
+    from finetune.runtime.launch import is_main_process
+    from finetune.runtime.progress import clock
+
     if not is_main_process():
         return
     if results.metrics:
         columns, rows = score_table(folder)
         # scores of single types are only in the file
         print_table(columns, [row for row in rows if ":" not in row[1]])
-    for seed, reasons in results.degenerate.items():
-        show(f"seed {seed} is degenerate: {'; '.join(reasons)}")
+    if results.folds is not None:
+        show("low and high: 95 % interval, corrected resampled t (Nadeau & Bengio, 2003)")
+    for key, reasons in results.degenerate.items():
+        name = f"seed {key}" if kind == "seed" else key
+        show(f"{name} is degenerate: {'; '.join(reasons)}")
     for verdict in results.verdicts():
         show(verdict.line())
     report_run(folder)
     show(
         f"{clock(time.monotonic() - begin)} in all. Everything is in {folder}: "
-        f"{seeds.SEEDS_FILE} has the scores, {REPORT_FILE} is the report."
+        f"{results.file} has the scores, {REPORT_FILE} is the report."
     )
 
 
 def train_once(
-    task: str, config: TrainConfig, resume_command: Callable[[], str], recipe_run: RecipeRun | None
-) -> TrainedRun | None:
+    task: str, config: TrainConfig, resume_command: Callable[[], str],
+    recipe_run: RecipeRun | None, data: Any = None,
+) -> TrainedRun | None:  # fmt: skip
     """Train in the folder ``config.out``, write its README and report, and print the scores.
 
     Returns None on all processes but the main one. After Ctrl-C the program prints
@@ -231,7 +295,7 @@ def train_once(
     reporter = Reporter(quiet=not is_main_process())
     try:
         run = api.train_once(
-            task, config, command=command_line(), recipe_run=recipe_run, reporter=reporter,
+            task, config, data, command=command_line(), recipe_run=recipe_run, reporter=reporter,
             report=report_run,
         )  # fmt: skip
     except (Interrupted, KeyboardInterrupt) as interrupted:

@@ -104,16 +104,30 @@ def _held_out(
     return [groups[group] for group in held]
 
 
-def assign_folds(examples: Sequence[Example], number: int, seed: int = 0) -> list[int]:
+def assign_folds(
+    examples: Sequence[Example], number: int, seed: int = 0, *, keep_rare: bool = False
+) -> list[int]:
     """Return the fold of each example, from 0.
 
     Groups share a fold. Folds have nearly equal sizes and nearly equal fractions of each label.
+    With ``keep_rare``, a group that alone has a label is in no fold (-1): a model cannot predict a
+    label that its training data lack.
     """
     groups = list(_groups(examples, True))
     if len(groups) < number:
         problem = f"the data have only {quantity(len(groups), 'document')} or different texts"
         raise DataError(f"--folds {number}: {problem}: write a smaller number.")
-    return _folds(examples, groups, number, seed)
+    folds = _folds(examples, groups, number, seed)
+    if keep_rare:
+        strata = [{name for index in group for name in gold_labels(examples[index]) or ()}
+                  for group in groups]  # fmt: skip
+        found = Counter(name for names in strata for name in names)
+        numbers = any(isinstance(e, TextExample) and isinstance(e.label, float) for e in examples)
+        for group, names in zip(groups, strata, strict=True):
+            if not numbers and any(found[name] == 1 for name in names):
+                for index in group:
+                    folds[index] = -1
+    return folds
 
 
 def halved(examples: Sequence[Example]) -> list[int]:

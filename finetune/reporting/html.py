@@ -204,6 +204,8 @@ def _compare(first: System, second: System) -> SystemComparison:
     one, other = first.headline, second.headline
     if one is None or other is None:
         raise UserError("one of them has no score.")
+    if "fold" in (one.unit, other.unit):
+        raise UserError("the scores of folds are of different examples.")
     if (one.metric, one.split) != (other.metric, other.split):
         raise UserError(f"{one.metric} on {one.split} and {other.metric} on {other.split} differ.")
     files = (",".join(map(str, each.folders)) for each in (one, other))

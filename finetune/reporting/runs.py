@@ -129,7 +129,8 @@ class System:
             if not self.seeds and (reasons := run.environment.get("degenerate")):
                 lines.append(f"{run.folder.name} is degenerate: {'; '.join(reasons)}")
         for each in self.seeds.get("degenerate", ()):
-            lines.append(f"seed {each['seed']} is degenerate: {'; '.join(each['reasons'])}")
+            name = each["seed"] if "folds" in self.seeds else f"seed {each['seed']}"
+            lines.append(f"{name} is degenerate: {'; '.join(each['reasons'])}")
         return lines
 
 
@@ -145,10 +146,13 @@ def gather(folder: Path, split: str | None) -> System:
         runs = [gather_run(folder, split)]
     elif paths:
         runs = [gather_run(path, split) for path in paths[:MOST_SEEDS]]
-        seeds = _read_object(folder / "seeds.json", warnings, types=_SEEDS)
+        folds = (folder / "folds.json").is_file()
+        name = "folds.json" if folds else "seeds.json"
+        seeds = _read_object(folder / name, warnings, types=_SEEDS)
         settings = [(name, value) for run in runs for name, value in run.config.items()]
         first = runs[0].config
         differing = {name for name, value in settings if value != first.get(name)} - _MAY_DIFFER
+        differing -= {"fingerprint"} if folds else set()
         if differing:
             names = ", ".join(sorted(differing))
             warnings.append(f"the runs differ in more than their seed: {names}")
@@ -159,7 +163,24 @@ def gather(folder: Path, split: str | None) -> System:
         raise UserError(
             f"{folder}: the folder {problem}. Give the folder of --out, or one of several seeds."
         )
-    return System(folder.resolve().name, folder, runs, headline(runs, warnings), seeds, warnings)
+    found = _fold_headline(runs, seeds) if "folds" in seeds else headline(runs, warnings)
+    return System(folder.resolve().name, folder, runs, found, seeds, warnings)
+
+
+def _fold_headline(runs: Sequence[Run], folds: Mapping[str, Any]) -> Headline | None:
+    """Return the score that selects models, over the folds that ``folds.json`` sums up."""
+    evaluated = next((run.evaluated for run in runs if run.evaluated), None)
+    if evaluated is None:
+        return None
+    metric = runs[0].config.get("metric") or default_metric(evaluated.predictions)
+    found = (folds.get("metrics") or {}).get("test", {}).get(metric, {})
+    if "low" not in found:
+        return None
+    scores = tuple(found["seeds"].values())
+    value = Estimate(found["mean"], found["low"], found["high"])
+    folders = tuple(run.folder for run in runs)
+    deviation = found["standard_deviation"]
+    return Headline(metric, "test", value, scores, deviation, folders, len(scores), "fold")
 
 
 def _is_run(folder: Path) -> bool:

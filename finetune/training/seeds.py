@@ -1,4 +1,4 @@
-"""Train one configuration with several seeds and summarize their scores.
+"""Train one configuration with several seeds or on several folds, and summarize the scores.
 
 On small data the scores of seeds differ by several points, and some runs fail entirely (Mosbach et
 al., 2021; Dodge et al., 2020). Finished seeds are kept, so that the same call continues after an
@@ -16,11 +16,14 @@ from typing import Any
 
 from finetune.config.recipes import RecipeRun
 from finetune.config.tasks import TrainConfig
+from finetune.data import Dataset, assign_folds
+from finetune.data.dataset import renumbered
 from finetune.data.json_files import check_types, read_object
 from finetune.evaluation.reproduction import ScoreVerdict, seed_verdicts, summarize
 from finetune.runtime.files import entries, recover, vacant, write_text
 from finetune.runtime.launch import on_main_process
 from finetune.runtime.progress import Reporter
+from finetune.tasks import task_class
 from finetune.training.run_folder import (
     Diverged,
     hold,
@@ -32,7 +35,8 @@ from finetune.training.run_folder import (
 from finetune.types import UserError
 
 SEEDS_FILE = "seeds.json"
-"""File with the summary, next to the run folders of the seeds."""
+FOLDS_FILE = "folds.json"
+"""Files with the summary, next to the run folders of the seeds or of the folds."""
 
 Metrics = Mapping[str, Mapping[str, float]]
 """Scores by split and name."""
@@ -40,16 +44,28 @@ Metrics = Mapping[str, Mapping[str, float]]
 
 @dataclass
 class SeedResults:
-    """Scores, and reasons why a seed is degenerate, by seed."""
+    """Scores, and reasons why a run is degenerate, by seed or by name of the fold."""
 
     recipe_run: RecipeRun | None = None
-    metrics: dict[int, Metrics] = field(default_factory=dict)
-    degenerate: dict[int, list[str]] = field(default_factory=dict)
+    metrics: dict[Any, Metrics] = field(default_factory=dict)
+    degenerate: dict[Any, list[str]] = field(default_factory=dict)
     baselines: Mapping[str, Any] = field(default_factory=dict)
     fingerprint: str | None = None
     """Hash of the data of the first seed."""
+    folds: Mapping[str, Any] | None = None
+    """How the data were divided, if the runs are folds: the first entries of ``folds.json``."""
 
-    def add(self, seed: int, folder: Path) -> None:
+    @property
+    def file(self) -> str:
+        """Name of the file with the summary."""
+        return SEEDS_FILE if self.folds is None else FOLDS_FILE
+
+    @property
+    def summary(self) -> dict[str, dict[str, dict[str, Any]]]:
+        """Statistics of each score."""
+        return summarize(self.metrics, self.folds["ratio"] if self.folds else None)
+
+    def add(self, seed: Any, folder: Path) -> None:
         """Read the scores of a finished seed, which must have the data of the others."""
         config = read_object(folder / "config.json", {"fingerprint": str})
         metrics = read_object(folder / "metrics.json")
@@ -58,7 +74,7 @@ class SeedResults:
         )
         check_types(folder / "metrics.json", metrics, dict.fromkeys(metrics, dict[str, float]))
         self.fingerprint = self.fingerprint or config["fingerprint"]
-        if config["fingerprint"] != self.fingerprint:
+        if config["fingerprint"] != self.fingerprint and self.folds is None:
             raise UserError(
                 f"{folder}: was trained on other data than the other seeds: choose another --out, "
                 "or delete the folder to train it again."
@@ -73,22 +89,23 @@ class SeedResults:
         if self.recipe_run is None:
             return ()
         return seed_verdicts(
-            self.recipe_run.recipe.expected, summarize(self.metrics), self.recipe_run.differing,
+            self.recipe_run.recipe.expected, self.summary, self.recipe_run.differing,
             len(self.degenerate), len({*self.metrics, *self.degenerate}), self.fingerprint,
         )  # fmt: skip
 
     def write(self, folder: Path) -> None:
-        """Write the summary to ``seeds.json``."""
+        """Write the summary to ``seeds.json`` or ``folds.json``."""
         content = {
-            "seeds": list(self.metrics),
-            "metrics": summarize(self.metrics),
+            **(self.folds or {}),
+            "seeds" if self.folds is None else "runs": list(self.metrics),
+            "metrics": self.summary,
             "degenerate": [{"seed": seed, "reasons": r} for seed, r in self.degenerate.items()],
             "recipe": self.recipe_run.record() if self.recipe_run else None,
             "verdicts": [verdict.record() for verdict in self.verdicts()],
             "baselines": self.baselines,
         }
         text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
-        write_text(folder / SEEDS_FILE, text)
+        write_text(folder / self.file, text)
 
 
 def train_seeds(
@@ -106,32 +123,51 @@ def train_seeds(
     ``seed-<n>``, ``README.md`` last; if it raises Diverged, the seed is degenerate.
     ``on_start`` is called for each seed with its configuration and whether it is finished.
     """
-    configs = [
-        replace(config, seed=seed, out=str(folder / f"seed-{seed}"))
+    configs = {
+        seed: replace(config, seed=seed, out=str(folder / f"seed-{seed}"))
         for seed in range(config.seed, config.seed + number)
-    ]
-    results = SeedResults(recipe_run)
+    }
+    return train_runs(configs, folder, train_one, SeedResults(recipe_run), on_start=on_start)
+
+
+def train_runs(
+    configs: Mapping[Any, TrainConfig],
+    folder: Path,
+    train_one: Callable[[TrainConfig], object],
+    results: SeedResults,
+    *,
+    on_start: Callable[[TrainConfig, bool], object] = lambda config, finished: None,
+) -> SeedResults:
+    """Train several runs as ``train_seeds`` does; ``configs`` has the settings by name or seed."""
+    kind = "seed" if results.folds is None else "fold"
 
     def find_states() -> list[str]:
         require_writable(folder)
         if is_run(folder):
-            raise UserError(f"--seeds: {folder} is the folder of a single run: use another --out.")
-        runs = [path for path in folder.glob("seed-*") if path.is_dir()]
+            raise UserError(
+                f"--{kind}s: {folder} is the folder of a single run: use another --out."
+            )
+        runs = [path for path in folder.glob(f"{kind}-*") if path.is_dir()]
         new = vacant(folder) or all(folder / name in runs for name in entries(folder))
-        require_own(folder, any(map(is_run, runs)) or (new and all(map(vacant, runs))))
-        return [_state(Path(each.out or ""), each) for each in configs]
+        own = (folder / results.file).is_file() or any(map(is_run, runs))
+        require_own(folder, own or (new and all(map(vacant, runs))))
+        if results.folds is not None:
+            _require_same_folds(folder, results)
+        return [_state(Path(each.out or ""), each) for each in configs.values()]
 
-    def record(config: TrainConfig, diverged: str | None) -> None:
+    def record(key: Any, config: TrainConfig, diverged: str | None) -> None:
         if diverged is None:
-            results.add(config.seed, Path(config.out or ""))
+            results.add(key, Path(config.out or ""))
         else:
-            results.degenerate[config.seed] = [diverged]
+            results.degenerate[key] = [diverged]
         results.write(folder)
 
     states = on_main_process(find_states)
     with hold(folder):
         on_main_process(lambda: recover(folder))
-        for each, state in zip(configs, states, strict=True):
+        if results.folds is not None:
+            on_main_process(partial(results.write, folder))
+        for (key, each), state in zip(configs.items(), states, strict=True):
             on_start(each, state == "finished")
             diverged = None
             if state != "finished":
@@ -139,8 +175,74 @@ def train_seeds(
                     train_one(replace(each, resume=state == "unfinished"))
                 except Diverged as error:
                     diverged = str(error)
-            on_main_process(partial(record, each, diverged))
+            on_main_process(partial(record, key, each, diverged))
     return results
+
+
+def _require_same_folds(folder: Path, results: SeedResults) -> None:
+    """Raise UserError if a folder has the folds of other data, or other folds."""
+    path = folder / results.file
+    if not path.is_file():
+        return
+    saved = read_object(path)
+    for name, value in (results.folds or {}).items():
+        if name != "repeats" and saved.get(name) != value:
+            raise UserError(
+                f"{folder}: holds folds with {name} = {saved.get(name)!r}, now {value!r}: continue "
+                "with the same data and options, or use another --out."
+            )
+
+
+def train_folds(
+    name: str,
+    config: TrainConfig,
+    num_folds: int,
+    folder: Path,
+    train_one: Callable[[TrainConfig, Dataset], object],
+    *,
+    repeats: int = 1,
+    hold_out: bool = False,
+    on_start: Callable[[TrainConfig, bool], object] = lambda config, finished: None,
+) -> SeedResults:
+    """Train and test on folds of the training data, and write ``folds.json`` after each.
+
+    Each repeat deals the examples to ``num_folds`` folds anew. Run ``fold-R.K`` is tested on fold K
+    of repeat R (split ``test``) and trained on the others; with ``hold_out`` each repeat has its
+    first fold only. A validation split of the data serves every run; else each holds one out of its
+    training examples. The test split of the data is not used. Each run has a seed of its own, so
+    that the interval includes the variance of training. Finished runs are kept, as are seeds.
+    """
+    raw = task_class(name).read(config, config.data)
+    if "train" not in raw.splits:
+        raise UserError(f"--folds: {config.data}: there is no train split.")
+    examples = raw.splits["train"][: config.limit]
+    others = {split: rows for split, rows in raw.splits.items() if split.startswith("validation")}
+    numbers = range(1, 2 if hold_out else num_folds + 1)
+    keys = [(repeat, number) for repeat in range(1, repeats + 1) for number in numbers]
+    configs = {
+        f"fold-{repeat}.{number}": replace(
+            config, seed=config.seed + index, out=str(folder / f"fold-{repeat}.{number}")
+        )
+        for index, (repeat, number) in enumerate(keys)
+    }
+    by_out = dict(zip((each.out for each in configs.values()), keys, strict=True))
+
+    def train(run_config: TrainConfig) -> None:
+        repeat, number = by_out[run_config.out]
+        dealt = assign_folds(examples, num_folds, config.seed + repeat - 1, keep_rare=True)
+        sides = {"train": False, "test": True}
+        splits = {
+            split: renumbered([
+                e for e, fold in zip(examples, dealt, strict=True) if (fold == number - 1) == held
+            ])
+            for split, held in sides.items()
+        }  # fmt: skip
+        train_one(run_config, Dataset(raw.name, splits | others, notes=raw.notes))
+
+    facts = {"folds": num_folds, "hold_out": hold_out, "repeats": repeats,
+             "data": raw.fingerprint, "ratio": 1 / (num_folds - 1)}  # fmt: skip
+    assign_folds(examples, num_folds)  # raises if there are too few examples
+    return train_runs(configs, folder, train, SeedResults(folds=facts), on_start=on_start)
 
 
 def _state(folder: Path, config: TrainConfig) -> str:

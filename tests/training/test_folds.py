@@ -1,0 +1,111 @@
+"""Folds: what is in them, resumed and refused, summed up with an honest interval."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from finetune.data import assign_folds
+from finetune.evaluation.significance import fold_interval
+from finetune.types import TextExample
+from tests import small_data as data
+from tests.command import run
+from tests.tiny import save_tiny_checkpoint
+
+
+def test_folds_are_whole_disjoint_and_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    save_tiny_checkpoint(tmp_path / "model", "bert")
+    data.sentiment(tmp_path / "data", (40, 8, 8))
+    rows = [json.loads(line) for line in Path("data/train.jsonl").read_text().splitlines()]
+    rows.append({"text": "the only one of its kind", "label": "mixed"})
+    data.write_jsonl(tmp_path / "only.jsonl", rows)
+    command = ["classify", "--model", "model", "--data", "only.jsonl", "--steps", "2",
+               "--batch-size", "8", "--folds", "2", "--out", "folds"]  # fmt: skip
+    outcome = run(*command)
+    assert outcome.code == 0, outcome.err
+    tested = []
+    for fold in ("fold-1.1", "fold-1.2"):
+        lines = Path(f"folds/{fold}/predictions.test.jsonl").read_text().splitlines()
+        tested.append({json.loads(line)["text"] for line in lines})
+        assert (Path("folds") / fold / "best").is_dir() and "mixed" in Path(
+            f"folds/{fold}/best/finetune.json"
+        ).read_text("utf-8")
+    texts = {row["text"] for row in rows} - {"the only one of its kind"}
+    assert tested[0] | tested[1] == texts and not tested[0] & tested[1]
+    found = json.loads(Path("folds/folds.json").read_text())
+    scores = found["metrics"]["test"]["accuracy"]
+    expected = fold_interval(list(scores["seeds"].values()), 1.0)
+    assert (scores["mean"], scores["low"], scores["high"]) == pytest.approx(expected)
+    table = json.loads(run("score", "folds").out)
+    row = next(r for r in table if (r["split"], r["metric"]) == ("test", "accuracy"))
+    assert (row["low"], row["high"], row["folds"]) == (scores["low"], scores["high"], 2)
+    page = Path("folds/report.html").read_text("utf-8")
+    assert "corrected resampled t" in page and f"{scores['low']:.4f}" in page
+    before = Path("folds/fold-1.1/log.jsonl").stat().st_mtime_ns
+    again = run(*command, "--repeats", "2", "--hold-out")
+    assert again.code == 2 and "hold_out = False, now True" in again.err
+    more = run(*command, "--repeats", "2")
+    assert more.code == 0 and more.out.count("is finished: kept") == 2, more.err
+    assert Path("folds/fold-1.1/log.jsonl").stat().st_mtime_ns == before
+    assert len(json.loads(Path("folds/folds.json").read_text())["runs"]) == 4
+    other = run(*command[:4], "data", *command[5:])
+    assert other.code == 2 and "folds with data" in other.err
+
+
+@pytest.mark.parametrize(("more", "message"), [
+    (("--folds", "1"), "--folds must be 2 or more"),
+    (("--repeats", "3"), "need --folds"),
+    (("--folds", "3", "--hold-out"), "one score has no interval"),
+    (("--folds", "3", "--seeds", "2"), "--seeds does not go with --folds"),
+])  # fmt: skip
+def test_options_of_folds(more: tuple[str, ...], message: str):
+    outcome = run("classify", "--data", "x.jsonl", *more)
+    assert outcome.code == 2 and message in outcome.err
+
+
+def test_equal_texts_share_a_fold_and_a_label_of_one_text_is_in_none():
+    texts = [
+        (f"text {n // 2}" if n % 2 else f"TEXT  {n // 2}", "ab"[n // 2 % 2]) for n in range(40)
+    ]
+    examples = [TextExample(n, *text_label(pair)) for n, pair in enumerate([*texts, ("one", "c")])]
+    folds = assign_folds(examples, 4, keep_rare=True)
+    assert folds[-1] == -1 and all(folds[n] == folds[n + 1] for n in range(0, 40, 2))
+    assert {(fold, folds[:40].count(fold)) for fold in range(4)} == {(f, 10) for f in range(4)}
+
+
+def text_label(pair: tuple[str, str]) -> tuple[str, None, str]:
+    return pair[0], None, pair[1]
+
+
+def test_the_interval_of_folds_covers_where_the_usual_one_does_not():
+    """Classifiers by the mean of each class, on normal data whose expected accuracy is known."""
+    random = np.random.default_rng(0)
+    covered = np.zeros(2)
+    for _ in range(200):
+        labels = random.integers(0, 2, 60)
+        x = random.normal(size=(60, 10)) + 0.5 * labels[:, None]
+        dealt = [random.permutation(60) % 5 for _ in range(3)]
+        scores, expected = [], []
+        for folds, fold in [(folds, fold) for folds in dealt for fold in range(5)]:
+            train, test = folds != fold, folds == fold
+            means = np.stack([x[train & (labels == c)].mean(0) for c in (0, 1)])
+            direction, middle = means[1] - means[0], means.mean(0)
+            scores.append(np.mean(((x[test] - middle) @ direction > 0) == labels[test]))
+            size = np.linalg.norm(direction)
+            margins = [sign * (0.5 * c - middle).dot(direction) / size
+                       for c, sign in ((0, -1), (1, 1))]  # fmt: skip
+            expected.append(np.mean([normal_cdf(margin) for margin in margins]))
+        for index, ratio in enumerate((0.25, 0.0)):
+            low, high = fold_interval(scores, ratio)[1:]
+            covered[index] += low <= np.mean(expected) <= high
+    assert covered[0] / 200 > 0.93 and covered[1] / 200 < 0.85
+
+
+def normal_cdf(value: float) -> float:
+    from math import erf, sqrt
+
+    return 0.5 * (1 + erf(value / sqrt(2)))
