@@ -195,11 +195,35 @@ class TrainConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextConfig(TrainConfig):
-    """Settings of the tasks that label texts or pairs of texts."""
+class LabelConfig(TrainConfig):
+    """Settings of the tasks that predict labels."""
 
     class_weights: str = "none"
     """Weight of each class in the loss: `none`, `auto` (inverse frequency), or `a=1,b=2.5`."""
+    loss: str = "ce"
+    """Cross entropy (`ce`); `focal:GAMMA` (2 if left out), in which examples that the model gets
+    right count less; or `logit-adjusted:TAU` (1 if left out), cross entropy with the logarithms of
+    the class frequencies added to the logits, for balanced errors."""
+    sampling: str = "none"
+    """Draw rare classes more often: `balanced` gives all classes the same share of an epoch, and
+    `balanced:0.5` shares by the square root of their frequency. An epoch keeps its size."""
+
+    def _check_combinations(self) -> None:
+        super()._check_combinations()
+        name, _ = named_strength(self.loss)
+        for other, default in (("class_weights", "none"), ("sampling", "none")):
+            value = getattr(self, other)
+            if name == "logit-adjusted" and value != default:
+                raise UserError(
+                    f"{flag(other)} {value} must be left out with --loss {self.loss}, which "
+                    "corrects for the frequency of the classes by itself."
+                )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextConfig(LabelConfig):
+    """Settings of the tasks that label texts or pairs of texts."""
+
     long_text: Literal["truncate", "window", "error"] = "truncate"
     """Treatment of texts over --max-length: cut their end and count them, read them in overlapping
     windows and average the scores, or stop with an error."""
@@ -250,7 +274,7 @@ class NliConfig(TextConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class WordConfig(TrainConfig):
+class WordConfig(LabelConfig):
     """Settings of the tasks that read sentences as words."""
 
     context: str = "none"
@@ -293,7 +317,8 @@ class TagConfig(WordConfig):
         super().__post_init__()
         if self.crf_lr is not None and not self.crf:
             raise UserError(f"--crf-lr must be left out without --crf, not {self.crf_lr}.")
-        for name in ("label_subwords", "word_score", "decoding", "calibrate") if self.crf else ():
+        fixed = ("label_subwords", "word_score", "decoding", "calibrate", "class_weights", "loss")
+        for name in fixed if self.crf else ():
             value, default = getattr(self, name), getattr(TagConfig, name)
             if value != default:
                 raise UserError(f"{flag(name)} must be {default} with --crf, not {value!r}.")
@@ -334,6 +359,11 @@ class NerConfig(WordConfig):
             raise UserError(
                 f"--max-width {self.max_width} exceeds --max-length {self.max_length} (words "
                 "never outnumber tokens): lower --max-width."
+            )
+        if named_strength(self.loss)[0] == "logit-adjusted":
+            raise UserError(
+                f"--loss {self.loss} does not apply to spans, of which nearly all candidates have "
+                "no type: use --loss focal, or --calibrate types."
             )
 
 
@@ -483,6 +513,9 @@ REMOVED = frozenset({"cuda_graphs"})
 """Settings that runs of earlier versions may contain; they never changed results."""
 
 
+NUMBER = r"[0-9]{1,3}(\.[0-9]{1,6})?"
+"""A number in a setting such as `focal:2`."""
+
 RANGES: dict[tuple[str, ...], tuple[Callable[[Any], bool], str]] = {
     ("batch_size", "epochs", "lr", "limit", "steps", "max_tokens", "max_length", "head_lr",
      "crf_lr", "eval_every", "save_every", "patience", "max_width", "adam_epsilon", "temperature",
@@ -503,8 +536,22 @@ RANGES: dict[tuple[str, ...], tuple[Callable[[Any], bool], str]] = {
     ("context",): (
         lambda value: bool(re.fullmatch("none|doc|0*[1-9][0-9]{0,5}", value)),
         "none, doc, or a number of subwords, 1 or more"),
+    ("loss",): (
+        lambda value: bool(re.fullmatch(f"ce|(focal|logit-adjusted)(:{NUMBER})?", value)),
+        "ce, focal, focal:GAMMA, logit-adjusted or logit-adjusted:TAU (for weights see "
+        "--class-weights)"),
+    ("sampling",): (
+        lambda value: bool(re.fullmatch(f"none|balanced(:{NUMBER})?", value))
+        and (named_strength(value)[1] or 0) <= 1,
+        "none, balanced, or balanced:S with S from 0 to 1"),
 }  # fmt: skip
 """The legal values of settings, and their description."""
+
+
+def named_strength(value: str) -> tuple[str, float | None]:
+    """Return name and number of a setting such as `focal:2`; None without a number."""
+    name, _, number = value.partition(":")
+    return name, float(number) if number else None
 
 
 def flag(name: str) -> str:

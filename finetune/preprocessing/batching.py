@@ -6,7 +6,9 @@ All functions are pure, so every process can compute what any other process does
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -16,11 +18,41 @@ from finetune.preprocessing.encodings import Encodings
 from finetune.types import Batch, Encoding, UserError
 
 
-def epoch_order(num_examples: int, seed: int, epoch: int) -> list[int]:
-    """Return a random permutation of the examples, the same on every process and machine."""
+def epoch_order(
+    num_examples: int, seed: int, epoch: int, shares: Sequence[float] | None = None
+) -> list[int]:
+    """Return a random permutation of the examples, the same on every process and machine.
+
+    With ``shares``, the expected number of copies of each example, which sum to the number of
+    examples, each occurs that number of times, rounded up or down at random (systematic sampling;
+    Madow 1949).
+    """
     digest = hashlib.sha256(f"order/{seed}/{epoch}".encode()).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
-    return torch.randperm(num_examples, generator=generator).tolist()
+    order = torch.randperm(num_examples, generator=generator)
+    if shares is None:
+        return order.tolist()
+    start = torch.rand((), generator=generator, dtype=torch.float64)
+    ends = torch.tensor(shares, dtype=torch.float64)[order].cumsum(0)
+    ends[-1:] = num_examples  # which rounding may miss
+    drawn = order[torch.searchsorted(ends, torch.arange(num_examples) + start)]
+    return drawn[torch.randperm(num_examples, generator=generator)].tolist()
+
+
+def balanced_shares(classes: Sequence[Collection[str]], strength: float) -> tuple[float, ...]:
+    """Return the expected number of copies of each example in an epoch of balanced sampling.
+
+    A class c of n_c examples gets a share in proportion to n_c^(1 - strength): 1 makes all equal,
+    0.5 is square-root sampling (Kang et al., 2020). An example of several classes is drawn as one
+    of its rarest (repeat factors; Gupta, Dollár & Girshick, 2019); those without any are a class.
+
+    >>> balanced_shares([["a"], ["a"], ["a"], ["b"]], 1.0)
+    (0.6666666666666666, 0.6666666666666666, 0.6666666666666666, 2.0)
+    """
+    counts = Counter(name for names in classes for name in set(names) or {""})
+    weights = [max(counts[name] ** -strength for name in set(names) or {""}) for names in classes]
+    total = math.fsum(weights)
+    return tuple(len(classes) * weight / total for weight in weights)
 
 
 def process_shard(

@@ -93,8 +93,8 @@ def class_weights(
     if setting == "auto" and problem == "multi":
         return [(num_rows - counts[name]) / counts[name] for name in labels]
     if setting == "auto":
-        total = sum(counts.values())
-        return [total / (len(labels) * counts[name]) for name in labels]
+        each = sum(counts.values()) / sum(counts[name] > 0 for name in labels)
+        return [each / counts[name] if counts[name] else 1.0 for name in labels]
     given: dict[str, float] = {}
     for item in setting.split(","):
         name, _, value = item.rpartition("=")

@@ -172,6 +172,11 @@ class Task(ABC):
         """Derive the record's fields from the training data: ``labels`` and those it adds."""
 
     @classmethod
+    def classes(cls, example: Any) -> Collection[str]:
+        """Return the classes of an example, which ``--sampling`` balances."""
+        return ()
+
+    @classmethod
     def notes(cls, record: Any, data: Dataset) -> list[str]:
         """Return notes for the log on how settings and data fit together."""
         return []

@@ -7,6 +7,7 @@ candidates that may be predicted together (``finetune.tasks.span_decoding``).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -28,6 +29,8 @@ from finetune.models.heads.span_ner import SpanNer
 from finetune.models.heads.span_scorers import SpanLayout
 from finetune.preprocessing.encodings import Array, Encoded, Ragged
 from finetune.preprocessing.span_candidates import candidates, num_candidates, predicted_candidates
+from finetune.preprocessing.texts import class_weights
+from finetune.tasks.class_losses import class_losses, label_losses, loss_targets
 from finetune.tasks.span_decoding import LOWEST, best_spans, choose_thresholds
 from finetune.tasks.span_targets import SpanTargets
 from finetune.tasks.word_task import WordRecord, WordTask, check_complete
@@ -52,6 +55,8 @@ class SpanRecord(WordRecord):
     """Number of words of the widest candidate; None for no limit."""
     decoding: str
     """The configured constraint on predicted spans, or the one that fits the training data."""
+    class_weights: tuple[float, ...] | None = None
+    """The weight of each span type; that of no span is 1."""
     thresholds: Mapping[str, float] = field(default_factory=dict)
     """The fitted threshold of each span type; 0.5 for types without one."""
 
@@ -95,10 +100,13 @@ class SpanNerTask(WordTask):
         decoding = config.decoding
         if decoding == "auto":
             decoding = "nested" if any(map(overlapping, train)) else "flat"
+        counts = Counter(span.label for spans in train for span in spans)
+        weights = class_weights(config.class_weights, labels, counts, counts.total(), "single")
         return {
             "labels": LabelSet(labels),
             "max_width": config.max_width or (proposed_width(widths) if limited else None),
             "decoding": decoding,
+            "class_weights": weights and tuple(weights),
         }
 
     @classmethod
@@ -142,9 +150,13 @@ class SpanNerTask(WordTask):
         )
 
     def _targets(self, rows: Mapping[str, Ragged]) -> dict[str, torch.Tensor]:
-        """Return ``span``, see ``SpanTargets.collate``, and ``num_words``, the words predicted."""
+        """Return ``span`` (``SpanTargets.collate``), ``num_words`` predicted, ``loss_targets``."""
         num_words = torch.tensor(int(rows["num_words"].values.sum()))
-        return {"span": torch.from_numpy(self._span_targets.collate(rows)), "num_words": num_words}
+        weights, config = self.record.class_weights, self.record.config
+        if weights is not None and not config.multi_label:
+            weights = (1.0, *weights)
+        spans = torch.from_numpy(self._span_targets.collate(rows))
+        return {"span": spans, "num_words": num_words} | loss_targets(config, weights)
 
     def head(self, folder: str | Path | None = None) -> SpanNer:
         """Make a new span scorer on the configured encoder, or load one from a folder."""
@@ -166,7 +178,7 @@ class SpanNerTask(WordTask):
             )
 
     def loss(self, logits: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the summed cross entropy of logits [S, C], and the number of words.
+        """Return the summed loss of logits [S, C], and the number of words.
 
         It is divided by words and not by candidates, so a wider --max-width does not reduce the
         contribution of entities to the loss.
@@ -177,7 +189,16 @@ class SpanNerTask(WordTask):
             target = target.clone()
             numbers = SpanLayout(batch, self.record.max_width).uniform(batch)
             target[none & (numbers >= self.record.config.negatives)] = IGNORED
-        if self.record.config.multi_label:
+        config, several = self.record.config, self.record.config.multi_label
+        if config.loss != "ce" or self.record.class_weights is not None:
+            if several:
+                known = target != IGNORED
+                losses = label_losses(config, logits, target * known, batch.targets) * known
+            else:
+                losses, weights = class_losses(config, logits, target, batch.targets)
+                losses = losses * weights
+            total = losses.sum()
+        elif several:
             known = target != IGNORED
             total = functional.binary_cross_entropy_with_logits(
                 logits, target.to(logits.dtype) * known, weight=known.to(logits.dtype),

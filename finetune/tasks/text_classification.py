@@ -17,7 +17,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from torch.nn import functional
 
 from finetune.config.tasks import ClassifyConfig, TextConfig, column_map
 from finetune.data import Dataset, read_text
@@ -38,6 +37,12 @@ from finetune.preprocessing.texts import (
     problem_of,
 )
 from finetune.tasks.base import Task, TaskRecord
+from finetune.tasks.class_losses import (
+    class_frequencies,
+    class_losses,
+    label_losses,
+    loss_targets,
+)
 from finetune.types import (
     Batch,
     Encoding,
@@ -59,6 +64,8 @@ class TextRecord(TaskRecord):
     config: TextConfig
     problem: Problem
     class_weights: tuple[float, ...] | None = None
+    class_frequencies: tuple[float, ...] | None = None
+    """Fraction of the training examples with each label, for a loss that needs it."""
     positive: str | None = None
     """The positive class of two labels."""
     temperature: float | None = None
@@ -119,8 +126,18 @@ class TextClassificationTask(Task):
         positive = config.positive
         if problem == "single" and len(labels) == 2:
             positive = positive_label(labels, counts, positive)
-        values = {"labels": labels, "class_weights": weights and tuple(weights)}
-        return {**derived, **values, "positive": positive}
+        return {
+            **derived,
+            "labels": labels,
+            "class_weights": weights and tuple(weights),
+            "class_frequencies": class_frequencies(config, labels, counts, len(train)),
+            "positive": positive,
+        }
+
+    @classmethod
+    def classes(cls, example: TextExample) -> Sequence[str]:
+        """Return the label names of an example."""
+        return _names(example)
 
     @classmethod
     def notes(cls, record: TextRecord, data: Dataset) -> list[str]:
@@ -174,22 +191,20 @@ class TextClassificationTask(Task):
         return {"label": numbers, "fraction": [1 / num_windows]}
 
     def _targets(self, rows: Mapping[str, Ragged]) -> dict[str, torch.Tensor]:
-        """Return ``label`` [N] or [N, C], ``weight`` [N] of class and window, and with several
-        labels and class weights ``positive_weight`` [C]."""
+        """Return ``label`` [N] or [N, C], ``weight`` [N] of the window, and ``loss_targets``."""
         label = rows["label"].values
-        weight = torch.from_numpy(rows["fraction"].values)
-        classes = self.record.class_weights
         if self.record.problem == "multi":
             label = label.reshape(-1, len(self.record.labels))
         elif self.record.problem == "single":
             label = label.astype(np.int64)
-        targets = {"label": torch.from_numpy(label), "weight": weight}
-        if classes is not None and self.record.problem == "multi":
-            targets["positive_weight"] = torch.tensor(classes, dtype=torch.float32)
-        elif classes is not None:
-            class_weight = torch.tensor(classes, dtype=torch.float32)
-            targets["weight"] = weight * class_weight[targets["label"]]
-        return targets
+        weight = torch.from_numpy(rows["fraction"].values)
+        record = self.record
+        return {"label": torch.from_numpy(label), "weight": weight} | loss_targets(
+            record.config,
+            record.class_weights,
+            record.class_frequencies,
+            independent=record.problem == "multi",
+        )
 
     def head(self, folder: str | Path | None = None) -> SequenceClassifier | PairClassifier:
         """Make a new classifier on the configured encoder, or load one from a folder."""
@@ -228,20 +243,16 @@ class TextClassificationTask(Task):
             )
 
     def loss(self, logits: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the summed cross entropy, binary cross entropy or squared error of [N, C]."""
+        """Return the summed loss of classes or labels, or squared error, of [N, C]."""
         label, weight = batch.targets["label"], batch.targets["weight"].to(logits.dtype)
+        config = self.record.config
         if self.record.problem == "regression":
             losses = (logits[:, 0] - label.to(logits.dtype)) ** 2
         elif self.record.problem == "multi":
-            positive = batch.targets.get("positive_weight")
-            losses = functional.binary_cross_entropy_with_logits(
-                logits,
-                label.to(logits.dtype),
-                pos_weight=None if positive is None else positive.to(logits.dtype),
-                reduction="none",
-            ).mean(1)
+            losses = label_losses(config, logits, label, batch.targets).mean(1)
         else:
-            losses = functional.cross_entropy(logits, label, reduction="none")
+            losses, of_class = class_losses(config, logits, label, batch.targets)
+            weight = weight * of_class
         return (losses * weight).sum(), weight.sum()
 
     def decode(self, logits: torch.Tensor, batch: Batch) -> list[Partial]:
@@ -339,6 +350,10 @@ def _check_settings(config: TextConfig, problem: str, data: Dataset) -> None:
     threshold = config.threshold if isinstance(config, ClassifyConfig) else 0.5
     for wrong, setting, reason in (
         (numbers and config.class_weights != "none", f"--class-weights {config.class_weights}",
+         f"the labels of {data.name} are numbers, not classes"),
+        (numbers and config.loss != "ce", f"--loss {config.loss}",
+         "the predictions are numbers, not classes"),
+        (numbers and config.sampling != "none", f"--sampling {config.sampling}",
          f"the labels of {data.name} are numbers, not classes"),
         (problem != "multi" and threshold != 0.5, f"--threshold {threshold}",
          "it applies to several labels for a text (--problem multi)"),

@@ -7,6 +7,7 @@ one prediction. With ``--crf`` see ``finetune.tasks.crf``.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -35,6 +36,8 @@ from finetune.models.heads.crf import CrfScores
 from finetune.models.heads.crf_tagger import CrfTagger
 from finetune.models.heads.token_classification import TokenTagger
 from finetune.preprocessing.encodings import Ragged
+from finetune.preprocessing.texts import class_weights
+from finetune.tasks.class_losses import class_frequencies, class_losses, loss_targets
 from finetune.tasks.crf import chain_loss, chain_targets, decode_chains, whole_chain
 from finetune.tasks.viterbi import Transitions, log_transitions, viterbi, word_scores
 from finetune.tasks.word_task import WordRecord, WordTask, check_complete
@@ -61,6 +64,9 @@ class TagRecord(WordRecord):
     """The tag scheme of the predictions (BIO, BIOES, ...); None if tags are not spans."""
     source: str | None
     """The tag scheme of the training data."""
+    class_weights: tuple[float, ...] | None = None
+    class_frequencies: tuple[float, ...] | None = None
+    """Fraction of the training words with each tag, for a loss that needs it."""
     temperature: float | None = None
     """Divides the log-probabilities before the softmax (Guo et al., 2017)."""
 
@@ -100,6 +106,7 @@ class TokenClassificationTask(WordTask):
         """Return the tags to predict and their scheme."""
         train: list[tuple[str, ...]] = [split_at_gold(e).tags or () for e in data.splits["train"]]
         source = detect_scheme(train)
+        found: dict[str, Any] = {"source": source}
         if source is None:
             labels = sorted({tag for tags in train for tag in tags})
             if config.scheme != "auto":
@@ -107,10 +114,27 @@ class TokenClassificationTask(WordTask):
                     f"--scheme {config.scheme}: the tags of {data.name} are not spans in a "
                     f"B-/I- scheme ({abbreviated(labels)}): leave --scheme out."
                 )
-            return {"labels": LabelSet(labels), "scheme": None, "source": None}
+            found |= {"labels": LabelSet(labels), "scheme": None}
+            return found | cls._of_loss(config, labels, train)
         scheme = "BIO" if config.scheme == "auto" else config.scheme
         types = sorted({s.label for tags in train for s in tags_to_spans(tags, source)})
-        return {"labels": LabelSet(tag_names(types, scheme)), "scheme": scheme, "source": source}
+        labels = tag_names(types, scheme)
+        found |= {"labels": LabelSet(labels), "scheme": scheme}
+        return found | cls._of_loss(
+            config, labels, (convert_tags(t, source, scheme) for t in train)
+        )
+
+    @staticmethod
+    def _of_loss(
+        config: TagConfig, labels: Sequence[str], train: Iterable[Sequence[str]]
+    ) -> dict[str, Any]:
+        """Return weights and frequencies of the tags of words, where the loss needs them."""
+        if config.class_weights == "none" and config.loss == "ce":
+            return {}
+        counts = Counter(chain.from_iterable(train))
+        weights = class_weights(config.class_weights, labels, counts, counts.total(), "single")
+        frequencies = class_frequencies(config, labels, counts, counts.total())
+        return {"class_weights": weights and tuple(weights), "class_frequencies": frequencies}
 
     @classmethod
     def notes(cls, record: TagRecord, data: Dataset) -> list[str]:
@@ -174,7 +198,10 @@ class TokenClassificationTask(WordTask):
     def _targets(self, rows: Mapping[str, Ragged]) -> dict[str, torch.Tensor]:
         if self.record.config.crf:
             return chain_targets(rows, len(self.record.labels))
-        return {"tag": torch.from_numpy(rows["tag"].values.astype(np.int64))}
+        record = self.record
+        return {"tag": torch.from_numpy(rows["tag"].values.astype(np.int64))} | loss_targets(
+            record.config, record.class_weights, record.class_frequencies
+        )
 
     def head(self, folder: str | Path | None = None) -> TokenTagger | CrfTagger:
         """Make a new tagger on the configured encoder, or load one from a folder."""
@@ -200,11 +227,15 @@ class TokenClassificationTask(WordTask):
     def loss(
         self, logits: torch.Tensor | CrfScores, batch: Batch
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the summed cross entropy of logits [W, C] and the number of labeled subwords; for
-        a CRF the summed negative log-likelihood and the number of labeled words."""
+        """Return the summed loss of logits [W, C] and the number of labeled subwords (or the sum of
+        their class weights); for a CRF the summed negative log-likelihood and the number of
+        labeled words."""
         if isinstance(logits, CrfScores):
             return chain_loss(logits, batch)
-        target = batch.targets["tag"]
+        target, config = batch.targets["tag"], self.record.config
+        if config.loss != "ce" or self.record.class_weights is not None:
+            losses, weights = class_losses(config, logits, target, batch.targets)
+            return (losses * weights).sum(), weights.sum()
         total = functional.cross_entropy(logits, target, ignore_index=IGNORED, reduction="sum")
         return total, (target != IGNORED).sum()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -48,6 +48,13 @@ class WordTask(Task):
                 raise UserError(f"{data.name}: no sentence of {split} has {cls.no_gold}")
             splits[split] = labeled or examples
         return replace(data, splits=splits)
+
+    @classmethod
+    def classes(cls, example: TokenExample) -> Collection[str]:
+        """Return the span types of a sentence; its tags if they are not spans."""
+        if example.spans is not None:
+            return {span.label for span in example.spans}
+        return set(example.tags or ())
 
     def _windows(
         self, examples: Sequence[TokenExample], *, core_only: bool

@@ -8,9 +8,10 @@ from typing import NamedTuple
 
 from accelerate import Accelerator
 
-from finetune.config.tasks import TrainConfig
+from finetune.config.tasks import LabelConfig, TrainConfig, named_strength
 from finetune.data import Dataset, split_at_gold
 from finetune.preprocessing.batching import (
+    balanced_shares,
     grouped,
     micro_batches,
     pack,
@@ -60,6 +61,11 @@ class TrainingData:
         self.accelerator, self.report, self.seed = accelerator, report, config.seed
         self.max_tokens = config.tokens_on(accelerator.device.type)
         self.schedule = Schedule.from_config(config, len(self.splits["train"]))
+        self.shares: tuple[float, ...] | None = None
+        if isinstance(config, LabelConfig) and config.sampling != "none":
+            _, strength = named_strength(config.sampling)
+            classes = [task.classes(example) for example in train]
+            self.shares = balanced_shares(classes, 1.0 if strength is None else strength)
         self.train = self._encode("train")
         self.lengths = self.train.lengths.tolist()
         names = sorted(name for name in self.splits if name.startswith("validation"))
@@ -79,7 +85,7 @@ class TrainingData:
 
     def batch(self, step: int) -> StepBatch:
         """Return this process's shard of the batch of a step."""
-        examples = self.schedule.batch(step)
+        examples = self.schedule.batch(step, self.shares)
         rank, world = self.accelerator.process_index, self.accelerator.num_processes
         shards = {each: process_shard(examples, each, world, self.lengths)
                   for each in (range(world) if uses_fsdp() else [rank])}  # fmt: skip

@@ -42,10 +42,13 @@ class Schedule:
             eval_every, config.save_every or eval_every, config.seed,
         )  # fmt: skip
 
-    def batch(self, step: int) -> list[int]:
-        """Return the indices of the training examples of a step (from 0)."""
+    def batch(self, step: int, shares: tuple[float, ...] | None = None) -> list[int]:
+        """Return the indices of the training examples of a step (from 0).
+
+        ``shares`` are those of ``epoch_order``.
+        """
         epoch, index = divmod(step, self.steps_per_epoch)
-        order = _cached_order(self.num_examples, self.seed, epoch)
+        order = _cached_order(self.num_examples, self.seed, epoch, shares)
         return order[index * self.batch_size : (index + 1) * self.batch_size]
 
     def lr_factor(self, step: int) -> float:

@@ -9,7 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from finetune.preprocessing.batching import epoch_order, micro_batches, pack, process_shard
+from finetune.preprocessing.batching import (
+    balanced_shares,
+    epoch_order,
+    micro_batches,
+    pack,
+    process_shard,
+)
 from finetune.types import Encoding
 
 
@@ -35,6 +41,27 @@ def test_epoch_order_is_a_fixed_permutation() -> None:
     epoch_order(10, 0, 0)
     assert torch.equal(before, torch.random.get_rng_state())
     assert epoch_order(0, 0, 0) == []
+
+
+@pytest.mark.parametrize("strength", [0.0, 0.5, 1.0])
+def test_balanced_sampling_draws_classes_by_their_shares(strength: float) -> None:
+    classes = [["a"]] * 700 + [["b"]] * 200 + [["c"]] * 90 + [[]] * 10
+    counts = np.array([700, 200, 90, 10])
+    shares = balanced_shares(classes, strength)
+    expected = counts ** (1 - strength) / (counts ** (1 - strength)).sum()
+    drawn = np.array([epoch_order(1000, 3, epoch, shares) for epoch in range(20)])
+    found = np.bincount(np.digitize(drawn.ravel(), counts.cumsum()), minlength=4) / drawn.size
+    assert np.all(abs(found - expected) <= 3 * np.sqrt(expected * (1 - expected) / drawn.size))
+    for order in drawn:  # each example as often as expected, rounded up or down
+        copies = np.bincount(order, minlength=1000)
+        assert np.all(abs(copies - np.array(shares)) < 1)
+    assert epoch_order(1000, 3, 0, shares) == drawn[0].tolist() != drawn[1].tolist()
+    assert strength or sorted(drawn[0]) == list(range(1000))
+
+
+def test_an_example_of_several_classes_is_drawn_as_its_rarest() -> None:
+    shares = balanced_shares([["a"], ["a"], ["a", "b"], ["a"]], 1.0)
+    assert shares[2] == pytest.approx(4 * shares[0]) and sum(shares) == pytest.approx(4)
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 8])

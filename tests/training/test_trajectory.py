@@ -62,6 +62,8 @@ def config_of(kind: str, place: Path, out: Path, **changes) -> TrainConfig:
         return NerConfig(data=str(place / "entities"), overlap=8, **settings)
     if kind == "context":
         return TagConfig(data=str(place / "documents"), context="doc", overlap=8, **settings)
+    if kind == "balanced":
+        settings["sampling"] = "balanced:0.5"
     if kind == "pretrain":
         objectives = {"mask": "spans", "boundary": True}
         return PretrainConfig(data=str(place / "text"), **{**objectives, **settings})
@@ -69,7 +71,7 @@ def config_of(kind: str, place: Path, out: Path, **changes) -> TrainConfig:
 
 
 def task_of(kind: str) -> str:
-    return "tag" if kind in ("crf", "context") else kind
+    return {"crf": "tag", "context": "tag", "balanced": "classify"}.get(kind, kind)
 
 
 def weights_after(
@@ -116,6 +118,14 @@ def test_layout_of_batches_does_not_matter(kind: str, model: str, place: Path, t
         ("ner", "dropout", {"representation": "biaffine"}),
         ("context", "dropout", {}),
         ("pretrain", "dropout", {"mask": "words", "boundary": False}),
+        ("balanced", "dropout", {"loss": "focal:2", "class_weights": "auto"}),
+        ("tag", "dropout", {"loss": "logit-adjusted", "word_score": "mean"}),
+        pytest.param(
+            "ner",
+            "dropout",
+            {"loss": "focal", "class_weights": "auto", "multi_label": True},
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_dropout_does_not_depend_on_the_layout(
@@ -235,6 +245,7 @@ def same_files(one: Path, other: Path) -> None:
         ("context", "fp32"),
         ("tag", "fp16"),
         ("pretrain", "fp32"),
+        ("balanced", "fp32"),
     ],
 )
 def test_interrupted_and_resumed_is_bit_equal(

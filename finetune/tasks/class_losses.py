@@ -1,0 +1,105 @@
+"""Losses over classes: cross entropy, focal and logit-adjusted, with weights of classes.
+
+Focal: Lin, Goyal, Girshick, He & Dollár 2017, "Focal Loss for Dense Object Detection". Logit
+adjustment: Menon et al. 2021, "Long-Tail Learning via Logit Adjustment".
+
+Shapes: N rows, C classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from finetune.config.tasks import LabelConfig, named_strength
+from finetune.types import IGNORED
+
+
+def class_frequencies(
+    config: LabelConfig, labels: Iterable[str], counts: Mapping[str, int], total: int
+) -> tuple[float, ...] | None:
+    """Return the fraction of the ``total`` with each label; None if the loss needs none.
+
+    Labels without examples get 1, so that the loss does not raise them. A label of all examples is
+    taken to be missing in half an example, so that its odds are finite.
+    """
+    if named_strength(config.loss)[0] != "logit-adjusted":
+        return None
+    return tuple(min(counts.get(name, 0), total - 0.5) / total or 1.0 for name in labels)
+
+
+def loss_targets(
+    config: LabelConfig,
+    weights: Sequence[float] | None,
+    frequencies: Sequence[float] | None = None,
+    independent: bool = False,
+) -> dict[str, Tensor]:
+    """Return what the losses read besides gold, to be sent to the device with it.
+
+    ``class_weight`` [C], and ``shift`` [C], which logit adjustment adds to the logits: tau log pi
+    of class frequencies pi, and tau log(pi / (1 - pi)) of ``independent`` labels. The decision on
+    the logits alone then minimizes the mean error of the classes (Menon et al., equation 10).
+    """
+    found = {}
+    if weights is not None:
+        found["class_weight"] = torch.tensor(weights, dtype=torch.float32)
+    if frequencies is not None:
+        pi, tau = np.array(frequencies), named_strength(config.loss)[1]
+        logs = np.log(pi / (1 - pi) if independent else pi)
+        found["shift"] = torch.from_numpy((1.0 if tau is None else tau) * logs).float()
+    return found
+
+
+def class_losses(
+    config: LabelConfig, logits: Tensor, target: Tensor, others: Mapping[str, Tensor]
+) -> tuple[Tensor, Tensor]:
+    """Return losses and class weights of rows: logits [N, C], target [N] -> [N], [N].
+
+    Rows whose target is ``IGNORED`` have neither. ``others`` are the ``loss_targets``.
+    """
+    losses = functional.cross_entropy(
+        _shifted(logits, others), target, ignore_index=IGNORED, reduction="none"
+    )
+    losses, known = _focal(config, losses), target != IGNORED
+    if (weights := others.get("class_weight")) is None:
+        return losses, known.to(logits.dtype)
+    weights = weights.to(logits.dtype)
+    return losses, weights.index_select(0, target.masked_fill(~known, 0)) * known
+
+
+def label_losses(
+    config: LabelConfig, logits: Tensor, target: Tensor, others: Mapping[str, Tensor]
+) -> Tensor:
+    """Return the weighted losses of independent labels: [N, C], 0 and 1 [N, C] -> [N, C].
+
+    The weight of a class is that of examples that have the label. ``others`` are ``loss_targets``.
+    """
+    logits, target = _shifted(logits, others), target.to(logits.dtype)
+    if (weights := others.get("class_weight")) is not None:
+        weights = weights.to(logits.dtype)
+    focal = named_strength(config.loss)[0] == "focal"
+    losses = functional.binary_cross_entropy_with_logits(
+        logits, target, pos_weight=None if focal else weights, reduction="none"
+    )
+    if focal:  # whose factor depends on the loss without the weight
+        losses = _focal(config, losses)
+        losses = losses if weights is None else losses * torch.where(target > 0, weights, 1.0)
+    return losses
+
+
+def _shifted(logits: Tensor, others: Mapping[str, Tensor]) -> Tensor:
+    shift = others.get("shift")
+    return logits if shift is None else logits + shift.to(logits.dtype)
+
+
+def _focal(config: LabelConfig, losses: Tensor) -> Tensor:
+    """Multiply losses -log p by (1 - p)^gamma, if the configuration asks for it."""
+    name, gamma = named_strength(config.loss)
+    if name != "focal":
+        return losses
+    # the power has no gradient at 0 for gamma < 1
+    return (-torch.expm1(-losses)).clamp_min(1e-12) ** (2.0 if gamma is None else gamma) * losses

@@ -1,0 +1,109 @@
+"""Losses over classes against hand-written ones and torch's."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn import functional
+
+from finetune.config.tasks import ClassifyConfig, NerConfig, TagConfig
+from finetune.tasks.class_losses import (
+    class_frequencies,
+    class_losses,
+    label_losses,
+    loss_targets,
+)
+from finetune.types import IGNORED, UserError
+
+LABELS, COUNTS = ["a", "b", "c"], {"a": 70, "b": 20, "c": 10}
+LOGITS = torch.randn(9, 3, dtype=torch.double, generator=torch.Generator().manual_seed(1))
+CLASSES = torch.tensor([0, 1, 2, 0, IGNORED, 1, 2, 2, 0])
+KNOWN = CLASSES != IGNORED
+SETS = torch.randint(0, 2, (9, 3), generator=torch.Generator().manual_seed(2))
+WEIGHTS = (0.5, 1.0, 3.0)
+
+
+def of_classes(loss: str, weights: tuple[float, ...] | None = None) -> list[torch.Tensor]:
+    config = ClassifyConfig(loss=loss)
+    frequencies = class_frequencies(config, LABELS, COUNTS, 100)
+    targets = loss_targets(config, weights, frequencies)
+    return [each[KNOWN] for each in class_losses(config, LOGITS, CLASSES, targets)]
+
+
+def of_labels(loss: str, weights: tuple[float, ...] | None = None) -> torch.Tensor:
+    config = ClassifyConfig(loss=loss)
+    frequencies = class_frequencies(config, LABELS, COUNTS, 100)
+    return label_losses(config, LOGITS, SETS, loss_targets(config, weights, frequencies, True))
+
+
+def test_weighted_mean_is_that_of_torch() -> None:
+    losses, weights = of_classes("ce", WEIGHTS)
+    expected = functional.cross_entropy(LOGITS, CLASSES, torch.tensor(WEIGHTS).double())
+    torch.testing.assert_close((losses * weights).sum() / weights.sum(), expected)
+
+
+@pytest.mark.parametrize("gamma", [0.0, 0.5, 1.0, 2.0])
+def test_focal_loss_by_hand(gamma: float) -> None:
+    p = LOGITS.softmax(-1)[KNOWN].gather(1, CLASSES[KNOWN, None])[:, 0]
+    torch.testing.assert_close(of_classes(f"focal:{gamma}")[0], -((1 - p) ** gamma) * p.log())
+    p = torch.where(SETS > 0, LOGITS.sigmoid(), 1 - LOGITS.sigmoid())
+    expected = -((1 - p) ** gamma) * p.log() * torch.where(SETS > 0, torch.tensor(WEIGHTS), 1.0)
+    torch.testing.assert_close(of_labels(f"focal:{gamma}", WEIGHTS), expected)
+
+
+def test_focal_zero_is_cross_entropy_and_two_the_default() -> None:
+    for weights in (None, WEIGHTS):
+        torch.testing.assert_close(of_classes("focal:0", weights), of_classes("ce", weights))
+        torch.testing.assert_close(of_labels("focal:0", weights), of_labels("ce", weights))
+    assert torch.equal(of_classes("focal")[0], of_classes("focal:2")[0])
+
+
+@pytest.mark.parametrize("gamma", ["0.5", "2"])
+def test_focal_gradient_is_finite_where_the_model_is_certain(gamma: str) -> None:
+    logits = torch.tensor([[200.0, 0.0], [0.0, 200.0]], requires_grad=True)
+    config = ClassifyConfig(loss=f"focal:{gamma}")
+    class_losses(config, logits, torch.tensor([0, 0]), {})[0].sum().backward()
+    label_losses(config, logits, torch.tensor([[1, 0], [1, 1]]), {}).sum().backward()
+    assert logits.grad is not None and logits.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("tau", [0.0, 1.0, 1.5])
+def test_logit_adjusted_loss_is_its_formula(tau: float) -> None:
+    """log(1 + sum over other classes o of (pi_o / pi_y)^tau e^(f_o - f_y)) (Menon et al.)."""
+    losses, _ = of_classes(f"logit-adjusted:{tau}")
+    for loss, f, y in zip(losses, LOGITS[KNOWN], CLASSES[KNOWN].tolist(), strict=True):
+        pi = [0.7, 0.2, 0.1]
+        others = [(pi[o] / pi[y]) ** tau * (f[o] - f[y]).exp() for o in range(3) if o != y]
+        torch.testing.assert_close(loss, (1 + sum(others)).log(), atol=1e-6, rtol=1e-6)
+    odds = torch.tensor([0.7 / 0.3, 0.2 / 0.8, 0.1 / 0.9], dtype=torch.double)
+    expected = functional.binary_cross_entropy_with_logits(
+        LOGITS + tau * odds.log(), SETS.double(), reduction="none"
+    )
+    found = of_labels(f"logit-adjusted:{tau}")
+    torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-6)
+
+
+def test_labels_without_examples_and_of_all_examples_stay_finite() -> None:
+    config = ClassifyConfig(loss="logit-adjusted")
+    assert class_frequencies(config, ["x", "y", "z"], {"x": 4, "y": 1}, 4) == (0.875, 0.25, 1.0)
+    assert class_frequencies(ClassifyConfig(), ["x"], {"x": 1}, 1) is None
+    shift = loss_targets(config, None, (0.875, 0.25), independent=True)["shift"]
+    assert shift.isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("config", "settings", "message"),
+    [
+        (ClassifyConfig, {"loss": "weighted"}, "--loss must be ce, focal, .* see --class-weights"),
+        (ClassifyConfig, {"loss": "focal:-1"}, "--loss must be ce, focal, focal:GAMMA"),
+        (ClassifyConfig, {"sampling": "balanced:1.5"}, "--sampling must be none, balanced, or"),
+        (ClassifyConfig, {"loss": "logit-adjusted", "sampling": "balanced"}, "--sampling balanced"),
+        (ClassifyConfig, {"loss": "logit-adjusted:2", "class_weights": "auto"}, "--class-weights"),
+        (TagConfig, {"crf": True, "loss": "focal"}, "--loss must be ce with --crf"),
+        (TagConfig, {"crf": True, "class_weights": "auto"}, "--class-weights must be none with"),
+        (NerConfig, {"loss": "logit-adjusted"}, "does not apply to spans"),
+    ],
+)  # fmt: skip
+def test_losses_without_a_meaning_are_refused(config: type, settings: dict, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        config(**settings)
