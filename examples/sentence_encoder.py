@@ -12,7 +12,7 @@ from finetune import Embedder, SentenceConfig, fit, load_task
 config = SentenceConfig(
     model=os.environ.get("MODEL", "minilm"),
     data="examples/data/similarity",
-    objective="cosent",
+    objective="cosine",
     steps=int(os.environ.get("STEPS", "0")) or None,
     out=os.environ.get("OUT", "runs/example-sentences"),
 )

@@ -373,7 +373,7 @@ class SentenceConfig(TrainConfig):
 
     data: str = "stsb"
     objective: Literal["mirror", "simcse", "prompt", "ranking", "softmax", "cosine", "cosent"] = (
-        "cosent"
+        "cosine"
     )
     """What to learn. From texts alone: `mirror` (Mirror-BERT: a copy with a masked span), `simcse`
     (a copy with other dropout) or `prompt` (PromptBERT: two templates). From pairs that belong
