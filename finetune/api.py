@@ -15,17 +15,20 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from finetune.config.recipes import RecipeRun
+from finetune.config.recipes import MultitaskRecipe, RecipeRun
 from finetune.config.tasks import CONFIGS, TrainConfig
 from finetune.reporting import write_report, write_run_readme, write_run_report
-from finetune.types import UserError, abbreviated, did_you_mean
+from finetune.types import UserError, abbreviated, did_you_mean, quantity
 
 if TYPE_CHECKING:
+    from accelerate import Accelerator
+
     from finetune.data import Dataset
     from finetune.inference.predictor import Predictor
     from finetune.runtime.progress import Reporter
     from finetune.tasks.base import Task
     from finetune.training.environment import RunOutcome
+    from finetune.training.trainer import FitResult
 
 IN_MEMORY = "(in memory)"
 """The setting ``data`` of runs whose data come from Python."""
@@ -143,10 +146,8 @@ def train_once(
     """
     from finetune.runtime.launch import make_accelerator
     from finetune.runtime.memory import memory_kept
-    from finetune.runtime.precision import resolve_precision
     from finetune.runtime.progress import Reporter
     from finetune.tasks import load_task
-    from finetune.training.environment import write_environment
     from finetune.training.run_folder import hold
     from finetune.training.trainer import fit
 
@@ -162,13 +163,80 @@ def train_once(
         result = fit(task, dataset, config, accelerator, reporter)
         if not accelerator.is_main_process:
             return None
-        outcome = write_environment(
-            task, config, dataset, result.metrics, recipe_run, command=command,
-            device=accelerator.device.type, precision=resolve_precision(config, accelerator.device),
-            weights=result.weights,
-        )  # fmt: skip
-        report(result.folder)
-        write_run_readme(config, result, outcome, command)  # last: now the run is finished
+        return _finished(task, dataset, config, result, accelerator, recipe_run, command, report)
+
+
+def train_multitask(
+    recipe: MultitaskRecipe,
+    out: Path,
+    *,
+    command: str,
+    reporter: Reporter | None = None,
+    report: Callable[[Path], None] = write_run_report,
+) -> dict[str, TrainedRun]:
+    """Train several tasks on one encoder; each has a run folder in ``out``, with its name.
+
+    Arguments are those of ``train_once``. Returns the runs by name, none on all processes but the
+    main one.
+    """
+    from finetune.runtime.launch import make_accelerator
+    from finetune.runtime.memory import memory_kept
+    from finetune.runtime.progress import Reporter
+    from finetune.tasks import load_task
+    from finetune.training.multitask import fit_together, planned_steps
+    from finetune.training.run_folder import hold
+
+    accelerator = make_accelerator(next(iter(recipe.tasks.values()))[1])
+    if reporter is None or not accelerator.is_main_process:
+        reporter = Reporter(quiet=not accelerator.is_main_process)
+    with hold(out), memory_kept():
+        loaded = {name: (*load_task(config, kind), config)
+                  for name, (kind, config) in recipe.tasks.items()}  # fmt: skip
+        steps, shares = planned_steps(
+            [config for *_, config in loaded.values()],
+            [len(data.splits["train"]) for _, data, _ in loaded.values()],
+            recipe.alpha,
+        )
+        parts = {}
+        for (name, (task, data, config)), number, share in zip(
+            loaded.items(), steps, shares, strict=True
+        ):
+            config = dataclasses.replace(config, out=str(out / name), steps=number)
+            task = dataclasses.replace(task, record=dataclasses.replace(task.record, config=config))
+            parts[name] = task, data, config
+            for line in (*describe(task, data), *data.notes):
+                reporter.say(f"{name}: {line}")
+            reporter.say(f"{name}: {quantity(number, 'step')}, {share:.1%} of all")
+        results = fit_together(parts, out, accelerator, reporter)
+        if not accelerator.is_main_process:
+            return {}
+        return {
+            name: _finished(*parts[name], result, accelerator, None, command, report)
+            for name, result in results.items()
+        }
+
+
+def _finished(
+    task: Task,
+    dataset: Dataset,
+    config: TrainConfig,
+    result: FitResult,
+    accelerator: Accelerator,
+    recipe_run: RecipeRun | None,
+    command: str,
+    report: Callable[[Path], None],
+) -> TrainedRun:
+    """Write what describes a run whose training has ended."""
+    from finetune.runtime.precision import resolve_precision
+    from finetune.training.environment import write_environment
+
+    outcome = write_environment(
+        task, config, dataset, result.metrics, recipe_run, command=command,
+        device=accelerator.device.type, precision=resolve_precision(config, accelerator.device),
+        weights=result.weights,
+    )  # fmt: skip
+    report(result.folder)
+    write_run_readme(config, result, outcome, command)  # last: now the run is finished
     return TrainedRun(result.folder, result.metrics, outcome, tuple(result.notes))
 
 

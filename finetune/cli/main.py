@@ -28,7 +28,7 @@ from finetune.cli.recipes import Recipes
 from finetune.cli.report import Report
 from finetune.cli.score import Score
 from finetune.cli.similarity import Similarity
-from finetune.cli.train import TASKS, Run, TaskCommand, expand_recipe
+from finetune.cli.train import TASKS, Multitask, Run, TaskCommand, expand_recipe
 from finetune.cli.vocabulary import Vocabulary
 from finetune.cli.wic import Wic
 from finetune.cli.wsd import Wsd
@@ -47,8 +47,9 @@ COMMANDS: dict[str, type[Any]] = {
     **TASKS,
     **{
         kind.__name__.lower(): kind
-        for kind in (Run, Recipes, Check, Predict, Embed, Similarity, Geometry, Map, Wsd, Wic,
-                     Export, Score, Analyze, Compare, Report, Push, Vocabulary, Perplexity, Bench)
+        for kind in (Multitask, Run, Recipes, Check, Predict, Embed, Similarity, Geometry, Map, Wsd,
+                     Wic, Export, Score, Analyze, Compare, Report, Push, Vocabulary, Perplexity,
+                     Bench)
     },
 }  # fmt: skip
 """The dataclass of each command: its options are the fields, and ``run()`` carries it out."""
@@ -120,7 +121,7 @@ def _no_output(errors: bool = False) -> Iterator[None]:
 
 def _run(command: Any) -> None:
     """Run a command, and leave the other processes in the end."""
-    trains = isinstance(command, TaskCommand) or (
+    trains = isinstance(command, TaskCommand | Multitask) or (
         isinstance(command, Check) and command.label_errors
     )
     try:
@@ -147,7 +148,7 @@ def _shares_work(command: Any) -> bool:
     if label_errors or isinstance(command, Bench):
         name = "--label-errors" if label_errors else "bench"
         raise UserError(f"{name} runs in one process: start it without accelerate or torchrun.")
-    return isinstance(command, Predict) or (
+    return isinstance(command, Predict | Multitask) or (
         isinstance(command, TaskCommand) and not command.dry_run
     )
 

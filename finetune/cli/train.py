@@ -16,7 +16,7 @@ import tyro
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from finetune.cli.output import error_line, print_table, quiet_libraries, show
-from finetune.config.recipes import RecipeRun, load_recipe
+from finetune.config.recipes import RecipeRun, load_multitask, load_recipe
 from finetune.config.tasks import CONFIGS, TrainConfig, flag, settings
 from finetune.types import UserError, quantity
 
@@ -119,6 +119,61 @@ class Run(RunOptions):
     recipe: Annotated[Positional[str], arg(metavar="RECIPE")]
     """File, or name of a packaged recipe. `finetune recipes` lists them, and `finetune run RECIPE
     --help` lists the options of its task with the values of the recipe."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Multitask:
+    """Train several tasks on one encoder, with the settings of a recipe."""
+
+    recipe: Annotated[Positional[str], arg(metavar="RECIPE")]
+    """File with `task: multitask` and the settings of each task below `tasks`."""
+    out: str | None = None
+    """Folder, with a run folder for each task; unset is `runs/RECIPE-seedN`."""
+    alpha: float | None = None
+    """Exponent of the share of each task in the steps, size^alpha: 1 follows the sizes of the
+    training data, 0 makes all tasks equal. Unset is that of the recipe, or 0.5."""
+    model: str | None = None
+    """Pretrained encoder, in place of the recipe's."""
+    epochs: float | None = None
+    """Passes over the training data, in place of the recipe's."""
+    limit: int | None = None
+    """Train each task on the first N of its training examples only."""
+    seed: int | None = None
+    """Seed, in place of the recipe's."""
+    resume: bool = False
+    """Continue the run in the folder from its last checkpoint."""
+
+    def run(self) -> None:
+        """Train the tasks, and print the scores of each."""
+        from finetune import api
+        from finetune.runtime.launch import is_main_process
+        from finetune.runtime.progress import Reporter
+        from finetune.runtime.signals import Interrupted
+        from finetune.training.environment import command_line
+        from finetune.training.run_folder import RUNS
+
+        recipe = load_multitask(
+            self.recipe, alpha=self.alpha, model=self.model, epochs=self.epochs, limit=self.limit,
+            seed=self.seed, resume=self.resume,
+        )  # fmt: skip
+        quiet_libraries()
+        seed = next(iter(recipe.tasks.values()))[1].seed
+        out = Path(self.out or RUNS / f"{recipe.path.stem}-seed{seed}")
+        reporter = Reporter(quiet=not is_main_process())
+        command = command_line()
+        try:
+            runs = api.train_multitask(
+                recipe, out, command=command, reporter=reporter, report=report_run
+            )
+        except (Interrupted, KeyboardInterrupt) as interrupted:
+            again = command if self.resume else f"{command} --resume"
+            reporter.say(f"{interrupted or 'interrupted'}. Continue with: {again}")
+            sys.exit(130)
+        for name, run in runs.items():
+            show(f"{name}, in {run.folder}:")
+            show(score_lines(run.metrics, run.outcome.baselines, run.outcome.positive), indent=14)
+            if run.outcome.degenerate:
+                show(f"this run is degenerate: {'; '.join(run.outcome.degenerate)}")
 
 
 TASKS: dict[str, type[TaskCommand]] = {

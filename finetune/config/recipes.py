@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import glob
+import re
 import types
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -28,6 +29,10 @@ from finetune.config.values import description
 from finetune.types import UserError, abbreviated, did_you_mean
 
 OWN_KEYS = ("task", "description", "expected", "smoke")
+MULTITASK = "multitask"
+"""The ``task`` of a recipe for several tasks on one encoder."""
+JOINT_TASKS = ("classify", "nli", "tag", "ner")
+"""The tasks that can share an encoder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +68,17 @@ class Recipe:
                 "`smoke: {steps: 3}`, or leave --smoke out."
             )
         return dataclasses.replace(self, settings={**self.settings, **self.smoke}, is_smoke=True)
+
+
+@dataclass(frozen=True, slots=True)
+class MultitaskRecipe:
+    """Several tasks that are trained together on one encoder."""
+
+    path: Path
+    alpha: float
+    """Exponent α of the share of each task in the steps: q_i = n_i^α / Σ n_j^α."""
+    tasks: Mapping[str, tuple[str, TrainConfig]]
+    """By name of the task: the command, such as ``nli``, and its settings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,15 +141,10 @@ def find_recipes(folder: str | Path) -> list[Path]:
 
 def load_recipe(path: str | Path) -> Recipe:
     """Read and check a recipe: a file, or the name of a packaged one, such as ``cola-minilm``."""
-    path = _locate(Path(path))
-    if not path.is_file():
-        raise UserError(f"{path}: no such recipe file. `finetune recipes` lists the recipes.")
-    content, lines = _read(path)
-
-    def where(*keys: Any) -> str:
-        return f"{path}:{lines[keys]}" if keys in lines else str(path)
-
+    path, content, where = _open(path)
     task = content.get("task")
+    if task == MULTITASK:
+        raise UserError(f"{path} is a recipe for several tasks: finetune {MULTITASK} {path}")
     if not isinstance(task, str) or task not in CONFIGS:
         raise UserError(
             f"{where('task')}: task is {task!r}, legal are {', '.join(CONFIGS)}."
@@ -160,6 +171,63 @@ def load_recipe(path: str | Path) -> Recipe:
         scores,
         _with_own_data(path, _typed_settings(where, task, smoke, "smoke")),
     )
+
+
+def load_multitask(path: str | Path, **overrides: Any) -> MultitaskRecipe:
+    """Read and check a recipe for several tasks on one encoder.
+
+    Its key ``tasks`` has the settings of each task by a name of your choice, with the command in
+    ``task``. Settings above ``tasks`` are those of all tasks; ``overrides`` replace them.
+    """
+    path, content, where = _open(path)
+    if (task := content.get("task")) != MULTITASK:
+        raise UserError(f"{where('task')}: task is {task!r}, and not {MULTITASK}: finetune run it.")
+    own = content.get("tasks")
+    if not isinstance(own, dict) or len(own) < 2:
+        raise UserError(
+            f"{where('tasks')}: `tasks` must have two or more names, each with the settings of a "
+            "task, such as `questions: {task: classify, data: questions.csv}`."
+        )
+    alpha = _typed(f"{where('alpha')}: alpha", content.get("alpha", 0.5), float)
+    alpha = overrides.pop("alpha", None) or alpha
+    common = {k: v for k, v in content.items() if k not in (*OWN_KEYS, "alpha", "tasks")}
+    tasks = {}
+    for name, values in own.items():
+        kind = values.get("task") if isinstance(values, dict) else None
+        if kind not in JOINT_TASKS:
+            raise UserError(
+                f"{where('tasks', name)}: the task of {name} is {kind!r}, legal are "
+                f"{', '.join(JOINT_TASKS)}."
+            )
+        if not re.fullmatch(r"\w[\w.-]*", name) or name == "last":
+            raise UserError(
+                f"{where('tasks', name)}: {name!r} names a folder: use letters, digits, - and _."
+            )
+        rest = {key: value for key, value in values.items() if key != "task"}
+        typed = {
+            **_typed_settings(where, kind, common),
+            **_typed_settings(where, kind, rest, "tasks", name),
+        }
+        given = {key: value for key, value in overrides.items() if value is not None}
+        try:
+            config = CONFIGS[kind](**_with_own_data(path, {**typed, **given}))
+        except UserError as error:
+            raise UserError(f"{where('tasks', name)}: {error}") from error
+        tasks[name] = (kind, config)
+    return MultitaskRecipe(path, alpha, tasks)
+
+
+def _open(path: str | Path) -> tuple[Path, dict[str, Any], Callable[..., str]]:
+    """Return the path of a recipe, its content, and the function that locates keys in it."""
+    path = _locate(Path(path))
+    if not path.is_file():
+        raise UserError(f"{path}: no such recipe file. `finetune recipes` lists the recipes.")
+    content, lines = _read(path)
+
+    def where(*keys: Any) -> str:
+        return f"{path}:{lines[keys]}" if keys in lines else str(path)
+
+    return path, content, where
 
 
 def _with_own_data(path: Path, values: dict[str, Any]) -> dict[str, Any]:

@@ -64,9 +64,14 @@ def finish_checkpoint(
 ) -> None:
     """Write the state of the trainer and of the random numbers, then the checksums of all files."""
     save_file(dict(random_states), str(folder / RANDOM))
+    save_state(folder, state)
+    write_checksums(folder)
+
+
+def save_state(folder: Path, state: TrainerState) -> None:
+    """Write the state of the trainer."""
     text = json.dumps(dataclasses.asdict(state), indent=2) + "\n"
     (folder / STATE).write_text(text, encoding="utf-8")
-    write_checksums(folder)
 
 
 def write_checksums(folder: Path) -> None:
@@ -115,10 +120,11 @@ def load_training_state(folder: Path, optimizer: Optimizer) -> TrainerState:
         raise UserError(f"{folder.parent}: was started with another --sparse-embeddings: keep it.")
     groups = optimizer.state_dict()["param_groups"]
     optimizer.load_state_dict({"state": moments, "param_groups": groups})
-    return _load_state(folder)
+    return load_state(folder)
 
 
-def _load_state(folder: Path) -> TrainerState:
+def load_state(folder: Path) -> TrainerState:
+    """Return the state of the trainer."""
     return TrainerState(**json.loads((folder / STATE).read_text(encoding="utf-8")))
 
 
@@ -155,7 +161,7 @@ def load_shards(folder: Path, optimizer: Optimizer, head: Any) -> TrainerState:
             tensors |= {f"{moment}.{name}": value for moment, value in moments.items()}
             optimizer.state[weight] = moments
     state_dict_loader.load(tensors, storage_reader=reader)
-    return _load_state(folder)
+    return load_state(folder)
 
 
 def random_state(rank: int) -> dict[str, torch.Tensor]:

@@ -72,7 +72,7 @@ def default_epochs(steps_per_epoch: int) -> int:
     return min(10, max(3, math.ceil(500 / steps_per_epoch)))
 
 
-_cached_order = functools.lru_cache(maxsize=1)(epoch_order)
+_cached_order = functools.lru_cache(maxsize=8)(epoch_order)
 
 
 def parameter_groups(head: Any, config: TrainConfig) -> list[dict[str, Any]]:
@@ -123,9 +123,14 @@ def default_learning_rate(width: int) -> float:
 
 
 def make_optimizer(head: Any, config: TrainConfig) -> torch.optim.Optimizer:
-    """Return AdamW (Loshchilov & Hutter, 2019), fused into one kernel per group."""
+    """Return AdamW (Loshchilov & Hutter, 2019) for a model."""
+    return adamw(parameter_groups(head, config), config)
+
+
+def adamw(groups: list[dict[str, Any]], config: TrainConfig) -> torch.optim.Optimizer:
+    """Return AdamW of parameter groups, fused into one kernel per group."""
     betas, eps = (0.9, config.adam_beta2), config.adam_epsilon
-    return torch.optim.AdamW(parameter_groups(head, config), betas=betas, eps=eps, fused=True)
+    return torch.optim.AdamW(groups, betas=betas, eps=eps, fused=True)
 
 
 def logged_learning_rates(optimizer: torch.optim.Optimizer) -> dict[str, float]:

@@ -211,9 +211,10 @@ class RunFolder:
     The main process writes while the others wait; if it fails, all processes raise its error.
     """
 
-    def __init__(self, path: Path, accelerator: Any) -> None:
+    def __init__(self, path: Path, accelerator: Any, last: Path | None = None) -> None:
+        """``last`` is the checkpoint, by default the subfolder of that name."""
         self.path, self.accelerator = path, accelerator
-        self.best, self.last = path / "best", path / "last"
+        self.best, self.last = path / "best", last or path / "last"
 
     def open(self, config: TrainConfig, fingerprint: str) -> bool:
         """Prepare the folder for a run, and return whether it continues from a checkpoint.

@@ -99,10 +99,10 @@ def fit(
     accelerator = accelerator or make_accelerator(config)
     reporter = reporter or Reporter(quiet=not accelerator.is_main_process)
     with contextlib.ExitStack() as restore:
-        return _Run(task, data, config, accelerator, reporter, head, restore).run()
+        return TrainingRun(task, data, config, accelerator, reporter, head, restore).run()
 
 
-class _Run:
+class TrainingRun:
     """One training run, from data to metrics."""
 
     def __init__(
@@ -114,12 +114,14 @@ class _Run:
         reporter: Reporter,
         head: Any,
         restore: contextlib.ExitStack,
+        last: Path | None = None,
     ) -> None:
-        """``restore`` collects how to undo the changes to the caller's model."""
+        """``restore`` collects how to undo the changes to the caller's model; ``last`` is as in
+        ``RunFolder``."""
         self.task = replace(task, record=task.record.unfitted())
         self.dataset, self.config, self.notes = data, config, list(data.notes)
         self.accelerator, self.reporter = accelerator, reporter
-        self.folder = RunFolder(Path(config.out or ""), accelerator)
+        self.folder = RunFolder(Path(config.out or ""), accelerator, last)
         restore.enter_context(hold(self.folder.path))
         advice = "give all machines the same files"
         require_equal("fingerprint of the data", data.fingerprint, advice)
@@ -140,24 +142,8 @@ class _Run:
 
     def _prepare(self, head: Any, resuming: bool, restore: contextlib.ExitStack) -> None:
         """Create the model, the optimizer and the state, or load them from the last checkpoint."""
-        last = self.folder.last
-        set_seed(self.config.seed)
-        sharded = uses_fsdp()
-        from_last = resuming and not sharded  # else the shards replace the weights
-        self.head = self.task.head(last) if from_last else head or self.task.head()
-        restore.enter_context(light_tuning(self.head, self.config))
-        if from_last:
-            load_adapter_state(self.head, last)
-        if self.config.gradient_checkpointing:
-            restore.enter_context(checkpointed_layers(self.head.encoder))
-        self.weights = weight_numbers(self.head)
-        self.head = place(self.head, self.device, self.precision)
-        if reason := self.head.encoder.padding_reason:
-            near = "" if self.head.encoder.family.reads_padding else "near-"
-            groups = "" if sharded else f", in groups of {near}equal length"
-            self.reporter.say(f"sequences are padded{groups}: {reason}")
-        restore.enter_context(same_modes(self.head))
-        restore.enter_context(fast_dropout(self.head))
+        last, sharded = self.folder.last, uses_fsdp()
+        self._load_head(head, resuming, restore)
         sparse = restore.enter_context(
             SparseEmbeddings(
                 self.head,
@@ -204,14 +190,42 @@ class _Run:
         self.notes.append(note)
         self.reporter.say(note)
 
+    def _load_head(self, head: Any, resuming: bool, restore: contextlib.ExitStack) -> None:
+        """Create the model, or load it from the last checkpoint."""
+        set_seed(self.config.seed)
+        sharded = uses_fsdp()
+        from_last = resuming and not sharded  # else the shards replace the weights
+        self.head = self.task.head(self.folder.last) if from_last else head or self.task.head()
+        restore.enter_context(light_tuning(self.head, self.config))
+        if from_last:
+            load_adapter_state(self.head, self.folder.last)
+        if self.config.gradient_checkpointing:
+            restore.enter_context(checkpointed_layers(self.head.encoder))
+        self.weights = weight_numbers(self.head)
+        self.head = place(self.head, self.device, self.precision)
+        if reason := self.head.encoder.padding_reason:
+            near = "" if self.head.encoder.family.reads_padding else "near-"
+            groups = "" if sharded else f", in groups of {near}equal length"
+            self.reporter.say(f"sequences are padded{groups}: {reason}")
+        restore.enter_context(same_modes(self.head))
+        restore.enter_context(fast_dropout(self.head))
+
     def run(self) -> FitResult:
         """Train to the end, then score the best model."""
-        self._write_start()
-        if self.config.metric and self.validation:
-            self._check_metric(self.config.metric, self.validation)
+        self.start()
         if not self.state.finished:
             with self.interrupt:
                 self._train()
+        return self.finish()
+
+    def start(self) -> None:
+        """Write the settings, and reject a wrong metric."""
+        self._write_start()
+        if self.config.metric and self.validation:
+            self._check_metric(self.config.metric, self.validation)
+
+    def finish(self) -> FitResult:
+        """Score the best model."""
         metrics = self._score_best()
         if self.config.track != "none":
             flat = {f"{s}/{name}": v for s, values in metrics.items() for name, v in values.items()}
@@ -263,7 +277,7 @@ class _Run:
                     line = log.flush(state.step, self.optimizer)
                     self.reporter.update(state.step, line)
                 if evaluating:
-                    self._evaluate(log)
+                    self.evaluate(log)
                 state.finished |= at_end
                 if saving or state.finished:
                     state.loss_scale = self.step.scaler.state_dict()
@@ -276,7 +290,7 @@ class _Run:
                 if state.finished:
                     break
 
-    def _evaluate(self, log: RunLog) -> None:
+    def evaluate(self, log: RunLog) -> None:
         """Score the validation split, and save the model if it is the best so far."""
         state = self.state
         if self.validation is None:

@@ -1,0 +1,183 @@
+"""Several tasks on one encoder: shares of the steps, common weights, and runs that resume."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification
+
+from finetune.api import train_multitask
+from finetune.config.recipes import load_multitask
+from finetune.config.tasks import ClassifyConfig, TagConfig
+from finetune.inference.predictor import Predictor
+from finetune.models.heads.sequence_classification import SequenceClassifier
+from finetune.models.heads.token_classification import TokenTagger
+from finetune.runtime.progress import Reporter
+from finetune.runtime.signals import Interrupted
+from finetune.training.multitask import planned_steps, share_encoder
+from finetune.types import UserError
+from tests import small_data, tiny
+from tests.command import in_two_processes
+from tests.training.stopping import interrupt_in_step
+
+FILES = (
+    "last/optimizer.safetensors",
+    "last/mood/model.safetensors",
+    "last/names/model.safetensors",
+    "mood/best/model.safetensors",
+    "names/best/model.safetensors",
+    "mood/metrics.json",
+    "names/predictions.test.jsonl",
+)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("multitask")
+    tiny.save_tiny_checkpoint(place / "model", "bert", dropout=0.1)
+    small_data.sentiment(place / "sentiment")
+    small_data.entities(place / "entities", words=3)
+    write_recipe(place)
+    return place
+
+
+def write_recipe(place: Path, name: str = "both.yaml", more: str = "", own: str = "") -> Path:
+    text = f"""task: multitask
+model: {place / "model"}
+epochs: 2
+batch_size: 8
+lr: 1e-3
+precision: fp32
+{more}
+tasks:
+  mood: {{task: classify, data: sentiment}}
+  names: {{task: tag, data: entities, batch_size: 6{own}}}
+"""
+    path = place / name
+    path.write_text(text, "utf-8")
+    return path
+
+
+def train(place: Path, out: Path, **changes):
+    recipe = load_multitask(place / "both.yaml", **changes)
+    return train_multitask(recipe, out, command="finetune", reporter=Reporter(quiet=True))
+
+
+@pytest.fixture(scope="module")
+def whole(place: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    runs = train(place, folder)
+    assert set(runs) == {"mood", "names"}
+    assert "accuracy" in runs["mood"].metrics["test"]
+    assert "span_f1_conll" in runs["names"].metrics["test"]
+    return folder
+
+
+def test_steps_follow_the_sizes() -> None:
+    configs = [ClassifyConfig(epochs=1, batch_size=1), TagConfig(epochs=1, batch_size=1)]
+    assert planned_steps(configs, [1000, 10], 0.3) == (
+        [807, 203],
+        pytest.approx([0.799, 0.201], abs=1e-3),
+    )
+    assert planned_steps(configs, [1000, 10], 1.0)[0] == [1000, 10]
+    assert planned_steps(configs, [1000, 10], 0.0)[0] == [505, 505]
+
+
+def test_heads_share_the_weights_of_the_encoder_and_their_gradients() -> None:
+    heads = [
+        SequenceClassifier(tiny.model("bert", AutoModelForSequenceClassification)),
+        TokenTagger(tiny.model("bert", AutoModelForTokenClassification)),
+    ]
+    share_encoder(heads)
+    ids = [
+        {id(weight) for name, weight in head.named_parameters() if not head.is_head(name)}
+        for head in heads
+    ]
+    assert ids[0] == ids[1]
+    assert not {id(w) for w in heads[0].head_parameters().values()} & ids[0]
+
+
+def test_both_tasks_train_the_encoder_of_the_checkpoint(whole: Path) -> None:
+    one, other = (
+        load_file(whole / "last" / name / "model.safetensors") for name in ("mood", "names")
+    )
+    common = [name for name in one if name in other and not name.startswith("classifier")]
+    assert len(common) > 20
+    for name in common:
+        assert torch.equal(one[name], other[name]), name
+
+
+def test_the_folder_of_each_task_loads_alone(whole: Path) -> None:
+    assert Predictor(whole / "mood").predict(["a fine day"])[0].label in ("neg", "pos")
+    assert len(Predictor(whole / "names").predict([["Anna", "lives", "here"]])[0].tags) == 3
+    for name in ("mood", "names"):
+        assert (whole / name / "report.html").is_file()
+        assert (whole / name / "README.md").is_file()
+
+
+@pytest.mark.parametrize("step", [3, 11])
+def test_interrupted_and_resumed_is_bit_equal(
+    step: int, whole: Path, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupt_in_step(step, monkeypatch)
+    with pytest.raises(Interrupted, match=f"stopped at step {step}"):
+        train(place, tmp_path / "run")
+    monkeypatch.undo()
+    with pytest.raises(UserError, match="holds a run already"):
+        train(place, tmp_path / "run")
+    train(place, tmp_path / "run", resume=True)
+    for name in FILES:
+        assert (whole / name).read_bytes() == (tmp_path / "run" / name).read_bytes(), name
+
+
+def test_two_processes_train_the_same_weights(whole: Path, place: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "finetune", "multitask", str(place / "both.yaml")]
+    processes = in_two_processes([*command, f"--out={tmp_path / 'run'}"])
+    outputs = [process.communicate(timeout=120) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], outputs
+    for name in FILES[1:3]:
+        ours, theirs = load_file(whole / name), load_file(tmp_path / "run" / name)
+        for key, value in ours.items():
+            if not key.endswith("key.bias"):
+                torch.testing.assert_close(theirs[key], value, rtol=0, atol=2e-4, msg=key)
+
+
+@pytest.mark.parametrize(
+    ("more", "own", "message"),
+    [
+        ("", ", lr: 1e-4", "--lr belongs to the encoder that tasks share"),
+        ("patience: 2", "", "--patience does not work with several tasks"),
+        ("alpha: 2", "", "--alpha must be from 0 to 1, not 2"),
+        ("alpha: much", "", r"bad.yaml:7: alpha must be a number"),
+        ("epochz: 2", "", r"bad.yaml:7: unknown setting 'epochz'"),
+        ("", ", crff: true", r"bad.yaml:10: unknown setting 'crff'"),
+    ],
+)
+def test_refuses_what_does_not_fit(
+    more: str, own: str, message: str, place: Path, tmp_path: Path
+) -> None:
+    path = write_recipe(place, "bad.yaml", more, own)
+    with pytest.raises(UserError, match=message):
+        train_multitask(load_multitask(path), tmp_path / "run", command="", reporter=Reporter(True))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("task: nli\n", "bad.yaml:1: task is 'nli', and not multitask"),
+        ("task: multitask\n", "two or more names"),
+        ("task: multitask\ntasks: {a: {task: nli}}\n", "bad.yaml:2: `tasks` must have two or more"),
+        ("task: multitask\ntasks: {a: {task: nli}, b: {task: sentence}}\n", "legal are classify"),
+        ("task: multitask\ntasks: {a: {task: nli}, b: 3}\n", "the task of b is None"),
+        ("task: multitask\ntasks: {a: {task: nli}, ../b: {task: nli}}\n", "names a folder"),
+    ],
+)
+def test_refuses_other_recipes(text: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "bad.yaml"
+    path.write_text(text, "utf-8")
+    with pytest.raises(UserError, match=message):
+        load_multitask(path)
