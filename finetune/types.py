@@ -358,7 +358,9 @@ class MaskedPrediction:
     probabilities, the best first. In evaluation, ``gold`` are the subwords of the text, ``losses``
     are -log P of these, ``read_as`` is what the model read there (``masked``, ``random`` or
     ``kept``), and ``counts`` are the occurrences of the gold subwords in the training data.
-    ``boundary_losses`` are those of the span boundary objective, if there is one.
+    ``boundary_losses`` are those of the span boundary objective, if there is one. ``follows`` is
+    true if the second text of a pair follows the first, ``follows_score`` its predicted
+    probability.
     """
 
     id: int
@@ -370,6 +372,8 @@ class MaskedPrediction:
     read_as: tuple[str, ...] = ()
     counts: tuple[int, ...] = ()
     boundary_losses: tuple[float, ...] | None = None
+    follows: bool | None = None
+    follows_score: float | None = None
 
     def record(self) -> dict[str, Any]:
         """Return the prediction as JSON values."""
@@ -391,6 +395,8 @@ class MaskedPrediction:
         }
         if self.boundary_losses is not None:
             record["boundary_losses"] = [round(loss, 6) for loss in self.boundary_losses]
+        if self.follows_score is not None:
+            record |= {"follows": self.follows, "follows_score": round(self.follows_score, 6)}
         return record
 
 

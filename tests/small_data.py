@@ -103,12 +103,16 @@ def _splits(folder: Path, row, sizes: tuple[int, int, int]) -> Path:
     return folder
 
 
-def running_text(folder: Path, sizes: tuple[int, int, int] = (20, 5, 5)) -> Path:
+def running_text(
+    folder: Path, sizes: tuple[int, int, int] = (20, 5, 5), short: bool = False
+) -> Path:
     """Documents of one to four sentences, one a line, with blank lines between them."""
     rng = random.Random(8)
 
     def sentence() -> str:
         person, place = rng.choice(_PEOPLE), rng.choice(_PLACES)
+        if short:
+            return f"{person} saw {place} ."
         return f"{person} saw the {rng.choice(_GOOD + _BAD)} river near {place} and the old house ."
 
     folder.mkdir(parents=True, exist_ok=True)

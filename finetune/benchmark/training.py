@@ -114,8 +114,8 @@ def take_steps(step: Step, encoded: Encoded, batches: Iterable[Sequence[int]]) -
     max_tokens = step.config.tokens_on(step.device.type)
 
     def packed(number: int, examples: Sequence[int]) -> list[Batch]:
-        sequences = encoded.sequences.take(encoded.rows(examples))
-        groups = micro_batches(step.task.for_epoch(sequences, number, 0), max_tokens)
+        sequences = step.task.for_epoch(encoded.sequences, number, 0, encoded.rows(examples))
+        groups = micro_batches(sequences, max_tokens)
         seed = step_seed(step.config.seed, number)
         return [pack(group, step.task.collate(group), seed) for group in groups]
 

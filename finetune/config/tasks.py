@@ -449,6 +449,9 @@ class PretrainConfig(TrainConfig):
     """Mask each subword exactly once in every 1 / --mask-probability epochs."""
     boundary: bool = False
     """With --mask spans, predict the subwords of a span also from its two neighbors (SpanBERT)."""
+    nsp: bool = False
+    """Add next sentence prediction (BERT): half of the sequences are two parts of one document,
+    half have a second part from another one."""
     lr: float | None = None
     """Peak learning rate; unset is 1e-4, and 5e-4 for small encoders (narrower than 512)."""
     warmup: float = 0.06
@@ -481,6 +484,10 @@ class PretrainConfig(TrainConfig):
             raise UserError(
                 f"--boundary predicts spans from their neighbors, not {self.mask}: add --mask "
                 "spans, or leave --boundary out."
+            )
+        if self.nsp and self.packing != "doc-sentences":
+            raise UserError(
+                f"--nsp divides texts of one document: leave --packing {self.packing} out."
             )
         if self.overlap is not None:
             raise UserError("--overlap does not apply to running text: leave it out.")

@@ -52,9 +52,14 @@ class AlignedPredictions(NamedTuple):
             losses, boundary_losses = (
                 [row.get(name) or () for row in self.rows] for name in ("losses", "boundary_losses")
             )
+            following = [
+                (row["follows"], row["follows_score"] >= 0.5) if "follows_score" in row else ()
+                for row in self.rows
+            ]
             return Pairs(
-                self.kind, self.gold, self.predicted, losses=losses, boundary_losses=boundary_losses
-            )
+                self.kind, self.gold, self.predicted, losses=losses,
+                boundary_losses=boundary_losses, next_sentences=following,
+            )  # fmt: skip
         return pair(
             self.kind, self.gold, self.predicted, schemes=self.schemes, characters=self.characters,
             positive=self.positive,

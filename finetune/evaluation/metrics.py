@@ -140,6 +140,12 @@ def boundary_counts(pairs: Pairs) -> np.ndarray:
     return subword_losses(replace(pairs, losses=pairs.boundary_losses))
 
 
+def next_sentence_counts(pairs: Pairs) -> np.ndarray:
+    """Return the correct and all predictions of next sentence prediction [N, 2]."""
+    rows = [(bool(each) and each[0] == each[1], bool(each)) for each in pairs.next_sentences]
+    return np.array(rows, dtype=np.int64)
+
+
 def sense_counts(pairs: Pairs) -> np.ndarray:
     """Return credit, answered and gold targets [N, 3]; several predicted senses share the credit.
 
@@ -408,6 +414,7 @@ METRICS: dict[str, dict[str, Metric]] = {
         "sbo_loss": Metric(
             boundary_counts, mean, lambda pairs: any(pairs.boundary_losses), lower_is_better=True
         ),
+        "nsp_accuracy": Metric(next_sentence_counts, mean, lambda pairs: any(pairs.next_sentences)),
     },
     "senses": {rate: Metric(sense_counts, _RATES[rate]) for rate in ("f1", "precision", "recall")},
 }
@@ -489,7 +496,16 @@ def masked_scores(predicted: Sequence[MaskedPrediction]) -> dict[str, float]:
     gold, found = ([getattr(p, side) for p in predicted] for side in ("gold", "subwords"))
     boundary = [p.boundary_losses or () for p in predicted]
     losses = [p.losses for p in predicted]
-    return scores(Pairs("subwords", gold, found, losses=losses, boundary_losses=boundary))
+    following = [
+        () if p.follows is None or p.follows_score is None else (p.follows, p.follows_score >= 0.5)
+        for p in predicted
+    ]
+    return scores(
+        Pairs(
+            "subwords", gold, found, losses=losses, boundary_losses=boundary,
+            next_sentences=following,
+        )
+    )  # fmt: skip
 
 
 def span_scores(

@@ -30,7 +30,8 @@ class Pairs:
     ``all_predicted`` their numbers. ``labels`` are those of the model, if known. ``confidences``
     hold for each example the probability and correctness of each prediction. ``characters`` are the
     gold and predicted spans of each text in characters, for gold in characters. ``positive`` is the
-    positive class of two labels. ``boundary_losses`` are those of the span boundary objective.
+    positive class of two labels. ``boundary_losses`` are those of the span boundary objective,
+    ``next_sentences`` gold and prediction of next sentence prediction, [0 or 1, 0 or 1] or empty.
     """
 
     kind: str
@@ -45,6 +46,7 @@ class Pairs:
     positive: str | None = None
     losses: Sequence[Sequence[float]] = ()
     boundary_losses: Sequence[Sequence[float]] = ()
+    next_sentences: Sequence[Sequence[bool]] = ()
 
     def __len__(self) -> int:
         """Return the number of examples."""

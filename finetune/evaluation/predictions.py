@@ -226,7 +226,7 @@ _TYPES = {
     "document": str | None, "offsets": list[list[int]] | None, "score": float | None,
     "scores": dict[str, float] | list[float] | None,
     "subwords": list[str], "losses": list[float], "read_as": list[str], "counts": list[int],
-    "boundary_losses": list[float],
+    "boundary_losses": list[float], "follows": bool, "follows_score": float,
 }  # fmt: skip
 """The types of the keys of a line, but for those of the prediction and its gold."""
 

@@ -22,7 +22,7 @@ from finetune.evaluation.metrics import DEFAULT_METRICS
 from finetune.models.families import FAMILIES, position_limit
 from finetune.models.loading import load_config, new_config
 from finetune.models.warm_start import WarmStart, find_warm_start
-from finetune.preprocessing.encodings import Encoded, Encodings, Ragged
+from finetune.preprocessing.encodings import Array, Encoded, Encodings, Ragged
 from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.types import (
     Batch,
@@ -242,9 +242,14 @@ class Task(ABC):
         """
         raise NotImplementedError
 
-    def for_epoch(self, sequences: Encodings, seed: int, epoch: int) -> Encodings:
-        """Return training sequences as the model reads them in an epoch; as they are by default."""
-        return sequences
+    def for_epoch(
+        self, sequences: Encodings, seed: int, epoch: int, rows: Array | None = None
+    ) -> Encodings:
+        """Return training sequences as the model reads them in an epoch; as they are by default.
+
+        ``rows`` are those to return, None all; the others can be read too.
+        """
+        return sequences if rows is None else sequences.take(rows)
 
     @property
     def added_ids(self) -> Sequence[int]:

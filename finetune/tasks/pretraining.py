@@ -15,19 +15,26 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.nn.functional import cross_entropy
 
 from finetune.config.tasks import PretrainConfig, column_map
 from finetune.data import Dataset, hold_out, read_text
 from finetune.data.running_text import read_running_text, sampling_probabilities
 from finetune.evaluation.metrics import masked_scores
 from finetune.models.heads.masked_lm import MaskedLanguageModel, MaskedScores
-from finetune.models.heads.pretraining import MOST_TARGETS, PretrainingModel, PretrainingScores
+from finetune.models.heads.pretraining import (
+    MOST_TARGETS,
+    PretrainingModel,
+    PretrainingScores,
+    require_next_sentence,
+)
 from finetune.models.loading import new_config
 from finetune.preprocessing.encodings import Array, Encoded, Encodings, Ragged
 from finetune.preprocessing.masking import KINDS, Masking
+from finetune.preprocessing.sentence_pairs import SentencePairs
 from finetune.preprocessing.text_blocks import pack_blocks
 from finetune.preprocessing.tokenizer import SubwordTokenizer
-from finetune.preprocessing.windows import encode_window, windows
+from finetune.preprocessing.windows import Window, encode_window, windows
 from finetune.tasks.base import (
     Task,
     TaskRecord,
@@ -81,6 +88,8 @@ class PretrainingTask(Task):
     _frequency: Array | None = None
     """Occurrences of each subword in the training data [V]; None in prediction."""
     _masking: Masking = field(init=False, repr=False)
+    _pairs: SentencePairs | None = field(init=False, repr=False)
+    """How texts are paired for next sentence prediction; None without it."""
 
     name = "pretrain"
     reads_words = False
@@ -102,10 +111,13 @@ class PretrainingTask(Task):
             self._separator(len(special)) if config.boundary else None,
         )  # fmt: skip
         object.__setattr__(self, "_masking", masking)
+        paired = config.nsp and self._frequency is not None
+        pairs = SentencePairs(self.tokenizer.pair, self.record.max_length) if paired else None
+        object.__setattr__(self, "_pairs", pairs)
 
     def _separator(self, size: int) -> Array:
         """Return which subwords are the special tokens around and between texts [V]."""
-        single = self.tokenizer.single
+        single = self.tokenizer.single  # sep_token_id is also between two texts
         found = np.zeros(size, dtype=bool)
         found[[*single.prefix, *single.suffix, self.tokenizer.tokenizer.sep_token_id]] = True
         return found
@@ -124,16 +136,23 @@ class PretrainingTask(Task):
             warm_start, tokenizer = None, _new_tokenizer(config)
         else:
             warm_start, tokenizer = load_tokenizer(config, cls, ())
+        encoder = starting_config(config, warm_start)
+        if config.nsp:
+            require_next_sentence(str(config.config or config.model or config.init_from), encoder)
         limit = sequence_limit(config, tokenizer, warm_start)
+        special = tokenizer.single.num_special
+        longest = limit  # of a block alone
+        if config.nsp:
+            longest -= tokenizer.pair.num_special - special
         record = cls.record_class(config=config, max_length=limit, **cls.derive(config, data))
-        notes = [*data.notes, *_head_notes(starting_config(config, warm_start))]
+        notes = [*data.notes, *_head_notes(encoder)]
         frequency = np.zeros(len(tokenizer.tokenizer), dtype=np.int64)
         splits = {}
         for split, documents in data.splits.items():
-            blocks, counts = pack_blocks(documents, tokenizer, limit, config.packing)
+            blocks, counts = pack_blocks(documents, tokenizer, longest, config.packing)
             if not blocks:
                 raise UserError(f"{data.name}: {split} has no subword: is there text in it?")
-            notes.append(f"{split}: {counts.note(limit - tokenizer.single.num_special)}")
+            notes.append(f"{split}: {counts.note(longest - special)}")
             if split == "train":
                 frequency += counts.frequency
                 blocks, sampled = _resampled(blocks, config.alpha)
@@ -144,6 +163,8 @@ class PretrainingTask(Task):
         packed = Dataset(data.name, splits, data.fingerprint, notes, data.format)
         if config.limit is not None:
             packed = limited(packed, config.limit)
+        if config.nsp:
+            _require_documents(packed)
         return cls(record, tokenizer, warm_start, frequency), packed
 
     @classmethod
@@ -170,7 +191,11 @@ class PretrainingTask(Task):
         encoded = super().encode(examples)
         if self._frequency is not None:
             masking = replace(self._masking, frequency=None)  # so that scores of runs compare
-            return replace(encoded, sequences=masking.apply(encoded.sequences))
+            sequences = encoded.sequences
+            if self._pairs is not None:
+                sequences = self._pairs.apply(sequences, np.arange(len(sequences)))
+                encoded = replace(encoded, notes=(*encoded.notes, _pair_note(sequences)))
+            return replace(encoded, sequences=masking.apply(sequences))
         ids = encoded.sequences.ids
         rows = [
             (ids.values[start:end] == self._masking.mask_id).nonzero()[0]
@@ -188,9 +213,16 @@ class PretrainingTask(Task):
         targets = {"position": Ragged.of(rows)}
         return replace(encoded, sequences=replace(encoded.sequences, targets=targets))
 
-    def for_epoch(self, sequences: Encodings, seed: int, epoch: int) -> Encodings:
-        """Return sequences with the masks of an epoch."""
-        return self._masking.apply(sequences, seed, epoch)
+    def for_epoch(
+        self, sequences: Encodings, seed: int, epoch: int, rows: Array | None = None
+    ) -> Encodings:
+        """Return sequences with the pairs and masks of an epoch."""
+        if self._pairs is None:
+            own = super().for_epoch(sequences, seed, epoch, rows)
+        else:
+            rows = np.arange(len(sequences)) if rows is None else rows
+            own = self._pairs.apply(sequences, rows, seed, epoch)
+        return self._masking.apply(own, seed, epoch)
 
     @property
     def added_ids(self) -> Sequence[int]:
@@ -199,19 +231,26 @@ class PretrainingTask(Task):
 
     def _sequences(self, examples: Sequence[TextExample]) -> tuple[list[list[Encoding]], int]:
         room = self.record.max_length - self.tokenizer.single.num_special
+        if self._pairs is not None:
+            room = self._pairs.room
         texts = [example.text.split("\n") for example in examples]
         lines = iter(self.tokenizer.subwords_with_words([x for each in texts for x in each]))
         separator = [self.tokenizer.tokenizer.sep_token_id]
         found, num_cut = [], 0
         for example, own in zip(examples, texts, strict=True):
             words: list[list[int]] = []
+            lines_of: list[int] = []
             for line in own:
+                lines_of.append(len(words))
                 ids, starts = next(lines)
                 bounds = [*starts, len(ids)]
                 words += [ids[a:b] for a, b in zip(bounds[:-1], bounds[1:], strict=True)]
                 words += [] if line else [separator]
             num_cut += sum(len(word) > room for word in words)
             words = [word[:room] for word in words]
+            if self._pairs is not None:
+                found.append([_block(self.tokenizer, example, words, [*lines_of, len(words)])])
+                continue
             parts = windows([len(word) for word in words], room, 0)
             found.append([encode_window(self.tokenizer, example.id, words, part) for part in parts])
         return found, num_cut
@@ -240,7 +279,7 @@ class PretrainingTask(Task):
     def _targets(self, rows: Mapping[str, Ragged]) -> dict[str, torch.Tensor]:
         targets = {
             name: torch.from_numpy(rows[name].values.astype(np.int64))
-            for name in ("position", "token", "kind", "left", "right")
+            for name in ("position", "token", "kind", "left", "right", "next")
             if name in rows
         }
         return targets | {"number": torch.from_numpy(rows["position"].counts)}
@@ -250,9 +289,9 @@ class PretrainingTask(Task):
         config = self.record.config
         options: dict[str, Any] = {"batching": config.batching}
         model: type[Any] = MaskedLanguageModel
-        if config.boundary:
+        if config.boundary or config.nsp:
             model = PretrainingModel
-            options["boundary"] = True
+            options |= {"boundary": config.boundary, "nsp": config.nsp}
         if folder is not None:
             return model.from_pretrained(str(folder), new_head=False, **options)
         if config.config is not None:
@@ -272,29 +311,40 @@ class PretrainingTask(Task):
         """
         if isinstance(scores, MaskedScores):
             return scores.loss.sum(), torch.ones_like(scores.loss).sum()
-        sums = scores.loss.sum(), scores.boundary.sum()
-        counts = [each.new_tensor(len(each)) for each in (scores.loss, scores.boundary)]
-        return torch.stack(sums), torch.stack(counts)
+        losses = [scores.loss, scores.boundary]
+        if "next" in batch.targets:
+            losses.append(cross_entropy(scores.next, batch.targets["next"], reduction="none"))
+        counts = [each.new_tensor(len(each)) for each in losses]
+        return torch.stack([each.sum() for each in losses]), torch.stack(counts)
 
     def loss_counts(self, batch: Batch) -> torch.Tensor | None:
-        """Return the numbers of chosen positions and of boundary losses."""
-        if not self.record.config.boundary:
+        """Return the numbers of chosen positions, boundary losses and pairs."""
+        config, targets = self.record.config, batch.targets
+        if not (config.boundary or config.nsp):
             return None
-        names = ("position", "boundary")
-        return torch.tensor([float(len(batch.targets[name])) for name in names])
+        names = ("position", "boundary", "next") if config.nsp else ("position", "boundary")
+        return torch.tensor([float(len(targets.get(name, ()))) for name in names])
 
     def decode(self, scores: Any, batch: Batch) -> list[Partial]:
         """Return loss, best subword, gold subword and kind of each target [M, 4].
 
-        With --boundary a further column has the boundary loss, or NaN. Without gold, return the
-        best subwords and their probabilities [M, 2, ``NUM_BEST``].
+        With further objectives, three more columns have the boundary loss, 1 if the second text is
+        random, and the probability that it follows; NaN where there is none. Without gold, return
+        the best subwords and their probabilities [M, 2, ``NUM_BEST``].
         """
         if isinstance(scores, MaskedScores | PretrainingScores):
             targets = batch.targets
             columns = [scores.loss, scores.best, targets["token"], targets["kind"]]
             if isinstance(scores, PretrainingScores):
-                boundary = torch.full_like(scores.loss, torch.nan)
-                columns.append(boundary.index_copy(0, targets["boundary"], scores.boundary))
+                none = torch.full_like(scores.loss, torch.nan)
+                boundary = targets.get("boundary", targets["token"][:0])
+                columns.append(none.index_copy(0, boundary, scores.boundary))
+                number = targets["number"]
+                if "next" in targets:
+                    columns.append(targets["next"].repeat_interleave(number))
+                    columns.append(scores.next.softmax(-1)[:, 0].repeat_interleave(number))
+                else:
+                    columns += [none, none]
             values = torch.stack([column.double().cpu() for column in columns], 1)
         else:
             best = scores.cpu().double().softmax(-1).topk(min(NUM_BEST, scores.shape[-1]))
@@ -322,10 +372,17 @@ class PretrainingTask(Task):
             losses=tuple(values[:, 0].tolist()),
             read_as=tuple(KINDS[each] for each in kind),
             counts=tuple(self._frequency[token].tolist()),
-            boundary_losses=tuple(values[~np.isnan(values[:, 4]), 4].tolist())
-            if values.shape[1] > 4
-            else None,
+            **self._further(values),
         )
+
+    def _further(self, values: Array) -> dict[str, Any]:
+        """Return the fields of a prediction for further objectives, from the values of decode."""
+        found: dict[str, Any] = {}
+        if self.record.config.boundary:
+            found["boundary_losses"] = tuple(values[~np.isnan(values[:, 4]), 4].tolist())
+        if self._pairs is not None and len(values):
+            found |= {"follows": not values[0, 5], "follows_score": float(values[0, 6])}
+        return found
 
     def _score(self, gold: Sequence[Any], predicted: Sequence[Any]) -> dict[str, float]:
         return masked_scores(predicted)
@@ -343,6 +400,43 @@ def _head_notes(config: Any) -> list[str]:
     if not config.architectures or any(name.endswith(kinds) for name in config.architectures):
         return []
     return [f"{config.architectures[0]} has no masked language model: its head is new"]
+
+
+def _block(
+    tokenizer: SubwordTokenizer, example: TextExample, words: Sequence[list[int]], lines: list[int]
+) -> Encoding:
+    """Return a block with its lines, to make pairs of; ``lines`` are their first words, and the
+    number of words."""
+    encoding = encode_window(tokenizer, example.id, words, Window(0, len(words), 0, len(words)))
+    first = len(tokenizer.single.prefix)
+    starts = [start - first for start in encoding.word_starts]
+    text = encoding.input_ids[first : first + starts[-1]]
+    document = [example.document or 0]
+    target = {"text": text, "starts": starts, "lines": lines, "document": document}
+    return replace(encoding, target=target)
+
+
+def _require_documents(data: Dataset) -> None:
+    """Raise UserError if a split has no other document to draw the second text of a pair from."""
+    for split, blocks in data.splits.items():
+        if len({block.document for block in blocks if isinstance(block, TextExample)}) < 2:
+            raise UserError(
+                f"--nsp: the {split} split has a single document, and the second text of half of "
+                "the pairs is from another one: separate documents by blank lines, or hold out "
+                "more (--validation-share)."
+            )
+
+
+def _pair_note(pairs: Encodings) -> str:
+    """Return a note for the log on the share of pairs whose second text follows the first."""
+    assert pairs.targets is not None
+    follows = 1 - pairs.targets["next"].values.mean()
+    single = int((pairs.targets["lines"].counts == 2).sum())
+    note = f"next sentence prediction: the second text follows the first in {follows:.1%} of the "
+    note += f"{quantity(len(pairs), 'pair')}"
+    if single:
+        note += f"; never in the {quantity(single, 'sequence')} of a single line"
+    return note
 
 
 def _lines(document: TextExample) -> str:

@@ -32,7 +32,7 @@ from finetune.models.heads.sentence_encoder import (
     SentenceOutput,
     saved_settings,
 )  # fmt: skip
-from finetune.preprocessing.encodings import Encodings, Ragged
+from finetune.preprocessing.encodings import Array, Encodings, Ragged
 from finetune.tasks import sentence_losses as losses
 from finetune.tasks.base import Task, TaskRecord
 from finetune.types import (
@@ -235,8 +235,11 @@ class SentenceTask(Task):
         at = before.index(mask) if mask in before else len(before) + length + after.index(mask)
         return [at, at + 1]
 
-    def for_epoch(self, sequences: Encodings, seed: int, epoch: int) -> Encodings:
+    def for_epoch(
+        self, sequences: Encodings, seed: int, epoch: int, rows: Array | None = None
+    ) -> Encodings:
         """Return two views of each text for the objectives that learn from texts alone."""
+        sequences = super().for_epoch(sequences, seed, epoch, rows)
         objective = self.record.config.objective
         if objective not in FROM_TEXTS:
             return sequences

@@ -93,7 +93,7 @@ class TrainingData:
         epoch = step // self.schedule.steps_per_epoch
         sequences = {
             each: self.task.for_epoch(
-                self.train.sequences.take(self.train.rows(shard or examples[:1])), self.seed, epoch
+                self.train.sequences, self.seed, epoch, self.train.rows(shard or examples[:1])
             )
             for each, shard in shards.items()
         }

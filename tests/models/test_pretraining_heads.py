@@ -7,18 +7,21 @@ import math
 import pytest
 import torch
 from torch.nn import functional as F
-from transformers import AutoModelForMaskedLM
+from transformers import AutoModelForMaskedLM, AutoModelForPreTraining
 
 from finetune.models.heads import masked_lm
 from finetune.models.heads.pretraining import (
     BOUNDARY_FILE,
     MOST_TARGETS,
+    NEXT_SENTENCE,
     POSITION_WIDTH,
     PretrainingModel,
+    require_next_sentence,
 )
 from finetune.preprocessing.batching import pack
 from finetune.types import Encoding, UserError
 from tests import tiny
+from tests.models.test_every_family import batch_of, config, model_of
 
 SPANS = {0: [(2, 4), (8, 8)], 1: [(3, 7)]}
 """First and last position of spans in two sequences of 12 tokens, none at an end."""
@@ -109,3 +112,32 @@ def test_the_boundary_head_is_saved_beside_the_model(tmp_path) -> None:
                                            "token": torch.tensor([6]), **empty})  # fmt: skip
     assert F.cross_entropy(head.logits(none), torch.tensor([6])).isfinite()
     assert len(head(none).boundary) == 0
+
+
+@pytest.mark.parametrize("family", NEXT_SENTENCE)
+@torch.no_grad()
+def test_next_sentence_prediction_equals_that_of_transformers(family: str) -> None:
+    """With segment ids, which differ in the second half of each sequence."""
+    plain = model_of(family, AutoModelForPreTraining)
+    head = PretrainingModel(plain)
+    segments = [[int(place > length // 2) for place in range(length)]
+                for length in batch_of().lengths]  # fmt: skip
+    chosen = {"position": torch.tensor([1, 7]), "token": torch.tensor([6, 9])}
+    ids = [row.tolist() for row in batch_of().input_ids.split(batch_of().lengths)]
+    made = [Encoding(n, *each) for n, each in enumerate(zip(ids, segments, strict=True))]
+    batch = pack(made, chosen)
+    scores = head(batch)
+    rows = zip(ids, segments, strict=True)
+    outputs = [plain(input_ids=torch.tensor([one]), token_type_ids=torch.tensor([other]),
+                     attention_mask=torch.ones(1, len(one))) for one, other in rows]  # fmt: skip
+    expected = torch.cat([output.seq_relationship_logits for output in outputs])
+    torch.testing.assert_close(scores.next, expected, rtol=1e-5, atol=1e-5)
+    logits = torch.cat([output.prediction_logits[0] for output in outputs])
+    torch.testing.assert_close(head.logits(batch), logits[[1, 7]], rtol=1e-5, atol=1e-5)
+    assert expected.std(0).min() > 1e-3, "the comparison would be one of constants"
+
+
+@pytest.mark.parametrize("family", ["roberta", "modernbert", "albert", "distilbert"])
+def test_families_without_next_sentence_prediction(family: str) -> None:
+    with pytest.raises(UserError, match=r"--nsp: x .*use a model of type bert, big_bird"):
+        require_next_sentence("x", config(family))

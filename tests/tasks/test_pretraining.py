@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForMaskedLM, pipeline
+from transformers import AutoModelForMaskedLM, BertForPreTraining, pipeline
 
 from finetune.config.tasks import ClassifyConfig, PretrainConfig
 from finetune.evaluation.compare import compare_systems
@@ -207,6 +207,9 @@ def test_the_encoder_begins_other_tasks_and_its_head_further_pretraining(
         ({"data": ""}, "--data must name running text"),
         ({"metric": "mlm_loss", "steps": 1}, "cannot select a model; legal are mlm_accuracy"),
         ({"overlap": 3}, "does not apply to running text"),
+        ({"boundary": True}, "add --mask spans"),
+        ({"nsp": True, "packing": "full-sentences"}, "leave --packing full-sentences out"),
+        ({"nsp": True, "limit": 1}, "train split has a single document"),
     ],
 )
 def test_errors(changes: dict, problem: str, place: Path, tmp_path: Path) -> None:
@@ -222,3 +225,40 @@ def test_text_that_the_model_cannot_read(place: Path, tmp_path: Path) -> None:
     result = fit(*load_task(config, "pretrain"), config)
     assert any("unknown to the model" in note for note in result.notes)
     assert result.metrics["validation"]["mlm_accuracy"] == 0
+
+
+def test_further_objectives(place: Path, tmp_path: Path) -> None:
+    """All three objectives learn, are scored, and are saved for plain transformers."""
+    changes = {"mask": "spans", "boundary": True, "nsp": True, "epochs": 8.0, "eval_every": 200}
+    changes["data"] = str(small_data.running_text(tmp_path / "text", short=True))
+    config = config_of(place, out=str(tmp_path / "run"), **changes)
+    task, data = load_task(config, "pretrain")
+    result = fit(task, data, config)
+    names = {"mlm_accuracy", "mlm_loss", "perplexity", "sbo_loss", "nsp_accuracy"}
+    assert set(result.metrics["test"]) == names
+    assert result.metrics["test"]["sbo_loss"] < math.log(len(task.tokenizer.tokenizer))
+    assert any("the second text follows the first in" in note for note in result.notes)
+    assert analyze(str(result.folder)).scores == pytest.approx(result.metrics["test"], abs=1e-4)
+    best = str(result.folder / "best")
+    plain, found = BertForPreTraining.from_pretrained(best, output_loading_info=True)
+    assert not found["missing_keys"] and not found["unexpected_keys"]
+    _, found = AutoModelForMaskedLM.from_pretrained(best, output_loading_info=True)
+    assert not found["missing_keys"]
+    text = "Ana saw the [MASK] river ."
+    own = Predictor(result.folder).predict([text])[0].record()["masks"][0]
+    other = pipeline("fill-mask", best, top_k=5)(text)
+    assert [each["subword"] for each in own] == [each["token_str"] for each in other]
+    encoded = task.encode(data.splits["test"])
+    rows = [json.loads(line) for line in (result.folder / "predictions.test.jsonl").open()]
+    for sequence, row in zip(encoded.sequences, rows, strict=True):
+        inputs = {"input_ids": torch.tensor([sequence.input_ids]),
+                  "token_type_ids": torch.tensor([sequence.segment_ids])}  # fmt: skip
+        with torch.no_grad():
+            logits = plain.eval()(**inputs).seq_relationship_logits
+        assert row["follows_score"] == pytest.approx(float(logits.softmax(-1)[0, 0]), abs=1e-5)
+        assert row["follows"] == (sequence.target["next"][0] == 0)
+
+
+def test_a_family_without_next_sentence_prediction(place: Path) -> None:
+    with pytest.raises(UserError, match="or leave --nsp out"):
+        load_task(config_of(place, model=str(place / "roberta"), nsp=True), "pretrain")

@@ -48,7 +48,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     data.sentiment(folder / "sentiment")
     data.entities(folder / "entities", words=3)
     data.documents(folder / "documents")
-    data.running_text(folder / "text")
+    data.running_text(folder / "text", short=True)
     return folder
 
 
@@ -65,7 +65,7 @@ def config_of(kind: str, place: Path, out: Path, **changes) -> TrainConfig:
     if kind == "balanced":
         settings["sampling"] = "balanced:0.5"
     if kind == "pretrain":
-        objectives = {"mask": "spans", "boundary": True}
+        objectives = {"mask": "spans", "boundary": True, "nsp": "modernbert" not in model}
         return PretrainConfig(data=str(place / "text"), **{**objectives, **settings})
     return ClassifyConfig(data=str(place / "sentiment"), **settings)
 
@@ -117,7 +117,7 @@ def test_layout_of_batches_does_not_matter(kind: str, model: str, place: Path, t
         ("ner", "dropout", {"negatives": 0.5}),
         ("ner", "dropout", {"representation": "biaffine"}),
         ("context", "dropout", {}),
-        ("pretrain", "dropout", {"mask": "words", "boundary": False}),
+        ("pretrain", "dropout", {"mask": "words", "boundary": False, "nsp": False}),
         ("balanced", "dropout", {"loss": "focal:2", "class_weights": "auto"}),
         ("tag", "dropout", {"loss": "logit-adjusted", "word_score": "mean"}),
         pytest.param(
@@ -163,7 +163,7 @@ def command(config: TrainConfig, kind: str, *more: str) -> list[str]:
     ]
     own = ["--overlap", "8"] if task_of(kind) == "tag" else []
     own += ["--context", "doc"] if kind == "context" else []
-    own += ["--mask", "spans", "--boundary"] if kind == "pretrain" else []
+    own += ["--mask", "spans", "--boundary", "--nsp"] if kind == "pretrain" else []
     return [sys.executable, "-m", "finetune", task_of(kind), *flags, *own, *more]
 
 

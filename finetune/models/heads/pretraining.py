@@ -1,7 +1,9 @@
 """PretrainingModel: a masked language model with further objectives of pretraining.
 
 The span boundary objective (Joshi et al., 2020, SpanBERT; Jurafsky & Martin, equations 11.17 to
-11.20) predicts each subword of a masked span from the two subwords beside it.
+11.20) predicts each subword of a masked span from the two subwords beside it. Next sentence
+prediction (Devlin et al., 2019) tells from the first token whether the second text of a pair
+follows the first.
 """
 
 from __future__ import annotations
@@ -14,7 +16,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
+from transformers import AutoModelForPreTraining
 
+from finetune.models.dropout import keyed_dropout
 from finetune.models.encoder import Batching
 from finetune.models.heads.masked_lm import MaskedLanguageModel
 from finetune.models.heads.pretrained import require_class
@@ -25,6 +29,8 @@ MOST_TARGETS = 20
 """Rows of the position table: subwords of a span that have a boundary loss."""
 POSITION_WIDTH = 200
 BOUNDARY_FILE = "boundary.safetensors"
+NEXT_SENTENCE = ("bert", "big_bird", "ernie", "fnet", "megatron-bert", "mobilebert")
+"""Model types whose class for pretraining has a head for next sentence prediction."""
 
 
 class PretrainingScores(NamedTuple):
@@ -36,6 +42,8 @@ class PretrainingScores(NamedTuple):
     """The most probable subword of each position [M]; empty while gradients are computed."""
     boundary: Tensor
     """-log P(x_i | z_{s-1}, z_{e+1}) of the targets in spans s..e [B]."""
+    next: Tensor
+    """Logits of N pairs: the second text follows the first, or is random [N, 2]."""
 
 
 class SpanBoundaryHead(nn.Module):
@@ -67,21 +75,23 @@ class SpanBoundaryHead(nn.Module):
 
 
 class PretrainingModel(MaskedLanguageModel):
-    """A masked language model with the span boundary objective.
+    """A masked language model with span boundary objective and next sentence prediction.
 
     The targets of a batch are those of ``MaskedLanguageModel``, and for the B boundary losses
     ``boundary``, indices into the M targets, ``left`` and ``right``, rows of the T tokens, and
-    ``offset``, the place in the span from 0. The saved folder is that of a masked language model;
-    the further head has a file of its own.
+    ``offset``, the place in the span from 0. The model is a masked language model, or with next
+    sentence prediction the family's class for pretraining, such as ``BertForPreTraining``. The head
+    of the boundary objective is saved in a file beside it.
     """
 
     def __init__(self, model: Any, batching: Batching = "auto", *, boundary: bool = False) -> None:
         super().__init__(model, batching)
         if self._layers is None:
             raise UserError(
-                f"--boundary needs a model class of transformers, not {type(model).__name__}: "
-                "leave it out."
+                "--boundary and --nsp need a model class of transformers, not "
+                f"{type(model).__name__}: leave them out."
             )
+        self.predicts_next = hasattr(getattr(model, "cls", None), "seq_relationship")
         self.boundary = None
         if boundary:
             size, output_width = self._output_matrix.shape
@@ -90,12 +100,12 @@ class PretrainingModel(MaskedLanguageModel):
     @classmethod
     def from_pretrained(
         cls, name: str, *, batching: Batching = "auto", new_head: bool = True,
-        boundary: bool = False, **options: Any,
+        boundary: bool = False, nsp: bool = False, **options: Any,
     ) -> PretrainingModel:  # fmt: skip
-        """Load a model as ``MaskedLanguageModel`` does, with the head for ``boundary`` losses."""
+        """Load a model as ``MaskedLanguageModel`` does, with the heads that are asked for."""
         config = load_config(name, **options)
-        require_class(cls.auto_class, name, config)
-        model = load_weights(cls.auto_class, name, config, new_head=new_head, **options)
+        auto_class = _class(name, config, nsp)
+        model = load_weights(auto_class, name, config, new_head=new_head, **options)
         head = cls(model, batching, boundary=boundary)
         if head.boundary is not None:
             head._load_boundary(Path(resolve_model(name)) / BOUNDARY_FILE, new_head)
@@ -103,11 +113,11 @@ class PretrainingModel(MaskedLanguageModel):
 
     @classmethod
     def from_config(
-        cls, config: Any, *, batching: Batching = "auto", boundary: bool = False
+        cls, config: Any, *, batching: Batching = "auto", boundary: bool = False, nsp: bool = False
     ) -> PretrainingModel:
         """Make a model with random weights."""
-        require_class(cls.auto_class, config.model_type, config)
-        return cls(cls.auto_class.from_config(config), batching, boundary=boundary)
+        model = _class(config.model_type, config, nsp).from_config(config)
+        return cls(model, batching, boundary=boundary)
 
     def forward(self, batch: Batch) -> PretrainingScores | Tensor:  # type: ignore[override]
         """Return the scores of the targets of a batch, or the logits where they have no token."""
@@ -124,7 +134,14 @@ class PretrainingModel(MaskedLanguageModel):
             vectors = self.boundary(*beside, targets["offset"])
             own = token.index_select(0, targets["boundary"])
             boundary = self._scores_of(self._boundary_logits, vectors, own).loss
-        return PretrainingScores(*masked, boundary)
+        following = states.new_zeros(0, 2)
+        if self.predicts_next:
+            first = batch.cu_seqlens[:-1]
+            with keyed_dropout(batch, first):
+                pooled = _pooled(self.model.base_model, states.index_select(0, first)[:, None])
+                head: Any = self.model.cls
+                following = head.seq_relationship(pooled)
+        return PretrainingScores(*masked, boundary, following)
 
     def save_pretrained(
         self, folder: str | Path, *, state_dict: Mapping[str, Tensor] | None = None
@@ -156,3 +173,29 @@ class PretrainingModel(MaskedLanguageModel):
             self.boundary.load_state_dict(weights)
         elif not new_head:
             raise UserError(f"{path}: missing or damaged: restore it, or train again.")
+
+
+def require_next_sentence(name: str, config: Any) -> None:
+    """Raise ``UserError`` unless a model can predict next sentences: segment ids, and a head."""
+    if config.model_type not in NEXT_SENTENCE or getattr(config, "type_vocab_size", 0) < 2:
+        raise UserError(
+            f"--nsp: {name} ({config.model_type}) has no segment ids, or transformers no head for "
+            f"next sentence prediction: use a model of type {', '.join(NEXT_SENTENCE)}, or leave "
+            "--nsp out."
+        )
+
+
+def _class(name: str, config: Any, nsp: bool) -> Any:
+    """Return the class to load."""
+    if nsp:
+        require_next_sentence(name, config)
+        return AutoModelForPreTraining
+    require_class(PretrainingModel.auto_class, name, config)
+    return PretrainingModel.auto_class
+
+
+def _pooled(model: Any, first: Tensor) -> Any:
+    """Return the pooled first tokens [N, H] of states [N, 1, H]."""
+    if isinstance(model.pooler, nn.Linear):  # BigBird
+        return model.activation(model.pooler(first[:, 0]))
+    return model.pooler(first)

@@ -1,0 +1,164 @@
+"""Pairs of texts for next sentence prediction (Devlin et al., 2019).
+
+The lines of a block are divided at a random one. In half of the pairs the second part is what
+follows the first; in the others it begins at a random line of another document, drawn in proportion
+to the amount of text, and goes on while whole lines fit: the same rule that fills blocks, so that
+lengths tell nothing. A block of one line always has a random second part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from finetune.preprocessing.encodings import Array, Encodings, Ragged
+from finetune.preprocessing.masking import keyed_generator
+from finetune.preprocessing.tokenizer import Template
+
+TRIES = 50
+"""Draws of a line of another document that fits, before any of another document is taken."""
+BLOCK = "text", "starts", "lines", "document"
+"""The targets that describe a block."""
+PAIRS = 1
+"""The stream of random numbers for pairs; masks have the first one."""
+
+
+class _Part(NamedTuple):
+    """Subwords [n], and the first of each word, then n."""
+
+    ids: Array
+    starts: Array
+
+    def cut(self, limit: int) -> _Part:
+        """Return the first words, of at most ``limit`` subwords; of a longer word its begin."""
+        if len(self.ids) <= limit:
+            return self
+        last = int(np.searchsorted(self.starts, limit, side="right")) - 1
+        starts = self.starts[: last + 1] if last else np.array([0, limit])
+        return _Part(self.ids[: starts[-1]], starts)
+
+
+class _Blocks:
+    """The lines of all blocks: ``text`` without special tokens, the ``starts`` of its words, and
+    the first word of each of its ``lines``, from the targets of their sequences."""
+
+    def __init__(self, sequences: Encodings) -> None:
+        assert sequences.targets is not None
+        self.text, self.starts, self.lines, document = (sequences.targets[name] for name in BLOCK)
+        self.document = document.values
+
+    def num_lines(self, block: int) -> int:
+        return int(self.lines.offsets[block + 1] - self.lines.offsets[block]) - 1
+
+    def part(self, block: int, first: int, last: int) -> _Part:
+        """Return lines ``first .. last - 1`` of a block."""
+        begin, end = (int(self.lines.values[self.lines.offsets[block] + i]) for i in (first, last))
+        offset = int(self.starts.offsets[block])
+        starts = self.starts.values[offset + begin : offset + end + 1].astype(np.int64)
+        offset = int(self.text.offsets[block])
+        ids = self.text.values[offset + starts[0] : offset + starts[-1]]
+        return _Part(ids, starts - starts[0])
+
+    def lines_from(self, block: int, line: int) -> Iterator[_Part]:
+        """Yield the lines of a document from one on, also those of its next blocks."""
+        document = self.document[block]
+        while block < len(self.document) and self.document[block] == document:
+            for each in range(line, self.num_lines(block)):
+                yield self.part(block, each, each + 1)
+            block, line = block + 1, 0
+
+
+@dataclass(frozen=True)
+class SentencePairs:
+    """The rule by which pairs are made.
+
+    Attributes:
+        template: The special tokens around and between two texts.
+        max_length: The longest pair in tokens, with special tokens.
+    """
+
+    template: Template
+    max_length: int
+
+    @property
+    def room(self) -> int:
+        """The most subwords of both texts."""
+        return self.max_length - self.template.num_special
+
+    def apply(
+        self, blocks: Encodings, rows: Array, seed: int | None = None, epoch: int = 0
+    ) -> Encodings:
+        """Return pairs that begin with the blocks at ``rows``, with segment ids 0 and 1.
+
+        The pairs are those of an epoch, or without a seed those of scoring. The target ``next`` is
+        0 if the second text follows the first, and 1 if it is random, as in transformers.
+        """
+        made, own = _Blocks(blocks), blocks.take(rows)
+        assert own.targets is not None
+        ids, words, segments, labels = [], [], [], []
+        for row, example in zip(rows.tolist(), own.example.tolist(), strict=True):
+            generator = keyed_generator(seed, epoch, example, PAIRS)
+            first, second, label = self._pair(made, row, generator)
+            labels.append([label])
+            prefix, middle = self.template.prefix, self.template.middle
+            begin = len(prefix) + len(first.ids)
+            ids.append(
+                np.concatenate([prefix, first.ids, middle, second.ids, self.template.suffix])
+            )
+            segments.append(np.arange(len(ids[-1])) >= begin + len(middle))
+            starts = [first.starts + len(prefix), second.starts + begin + len(middle)]
+            words.append(np.concatenate(starts))  # what is between the texts is a word
+        targets = {name: own.targets[name] for name in BLOCK} | {"next": Ragged.of(labels)}
+        return Encodings(
+            Ragged.of([each.astype(np.int64) for each in ids]),
+            np.concatenate(segments).astype(np.uint8),
+            Ragged.of(words), own.example, own.first_word, targets,
+        )  # fmt: skip
+
+    def _pair(
+        self, blocks: _Blocks, row: int, generator: np.random.Generator
+    ) -> tuple[_Part, _Part, int]:
+        """Return both texts of a pair and its label."""
+        follows = generator.random() < 0.5
+        number = blocks.num_lines(row)
+        if number > 1:
+            split = 1 + int(generator.integers(number - 1))
+            first = blocks.part(row, 0, split)
+            if follows:
+                return first, blocks.part(row, split, number).cut(self.room - len(first.ids)), 0
+        else:
+            first = blocks.part(row, 0, 1)
+        free = self.room - len(first.ids)
+        block, line = self._random_line(blocks, row, free, generator)
+        found: list[_Part] = []
+        for part in blocks.lines_from(block, line):
+            if len(part.ids) > free:
+                break
+            found.append(part)
+            free -= len(part.ids)
+        if not found:
+            second = blocks.part(block, line, line + 1)
+            first = first.cut(max(self.room // 2, self.room - len(second.ids)))
+            return first, second.cut(self.room - len(first.ids)), 1
+        ends = np.cumsum([0, *(len(part.ids) for part in found)])
+        starts = [part.starts[:-1] + end for part, end in zip(found, ends[:-1], strict=True)]
+        ids = np.concatenate([part.ids for part in found])
+        return first, _Part(ids, np.concatenate([*starts, ends[-1:]])), 1
+
+    def _random_line(
+        self, blocks: _Blocks, row: int, free: int, generator: np.random.Generator
+    ) -> tuple[int, int]:
+        """Draw a line of another document, if possible one of at most ``free`` subwords."""
+        own = blocks.document[row]
+        for _ in range(TRIES):
+            block = int(generator.integers(len(blocks.document)))
+            line = int(generator.integers(blocks.num_lines(block)))
+            if blocks.document[block] != own:
+                if len(blocks.part(block, line, line + 1).ids) <= free:
+                    return block, line
+        others = (blocks.document != own).nonzero()[0]
+        block = int(others[generator.integers(len(others))])
+        return block, int(generator.integers(blocks.num_lines(block)))
