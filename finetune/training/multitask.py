@@ -137,6 +137,10 @@ class _Part(TrainingRun):
         self._load_head(head, resuming, restore)
         if resuming:
             self.state = load_state(self.folder.last)
+
+    def start(self) -> None:
+        """Write the settings, and open the log."""
+        super().start()
         self.log = RunLog(self.folder.path / "log.jsonl", self.accelerator, self.state.step)
 
     def share(self, optimizer: torch.optim.Optimizer, interrupt: InterruptHandler) -> None:

@@ -221,7 +221,7 @@ def test_commands():
     one_line(run("check"), "check needs a recipe or --data")
     rejected(run("predict"), "Missing from finetune predict: RUN")
     one_line(run("predict", "x"), "either --text or --file")
-    rejected(run("score", "x"), "Missing from finetune score: GOLD")
+    one_line(run("score", "x"), "x: name the file of gold labels too")
     rejected(run("export", "x"), "Missing from finetune export", "--output STR")
     rejected(run("compare", "x"), "Missing from finetune compare: B")
     one_line(run("report"), "report needs the folder of a run")

@@ -21,7 +21,19 @@ TASKS = {
     "ner": ("ner", "--data", "entities"),
     "pretrain": ("pretrain", "--data", "text"),
     "sentence": ("sentence", "--data", "numbers", "--objective", "cosine"),
+    "multitask": ("multitask", "both.yaml"),
 }
+BOTH = """task: multitask
+model: bert
+epochs: 1
+eval_every: 4
+save_every: 2
+max_length: 48
+precision: fp32
+tasks:
+  mood: {task: classify, data: sentiment}
+  names: {task: tag, data: entities, batch_size: 6}
+"""
 KILLS = 24
 """Kills of each task."""
 
@@ -35,16 +47,23 @@ def server(tmp_path_factory: pytest.TempPathFactory):
     data.entities(directory / "entities", words=3)
     data.running_text(directory / "text")
     data.numbers(directory / "numbers")
+    (directory / "both.yaml").write_text(BOTH, "utf-8")
     with serving(directory, directory / "run") as started:
         yield started
 
 
 def command(server: Server, name: str) -> list[str]:
     """The command of a task, which continues a run if there is one."""
+    if name == "multitask":
+        return [*TASKS[name], "--out", "run", *(["--resume"] if any_run(server) else [])]
     fixed = ["--model", "bert", "--out", "run", "--steps", "9", "--eval-every", "4",
              "--save-every", "2", "--max-length", "48", "--precision", "fp32"]  # fmt: skip
     resume = ["--resume"] if (server.folder / "config.json").exists() else []
     return [*TASKS[name], *fixed, *resume]
+
+
+def any_run(server: Server) -> bool:
+    return any(server.folder.glob("*/config.json"))
 
 
 @pytest.mark.parametrize("name", TASKS)
