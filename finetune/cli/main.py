@@ -16,6 +16,7 @@ from finetune.cli.analyze import Analyze
 from finetune.cli.bench import Bench
 from finetune.cli.check import Check
 from finetune.cli.compare import Compare
+from finetune.cli.curve import Curve, parse_curve
 from finetune.cli.embed import Embed
 from finetune.cli.export import Export
 from finetune.cli.geometry import Geometry
@@ -47,9 +48,9 @@ COMMANDS: dict[str, type[Any]] = {
     **TASKS,
     **{
         kind.__name__.lower(): kind
-        for kind in (Multitask, Run, Recipes, Check, Predict, Embed, Similarity, Geometry, Map, Wsd,
-                     Wic, Export, Score, Analyze, Compare, Report, Push, Vocabulary, Perplexity,
-                     Bench)
+        for kind in (Multitask, Run, Curve, Recipes, Check, Predict, Embed, Similarity, Geometry,
+                     Map, Wsd, Wic, Export, Score, Analyze, Compare, Report, Push, Vocabulary,
+                     Perplexity, Bench)
     },
 }  # fmt: skip
 """The dataclass of each command: its options are the fields, and ``run()`` carries it out."""
@@ -121,7 +122,7 @@ def _no_output(errors: bool = False) -> Iterator[None]:
 
 def _run(command: Any) -> None:
     """Run a command, and leave the other processes in the end."""
-    trains = isinstance(command, TaskCommand | Multitask) or (
+    trains = isinstance(command, TaskCommand | Multitask | Curve) or (
         isinstance(command, Check) and command.label_errors
     )
     try:
@@ -161,6 +162,8 @@ def parse(arguments: Sequence[str]) -> Any:
         SystemExit: After help, or with 2 after tyro's message about wrong arguments.
     """
     name, *rest = [_current_name(argument) for argument in arguments] or ["help"]
+    if name == "curve" and rest and rest[0] in TASKS:
+        return parse_curve(rest[0], rest[1:], parse)
     if name in (*TASKS, "run", "check"):
         rest = _translated(rest)
     if name == "--version":

@@ -270,7 +270,7 @@ def train_seeds(task: str, config: TrainConfig, number: int, recipe_run: RecipeR
         folder,
         lambda seed_config: train_once(task, seed_config, command_line, recipe_run),
         recipe_run=recipe_run,
-        on_start=partial(_announce, "seed"),
+        on_start=partial(announce, "seed"),
     )
     _print_runs("seed", results, folder, begin)
 
@@ -291,18 +291,19 @@ def train_folds(task: str, config: TrainConfig, number: int, repeats: int, hold_
         lambda fold_config, data: train_once(task, fold_config, command_line, None, data),
         repeats=repeats,
         hold_out=hold_out,
-        on_start=partial(_announce, "fold"),
+        on_start=partial(announce, "fold"),
     )
     _print_runs("fold", results, folder, begin)
 
 
-def _announce(kind: str, config: TrainConfig, finished: bool) -> None:
-    """Print the seed or the fold that comes next."""
+def announce(kind: str, config: TrainConfig, finished: bool, *, error: bool = False) -> None:
+    """Print the seed, fold or size that comes next."""
     from finetune.runtime.launch import is_main_process
 
     if is_main_process():
         name = Path(config.out or "").name.removeprefix(f"{kind}-")
-        show(f"{kind} {name}: {config.out}{' is finished: kept' if finished else ''}")
+        kept = " is finished: kept" if finished else ""
+        show(f"{kind} {name}: {config.out}{kept}", error=error)
 
 
 def _print_runs(kind: str, results: SeedResults, folder: Path, begin: float) -> None:
@@ -334,10 +335,11 @@ def _print_runs(kind: str, results: SeedResults, folder: Path, begin: float) -> 
 
 def train_once(
     task: str, config: TrainConfig, resume_command: Callable[[], str],
-    recipe_run: RecipeRun | None, data: Any = None,
+    recipe_run: RecipeRun | None, data: Any = None, *, error: bool = False,
 ) -> TrainedRun | None:  # fmt: skip
     """Train in the folder ``config.out``, write its README and report, and print the scores.
 
+    ``data`` replaces that of the settings; ``error`` prints on standard error.
     Returns None on all processes but the main one. After Ctrl-C the program prints
     ``resume_command`` and exits with 130.
     """
@@ -358,7 +360,7 @@ def train_once(
         sys.exit(130)
     if run is not None:
         lines = score_lines(run.metrics, run.outcome.baselines, run.outcome.positive)
-        show(lines, indent=14)
+        show(lines, indent=14, error=error)
     return run
 
 

@@ -130,6 +130,20 @@ def assign_folds(
     return folds
 
 
+def nested_order(examples: Sequence[Example], seed: int = 0) -> list[int]:
+    """Return the indices in an order whose beginnings have nearly equal fractions of each label.
+
+    The first group of each label comes first, so that the smallest subsets have every label.
+    """
+    groups, _, members = _dealt(examples, list(_groups(examples, True)), seed)
+    positions: dict[int, float] = {}
+    for candidates in members.values():
+        own = [group for group in candidates if group not in positions]
+        positions.update({group: rank / len(own) for rank, group in enumerate(own)})
+    order = sorted(range(len(groups)), key=lambda group: (positions[group], group))
+    return [index for group in order for index in groups[group]]
+
+
 def halved(examples: Sequence[Example]) -> list[int]:
     """Return 0 or 1 for each example, its half of the data; single texts are divided if need be."""
     for by_document in (True, False):

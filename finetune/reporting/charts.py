@@ -6,7 +6,7 @@ The style sheet of the page sets all colors.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -66,18 +66,24 @@ class Scale:
 
 
 def line_chart(
-    caption: str, label: str, series: Sequence[tuple[str, Points]], x_name: str = "step"
-) -> Chart:
-    """Draw one line for each named series; short series also get a dot at each point."""
+    caption: str, label: str, series: Sequence[tuple[str, Points]], x_name: str = "step",
+    dotted: Collection[str] | None = None,
+) -> Chart:  # fmt: skip
+    """Draw one line for each named series; the series ``dotted`` get a dot at each point.
+
+    By default these are all, unless a series is long.
+    """
     points = [point for _, each in series for point in each]
     xs, ys = zip(*points, strict=True)
     scale = Scale(min(xs), max(xs), *_padded(min(ys), max(ys)))
-    dots = max(len(each) for _, each in series) <= 30
+    if dotted is None:
+        short = max(len(each) for _, each in series) <= 30
+        dotted = [name for name, _ in series] if short else ()
     shapes = _axes(scale, x_name)
     for number, (name, each) in enumerate(series):
         path = " ".join(f"{scale.x(x):.1f},{scale.y(y):.1f}" for x, y in each)
         shapes.append(_shape("polyline", f"line {_series(number)}", points=path))
-        for x, y in each if dots else ():
+        for x, y in each if name in dotted else ():
             tooltip = f"{name}, {x_name} {tick(x)}: {y:.4g}"
             shapes.append(_dot(scale.x(x), scale.y(y), f"dot {_series(number)}", tooltip))
     legend = [(name, _series(number)) for number, (name, _) in enumerate(series)]

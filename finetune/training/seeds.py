@@ -17,8 +17,10 @@ from typing import Any
 from finetune.config.recipes import RecipeRun
 from finetune.config.tasks import TrainConfig
 from finetune.data import Dataset, assign_folds
-from finetune.data.dataset import renumbered
+from finetune.data import hold_out as with_held_out
+from finetune.data.dataset import gold_labels, renumbered
 from finetune.data.json_files import check_types, read_object
+from finetune.data.splitting import nested_order
 from finetune.evaluation.reproduction import ScoreVerdict, seed_verdicts, summarize
 from finetune.runtime.files import entries, recover, vacant, write_text
 from finetune.runtime.launch import on_main_process
@@ -33,10 +35,6 @@ from finetune.training.run_folder import (
     require_writable,
 )
 from finetune.types import UserError
-
-SEEDS_FILE = "seeds.json"
-FOLDS_FILE = "folds.json"
-"""Files with the summary, next to the run folders of the seeds or of the folds."""
 
 Metrics = Mapping[str, Mapping[str, float]]
 """Scores by split and name."""
@@ -53,17 +51,23 @@ class SeedResults:
     fingerprint: str | None = None
     """Hash of the data of the first seed."""
     folds: Mapping[str, Any] | None = None
-    """How the data were divided, if the runs are folds: the first entries of ``folds.json``."""
+    """How the data were divided, if the runs are folds or subsets: the first entries of the file.
+    """
+
+    @property
+    def kind(self) -> str:
+        """What the runs differ in: seed, fold, or size of the training data."""
+        return "seed" if self.folds is None else "fold" if "folds" in self.folds else "size"
 
     @property
     def file(self) -> str:
         """Name of the file with the summary."""
-        return SEEDS_FILE if self.folds is None else FOLDS_FILE
+        return f"{self.kind}s.json"
 
     @property
     def summary(self) -> dict[str, dict[str, dict[str, Any]]]:
         """Statistics of each score."""
-        return summarize(self.metrics, self.folds["ratio"] if self.folds else None)
+        return summarize(self.metrics, self.folds.get("ratio") if self.folds else None)
 
     def add(self, seed: Any, folder: Path) -> None:
         """Read the scores of a finished seed, which must have the data of the others."""
@@ -98,7 +102,7 @@ class SeedResults:
         content = {
             **(self.folds or {}),
             "seeds" if self.folds is None else "runs": list(self.metrics),
-            "metrics": self.summary,
+            **({"scores": self.metrics} if self.kind == "size" else {"metrics": self.summary}),
             "degenerate": [{"seed": seed, "reasons": r} for seed, r in self.degenerate.items()],
             "recipe": self.recipe_run.record() if self.recipe_run else None,
             "verdicts": [verdict.record() for verdict in self.verdicts()],
@@ -139,7 +143,7 @@ def train_runs(
     on_start: Callable[[TrainConfig, bool], object] = lambda config, finished: None,
 ) -> SeedResults:
     """Train several runs as ``train_seeds`` does; ``configs`` has the settings by name or seed."""
-    kind = "seed" if results.folds is None else "fold"
+    kind = results.kind
 
     def find_states() -> list[str]:
         require_writable(folder)
@@ -186,10 +190,10 @@ def _require_same_folds(folder: Path, results: SeedResults) -> None:
         return
     saved = read_object(path)
     for name, value in (results.folds or {}).items():
-        if name != "repeats" and saved.get(name) != value:
+        if name not in ("repeats", "sizes") and saved.get(name) != value:
             raise UserError(
-                f"{folder}: holds folds with {name} = {saved.get(name)!r}, now {value!r}: continue "
-                "with the same data and options, or use another --out."
+                f"{folder}: holds {results.kind}s with {name} = {saved.get(name)!r}, now "
+                f"{value!r}: continue with the same data and options, or use another --out."
             )
 
 
@@ -243,6 +247,58 @@ def train_folds(
              "data": raw.fingerprint, "ratio": 1 / (num_folds - 1)}  # fmt: skip
     assign_folds(examples, num_folds)  # raises if there are too few examples
     return train_runs(configs, folder, train, SeedResults(folds=facts), on_start=on_start)
+
+
+def train_sizes(
+    name: str,
+    config: TrainConfig,
+    sizes: Sequence[int],
+    num_seeds: int,
+    folder: Path,
+    train_one: Callable[[TrainConfig, Dataset], object],
+    *,
+    on_start: Callable[[TrainConfig, bool], object] = lambda config, finished: None,
+) -> tuple[SeedResults, list[int]]:
+    """Train on nested, stratified subsets of the training data; return scores and sizes.
+
+    Run ``size-N-S`` has seed S and the first N examples of an order that depends on the seed. All
+    runs have the validation and test splits of the data, or one validation split that is held out.
+    Without ``sizes`` they are all examples, and four times the half. Finished runs are kept.
+    """
+    raw = task_class(name).read(config, config.data)
+    if "train" not in raw.splits:
+        raise UserError(f"curve: {config.data}: there is no train split.")
+    if not any(split.startswith("validation") for split in raw.splits):
+        raw, config = (
+            with_held_out(raw, config.validation_share),
+            replace(config, validation_share=None),
+        )
+    examples = raw.splits["train"][: config.limit]
+    labels = {name for example in examples for name in gold_labels(example) or ()}
+    least = (
+        2 if any(isinstance(getattr(e, "label", None), float) for e in examples) else len(labels)
+    )
+    sizes = sorted(set(sizes)) or [len(examples) >> power for power in (4, 3, 2, 1, 0)]
+    if sizes[0] < least or sizes[-1] > len(examples):
+        raise UserError(
+            f"--sizes must be {least} (the labels) to {len(examples):,} (the training examples), "
+            f"not {', '.join(map(str, sizes))}."
+        )
+    configs = {
+        f"size-{size}-{seed}": replace(config, seed=seed, out=str(folder / f"size-{size}-{seed}"))
+        for size in sizes
+        for seed in range(config.seed, config.seed + num_seeds)
+    }
+
+    def train(run_config: TrainConfig) -> None:
+        size = int(Path(run_config.out or "").name.split("-")[1])
+        chosen = nested_order(examples, run_config.seed)[:size]
+        splits = raw.splits | {"train": renumbered([examples[index] for index in chosen])}
+        train_one(run_config, Dataset(raw.name, splits, notes=raw.notes))
+
+    facts = {"sizes": sizes, "data": raw.fingerprint}
+    results = train_runs(configs, folder, train, SeedResults(folds=facts), on_start=on_start)
+    return results, sizes
 
 
 def _state(folder: Path, config: TrainConfig) -> str:

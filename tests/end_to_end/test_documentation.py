@@ -103,6 +103,8 @@ class Workspace:
             words += ["--model", self.model]
         if words[0] in ("classify", "nli", "tag", "ner", "sentence", "pretrain", "run"):
             words += ["--steps", "2", "--limit", "60"]
+        if words[0] == "curve":
+            words += ["--steps", "2"]
         return words
 
 

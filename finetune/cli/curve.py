@@ -1,0 +1,113 @@
+"""`finetune curve`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+from tyro.conf import Positional, arg
+
+from finetune.cli.output import TableFormat, print_tables, quiet_libraries, show
+from finetune.cli.train import TaskCommand, announce, train_once
+from finetune.types import UserError
+
+if TYPE_CHECKING:
+    from finetune.evaluation.learning_curve import LearningCurve
+    from finetune.training.seeds import SeedResults
+
+
+@dataclass(frozen=True, kw_only=True)
+class CurveOptions:
+    """Options of `finetune curve`, besides those of the task."""
+
+    sizes: tuple[int, ...] = ()
+    """Numbers of training examples. Unset are all, and four times the half of the last."""
+    runs: int = 3
+    """Number of runs of each size, with seeds from --seed on. Each seed has its own subsets, the
+    smaller within the larger."""
+    format: TableFormat = "table"
+    """Print the curve as text, CSV or JSON with all digits, LaTeX (booktabs) or Markdown."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curve(CurveOptions):
+    """Train on growing parts of the data: scores by amount, and what more data would bring."""
+
+    task: Annotated[Positional[str], arg(metavar="TASK")]
+    """The task. Its other options are those of the command that trains it: `finetune TASK --help`.
+    """
+
+    def run(self) -> None:
+        """Raise UserError: ``parse_curve`` replaces this command where TASK is one."""
+        raise UserError(f"curve: {self.task!r} is no task: write finetune curve classify …")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskCurve(Curve):
+    """The curve of a task."""
+
+    training: TaskCommand
+
+    def run(self) -> None:
+        """Train the runs that are not finished, print the curve, and write its page."""
+        command, config = self.training, self.training.config
+        for name, given in (("--dry-run", command.dry_run), ("--smoke", command.smoke),
+                            ("--seeds", command.seeds is not None), ("--resume", config.resume),
+                            ("--folds", command.folds is not None),
+                            ("--push-to-hub", config.push_to_hub is not None)):  # fmt: skip
+            if given:
+                raise UserError(f"curve: {name} does not apply: leave it out.")
+        if self.runs < 1:
+            raise UserError(f"--runs must be 1 or more, not {self.runs}.")
+        quiet_libraries()
+        from finetune.reporting.learning_curve import write_curve
+        from finetune.training.environment import command_line
+        from finetune.training.run_folder import RUNS, run_name
+        from finetune.training.seeds import train_sizes
+
+        folder = Path(config.out or RUNS / f"{run_name(config, self.task)}-curve")
+        results, sizes = train_sizes(
+            self.task,
+            config,
+            self.sizes,
+            self.runs,
+            folder,
+            lambda each, data: train_once(self.task, each, command_line, None, data, error=True),
+            on_start=partial(announce, "size", error=True),
+        )
+        curve = _curve(results, sizes, config.metric)
+        columns, rows = curve.table()
+        print_tables(self.format, ("", columns, rows))
+        for line in curve.lines():
+            show(line, error=self.format != "table")
+        for name, reasons in results.degenerate.items():
+            show(f"{name} is degenerate: {'; '.join(reasons)}", error=self.format != "table")
+        page = write_curve(folder, curve)
+        show(f"Everything is in {folder}: {page.name} is the chart.", error=True)
+
+
+def parse_curve(task: str, rest: Sequence[str], parse: Callable[[Sequence[str]], Any]) -> TaskCurve:
+    """Return the command; ``parse`` reads the arguments of the task."""
+    options, others = tyro.cli(
+        CurveOptions, args=rest, prog="finetune curve", return_unknown_args=True, add_help=False
+    )
+    return TaskCurve(task=task, training=parse([task, *others]), **vars(options))
+
+
+def _curve(results: SeedResults, sizes: Sequence[int], metric: str | None) -> LearningCurve:
+    """Return the curve of the scores on test, else on validation."""
+    from finetune.evaluation.learning_curve import learning_curve
+
+    finished = list(results.metrics.items())
+    if not finished:
+        raise UserError("curve: no run has a score: all diverged.")
+    split = next(name for name in ("test", "validation", *finished[0][1]) if name in finished[0][1])
+    metric = metric or next(iter(finished[0][1][split]))
+    scores: dict[int, list[float]] = {}
+    for name, metrics in finished:
+        scores.setdefault(int(name.split("-")[1]), []).append(metrics[split][metric])
+    return learning_curve(metric, split, scores, [*sizes, 2 * sizes[-1], 4 * sizes[-1]])
