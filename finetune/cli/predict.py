@@ -46,6 +46,9 @@ class Predict:
     decoding: str | None = None
     """Decode in another way than the model was trained with: greedy or constrained for `tag`;
     flat, nested or overlapping for `ner`."""
+    threshold: str | None = None
+    """Lowest probability of a predicted label, in place of the model's: a number, or NAME=P,NAME=P.
+    It applies to several labels, the positive one of two labels, and span types."""
     batching: Literal["auto", "packed", "padded"] = "auto"
     """Pack or pad sequences, as in training: changes speed only."""
     max_tokens: int | None = None
@@ -68,6 +71,7 @@ class Predict:
         model = Predictor(
             Path(self.folder),
             decoding=self.decoding,
+            threshold=self.threshold,
             batching=self.batching,
             max_tokens=self.max_tokens,
         )

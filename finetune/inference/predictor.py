@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -51,6 +51,7 @@ class Predictor:
         folder: str | Path,
         *,
         decoding: str | None = None,
+        threshold: str | float | Mapping[str, float] | None = None,
         batching: str = "auto",
         max_tokens: int | None = None,
     ) -> None:
@@ -59,6 +60,7 @@ class Predictor:
         Args:
             folder: A run folder or the folder of the model itself.
             decoding: Replaces the decoding that the model was trained with.
+            threshold: Replaces the thresholds of labels or span types: one for all, or by name.
             batching: ``auto``, ``packed`` or ``padded``; changes memory and speed only.
             max_tokens: Tokens in a forward pass; changes memory and speed only.
 
@@ -76,6 +78,8 @@ class Predictor:
                 raise UserError(f"--decoding {decoding}: {what}.{did_you_mean(decoding, legal)}")
             changed["decoding"] = decoding
         self.task = replace(task, record=replace(task.record, config=replace(config, **changed)))
+        if threshold is not None:
+            self.task = self.task.with_thresholds(threshold)
         self.accelerator = make_accelerator()
         device = self.accelerator.device
         precision = resolve_precision(config, device)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 
 from finetune.config.tasks import CONFIGS, TrainConfig, from_settings, settings
 from finetune.data.json_files import check_types, read_object
+from finetune.runtime.files import write_text
 from finetune.types import LabelSet, UserError, abbreviated
 
 if TYPE_CHECKING:
@@ -74,6 +75,11 @@ def saved_task(folder: str | Path) -> Task:
     hints = get_type_hints(task.record_class)
     own = dataclasses.fields(task.record_class)[3:]
     defaults = {each.name: each.default for each in own if each.default is not dataclasses.MISSING}
+    defaults |= {
+        each.name: each.default_factory()
+        for each in own
+        if each.default_factory is not dataclasses.MISSING
+    }
     check_types(path, defaults | extra, {each.name: hints[each.name] for each in own})
     if unknown := extra.keys() - hints.keys():
         raise UserError(
@@ -104,6 +110,15 @@ def saved_task(folder: str | Path) -> Task:
 def save_task(task: Task, folder: Path) -> None:
     """Write the tokenizer and the task's record into the folder of a model."""
     task.tokenizer.save_pretrained(folder)
+    (folder / TASK_FILE).write_text(_record_text(task), encoding="utf-8")
+
+
+def replace_record(task: Task, folder: Path) -> None:
+    """Replace the task's record in the folder of a saved model."""
+    write_text(folder / TASK_FILE, _record_text(task))
+
+
+def _record_text(task: Task) -> str:
     content = {
         "format": FORMAT,
         "task": task.name,
@@ -112,8 +127,7 @@ def save_task(task: Task, folder: Path) -> None:
         "extra": task.record.own_fields(),
         "config": settings(replace(task.record.config, resume=False)),
     }
-    text = json.dumps(content, indent=2, ensure_ascii=False)
-    (folder / TASK_FILE).write_text(text + "\n", encoding="utf-8")
+    return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
 
 
 def model_folder(folder: str | Path) -> Path:

@@ -34,6 +34,8 @@ from finetune.types import (
     Sequences,
     TextExample,
     UserError,
+    abbreviated,
+    did_you_mean,
     quantity,
 )
 
@@ -266,6 +268,24 @@ class Task(ABC):
     ) -> Any:
         """Make the prediction for an example from the partial results of its sequences."""
 
+    def with_thresholds(self, thresholds: str | float | Mapping[str, float]) -> Self:
+        """Return the task with other thresholds: one for all labels, or `NAME=P,NAME=P`.
+
+        Raises:
+            UserError: The model has no thresholds, or no such label, or they are not from 0 to 1.
+        """
+        raise UserError(
+            "--threshold applies to models of several labels for a text, of two labels, and of "
+            "spans: leave it out."
+        )
+
+    def _with_thresholds(
+        self, thresholds: str | float | Mapping[str, float], labels: Sequence[str]
+    ) -> Self:
+        record: Any = self.record  # has thresholds
+        given = read_thresholds(thresholds, labels)
+        return replace(self, record=replace(record, thresholds={**record.thresholds, **given}))
+
     def score(self, gold: Sequence[Any], predicted: Sequence[Any]) -> dict[str, float]:
         """Compute metrics by name from predictions of examples in order; none without gold."""
         pairs = zip(gold, predicted, strict=True)
@@ -330,6 +350,39 @@ def _without_garbage_collection() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
+
+
+def read_thresholds(
+    given: str | float | Mapping[str, float], labels: Sequence[str]
+) -> dict[str, float]:
+    """Return the threshold of each label that is given one: one number for all, or NAME=P."""
+    items: Any = given
+    if isinstance(given, str) and "=" in given:
+        items = {name: value for name, _, value in (i.rpartition("=") for i in given.split(","))}
+    elif not isinstance(given, Mapping):
+        items = dict.fromkeys(labels, given)
+    found = {}
+    for name, value in items.items():
+        try:
+            found[name.strip()] = float(value)
+        except ValueError:
+            raise UserError(
+                f"--threshold {given!r}: write a number, or for instance {labels[0]}=0.3."
+            ) from None
+    check_thresholds(found, labels)
+    return found
+
+
+def check_thresholds(thresholds: Mapping[str, float], labels: Sequence[str]) -> None:
+    """Raise UserError for a label that has no threshold, or one that is not a probability."""
+    for name, value in thresholds.items():
+        if name not in labels:
+            raise UserError(
+                f"--threshold: {name!r} has none; legal are {abbreviated(labels)}."
+                f"{did_you_mean(name, labels)}"
+            )
+        if not 0 <= value <= 1:
+            raise UserError(f"--threshold {name}={value:g}: it must be from 0 to 1.")
 
 
 def load_tokenizer(

@@ -14,7 +14,7 @@ from functools import cached_property
 from itertools import pairwise
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -262,6 +262,10 @@ class SpanNerTask(WordTask):
                 spans.tolist(), classes.tolist(), scores.tolist(), strict=True
             ):
                 yield Span(first, last, names[number]), score
+
+    def with_thresholds(self, thresholds: str | float | Mapping[str, float]) -> Self:
+        """Return the task with other thresholds of span types."""
+        return self._with_thresholds(thresholds, list(self.record.labels))
 
     def _decided(
         self, prediction: SpanPrediction, thresholds: Mapping[str, float]

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -36,7 +36,7 @@ from finetune.preprocessing.texts import (
     in_one_form,
     problem_of,
 )
-from finetune.tasks.base import Task, TaskRecord
+from finetune.tasks.base import Task, TaskRecord, check_thresholds
 from finetune.tasks.class_losses import (
     class_frequencies,
     class_losses,
@@ -70,6 +70,20 @@ class TextRecord(TaskRecord):
     """The positive class of two labels."""
     temperature: float | None = None
     """Divides the logits before the softmax (Guo et al., 2017)."""
+
+    thresholds: Mapping[str, float] = field(default_factory=dict)
+    """Lowest probability of each label, or of the positive one of two, in place of ``threshold``
+    and of the more probable one (``finetune thresholds``)."""
+
+    def __post_init__(self) -> None:
+        check_thresholds(self.thresholds, self.with_threshold)
+
+    @property
+    def with_threshold(self) -> list[str]:
+        """The labels that have a threshold: all of several, or the positive one of two."""
+        if self.problem == "multi":
+            return list(self.labels)
+        return [] if self.positive is None else [self.positive]
 
     @property
     def kind(self) -> str:
@@ -285,11 +299,21 @@ class TextClassificationTask(Task):
             probabilities = scale(probabilities, self.record.temperature, multi)
         scores = dict(zip(labels, map(float, probabilities), strict=True))
         if multi:
-            threshold = self.record.threshold
-            chosen = tuple(name for name, score in scores.items() if score >= threshold)
+            default, own = self.record.threshold, self.record.thresholds
+            chosen = tuple(name for name, p in scores.items() if p >= own.get(name, default))
             return TextPrediction(id, chosen, None, scores, uncalibrated=before)
+        positive = self.record.positive
+        if positive is not None and positive in self.record.thresholds:
+            index = labels.id(positive)
+            best = index if scores[positive] >= self.record.thresholds[positive] else 1 - index
         best_score = float(probabilities[best])
         return TextPrediction(id, labels[best], best_score, scores, self.record.positive, before)
+
+    def with_thresholds(self, thresholds: str | float | Mapping[str, float]) -> Self:
+        """Return the task with other thresholds of labels, or of the positive one of two."""
+        if not self.record.with_threshold:
+            return super().with_thresholds(thresholds)
+        return self._with_thresholds(thresholds, self.record.with_threshold)
 
     def _fit(
         self, gold: Sequence[TextExample], predicted: Sequence[TextPrediction]

@@ -1,0 +1,149 @@
+"""`finetune thresholds`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+from tyro.conf import Positional, arg
+
+from finetune.cli.output import print_table, show
+from finetune.types import UserError
+
+if TYPE_CHECKING:
+    from finetune.evaluation.thresholds import Goal, Scored
+
+
+@dataclass(frozen=True, kw_only=True)
+class Thresholds:
+    """Choose on validation from which probability a model predicts a label, without training.
+
+    For models of several labels for a text, one for each label; for models of two labels, one for
+    the positive label. The choice is saved with the model, for `finetune predict`.
+    """
+
+    folder: Annotated[Positional[str], arg(metavar="RUN")]
+    """Folder of a run of `classify` or `nli`."""
+    metric: str | None = None
+    """Metric to raise. Unset is `f1` of two labels, and `micro_f1` of several."""
+    precision: float | None = None
+    """In place of a metric: the best recall of each label at this precision."""
+    recall: float | None = None
+    """In place of a metric: the best precision of each label at this recall."""
+    split: str = "validation"
+    """Split to choose on. Of the splits of a run only validation is fair: scores on the split of
+    the choice are too high."""
+    dry_run: bool = False
+    """Print the tables and save nothing."""
+    reset: bool = False
+    """Remove the thresholds that were saved by an earlier call."""
+    json: bool = False
+    """Print JSON in place of tables."""
+
+    def run(self) -> None:
+        """Choose thresholds, save them, and print what they trade."""
+        from finetune.evaluation.thresholds import choose, cross_fitted
+        from finetune.tasks import model_folder, replace_record, saved_task
+
+        goal = self._goal()
+        folder, model = Path(self.folder), model_folder(self.folder)
+        task = saved_task(model)
+        record: Any = task.record
+        if task.name not in ("classify", "nli") or not record.with_threshold:
+            raise UserError(
+                f"{folder}: thresholds are for `classify` and `nli` models of two labels or of "
+                "several labels for a text; `ner` chooses them in training (--calibrate types), "
+                "and --loss logit-adjusted shifts the decision between more than two labels."
+            )
+        if self.reset:
+            replace_record(replace(task, record=replace(record, thresholds={})), model)
+            show(f"{model}: thresholds removed.")
+            return
+        splits, usual = self._splits(record), "f1" if record.positive else "micro_f1"
+        data, metric = splits[self.split], goal.metric or usual
+        if goal.precision is None and goal.recall is None:
+            goal = replace(goal, metric=metric)
+        chosen = choose(data, goal, record.threshold)
+        fitted = cross_fitted(data, goal, record.threshold)
+        scores: dict[str, tuple[float, float]] = {}
+        for split, own in splits.items():
+            of_split = own.metric(metric)
+            before = np.full(len(chosen), record.threshold)
+            after = fitted if split == self.split else np.array(list(chosen.values()))
+            scores[split] = own.value(of_split, before), own.value(of_split, after)
+        if not self.dry_run:
+            replace_record(replace(task, record=replace(record, thresholds=chosen)), model)
+        if self.json:
+            content = {"goal": str(goal), "thresholds": chosen, "metric": metric}
+            before_after = {s: {"before": b, "after": a} for s, (b, a) in scores.items()}
+            show(json.dumps(content | {"scores": before_after}, indent=2, ensure_ascii=False))
+            return
+        self._print(data, goal, chosen, scores, metric, record.threshold)
+        if not self.dry_run:
+            show(f"saved in {model}: `finetune predict` uses them; --reset removes them.")
+
+    def _goal(self) -> Goal:
+        """Return what to maximize; without any setting the usual metric."""
+        from finetune.evaluation.thresholds import Goal
+
+        given = [n for n in ("metric", "precision", "recall") if getattr(self, n) is not None]
+        if len(given) > 1:
+            raise UserError(f"--{given[0]} and --{given[1]}: give one goal.")
+        for name in ("precision", "recall"):
+            if (value := getattr(self, name)) is not None and not 0 < value <= 1:
+                raise UserError(f"--{name} must be above 0 and at most 1, not {value:g}.")
+        return Goal(self.metric, self.precision, self.recall)
+
+    def _splits(self, record: Any) -> dict[str, Scored]:
+        """Read the predictions of the split of the choice and of test."""
+        from finetune.evaluation.runs import align_runs
+        from finetune.evaluation.thresholds import Scored
+
+        positive, splits = record.positive, {}
+        for split in dict.fromkeys((self.split, "test")):
+            file = Path(self.folder) / f"predictions.{split}.jsonl"
+            if file.is_file():
+                run = align_runs([file], positive=positive).runs[0]
+                splits[split] = Scored.of(run, list(record.labels), positive)
+        if self.split not in splits:
+            raise UserError(
+                f"{self.folder}: no predictions.{self.split}.jsonl with gold to choose on: give "
+                "the folder of a run with validation data, or --split."
+            )
+        return splits
+
+    def _print(
+        self,
+        data: Scored,
+        goal: Goal,
+        chosen: Mapping[str, float],
+        scores: Mapping[str, tuple[float, float]],
+        metric: str,
+        default: float,
+    ) -> None:
+        from finetune.evaluation.thresholds import FEWEST, table_of, trade_of
+
+        show(f"{goal}, chosen on {len(data.gold):,} examples of {self.split}")
+        rates = ("precision", "recall", "f1", "predicted")
+        if len(data.columns) == 1:
+            rows: list[Any] = trade_of(data)
+            rows += [row[1:-1] for row in table_of(data, chosen)]
+            print_table((f"threshold of {data.columns[0]}", *rates), sorted(rows))
+        else:
+            before = table_of(data, dict.fromkeys(data.columns, default))
+            rows = [(*row, old[4]) for row, old in zip(table_of(data, chosen), before, strict=True)]
+            print_table(("label", "threshold", *rates, "gold", f"f1 at {default:g}"), rows)
+        few = [row[0] for row in table_of(data, chosen) if row[-1] < FEWEST]
+        if few:
+            names = ", ".join(few)
+            show(f"under {FEWEST} gold examples, so not chosen: {names}", indent=2)
+        for name, value in chosen.items():
+            if len(data.columns) == 1:
+                show(f"threshold of {name}: {value:.4f}")
+        for split, (old, new) in scores.items():
+            how = " (each half with the threshold of the other)" if split == self.split else ""
+            show(f"{split} {metric}: {old:.4f} at {default:g}, now {new:.4f}{how}")

@@ -1,0 +1,295 @@
+"""Choose the probabilities from which labels are predicted, on predictions with gold.
+
+A threshold decides between two labels, or whether a label of a set applies. Only cuts just below
+the probability of an example with the label can be best: lower ones add errors alone. The threshold
+is the middle between that probability and the next lower one.
+
+Shapes: N examples, C labels with a threshold (of two labels only the positive one), K cuts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from finetune.data.splitting import halved
+from finetune.evaluation.alignment import AlignedPredictions
+from finetune.evaluation.metrics import (
+    METRICS,
+    Metric,
+    class_counts,
+    f1,
+    item_counts,
+    metrics_of_names,
+    positive_counts,
+    precision,
+    recall,
+    total,
+)
+from finetune.evaluation.pairs import Pairs, pair
+from finetune.types import UserError, abbreviated, did_you_mean
+
+FEWEST = 5
+"""A label with fewer gold examples keeps its threshold."""
+MOST_CUTS = 50
+"""Cuts to try for a metric that is no function of the counts of labels."""
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What thresholds maximize: a metric, or recall at a precision, or precision at a recall."""
+
+    metric: str | None = None
+    precision: float | None = None
+    recall: float | None = None
+
+    def __str__(self) -> str:
+        if self.precision is not None:
+            return f"recall at a precision of {self.precision:g}"
+        if self.recall is not None:
+            return f"precision at a recall of {self.recall:g}"
+        return str(self.metric)
+
+
+@dataclass(frozen=True)
+class Scored:
+    """Gold and probabilities of examples: ``applies`` and ``scores`` [N, C] of ``columns`` [C].
+
+    ``names`` are all labels; of two labels ``columns`` has the positive one alone.
+    """
+
+    kind: str
+    names: tuple[str, ...]
+    columns: tuple[str, ...]
+    examples: Sequence[Any]
+    gold: Sequence[Any]
+    scores: np.ndarray
+
+    @classmethod
+    def of(cls, run: AlignedPredictions, names: Sequence[str], positive: str | None) -> Scored:
+        """Return the gold and probabilities of aligned predictions of a model's labels."""
+        columns = tuple(names) if positive is None else (positive,)
+        rows = [row.get("scores") for row in run.rows]
+        if not all(isinstance(row, dict) and {*columns} <= row.keys() for row in rows):
+            raise UserError("these predictions have no probabilities of all labels (`scores`).")
+        values: list[Any] = [[row[name] for name in columns] for row in rows if row]
+        scores = np.array(values, dtype=float).reshape(len(rows), len(columns))
+        kind = "label" if positive is not None else "labels"
+        return cls(kind, tuple(names), columns, run.examples, run.gold, scores)
+
+    @property
+    def applies(self) -> np.ndarray:
+        """Whether each example has each label [N, C]."""
+        if self.kind == "label":
+            rows = [[name == gold for name in self.columns] for gold in self.gold]
+        else:
+            rows = [[name in gold for name in self.columns] for gold in self.gold]
+        return np.array(rows, dtype=bool).reshape(self.scores.shape)
+
+    def take(self, rows: Sequence[int]) -> Scored:
+        """Return some of the examples."""
+        some = [[values[row] for row in rows] for values in (self.examples, self.gold)]
+        return replace(self, examples=some[0], gold=some[1], scores=self.scores[list(rows)])
+
+    def pairs(self, decided: np.ndarray) -> Pairs:
+        """Return gold and the predictions of decisions [N, C]."""
+        predicted: list[Any]
+        if self.kind == "labels":
+            predicted = [tuple(np.array(self.columns)[row].tolist()) for row in decided]
+            return pair("labels", self.gold, predicted, self.names)
+        other = next(name for name in self.names if name != self.columns[0])
+        predicted = [self.columns[0] if yes else other for yes in decided[:, 0]]
+        return pair("label", self.gold, predicted, self.names, positive=self.columns[0])
+
+    def metric(self, name: str) -> Metric:
+        """Return a metric of these predictions."""
+        pairs = self.pairs(self.applies)
+        known = {n: m for n, m in METRICS[self.kind].items() if m.applies(pairs) and n != "ece"}
+        known |= metrics_of_names(pairs)
+        if name not in known:
+            raise UserError(
+                f"--metric {name}: choose {abbreviated(list(known), 16)}."
+                f"{did_you_mean(name, known)}"
+            )
+        return known[name]
+
+    def value(self, metric: Metric, thresholds: np.ndarray) -> float:
+        """Return the score under thresholds [C]."""
+        pairs = self.pairs(self.scores >= thresholds)
+        return float(metric.value(total(metric.counts, pairs)))
+
+
+def choose(
+    data: Scored, goal: Goal, default: float = 0.5, start: Mapping[str, float] | None = None
+) -> dict[str, float]:
+    """Return the threshold of each label that reaches a goal.
+
+    A metric over several labels is raised label by label until no change of one helps. Of equally
+    good cuts the one nearest to ``default`` wins. Labels with fewer than ``FEWEST`` examples keep
+    their value in ``start`` or ``default``. Where no cut reaches the precision, the one with the
+    highest precision is chosen.
+    """
+    start, applies = start or {}, data.applies
+    best = np.array([start.get(name, default) for name in data.columns])
+    cuts = [
+        _Cuts.of(scores, gold, default)
+        for scores, gold in zip(data.scores.T, applies.T, strict=True)
+    ]
+    enough = [index for index, gold in enumerate(applies.T) if gold.sum() >= FEWEST]
+    if goal.metric is None:
+        for index in enough:
+            best[index] = cuts[index].at_rate(goal)
+    else:
+        metric = data.metric(goal.metric)
+        for _ in range(5 if len(enough) > 1 else 1):
+            before = best.copy()
+            for index in enough:
+                best[index] = _raised(data, metric, cuts, best, index, default)
+            if np.array_equal(before, best):
+                break
+    return dict(zip(data.columns, best.tolist(), strict=True))
+
+
+def cross_fitted(data: Scored, goal: Goal, default: float = 0.5) -> np.ndarray:
+    """Return thresholds of each example [N, C], chosen on the half of the data without it."""
+    halves = halved(data.examples)
+    found = np.empty(data.scores.shape)
+    for half in (0, 1):
+        others = [index for index, own in enumerate(halves) if own != half]
+        own = [index for index, own in enumerate(halves) if own == half]
+        found[own] = list(choose(data.take(others), goal, default).values())
+    return found
+
+
+@dataclass(frozen=True)
+class _Cuts:
+    """The cuts of one label: thresholds [K]; correct, predicted and gold examples [K, 3]."""
+
+    thresholds: np.ndarray
+    counts: np.ndarray
+
+    @classmethod
+    def of(cls, scores: np.ndarray, gold: np.ndarray, default: float) -> _Cuts:
+        """Return the cuts below the probabilities of gold examples, and one above all.
+
+        They are in the order of their distance from ``default``.
+        """
+        levels = np.unique(scores)
+        lower = np.concatenate(([0.0], levels[:-1]))
+        of_gold = np.isin(levels, scores[gold])
+        cuts = np.append((levels + lower)[of_gold] / 2, (levels.max(initial=0.0) + 1) / 2)
+        # with the default, which wins among equals
+        cuts = np.unique(np.append(cuts, default))
+        cuts = cuts[np.argsort(abs(cuts - default), kind="stable")]
+        return cls(cuts, cls.counted(scores, gold, cuts))
+
+    @staticmethod
+    def counted(scores: np.ndarray, gold: np.ndarray, cuts: np.ndarray) -> np.ndarray:
+        """Return correct, predicted and gold examples under each cut [K, 3]."""
+        correct, predicted = (
+            len(side) - np.sort(side).searchsorted(cuts) for side in (scores[gold], scores)
+        )
+        return np.stack([correct, predicted, np.full(len(cuts), gold.sum())], axis=-1)
+
+    def at_rate(self, goal: Goal) -> float:
+        """Return the cut with the best recall at a precision, or precision at a recall."""
+        rates = [precision(self.counts), recall(self.counts)]
+        if goal.precision is not None:
+            fixed, free, least = *rates, goal.precision
+        else:
+            free, fixed, least = *rates, float(goal.recall or 0)
+        reached = fixed >= least - 1e-12
+        if not reached.any():
+            reached = fixed >= fixed.max()
+        return float(self.thresholds[np.argmax(np.where(reached, free, -1.0))])
+
+
+def _raised(
+    data: Scored, metric: Metric, cuts: Sequence[_Cuts], current: np.ndarray, index: int,
+    default: float,
+) -> float:  # fmt: skip
+    """Return the best cut of one label, where the others keep theirs."""
+    own = cuts[index]
+    value = _value_of_counts(data, metric)
+    if value is not None:
+        applies = data.applies
+        fixed = [
+            _Cuts.counted(scores, gold, current[i : i + 1])[0]
+            for i, (scores, gold) in enumerate(zip(data.scores.T, applies.T, strict=True))
+        ]
+        counts = np.repeat(np.array(fixed)[None], len(own.counts), axis=0)  # [K, C, 3]
+        counts[:, index] = own.counts
+        values, thresholds = value(counts), own.thresholds
+    else:
+        few = np.linspace(0, len(own.thresholds) - 1, MOST_CUTS).round().astype(int)
+        thresholds = own.thresholds[np.unique(few)]
+        trials = np.repeat(current[None], len(thresholds), axis=0)
+        trials[:, index] = thresholds
+        values = np.array([data.value(metric, trial) for trial in trials])
+    if metric.lower_is_better:
+        values = -values
+    return float(thresholds[np.argmax(values > values.max() - 1e-12)])
+
+
+def _value_of_counts(data: Scored, metric: Metric) -> Callable[[np.ndarray], np.ndarray] | None:
+    """Return the metric as a function of the counts of labels [K, C, 3]; None if it is not one."""
+    names = data.pairs(data.applies).names
+    if set(names) != {*data.names}:  # gold has labels that the model lacks
+        return None
+
+    def all_labels(counts: np.ndarray) -> np.ndarray:
+        """Add the counts of the negative one of two labels, and sort by name [K, C, 3]."""
+        columns = list(data.columns)
+        if data.kind == "label":
+            number = len(data.gold)
+            correct, predicted, gold = np.moveaxis(counts[:, 0], -1, 0)
+            negatives = number - predicted, number - gold
+            other = np.stack([number - predicted - gold + correct, *negatives], axis=-1)
+            counts = np.stack([counts[:, 0], other], axis=1)
+            columns += [name for name in data.names if name not in columns]
+        return counts[:, [columns.index(name) for name in names]]
+
+    def value(counts: np.ndarray) -> np.ndarray:
+        counts = all_labels(counts)
+        if metric.counts is class_counts and data.kind == "labels":
+            ones = np.ones((*counts.shape[:2], 1), dtype=counts.dtype)
+            return metric.value(np.concatenate([counts, ones], axis=-1))
+        if metric.counts is class_counts:
+            return metric.value(counts)
+        if metric.counts is item_counts:
+            return metric.value(counts.sum(axis=1))
+        return metric.value(counts[:, names.index(named)])
+
+    named = ""
+    if metric.counts is positive_counts:
+        named = data.columns[0]
+    elif isinstance(metric.counts, partial) and metric.counts.func is item_counts:
+        named = metric.counts.keywords["name"]
+    usable = named or metric.counts in (class_counts, item_counts)
+    return value if usable else None
+
+
+def table_of(data: Scored, thresholds: Mapping[str, float]) -> list[tuple[Any, ...]]:
+    """Return label, threshold, precision, recall, F1, predicted and gold examples of each label."""
+    rows = []
+    columns = zip(data.columns, data.scores.T, data.applies.T, strict=True)
+    for name, scores, gold in columns:
+        counts = _Cuts.counted(scores, gold, np.array([thresholds[name]]))[0]
+        rates = [float(rate(counts)) for rate in (precision, recall, f1)]
+        rows.append((name, thresholds[name], *rates, int(counts[1]), int(counts[2])))
+    return rows
+
+
+def trade_of(data: Scored, number: int = 9) -> list[tuple[float, ...]]:
+    """Return threshold, precision, recall, F1 and predicted examples of the one positive label.
+
+    The thresholds are evenly spread between 0 and 1.
+    """
+    cuts = np.arange(1, number + 1) / (number + 1)
+    counts = _Cuts.counted(data.scores[:, 0], data.applies[:, 0], cuts)
+    rates = [rate(counts).tolist() for rate in (precision, recall, f1)]
+    return list(zip(cuts.tolist(), *rates, counts[:, 1].tolist(), strict=True))

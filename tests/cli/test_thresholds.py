@@ -1,0 +1,104 @@
+"""`finetune thresholds`, and what `finetune predict` makes of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import finetune
+from finetune.cli.main import main
+from tests import small_data
+from tests.tiny import save_tiny_checkpoint
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("thresholds")
+    model = str(save_tiny_checkpoint(folder / "bert", "bert"))
+    settings = {"steps": 3, "batch_size": 8, "lr": 1e-3, "quiet": True}
+    for name, make in (("topics", small_data.topics), ("sentiment", small_data.sentiment)):
+        data = make(folder / f"{name}-data")
+        finetune.train("classify", data, model, out=str(folder / name), **settings)
+    return folder
+
+
+def saved(folder: Path) -> dict:
+    return json.loads((folder / "best" / "finetune.json").read_text())["extra"]["thresholds"]
+
+
+def rows_of(folder: Path, split: str) -> list[dict]:
+    lines = (folder / f"predictions.{split}.jsonl").read_text("utf-8").splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def test_thresholds_are_saved_with_the_model_and_used(place: Path, capsys) -> None:
+    run = place / "topics"
+    main(["thresholds", str(run), "--metric", "macro_f1", "--dry-run"])
+    assert saved(run) == {}
+    main(["thresholds", str(run), "--metric", "macro_f1", "--json"])
+    printed = capsys.readouterr().out
+    found = json.loads(printed[printed.index("{") :])
+    assert saved(run) == found["thresholds"] and found["metric"] == "macro_f1"
+    rows = rows_of(run, "test")
+    for prediction, row in zip(
+        finetune.load(run).predict([row["text"] for row in rows]), rows, strict=True
+    ):
+        expected = {n for n, p in row["scores"].items() if p >= found["thresholds"][n]}
+        assert set(prediction.label) == expected
+    main(["predict", str(run), "--text", "a", "--threshold", "0"])
+    everything = json.loads(capsys.readouterr().out)
+    assert everything["label"] == sorted(everything["scores"])
+    main(["thresholds", str(run), "--reset"])
+    assert saved(run) == {}
+
+
+def test_the_threshold_of_two_labels(place: Path, capsys) -> None:
+    run = place / "sentiment"
+    main(["thresholds", str(run), "--recall", "1"])
+    out = capsys.readouterr().out
+    assert "precision at a recall of 1, chosen on" in out and "threshold of pos" in out
+    ((name, threshold),) = saved(run).items()
+    assert name == "pos"
+    gold = [row for row in rows_of(run, "validation") if row["gold"] == "pos"]
+    found = finetune.load(run).predict([row["text"] for row in gold])
+    assert {each.label for each in found} == {"pos"}
+    assert all(each.score == each.scores["pos"] >= threshold for each in found)
+    for value, label in (("1", "neg"), ("pos=0", "pos")):
+        main(["predict", str(run), "--text", "a", "--threshold", value])
+        assert json.loads(capsys.readouterr().out)["label"] == label
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["thresholds", "sentiment", "--recall", "1.5"], "--recall must be above 0 and at most 1"),
+        (["thresholds", "sentiment", "--recall", "1", "--metric", "f1"], "give one goal"),
+        (["thresholds", "sentiment", "--metric", "f2"], "--metric f2: choose accuracy"),
+        (["thresholds", "sentiment/best"], "give the folder of a run"),
+        (["thresholds", "sentiment", "--split", "dev"], "no predictions.dev.jsonl"),
+        (["predict", "sentiment", "--text=a", "--threshold=neg=0.5"], "'neg' has none; legal are"),
+        (["predict", "topics", "--text=a", "--threshold=half"], "write a number, or for instance"),
+        (["predict", "topics", "--text=a", "--threshold=2"], "must be from 0 to 1"),
+    ],
+)
+def test_errors(place: Path, arguments: list[str], message: str, capsys) -> None:
+    command, folder, *rest = arguments
+    with pytest.raises(SystemExit) as end:
+        main([command, str(place / folder), *rest])
+    assert end.value.code == 2 and message in capsys.readouterr().err
+
+
+def test_damaged_thresholds_are_refused(place: Path, capsys) -> None:
+    path = place / "topics" / "best" / "finetune.json"
+    before = path.read_text()
+    content = json.loads(before)
+    content["extra"]["thresholds"] = {"nothing": 0.5}
+    path.write_text(json.dumps(content))
+    with pytest.raises(finetune.UserError, match=r"damaged \(--threshold: 'nothing' has none"):
+        finetune.load(place / "topics")
+    del content["extra"]["thresholds"]  # saved by an earlier version
+    path.write_text(json.dumps(content))
+    assert finetune.load(place / "topics").task.record.thresholds == {}
+    path.write_text(before)

@@ -1,0 +1,120 @@
+"""Chosen thresholds against all possible ones."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from finetune.evaluation.metrics import text_scores
+from finetune.evaluation.thresholds import Goal, Scored, choose, cross_fitted, table_of, trade_of
+from finetune.types import TextExample, UserError
+
+NAMES = ("a", "b", "c")
+
+
+def two_labels(seed: int, number: int = 40) -> Scored:
+    random = np.random.default_rng(seed)
+    gold = random.random(number) < 0.3
+    scores = np.clip(0.3 * gold + random.random(number) * 0.6, 0, 1).round(2)[:, None]
+    labels = ["no" if not yes else "yes" for yes in gold]
+    examples = [TextExample(i, f"text {i}", None, label) for i, label in enumerate(labels)]
+    return Scored("label", ("no", "yes"), ("yes",), examples, labels, scores)
+
+
+def several_labels(seed: int, number: int = 24) -> Scored:
+    random = np.random.default_rng(seed)
+    gold = random.random((number, 3)) < [0.5, 0.3, 0.3]
+    scores = np.clip(0.3 * gold + random.random((number, 3)) * 0.6, 0, 1).round(1)
+    labels = [tuple(np.array(NAMES)[row].tolist()) for row in gold]
+    examples = [TextExample(i, f"text {i}", None, label) for i, label in enumerate(labels)]
+    return Scored("labels", NAMES, NAMES, examples, labels, scores)
+
+
+def score(data: Scored, metric: str, thresholds: list[float]) -> float:
+    decided = data.scores >= np.array(thresholds)
+    if data.kind == "label":
+        predicted: list = ["yes" if row[0] else "no" for row in decided]
+        return text_scores("label", data.gold, predicted, data.names, "yes")[metric]
+    predicted = [tuple(np.array(NAMES)[row].tolist()) for row in decided]
+    return text_scores("labels", data.gold, predicted, NAMES)[metric]
+
+
+def all_cuts(scores: np.ndarray) -> list[float]:
+    levels = [0.0, *sorted(set(scores.tolist())), 1.0]
+    return [(low + high) / 2 for low, high in itertools.pairwise(levels)]
+
+
+@pytest.mark.parametrize("metric", ["f1", "macro_f1", "accuracy", "matthews", "weighted_f1"])
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_threshold_of_two_labels_is_the_best_of_all(metric: str, seed: int) -> None:
+    data = two_labels(seed)
+    best = max(score(data, metric, [cut]) for cut in all_cuts(data.scores[:, 0]))
+    found = choose(data, Goal(metric))
+    assert score(data, metric, [found["yes"]]) == pytest.approx(best)
+
+
+@pytest.mark.parametrize("metric", ["macro_f1", "micro_f1", "subset_accuracy", "hamming_loss"])
+def test_thresholds_of_several_labels_against_all(metric: str) -> None:
+    data = several_labels(3)
+    found = choose(data, Goal(metric))
+    value = score(data, metric, list(found.values()))
+    every = itertools.product(*(all_cuts(column) for column in data.scores.T))
+    values = [score(data, metric, list(cuts)) for cuts in every]
+    if metric == "macro_f1":  # labels are independent of each other
+        assert value == pytest.approx(max(values))
+    sign = -1 if metric == "hamming_loss" else 1
+    assert sign * value >= sign * score(data, metric, [0.5] * 3)
+    for index, name in enumerate(NAMES):  # no change of one label helps
+        for cut in all_cuts(data.scores[:, index]):
+            other = list(({**found, name: cut}).values())
+            assert sign * score(data, metric, other) <= sign * value + 1e-12
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2, 3])
+@pytest.mark.parametrize("level", [0.4, 0.7, 0.95])
+def test_recall_at_a_precision_and_precision_at_a_recall(seed: int, level: float) -> None:
+    data = two_labels(seed)
+    rows = []
+    for cut in all_cuts(data.scores[:, 0]):
+        ((_, _, precision, recall, *_),) = table_of(data, {"yes": cut})
+        rows.append((precision, recall))
+    ((_, _, precision, recall, *_),) = table_of(data, choose(data, Goal(precision=level)))
+    reached = [r for p, r in rows if p >= level]
+    assert recall == pytest.approx(max(reached)) if reached else precision == max(rows)[0]
+    assert not reached or precision >= level
+    ((_, _, precision, recall, *_),) = table_of(data, choose(data, Goal(recall=level)))
+    assert recall >= level and precision == pytest.approx(max(p for p, r in rows if r >= level))
+
+
+def test_rare_labels_keep_their_threshold() -> None:
+    data = several_labels(1)
+    applies = data.applies.copy()
+    applies[:, 2] = False
+    gold = [tuple(np.array(NAMES)[row].tolist()) for row in applies]
+    data = Scored("labels", NAMES, NAMES, data.examples, gold, data.scores)
+    assert choose(data, Goal("macro_f1"), default=0.4)["c"] == 0.4
+
+
+def test_cross_fitting_never_uses_the_own_half() -> None:
+    data = two_labels(5, 60)
+    fitted = cross_fitted(data, Goal("f1"))
+    groups = [np.flatnonzero(fitted[:, 0] == value) for value in np.unique(fitted)]
+    for own in groups:
+        others = [row for row in range(60) if row not in set(own.tolist())]
+        if len(groups) == 2:
+            assert fitted[own[0], 0] == choose(data.take(others), Goal("f1"))["yes"]
+    assert {len(group) for group in groups} <= {30, 60}
+
+
+def test_the_table_of_the_trade_and_unknown_metrics() -> None:
+    data = two_labels(0)
+    for threshold, precision, recall, f1, predicted in trade_of(data):
+        chosen = data.scores[:, 0] >= threshold
+        right = (chosen & data.applies[:, 0]).sum()
+        assert predicted == chosen.sum() and recall == right / data.applies.sum()
+        assert precision == pytest.approx(right / max(1, predicted))
+        assert f1 == pytest.approx(2 * right / (predicted + data.applies.sum()))
+    with pytest.raises(UserError, match=r"--metric macro: choose .*macro_f1"):
+        choose(data, Goal("macro"))
