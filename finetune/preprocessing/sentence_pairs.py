@@ -23,7 +23,12 @@ TRIES = 50
 BLOCK = "text", "starts", "lines", "document"
 """The targets that describe a block."""
 PAIRS = 1
-"""The stream of random numbers for pairs; masks have the first one."""
+"""The first stream of random numbers for pairs; masks have stream 0."""
+
+
+def follows(seed: int | None, epoch: int, sequence: int) -> bool:
+    """Return whether the second text of a pair follows the first, if it has several lines."""
+    return bool(keyed_generator(seed, epoch, sequence, PAIRS).random() < 0.5)
 
 
 class _Part(NamedTuple):
@@ -100,9 +105,10 @@ class SentencePairs:
         assert own.targets is not None
         ids, words, segments, labels = [], [], [], []
         for row, example in zip(rows.tolist(), own.example.tolist(), strict=True):
-            generator = keyed_generator(seed, epoch, example, PAIRS)
-            first, second, label = self._pair(made, row, generator)
-            labels.append([label])
+            generator = keyed_generator(seed, epoch, example, PAIRS + 1)
+            adjacent = follows(seed, epoch, example) and made.num_lines(row) > 1
+            first, second = self._pair(made, row, adjacent, generator)
+            labels.append([int(not adjacent)])
             prefix, middle = self.template.prefix, self.template.middle
             begin = len(prefix) + len(first.ids)
             ids.append(
@@ -119,18 +125,14 @@ class SentencePairs:
         )  # fmt: skip
 
     def _pair(
-        self, blocks: _Blocks, row: int, generator: np.random.Generator
-    ) -> tuple[_Part, _Part, int]:
-        """Return both texts of a pair and its label."""
-        follows = generator.random() < 0.5
+        self, blocks: _Blocks, row: int, adjacent: bool, generator: np.random.Generator
+    ) -> tuple[_Part, _Part]:
+        """Return both texts of a pair."""
         number = blocks.num_lines(row)
-        if number > 1:
-            split = 1 + int(generator.integers(number - 1))
-            first = blocks.part(row, 0, split)
-            if follows:
-                return first, blocks.part(row, split, number).cut(self.room - len(first.ids)), 0
-        else:
-            first = blocks.part(row, 0, 1)
+        split = 1 + int(generator.integers(number - 1)) if number > 1 else 1
+        first = blocks.part(row, 0, split)
+        if adjacent:
+            return first, blocks.part(row, split, number).cut(self.room - len(first.ids))
         free = self.room - len(first.ids)
         block, line = self._random_line(blocks, row, free, generator)
         found: list[_Part] = []
@@ -142,11 +144,11 @@ class SentencePairs:
         if not found:
             second = blocks.part(block, line, line + 1)
             first = first.cut(max(self.room // 2, self.room - len(second.ids)))
-            return first, second.cut(self.room - len(first.ids)), 1
+            return first, second.cut(self.room - len(first.ids))
         ends = np.cumsum([0, *(len(part.ids) for part in found)])
         starts = [part.starts[:-1] + end for part, end in zip(found, ends[:-1], strict=True)]
         ids = np.concatenate([part.ids for part in found])
-        return first, _Part(ids, np.concatenate([*starts, ends[-1:]])), 1
+        return first, _Part(ids, np.concatenate([*starts, ends[-1:]]))
 
     def _random_line(
         self, blocks: _Blocks, row: int, free: int, generator: np.random.Generator

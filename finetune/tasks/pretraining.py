@@ -31,7 +31,7 @@ from finetune.models.heads.pretraining import (
 from finetune.models.loading import new_config
 from finetune.preprocessing.encodings import Array, Encoded, Encodings, Ragged
 from finetune.preprocessing.masking import KINDS, Masking
-from finetune.preprocessing.sentence_pairs import SentencePairs
+from finetune.preprocessing.sentence_pairs import SentencePairs, follows
 from finetune.preprocessing.text_blocks import pack_blocks
 from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.preprocessing.windows import Window, encode_window, windows
@@ -164,7 +164,7 @@ class PretrainingTask(Task):
         if config.limit is not None:
             packed = limited(packed, config.limit)
         if config.nsp:
-            _require_documents(packed)
+            packed = replace(packed, notes=[*packed.notes, *_pair_notes(packed, config.seed)])
         return cls(record, tokenizer, warm_start, frequency), packed
 
     @classmethod
@@ -194,7 +194,6 @@ class PretrainingTask(Task):
             sequences = encoded.sequences
             if self._pairs is not None:
                 sequences = self._pairs.apply(sequences, np.arange(len(sequences)))
-                encoded = replace(encoded, notes=(*encoded.notes, _pair_note(sequences)))
             return replace(encoded, sequences=masking.apply(sequences))
         ids = encoded.sequences.ids
         rows = [
@@ -416,27 +415,36 @@ def _block(
     return replace(encoding, target=target)
 
 
-def _require_documents(data: Dataset) -> None:
-    """Raise UserError if a split has no other document to draw the second text of a pair from."""
-    for split, blocks in data.splits.items():
-        if len({block.document for block in blocks if isinstance(block, TextExample)}) < 2:
+def _pair_notes(data: Dataset, seed: int) -> list[str]:
+    """Return notes on the pairs of each split; of train on those of the first epoch.
+
+    Raises UserError if there is no other document to draw the second text of a pair from, or if in
+    train no text can follow another.
+    """
+    notes = []
+    for split, examples in data.splits.items():
+        blocks = [block for block in examples if isinstance(block, TextExample)]
+        if len({block.document for block in blocks}) < 2:
             raise UserError(
                 f"--nsp: the {split} split has a single document, and the second text of half of "
                 "the pairs is from another one: separate documents by blank lines, or hold out "
                 "more (--validation-share)."
             )
-
-
-def _pair_note(pairs: Encodings) -> str:
-    """Return a note for the log on the share of pairs whose second text follows the first."""
-    assert pairs.targets is not None
-    follows = 1 - pairs.targets["next"].values.mean()
-    single = int((pairs.targets["lines"].counts == 2).sum())
-    note = f"next sentence prediction: the second text follows the first in {follows:.1%} of the "
-    note += f"{quantity(len(pairs), 'pair')}"
-    if single:
-        note += f"; never in the {quantity(single, 'sequence')} of a single line"
-    return note
+        single = sum("\n" not in block.text for block in blocks)
+        if split == "train" and single == len(blocks):
+            raise UserError(
+                "--nsp: every sequence of train is a single line, which nothing follows: write one "
+                "sentence a line with blank lines between documents, or leave --nsp out."
+            )
+        key = seed if split == "train" else None
+        following = [follows(key, 0, block.id) for block in blocks if "\n" in block.text]
+        note = (
+            f"{split}: the second text of {sum(following) / len(blocks):.1%} of the pairs follows"
+        )
+        if single:
+            note += f", of none of the {quantity(single, 'sequence')} of a single line"
+        notes.append(note)
+    return notes
 
 
 def _lines(document: TextExample) -> str:

@@ -210,6 +210,7 @@ def test_the_encoder_begins_other_tasks_and_its_head_further_pretraining(
         ({"boundary": True}, "add --mask spans"),
         ({"nsp": True, "packing": "full-sentences"}, "leave --packing full-sentences out"),
         ({"nsp": True, "limit": 1}, "train split has a single document"),
+        ({"nsp": True, "max_length": 40}, "every sequence of train is a single line"),
     ],
 )
 def test_errors(changes: dict, problem: str, place: Path, tmp_path: Path) -> None:
@@ -237,7 +238,12 @@ def test_further_objectives(place: Path, tmp_path: Path) -> None:
     names = {"mlm_accuracy", "mlm_loss", "perplexity", "sbo_loss", "nsp_accuracy"}
     assert set(result.metrics["test"]) == names
     assert result.metrics["test"]["sbo_loss"] < math.log(len(task.tokenizer.tokenizer))
-    assert any("the second text follows the first in" in note for note in result.notes)
+    encoded = {split: task.encode(data.splits[split]).sequences for split in data.splits}
+    first = task.for_epoch(encoded["train"], config.seed, 0)
+    for split, pairs in {**encoded, "train": first}.items():
+        share = np.mean([pair.target["next"][0] == 0 for pair in pairs])
+        start = f"{split}: the second text of {share:.1%} of the pairs follows"
+        assert any(note.startswith(start) for note in result.notes), start
     assert analyze(str(result.folder)).scores == pytest.approx(result.metrics["test"], abs=1e-4)
     best = str(result.folder / "best")
     plain, found = BertForPreTraining.from_pretrained(best, output_loading_info=True)
@@ -248,9 +254,8 @@ def test_further_objectives(place: Path, tmp_path: Path) -> None:
     own = Predictor(result.folder).predict([text])[0].record()["masks"][0]
     other = pipeline("fill-mask", best, top_k=5)(text)
     assert [each["subword"] for each in own] == [each["token_str"] for each in other]
-    encoded = task.encode(data.splits["test"])
     rows = [json.loads(line) for line in (result.folder / "predictions.test.jsonl").open()]
-    for sequence, row in zip(encoded.sequences, rows, strict=True):
+    for sequence, row in zip(encoded["test"], rows, strict=True):
         inputs = {"input_ids": torch.tensor([sequence.input_ids]),
                   "token_type_ids": torch.tensor([sequence.segment_ids])}  # fmt: skip
         with torch.no_grad():
