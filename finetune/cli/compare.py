@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
@@ -23,7 +24,8 @@ class Compare(EvaluationOptions):
 
     first: Annotated[Positional[str], arg(metavar="A")]
     """The first system: a file of predictions (JSON Lines, or columns of words with the prediction
-    last), a run folder, or several runs (A1,A2,A3 or a folder of run folders)."""
+    last), a run folder, several runs (A1,A2,A3 or a folder of run folders), or a folder of
+    `--folds`."""
     second: Annotated[Positional[str], arg(metavar="B")]
     """The second system, in the same form."""
     metric: str | None = None
@@ -41,6 +43,8 @@ class Compare(EvaluationOptions):
         """Compare the systems and print the result."""
         from finetune.evaluation.compare import compare_systems, comparison_record
 
+        if all((Path(folder) / "folds.json").is_file() for folder in (self.first, self.second)):
+            return self._compare_folds()
         comparison = compare_systems(
             self.first,
             self.second,
@@ -75,6 +79,23 @@ class Compare(EvaluationOptions):
             print_tables(self.format, ("", columns, rows))
             if comparison.positive_note:
                 show(comparison.positive_note, error=True)
+
+    def _compare_folds(self) -> None:
+        from finetune.evaluation.compare import compare_folds
+        from finetune.evaluation.significance import ALPHA
+
+        found = compare_folds(Path(self.first), Path(self.second), self.metric)
+        rows = [(self.first, found.metric, *found.first, None),
+                (self.second, found.metric, *found.second, None),
+                ("A - B", found.metric, *found.difference, found.p)]  # fmt: skip
+        columns = ("system", "metric", "mean", "low", "high", "p")
+        print_tables(self.format, ("", columns, rows))
+        significant = "" if found.p < ALPHA else "not "
+        show(
+            f"The difference over {quantity(found.num_folds, 'fold')} is {significant}significant "
+            f"at {ALPHA} (corrected resampled t-test, Nadeau & Bengio, 2003).",
+            error=self.format != "table",
+        )
 
 
 def print_comparison(comparison: SystemComparison) -> None:

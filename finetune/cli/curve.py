@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -101,13 +102,18 @@ def parse_curve(task: str, rest: Sequence[str], parse: Callable[[Sequence[str]],
 def _curve(results: SeedResults, sizes: Sequence[int], metric: str | None) -> LearningCurve:
     """Return the curve of the scores on test, else on validation."""
     from finetune.evaluation.learning_curve import learning_curve
+    from finetune.evaluation.metrics import DEFAULT_METRICS
 
     finished = list(results.metrics.items())
     if not finished:
         raise UserError("curve: no run has a score: all diverged.")
     split = next(name for name in ("test", "validation", *finished[0][1]) if name in finished[0][1])
-    metric = metric or next(iter(finished[0][1][split]))
+    names = list(finished[0][1][split])
+    metric = metric or next((m for m in DEFAULT_METRICS.values() if m in names), names[0])
     scores: dict[int, list[float]] = {}
     for name, metrics in finished:
-        scores.setdefault(int(name.split("-")[1]), []).append(metrics[split][metric])
+        if math.isfinite(value := metrics[split].get(metric, math.nan)):
+            scores.setdefault(int(name.split("-")[1]), []).append(value)
+    if not scores:
+        raise UserError(f"curve: no run has a finite {metric} on {split}.")
     return learning_curve(metric, split, scores, [*sizes, 2 * sizes[-1], 4 * sizes[-1]])

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from finetune.data import DataError
-from finetune.evaluation.metrics import LOWER_IS_BETTER
+from finetune.data.json_files import read_object
+from finetune.evaluation.metrics import DEFAULT_METRICS, LOWER_IS_BETTER
 from finetune.evaluation.resampling import count_metric, default_metric
 from finetune.evaluation.runs import System, align_runs, find_system
-from finetune.evaluation.significance import ALPHA, Comparison, compare
-from finetune.types import Example, SenseTarget, TextExample, UserError
+from finetune.evaluation.significance import (
+    ALPHA,
+    Comparison,
+    Estimate,
+    compare,
+    fold_interval,
+    fold_test,
+)
+from finetune.types import Example, SenseTarget, TextExample, UserError, quantity
 
 
 @dataclass(frozen=True)
@@ -71,6 +80,47 @@ def compare_systems(
     return SystemComparison(
         *systems, aligned.gold, aligned.aligned_by, metric, units, seed, result, note
     )
+
+
+class FoldComparison(NamedTuple):
+    """The mean scores of two systems on the same folds; ``p`` is that of their difference."""
+
+    metric: str
+    first: Estimate
+    second: Estimate
+    difference: Estimate
+    p: float
+    num_folds: int
+
+
+def compare_folds(first: Path, second: Path, metric: str | None = None) -> FoldComparison:
+    """Compare two systems that ``--folds`` trained, by the corrected resampled t-test.
+
+    The test (Nadeau & Bengio, 2003) is on the differences of the scores of each fold. Its null
+    hypothesis is that both ways of training have the same expected score.
+    """
+    found = [read_object(folder / "folds.json", {"metrics": dict}) for folder in (first, second)]
+    for name in ("data", "folds", "hold_out", "seed"):
+        one, other = (content.get(name) for content in found)
+        if one != other:
+            raise UserError(
+                f"{first} and {second} have other folds: their {name} is {one} and {other}: train "
+                "both with the same data, --folds, --hold-out, --limit and --seed."
+            )
+    tests = [content["metrics"].get("test", {}) for content in found]
+    shared = [name for name in tests[0] if name in tests[1]]
+    metric = metric or next((name for name in DEFAULT_METRICS.values() if name in shared), "")
+    if metric not in shared:
+        raise UserError(f"--metric {metric}: both runs of folds have {', '.join(shared)}.")
+    scores = [each[metric]["seeds"] for each in tests]
+    names = [name for name in scores[0] if name in scores[1]]
+    if len(names) < 2:
+        raise UserError(f"{first} and {second} have {quantity(len(names), 'fold')} in common.")
+    ratio = found[0]["ratio"]
+    pairs = [(scores[0][name], scores[1][name]) for name in names]
+    one, other = (fold_interval(values, ratio) for values in zip(*pairs, strict=True))
+    difference, p = fold_test([a - b for a, b in pairs], ratio)
+    return FoldComparison(metric, one, other, difference, p, len(names))
 
 
 def _document_indices(examples: Sequence[Example | SenseTarget], gold: str) -> np.ndarray:

@@ -103,7 +103,7 @@ def summarize(
     """Return statistics over seeds by split and name, from scores by seed, split and name.
 
     A score that a seed lacks or that is not finite is left out. With ``ratio``, the scores are
-    those of folds, and the interval of ``fold_interval`` is added.
+    those of folds, and the interval of ``fold_interval`` is added for test.
     """
     summary: dict[str, dict[str, dict[str, Any]]] = {}
     first = next(iter(metrics.values()), {})
@@ -122,7 +122,7 @@ def summarize(
                     "maximum": max(values),
                     "seeds": by_seed,
                 }
-                if ratio is not None and len(values) > 1:
+                if ratio is not None and split == "test" and len(values) > 1:
                     interval = fold_interval(values, ratio)
                     summary[split][name] |= {"low": interval.low, "high": interval.high}
     return summary

@@ -114,7 +114,14 @@ def estimate(runs: Sequence[Counts], *, num_resamples: int = 10_000, seed: int =
 
 
 def fold_interval(scores: Sequence[float], ratio: float) -> Estimate:
+    """Return the mean of scores on folds with its interval (``fold_test``)."""
+    return fold_test(scores, ratio)[0]
+
+
+def fold_test(scores: Sequence[float], ratio: float) -> tuple[Estimate, float]:
     """Return the mean of scores on folds with its interval, by the corrected resampled t.
+
+    For differences of two systems on the same folds, the second value is the p-value.
 
     Models of different folds share training examples, so their scores are not independent and the
     usual interval is too narrow. Nadeau & Bengio (2003, "Inference for the Generalization Error")
@@ -131,7 +138,8 @@ def fold_interval(scores: Sequence[float], ratio: float) -> Estimate:
     number, mean = len(values), float(values.mean())
     error = math.sqrt((1 / number + ratio) * values.var(ddof=1))
     half = float(t.ppf(1 - ALPHA / 2, number - 1)) * error
-    return Estimate(mean, mean - half, mean + half)
+    statistic = abs(mean) / error if error else math.inf if mean else 0.0
+    return Estimate(mean, mean - half, mean + half), float(2 * t.sf(statistic, number - 1))
 
 
 def observed_scores(runs: Sequence[Counts]) -> np.ndarray:

@@ -18,7 +18,7 @@ from finetune.config.recipes import RecipeRun
 from finetune.config.tasks import TrainConfig
 from finetune.data import Dataset, assign_folds
 from finetune.data import hold_out as with_held_out
-from finetune.data.dataset import gold_labels, renumbered
+from finetune.data.dataset import fingerprint, gold_labels, renumbered
 from finetune.data.json_files import check_types, read_object
 from finetune.data.splitting import nested_order
 from finetune.evaluation.reproduction import ScoreVerdict, seed_verdicts, summarize
@@ -243,8 +243,8 @@ def train_folds(
         }  # fmt: skip
         train_one(run_config, Dataset(raw.name, splits | others, notes=raw.notes))
 
-    facts = {"folds": num_folds, "hold_out": hold_out, "repeats": repeats,
-             "data": raw.fingerprint, "ratio": 1 / (num_folds - 1)}  # fmt: skip
+    facts = {"folds": num_folds, "hold_out": hold_out, "repeats": repeats, "seed": config.seed,
+             "data": fingerprint({"train": examples}), "ratio": 1 / (num_folds - 1)}  # fmt: skip
     assign_folds(examples, num_folds)  # raises if there are too few examples
     return train_runs(configs, folder, train, SeedResults(folds=facts), on_start=on_start)
 
@@ -268,17 +268,15 @@ def train_sizes(
     raw = task_class(name).read(config, config.data)
     if "train" not in raw.splits:
         raise UserError(f"curve: {config.data}: there is no train split.")
-    if not any(split.startswith("validation") for split in raw.splits):
-        raw, config = (
-            with_held_out(raw, config.validation_share),
-            replace(config, validation_share=None),
-        )
+    if config.validation != "none" or "test" not in raw.splits:
+        raw = with_held_out(raw, config.validation_share)
+        config = replace(config, validation_share=None)
     examples = raw.splits["train"][: config.limit]
-    labels = {name for example in examples for name in gold_labels(example) or ()}
-    least = (
-        2 if any(isinstance(getattr(e, "label", None), float) for e in examples) else len(labels)
-    )
-    sizes = sorted(set(sizes)) or [len(examples) >> power for power in (4, 3, 2, 1, 0)]
+    labels = {label for example in examples for label in gold_labels(example) or ()}
+    numbers = any(isinstance(getattr(each, "label", None), float) for each in examples)
+    least = 2 if numbers else len(labels)
+    halves = [size for power in (4, 3, 2, 1, 0) if (size := len(examples) >> power) >= least]
+    sizes = sorted(set(sizes)) or halves
     if sizes[0] < least or sizes[-1] > len(examples):
         raise UserError(
             f"--sizes must be {least} (the labels) to {len(examples):,} (the training examples), "

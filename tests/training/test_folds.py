@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from finetune.data import assign_folds
-from finetune.evaluation.significance import fold_interval
+from finetune.evaluation.significance import fold_interval, fold_test
 from finetune.types import TextExample
 from tests import small_data as data
 from tests.command import run
@@ -45,6 +45,11 @@ def test_folds_are_whole_disjoint_and_resumed(tmp_path: Path, monkeypatch: pytes
     assert (row["low"], row["high"], row["folds"]) == (scores["low"], scores["high"], 2)
     page = Path("folds/report.html").read_text("utf-8")
     assert "corrected resampled t" in page and f"{scores['low']:.4f}" in page
+    other = run(*command[:-1], "slow", "--lr", "1e-9")
+    assert other.code == 0, other.err
+    compared = json.loads(run("compare", "folds", "slow", "--format", "json").out)
+    slow = json.loads(Path("slow/folds.json").read_text())["metrics"]["test"]["accuracy"]
+    assert compared[2]["mean"] == pytest.approx(scores["mean"] - slow["mean"])
     before = Path("folds/fold-1.1/log.jsonl").stat().st_mtime_ns
     again = run(*command, "--repeats", "2", "--hold-out")
     assert again.code == 2 and "hold_out = False, now True" in again.err
@@ -54,6 +59,16 @@ def test_folds_are_whole_disjoint_and_resumed(tmp_path: Path, monkeypatch: pytes
     assert len(json.loads(Path("folds/folds.json").read_text())["runs"]) == 4
     other = run(*command[:4], "data", *command[5:])
     assert other.code == 2 and "folds with data" in other.err
+
+
+def test_the_test_of_folds_is_the_paired_t_test_with_a_larger_variance():
+    from scipy.stats import ttest_rel
+
+    random = np.random.default_rng(5)
+    first, second = random.normal(0.8, 0.02, 10), random.normal(0.77, 0.02, 10)
+    assert fold_test(first - second, 0.0)[1] == pytest.approx(ttest_rel(first, second).pvalue)
+    assert fold_test(first - second, 0.25)[1] > fold_test(first - second, 0.0)[1]
+    assert fold_test([0.0, 0.0], 0.25)[1] == 1.0 and fold_test([0.1, 0.1], 0.25)[1] == 0.0
 
 
 @pytest.mark.parametrize(("more", "message"), [

@@ -1,0 +1,27 @@
+"""Score a model on folds of little data, with an interval that is right for folds.
+
+python examples/little_data.py
+"""
+
+import os
+from functools import partial
+from pathlib import Path
+
+from finetune import ClassifyConfig
+from finetune.api import train_once
+from finetune.training.seeds import train_folds
+
+config = ClassifyConfig(
+    model=os.environ.get("MODEL", "minilm"),
+    data="examples/data/sentiment",
+    limit=120,
+    steps=int(os.environ.get("STEPS", "40")),
+)
+folder = Path(os.environ.get("OUT", "runs/example-folds"))
+train = partial(train_once, "classify", command="python examples/little_data.py")
+results = train_folds("classify", config, 2, folder, train)  # finished runs are kept
+score = results.summary["test"]["accuracy"]
+print(f"accuracy {score['mean']:.3f}, 95 % interval {score['low']:.3f} to {score['high']:.3f}")
+print("by fold:", {name: round(value, 3) for name, value in score["seeds"].items()})
+
+# On the command line: finetune classify … --folds 2
