@@ -59,6 +59,8 @@ def fingerprint(splits: Mapping[str, Sequence[Example]]) -> str:
 def _content(example: Example) -> list[Any]:
     if isinstance(example, TextExample):
         content: list[Any] = ["text", example.text, example.pair, example.label]
+        if example.targets is not None:
+            return [*content, example.negative, example.document, example.targets]
         if example.document is not None:
             return [*content, example.negative, example.document]
         return content if example.negative is None else [*content, example.negative]

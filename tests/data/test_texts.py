@@ -454,3 +454,15 @@ def test_the_advice_for_cp1252_keeps_the_euro_sign_and_the_suffix(tmp_path: Path
     assert str(caught.value).endswith(command)
     path.write_text(path.read_bytes().decode("cp1252"), "utf-8")
     assert read_text(path).splits["train"][0].text == "5 €"
+
+
+def test_marked_words_are_content_of_the_data() -> None:
+    row = {"text": "the bank of the river", "text_pair": "a bank", "label": "same", "index_pair": 1}
+    first, other, again = (
+        read_text([{**row, "index": index}] * 2, targets=True) for index in (1, 4, 1)
+    )
+    assert first.splits["train"][0].targets == ((4, 8), (2, 6))
+    assert first.fingerprint == again.fingerprint != other.fingerprint
+    assert read_text([{**row, "index": 1}] * 2).splits["train"][0].targets is None
+    with pytest.raises(DataError, match="there is no word 5 among 5 words"):
+        read_text([{**row, "index": 5}] * 2, targets=True)
