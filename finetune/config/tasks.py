@@ -77,7 +77,7 @@ class TrainConfig:
     lr: float | None = None
     """Peak learning rate of the encoder; unset is 2e-5, and 1e-4 for small encoders (narrower
     than 512). Other ways of --tuning than full multiply it: lora by 20, bitfit by 50, head by
-    100."""
+    100, mask by 5."""
     head_lr: float | None = None
     """Peak learning rate of the newly added head; unset is the same as --lr."""
     layer_decay: float = 1.0
@@ -107,16 +107,23 @@ class TrainConfig:
     freeze: str = "none"
     """Weights to keep fixed: `none`, `embeddings`, `all` (the whole encoder), or N (the embeddings
     and the N lowest layers)."""
-    tuning: Literal["full", "lora", "bitfit", "head"] = "full"
+    tuning: Literal["full", "lora", "bitfit", "head", "mask"] = "full"
     """Weights to train besides the head: those of the whole encoder (`full`), matrices of low rank
-    that are added to its linear layers (`lora`, needs the extra `peft`), its biases (`bitfit`), or
-    none (`head`). The saved model is an ordinary one; `lora` also writes `adapter/` for peft."""
+    that are added to its linear layers (`lora`, needs the extra `peft`), its biases (`bitfit`),
+    none (`head`), or which weights of its linear layers to set to 0 (`mask`). The saved model is an
+    ordinary one; `lora` and `mask` also write `adapter/`, which is small."""
     lora_rank: int = 8
     """Rank of the matrices of `--tuning lora`."""
     lora_alpha: float | None = None
     """Their scale is --lora-alpha / --lora-rank; unset is the rank."""
     lora_targets: tuple[str, ...] = ()
     """Names of the linear layers to adapt, such as `query value`; unset are all of the encoder."""
+    layer_mix: bool = False
+    """Give the head a learned mix of the outputs of all layers (Peters et al., 2018) in place of
+    the last. Plain transformers cannot load the saved model."""
+    bilstm: bool = False
+    """Put a bidirectional LSTM between encoder and head (Rahman et al., 2024). Plain transformers
+    cannot load the saved model."""
     gradient_checkpointing: bool = False
     """Compute the activations inside each layer again for the backward pass: less memory, a third
     more time. Never changes results."""
@@ -496,6 +503,14 @@ class PretrainConfig(TrainConfig):
                 "--sparse-embeddings on: the softmax trains the embeddings of all subwords: use "
                 "auto or off."
             )
+
+    def _check_combinations(self) -> None:
+        super()._check_combinations()
+        for name in ("layer_mix", "bilstm"):
+            if getattr(self, name):
+                raise UserError(
+                    f"{flag(name)}: a pretrained encoder has no such layer: leave it out."
+                )
 
 
 CONFIGS: dict[str, type[TrainConfig]] = {

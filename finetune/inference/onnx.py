@@ -125,6 +125,11 @@ def _unsupported(task: Task) -> str:
             "masked language models compute logits at masks alone, which a graph does not: "
             "fine-tune the encoder with --init-from"
         )
+    if config.layer_mix or config.bilstm:
+        return (
+            f"--{'layer-mix' if config.layer_mix else 'bilstm'} is not part of the graph: use "
+            "`finetune predict`, or train without it and export that"
+        )
     if isinstance(config, TagConfig) and config.crf:
         return (
             "taggers with a CRF decode whole sentences, which logits of tokens do not allow: use "

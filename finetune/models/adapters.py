@@ -2,6 +2,7 @@
 
 LoRA (Hu et al., 2021, arXiv:2106.09685) adds to a matrix W one of low rank, W + (alpha / r) B A,
 where B starts at 0. BitFit (Ben Zaken et al., 2022, arXiv:2106.10199) trains the biases alone.
+Masks (Zhao et al., 2020, arXiv:2004.12406) set weights to 0 and change no other.
 
 Adapters are layers around linear layers of the encoder while a run lasts. Within ``plain_layers``,
 where models are saved, they are ordinary linear layers again, under their ordinary names.
@@ -15,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
@@ -26,7 +28,32 @@ from finetune.types import UserError, abbreviated
 
 ADAPTER_FILE = "adapter.safetensors"
 """File in a checkpoint with the weights of adapters, beside the model without them."""
+MASK_FILE = "masks.safetensors"
 LORA = "lora_A"
+THRESHOLD = 0.01
+"""Weights with a score above it are kept; scores start at twice the threshold."""
+
+
+class MaskedLinear(nn.Module):
+    """y = (W * 1[scores > THRESHOLD]) x + b around a linear layer; the scores are trained.
+
+    The step has the gradient of the identity (straight-through; Bengio et al., 2013).
+    """
+
+    def __init__(self, base_layer: nn.Linear) -> None:
+        super().__init__()
+        self.base_layer = base_layer
+        self.scores = nn.Parameter(torch.full_like(base_layer.weight, 2 * THRESHOLD))
+
+    @property
+    def mask(self) -> Tensor:
+        """True for the weights that are kept."""
+        return self.scores > THRESHOLD
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Apply the layer with its masked weight."""
+        mask = self.mask.to(self.scores.dtype) + (self.scores - self.scores.detach())
+        return nn.functional.linear(input, self.base_layer.weight * mask, self.base_layer.bias)
 
 
 @contextlib.contextmanager
@@ -41,8 +68,8 @@ def light_tuning(head: Any, config: TrainConfig) -> Iterator[None]:
         for name, weight in head.named_parameters():
             if not head.is_head(name) and not name.endswith("bias"):
                 weight.requires_grad_(False)
-    elif config.tuning == "lora":
-        _add_lora(head, config)
+    elif config.tuning in ("lora", "mask"):
+        _add_adapters(head, config)
     try:
         yield
     finally:
@@ -55,7 +82,10 @@ def light_tuning(head: Any, config: TrainConfig) -> Iterator[None]:
 
 def adapters(head: nn.Module) -> dict[str, Any]:
     """Return the adapters of a model by the name of the layer in each; empty without adapters."""
-    return {name: module for name, module in head.named_modules() if hasattr(module, LORA)}
+    return {
+        name: module for name, module in head.named_modules()
+        if isinstance(module, MaskedLinear) or hasattr(module, LORA)
+    }  # fmt: skip
 
 
 @contextlib.contextmanager
@@ -96,24 +126,33 @@ def load_adapter_state(head: nn.Module, folder: Path) -> None:
 
 
 def export_adapter(head: Any, config: TrainConfig, folder: Path) -> None:
-    """Write adapters and head in the format of peft, to load on top of the starting model."""
-    from peft import LoraConfig
+    """Write adapters and head, to load on top of the starting model.
 
+    LoRA is in the format of peft. Masks have a bit for each weight; ``apply_masks`` reads them.
+    """
     model: Any = head if isinstance(head, PreTrainedModel) else head.model
     layers = adapters(model)
-    found = next(iter(layers.values()))
-    state = {
-        f"{path}.{name}.weight": getattr(layer, name).default.weight
-        for path, layer in layers.items() for name in (LORA, "lora_B")
-    }  # fmt: skip
     own = {id(weight) for _, weight in _own_weights(model)}
     trained = {
         name.rpartition(".")[0] for name, weight in model.named_parameters()
         if weight.requires_grad and id(weight) not in own
     }  # fmt: skip
     whole = [n for n in sorted(trained) if not any(n.startswith(f"{o}.") for o in trained)]
+    state: dict[str, Tensor] = {}
     for name in whole:
         state |= model.get_submodule(name).state_dict(prefix=f"{name}.")
+    if config.tuning == "mask":
+        for name, layer in layers.items():
+            bits = np.packbits(layer.mask.cpu().numpy())
+            state[f"{name}.mask"] = torch.from_numpy(bits)
+        save_file({n: w.detach().cpu().clone() for n, w in state.items()}, folder / MASK_FILE)
+        return
+    from peft import LoraConfig
+
+    for path, layer in layers.items():
+        for name in (LORA, "lora_B"):
+            state[f"{path}.{name}.weight"] = getattr(layer, name).default.weight
+    found = next(iter(layers.values()))
     LoraConfig(
         r=found.r["default"], lora_alpha=found.lora_alpha["default"], target_modules=list(layers),
         modules_to_save=whole, inference_mode=True,
@@ -121,6 +160,20 @@ def export_adapter(head: Any, config: TrainConfig, folder: Path) -> None:
     ).save_pretrained(str(folder))  # fmt: skip
     state = {f"base_model.model.{n}": w.detach().cpu().clone() for n, w in state.items()}
     save_file(state, folder / "adapter_model.safetensors", {"format": "pt"})
+
+
+def apply_masks(model: nn.Module, folder: str | Path) -> None:
+    """Turn a starting model of transformers into the trained one, with a run's ``adapter/``."""
+    weights = dict(model.named_parameters())
+    with torch.no_grad():
+        for name, value in load_file(Path(folder) / MASK_FILE).items():
+            path = name.removesuffix(".mask")
+            if path == name:
+                model.get_parameter(name).copy_(value)
+                continue
+            weight = weights[f"{path}.weight"]
+            bits = np.unpackbits(value.numpy(), count=weight.numel()).reshape(weight.shape)
+            weight.mul_(torch.from_numpy(bits).to(weight))
 
 
 def trained_share(head: nn.Module) -> str:
@@ -136,15 +189,20 @@ def weight_numbers(head: nn.Module) -> tuple[int, int]:
     return trained, sum(weight.numel() for weight in head.parameters() if id(weight) not in own)
 
 
-def _add_lora(head: Any, config: TrainConfig) -> None:
-    """Add LoRA to the linear layers of the encoder that are not frozen, then freeze these."""
+def _add_adapters(head: Any, config: TrainConfig) -> None:
+    """Put adapters around the linear layers of the encoder that are not frozen; freeze all else."""
+    names = _linear_layers(head, config)
+    for name, weight in head.named_parameters():
+        weight.requires_grad_(weight.requires_grad and head.is_head(name))
+    if config.tuning == "mask":
+        for name in names:
+            layer: Any = head.encoder.model.get_submodule(name)
+            _replace(head.encoder.model, name, MaskedLinear(layer))
+        return
     try:
         from peft import LoraConfig, inject_adapter_in_model
     except ImportError as error:
         raise UserError("--tuning lora needs peft: pip install 'finetune[peft]'.") from error
-    names = _linear_layers(head, config)
-    for name, weight in head.named_parameters():
-        weight.requires_grad_(weight.requires_grad and head.is_head(name))
     whole = [weight for weight in head.parameters() if weight.requires_grad]
     alpha: Any = config.lora_rank if config.lora_alpha is None else config.lora_alpha
     lora = LoraConfig(r=config.lora_rank, lora_alpha=alpha, target_modules=names)
@@ -187,11 +245,13 @@ def _own_weights(head: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
                 yield f"{path}.{name}", weight
 
 
+@torch.no_grad()
 def _merged(layer: Any) -> Tensor:
     """Return the weight of the linear layer that equals an adapter."""
-    with torch.no_grad():
-        weight: Tensor = layer.base_layer.weight + layer.get_delta_weight("default")
-    return weight
+    weight: Tensor = layer.base_layer.weight
+    if isinstance(layer, MaskedLinear):
+        return weight * layer.mask
+    return weight + layer.get_delta_weight("default")  # type: ignore[no-any-return]
 
 
 def _replace(head: nn.Module, path: str, layer: nn.Module) -> None:

@@ -40,8 +40,11 @@ from finetune.models.padding import (
     restore_order,
     unpad,
 )
+from finetune.models.top_layers import TOP_LAYERS, add_top_layers
 from finetune.types import Batch, UserError
 
+ABOVE = ("pooler.", *(f"{name}." for name in TOP_LAYERS))
+"""Names of a base model's submodules above its hidden states."""
 Batching = Literal["auto", "packed", "padded"]
 
 
@@ -77,6 +80,7 @@ class Encoder(nn.Module):
     def __init__(self, model: PreTrainedModel, batching: Batching = "auto") -> None:
         super().__init__()
         self.model = model
+        add_top_layers(model)
         config = model.config
         self.pad_id: int = 0 if config.pad_token_id is None else config.pad_token_id
         self.family = family_of(model) or _probed_family(model, self.pad_id)
@@ -108,8 +112,13 @@ class Encoder(nn.Module):
         return cls(model, batching)
 
     def forward(self, batch: Batch) -> Tensor:
-        """Return the last hidden states [T, H] of a batch of T tokens."""
-        return self._run(batch, lambda output: [output.last_hidden_state])[0]
+        """Return the last hidden states [T, H] of a batch of T tokens, after the top layers."""
+        mix, bilstm = (self.model._modules.get(name) for name in TOP_LAYERS)
+        if mix is not None:
+            hidden: Tensor = mix(self.layers(batch))
+        else:
+            hidden = self._run(batch, lambda output: [output.last_hidden_state])[0]
+        return hidden if bilstm is None else bilstm(hidden, batch.lengths)
 
     def layers(self, batch: Batch, numbers: Sequence[int] | None = None) -> Tensor:
         """Return hidden states [L+1, T, H]: the embeddings' output, then each layer's.
@@ -182,7 +191,7 @@ class Encoder(nn.Module):
         """Stop training a part of the model; return the number of frozen scalar parameters.
 
         The part is ``"none"``, ``"embeddings"``, a number of layers (from the lowest, with the
-        embeddings) or ``"all"`` below the hidden states. A pooler stays trainable, like heads.
+        embeddings) or ``"all"`` below the hidden states. A pooler and top layers stay trainable.
         """
         depths = {"none": -1, "embeddings": 0, "all": self.top_depth}
         if what not in depths and not str(what).isdecimal():
@@ -192,7 +201,7 @@ class Encoder(nn.Module):
             raise UserError(f"cannot freeze {what} layers: the model has {self.top_depth - 1}")
         frozen = [
             parameter for name, parameter in self.model.named_parameters()
-            if self.depth_of(name) <= depth and not name.startswith("pooler.")
+            if self.depth_of(name) <= depth and not name.startswith(ABOVE)
         ]  # fmt: skip
         for parameter in frozen:
             parameter.requires_grad_(False)

@@ -89,13 +89,18 @@ def quiet() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def load_config(name: str, *, revision: str | None = None, trust_remote_code: bool = False) -> Any:
+def load_config(
+    name: str, *, revision: str | None = None, trust_remote_code: bool = False,
+    layer_mix: bool = False, bilstm: bool = False,
+) -> Any:  # fmt: skip
     """Load the configuration of a text encoder; all that loads models takes these arguments.
 
     Args:
         name: Hub id, short name (``roberta-base``, ``minilm``) or folder.
         revision: Branch, tag or commit on the hub; ``_commit_hash`` of the result is the commit.
         trust_remote_code: Run Python code that comes with the checkpoint.
+        layer_mix: Add a ``LayerMix`` on top of the encoder, if it has none yet.
+        bilstm: Add a ``BiLstm`` on top of the encoder, if it has none yet.
 
     Raises:
         UserError: If there is no such model, or it is not an encoder.
@@ -115,6 +120,9 @@ def load_config(name: str, *, revision: str | None = None, trust_remote_code: bo
         )
     if config.model_type == "big_bird":  # sparse attention depends on the length of padded rows
         config.attention_type = "original_full"
+    for setting, value in (("layer_mix", layer_mix), ("bilstm", bilstm)):
+        if value:
+            setattr(config, setting, True)
     config._commit_hash = None
     if not Path(source).is_dir():
         path = try_to_load_from_cache(source, "config.json", revision=revision)
@@ -176,11 +184,15 @@ def load_weights(
     """
     import torch
 
+    from finetune.models.top_layers import TOP_LAYERS, load_top_layers
+
+    options = {key: value for key, value in options.items() if key not in TOP_LAYERS}
     with library_errors(name), quiet(), cache_without_network():
         model, report = auto_class.from_pretrained(
             resolve_model(name), config=config, dtype=torch.float32,
             ignore_mismatched_sizes=new_head, output_loading_info=True, **options,
         )  # fmt: skip
+        new_layers = load_top_layers(model.base_model, resolve_model(name), **options)
     missing = set(report["missing_keys"]) | {entry[0] for entry in report["mismatched_keys"]}
     prefix = "" if model.base_model is model else model.base_model_prefix + "."
     of_encoder = sorted(
@@ -195,10 +207,10 @@ def load_weights(
     for key in missing:
         if key.endswith("bias"):  # transformers leaves some tied ones uninitialized
             torch.nn.init.zeros_(model.get_parameter(key))
-    if missing and not new_head:
+    if (missing or new_layers) and not new_head:
         raise MissingHead(
-            f"model {name!r} has no trained head (missing: {min(missing)}): give the labels to "
-            "train one, or the folder of a fine-tuned model."
+            f"model {name!r} has no trained head (missing: {min(missing | new_layers)}): give the "
+            "labels to train one, or the folder of a fine-tuned model."
         )
     return model
 

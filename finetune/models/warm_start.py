@@ -15,7 +15,7 @@ from typing import Any
 
 from transformers import AutoConfig, AutoModel
 
-from finetune.config.tasks import TextConfig, TrainConfig
+from finetune.config.tasks import TextConfig, TrainConfig, flag
 from finetune.data.json_files import read_object
 from finetune.models.heads.crf_tagger import CrfTagger
 from finetune.models.heads.pair_classifier import PairClassifier
@@ -24,6 +24,7 @@ from finetune.models.heads.sequence_classification import SequenceClassifier
 from finetune.models.heads.span_ner import SpanNer
 from finetune.models.heads.token_classification import TokenTagger
 from finetune.models.loading import load_config, load_weights, quiet
+from finetune.models.top_layers import TOP_LAYERS
 from finetune.types import UserError
 
 ReusableHead = type[SequenceClassifier] | type[TokenTagger]
@@ -107,6 +108,10 @@ def find_warm_start(
         except UserError as error:
             raise UserError(f"--init-from {name}: {error}") from error
     _check_model(config, inner, Path(source))
+    for setting in TOP_LAYERS:
+        if getattr(inner, setting, False) and not getattr(config, setting):
+            added = flag(setting)
+            raise UserError(f"--init-from {name} was trained with {added}: add {added}.")
     heads: dict[str, ReusableHead] = {
         "classify": SequenceClassifier, "nli": SequenceClassifier, "tag": TokenTagger,
     }  # fmt: skip

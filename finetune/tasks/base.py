@@ -21,6 +21,7 @@ from finetune.data import Dataset, check_data, halved, hold_out, unmeasured_labe
 from finetune.evaluation.metrics import DEFAULT_METRICS
 from finetune.models.families import FAMILIES, position_limit
 from finetune.models.loading import load_config, new_config
+from finetune.models.top_layers import TOP_LAYERS
 from finetune.models.warm_start import WarmStart, find_warm_start
 from finetune.preprocessing.encodings import Array, Encoded, Encodings, Ragged
 from finetune.preprocessing.tokenizer import SubwordTokenizer
@@ -333,6 +334,7 @@ class Task(ABC):
         """Provide name and options of the checkpoint that a new model starts from."""
         config = self.record.config
         trusted = {"trust_remote_code": config.trust_remote_code}
+        trusted |= {name: True for name in TOP_LAYERS if getattr(config, name)}
         if self._warm_start is None:
             yield {"name": config.model, "revision": config.revision, **trusted}
             return

@@ -97,8 +97,8 @@ def memory_estimate(config: TrainConfig, mean_length: float) -> str:
     model = starting_config(config)
     with torch.device("meta"):
         number = sum(weight.numel() for weight in AutoModel.from_config(model).parameters())
-    # Of 16 bytes for each weight, 12 are its gradient and moments.
-    size = 16 if config.tuning == "full" else 4
+    # Of 16 bytes for each weight, 12 are its gradient and moments; a mask has a score as well.
+    size = {"full": 16, "mask": 20}.get(config.tuning, 4)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     tokens = min(config.tokens_on(device), config.batch_size * mean_length)
     # Kept for the backward pass, per token and layer: about 34 values of the model's width

@@ -87,7 +87,6 @@ def parameter_groups(head: Any, config: TrainConfig) -> list[dict[str, Any]]:
     groups: dict[tuple[float, float], dict[str, Any]] = {}
     factor = max(head.lr_factor, TUNING_FACTORS[config.tuning])
     peak = config.lr or default_learning_rate(head.encoder.width) * factor
-    head_factor = max(1.0, head.head_lr_factor / TUNING_FACTORS[config.tuning])
     top = head.encoder.top_depth
     own: Mapping[str, tuple[str, float]] = head.own_learning_rates
     for name, weight in head.named_parameters():
@@ -96,7 +95,9 @@ def parameter_groups(head: Any, config: TrainConfig) -> list[dict[str, Any]]:
         depth = head.depth_of(name)
         lr = peak * config.layer_decay ** (top - depth)
         if depth == top:
-            lr = config.head_lr or peak * head_factor
+            own_factor = max(head.head_lr_factor, 10.0 if ".bilstm." in name else 1.0)
+            lr = config.head_lr or peak * max(1.0, own_factor / TUNING_FACTORS[config.tuning])
+            lr = LAYER_MIX_LR if ".layer_mix." in name else lr
         decay = config.weight_decay if weight.ndim > 1 else 0.0
         module = name.partition(".")[0]
         if module in own:
@@ -113,7 +114,9 @@ def parameter_groups(head: Any, config: TrainConfig) -> list[dict[str, Any]]:
     return [{**group, "peak": group["lr"]} for group in groups.values()]
 
 
-TUNING_FACTORS = {"full": 1.0, "lora": 20.0, "bitfit": 50.0, "head": 100.0}
+LAYER_MIX_LR = 0.01
+"""Peak learning rate of the weights of a layer mix: they are few, and begin equal."""
+TUNING_FACTORS = {"full": 1.0, "lora": 20.0, "bitfit": 50.0, "head": 100.0, "mask": 5.0}
 """Default learning rate of each way of tuning, in multiples of that of full tuning."""
 
 

@@ -391,6 +391,8 @@ def require_support_of_fsdp(task: Task, config: TrainConfig, precision: str) -> 
         f"the loss of this `finetune {task.name}`": task.couples_sequences,
         f"--tuning {config.tuning}": config.tuning != "full",
         "--gradient-checkpointing": config.gradient_checkpointing,
+        "--layer-mix": config.layer_mix,
+        "--bilstm": config.bilstm,
     }
     for name, found in wrong.items():
         if found:

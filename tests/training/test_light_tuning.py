@@ -21,7 +21,13 @@ from finetune.config.tasks import (
     TagConfig,
     TrainConfig,
 )
-from finetune.models.adapters import adapters, light_tuning, load_adapter_state, plain_layers
+from finetune.models.adapters import (
+    adapters,
+    apply_masks,
+    light_tuning,
+    load_adapter_state,
+    plain_layers,
+)
 from finetune.models.dropout import fast_dropout
 from finetune.models.encoder import Encoder, checkpointed_layers
 from finetune.models.heads.sequence_classification import SequenceClassifier
@@ -50,7 +56,7 @@ KINDS: dict[str, tuple[type[TrainConfig], str, dict[str, Any]]] = {
 }
 TASKS = {"bi": "classify", "crf": "tag"}
 INNER = ("Intermediate", "MLP", "FFN")  # layers within a layer of the encoder
-METHODS = ("lora", "bitfit", "head")
+METHODS = ("lora", "bitfit", "head", "mask")
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +87,8 @@ def test_every_head(
     kind: str, method: str, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only the chosen weights change, the saved model is plain and equal, a run can be resumed."""
-    config = config_of(kind, place, tmp_path / "whole", tuning=method)
+    rate = {"lr": 0.05} if method == "mask" else {}
+    config = config_of(kind, place, tmp_path / "whole", tuning=method, **rate)
     task, dataset = load_task(config, TASKS.get(kind, kind))
     torch.manual_seed(1)
     head = task.head()
@@ -99,6 +106,8 @@ def test_every_head(
         assert of_encoder and all(name.endswith("bias") for name in of_encoder)
     else:
         assert of_encoder
+        if method == "mask":
+            assert all(set((after[n] / before[n]).unique().tolist()) == {0, 1} for n in of_encoder)
         assert all(name.endswith(("dense.weight", "query.weight", "key.weight", "value.weight"))
                    for name in of_encoder)  # fmt: skip
     trained, total = result.weights
@@ -145,6 +154,20 @@ def test_merged_model_equals_the_adapter_in_peft(kind: str, place: Path, tmp_pat
         torch.testing.assert_close(output(start), best, rtol=0, atol=1e-5)
 
 
+def test_masks_of_one_bit(place: Path, tmp_path: Path) -> None:
+    config = config_of("classify", place, tmp_path, tuning="mask", lr=0.01)
+    task, dataset = load_task(config, "classify")
+    fit(task, dataset, config)
+    start, best = task.head(), task.head(tmp_path / "best")
+    apply_masks(start.model, tmp_path / "adapter")
+    for name, weight in best.named_parameters():
+        assert torch.equal(start.get_parameter(name), weight), name
+    masked = sum((w == 0).sum() for n, w in best.named_parameters() if n.endswith("dense.weight"))
+    assert masked > 0
+    size = (tmp_path / "adapter" / "masks.safetensors").stat().st_size
+    assert size < (tmp_path / "best" / "model.safetensors").stat().st_size / 4
+
+
 def test_saved_model_is_that_of_transformers(place: Path, tmp_path: Path) -> None:
     config = config_of("classify", place, tmp_path, tuning="lora", lr=0.05)
     task, dataset = load_task(config, "classify")
@@ -163,7 +186,7 @@ def test_saved_model_is_that_of_transformers(place: Path, tmp_path: Path) -> Non
 
 
 def test_moments_and_learning_rates(place: Path, tmp_path: Path) -> None:
-    for method, factor in (("full", 1), ("lora", 20), ("bitfit", 50), ("head", 100)):
+    for method, factor in (("full", 1), ("lora", 20), ("bitfit", 50), ("head", 100), ("mask", 5)):
         config = config_of("ner", place, tmp_path, tuning=method)
         head = load_task(config, "ner")[0].head()
         with light_tuning(head, config):
@@ -171,7 +194,7 @@ def test_moments_and_learning_rates(place: Path, tmp_path: Path) -> None:
             numbers = sum(weight.numel() for group in groups for weight in group["params"])
             assert numbers == sum(w.numel() for w in head.parameters() if w.requires_grad)
             given = parameter_groups(head, replace(config, lr=1.0))
-            assert max(group["lr"] for group in given) == (10.0 if method == "full" else 1.0)
+            assert max(group["lr"] for group in given) == {"full": 10, "mask": 2}.get(method, 1)
         for group in groups:
             wanted = factor if group["encoder"] else max(10, factor)
             assert group["lr"] == pytest.approx(1e-4 * wanted)
@@ -239,8 +262,9 @@ def test_gradient_checkpointing_is_exact(family: str, batching: Any) -> None:
 
 def test_gradient_checkpointing_changes_no_run(place: Path, tmp_path: Path) -> None:
     for name, on in (("on", True), ("off", False)):
-        settings = {"gradient_checkpointing": on, "tuning": "lora", "max_tokens": 64}
-        config = config_of("tag", place, tmp_path / name, **settings)
-        fit(*load_task(config, "tag"), config)
+        config = config_of(
+            "classify", place, tmp_path / name, gradient_checkpointing=on, tuning="lora"
+        )
+        fit(*load_task(config, "classify"), config)
     same_files(tmp_path / "on", tmp_path / "off")
     assert json.loads((tmp_path / "on" / "config.json").read_text())["gradient_checkpointing"]

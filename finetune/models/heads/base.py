@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from torch import nn
 from transformers import PreTrainedModel
 
-from finetune.models.encoder import Encoder
+from finetune.models.encoder import ABOVE, Encoder
 from finetune.models.loading import library_errors, quiet
 from finetune.types import Batch, LabelSet, UserError, quantity
 
@@ -42,9 +42,9 @@ class Head(nn.Module):
         self.encoder.check(batch)
 
     def is_head(self, parameter_name: str) -> bool:
-        """Return whether a parameter is above the hidden states: a head, or a pooler under it."""
+        """Return whether a parameter is above the hidden states: a head, or a layer under it."""
         inner = parameter_name.removeprefix(self.encoder_prefix)
-        return inner == parameter_name or inner.startswith("pooler.")
+        return inner == parameter_name or inner.startswith(ABOVE)
 
     def head_parameters(self) -> dict[str, nn.Parameter]:
         """Return the parameters above the hidden states, by name."""

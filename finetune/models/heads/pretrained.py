@@ -11,11 +11,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import PreTrainedModel
 
+from finetune.config.tasks import flag
 from finetune.models.encoder import Batching, Encoder
 from finetune.models.families import family_of
 from finetune.models.heads.base import Head, labels_of
 from finetune.models.loading import load_config, load_weights, quiet
 from finetune.models.padding import batch_of_rows, restore_order, unpad
+from finetune.models.top_layers import TOP_LAYERS
 from finetune.types import Batch, LabelSet, UserError
 
 Problem = Literal["single", "multi", "regression"]
@@ -59,6 +61,12 @@ class PretrainedHead(Head):
         self.encoder_prefix = f"model.{model.base_model_prefix}."
         family = family_of(base_model)
         self.known_type: str = model.config.model_type if family and family.packing else ""
+        top_layers = [name for name in TOP_LAYERS if getattr(model.config, name, False)]
+        if top_layers and not self.known_type:
+            raise UserError(
+                f"{flag(top_layers[0])} does not work with {model.config.model_type} "
+                "models, whose head runs together with the encoder: leave it out."
+            )
 
     @property
     def labels(self) -> LabelSet:

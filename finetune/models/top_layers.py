@@ -1,0 +1,93 @@
+"""Layers between an encoder and its head: a mix of the encoder's layers, and a BiLSTM.
+
+They are submodules of the encoder, saved with its weights and named in its configuration, so that
+every head has them again when it is loaded. Plain transformers would leave them out.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_sequence, unpack_sequence
+
+TOP_LAYERS = ("layer_mix", "bilstm")
+"""Names of the submodules, and of the settings that add them."""
+
+
+class LayerMix(nn.Module):
+    """gamma sum_l softmax(w)_l z_l over the L + 1 layers of an encoder (Peters et al., 2018)."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__()
+        self.weights = nn.Parameter(torch.zeros(config.num_hidden_layers + 1))
+        self.gamma = nn.Parameter(torch.ones(1))
+
+    def forward(self, states: Tensor) -> Tensor:
+        """Return the mix of hidden states: [L+1, T, H] -> [T, H]."""
+        shares = self.weights.softmax(0).to(states.dtype)
+        mixed: Tensor = self.gamma * torch.tensordot(shares, states, dims=1)
+        return mixed
+
+
+class BiLstm(nn.Module):
+    """A bidirectional LSTM over each sequence (RoBERTa-BiLSTM; Rahman et al., 2024).
+
+    The vector of a token joins the states of both directions. That of the first token, which heads
+    read for the whole sequence, has the forward state after the last token.
+    """
+
+    def __init__(self, config: Any) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(config.hidden_size, config.hidden_size // 2, bidirectional=True)
+
+    def forward(self, hidden: Tensor, lengths: tuple[int, ...]) -> Tensor:
+        """Return states [T, H] for hidden states [T, H] of sequences with these lengths."""
+        with torch.autocast(hidden.device.type, enabled=False):
+            rows = hidden.to(next(self.lstm.parameters()).dtype).split(lengths)
+            packed, _ = self.lstm(pack_sequence(list(rows), enforce_sorted=False))
+        states = unpack_sequence(packed)
+        middle = self.lstm.hidden_size
+        parts = []
+        for each in states:
+            first = torch.cat([each[-1:, :middle], each[:1, middle:]], dim=1)
+            parts += [first, each[1:]]
+        return torch.cat(parts)
+
+
+def add_top_layers(model: Any) -> list[str]:
+    """Add the top layers that a base model's configuration names; return the names of new ones."""
+    kinds: dict[str, type[nn.Module]] = {"layer_mix": LayerMix, "bilstm": BiLstm}
+    missing = [
+        name for name in TOP_LAYERS
+        if getattr(model.config, name, False) and name not in model._modules
+    ]  # fmt: skip
+    for name in missing:
+        model.add_module(name, kinds[name](model.config).to(model.device, model.dtype))
+    return missing
+
+
+def load_top_layers(model: Any, source: str, **options: Any) -> set[str]:
+    """Add the top layers of a base model, with the weights that its checkpoint has for them.
+
+    Returns the names of the weights that it has not.
+    """
+    from safetensors import safe_open
+    from transformers.utils.hub import cached_file
+
+    new = add_top_layers(model)
+    missing = {
+        name: weight for name, weight in model.named_parameters() if name.startswith(tuple(new))
+    } if new else {}  # fmt: skip
+    path = cached_file(
+        source, "model.safetensors", revision=options.get("revision"),
+        _raise_exceptions_for_missing_entries=False,
+    ) if missing else None  # fmt: skip
+    if path is not None:
+        with safe_open(Path(path), "pt") as file, torch.no_grad():
+            for key in file.keys():
+                for name in [n for n in missing if f".{key}".endswith(f".{n}")]:
+                    missing.pop(name).copy_(file.get_tensor(key))
+    return set(missing)

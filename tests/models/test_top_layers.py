@@ -1,0 +1,96 @@
+"""A mix of layers and a BiLSTM between encoder and head: their values, saving and loading."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from finetune.inference.onnx import export_onnx
+from finetune.inference.predictor import Predictor
+from finetune.models.encoder import Encoder
+from finetune.models.heads.sequence_classification import SequenceClassifier
+from finetune.models.heads.span_ner import SpanNer
+from finetune.models.top_layers import LayerMix
+from finetune.preprocessing.batching import pack
+from finetune.tasks import load_task
+from finetune.training.trainer import fit
+from finetune.types import UserError
+from tests.models.parity import encodings
+from tests.tiny import WIDTH, save_tiny_checkpoint
+from tests.tiny import model as tiny_model
+from tests.training.test_light_tuning import config_of, place  # noqa: F401 (a fixture)
+
+
+@pytest.mark.parametrize("batching", ["packed", "padded"])
+def test_mix_is_the_weighted_sum_of_layers(batching: str) -> None:
+    model = tiny_model("bert", layer_mix=True).double()
+    encoder, batch = Encoder(model, batching), pack(encodings(model))
+    mix: LayerMix = model.layer_mix
+    layers = encoder.layers(batch)
+    torch.testing.assert_close(encoder(batch), layers.mean(0), rtol=0, atol=1e-12)
+    with torch.no_grad():
+        mix.weights.copy_(torch.tensor([0.0, 0.0, 0.0, 50.0]))
+        mix.gamma.fill_(2.0)
+    torch.testing.assert_close(encoder(batch), 2 * layers[-1], rtol=0, atol=1e-12)
+
+
+def test_bilstm_reads_each_sequence_alone() -> None:
+    model = tiny_model("bert", bilstm=True).double()
+    encoder, made = Encoder(model), encodings(model)
+    lstm: nn.LSTM = model.bilstm.lstm
+    together = encoder(pack(made)).split([len(each.input_ids) for each in made])
+    half = WIDTH // 2
+    for each, states in zip(made, together, strict=True):
+        expected, (last, _) = lstm(encoder.layers(pack([each]))[-1][:, None])
+        torch.testing.assert_close(states[1:], expected[1:, 0], rtol=0, atol=1e-12)
+        torch.testing.assert_close(states[0], last[:, 0].flatten(), rtol=0, atol=1e-12)
+        assert last.shape == (2, 1, half)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "classify",
+        "crf",
+        *(pytest.param(k, marks=pytest.mark.slow) for k in ("tag", "ner", "bi", "sentence")),
+    ],
+)
+def test_saved_and_loaded(kind: str, place: Path, tmp_path: Path) -> None:  # noqa: F811
+    settings = {"layer_mix": True, "bilstm": True, "tuning": "bitfit"}
+    config = config_of(kind, place, tmp_path / "run", **settings)
+    task, dataset = load_task(config, {"bi": "classify", "crf": "tag"}.get(kind, kind))
+    head = task.head()
+    before = [weight.detach().clone() for weight in head.encoder.model.bilstm.parameters()]
+    result = fit(task, dataset, config, head=head)
+    best = task.head(tmp_path / "run" / "best").encoder.model
+    last = task.head(tmp_path / "run" / "last").encoder.model
+    for name in ("layer_mix", "bilstm"):
+        for key, value in getattr(head.encoder.model, name).state_dict().items():
+            assert torch.equal(getattr(last, name).state_dict()[key], value), key
+    assert not torch.equal(next(best.bilstm.parameters()), before[0])
+    assert best.layer_mix.weights.abs().min() > 0
+    assert result.metrics["test"]
+    again = {"model": None, "init_from": str(tmp_path / "run"), "layer_mix": True}
+    with pytest.raises(UserError, match="was trained with --bilstm: add --bilstm"):
+        load_task(config_of("ner", place, tmp_path / "next", **again), "ner")
+    continued = config_of("ner", place, tmp_path / "next", **again, bilstm=True)
+    started = load_task(continued, "ner")[0].head()
+    assert isinstance(started, SpanNer)
+    assert torch.equal(started.encoder.model.layer_mix.weights, best.layer_mix.weights)
+
+
+def test_predict_reads_them_and_export_refuses(place: Path, tmp_path: Path) -> None:  # noqa: F811
+    config = config_of("classify", place, tmp_path / "run", bilstm=True)
+    fit(*load_task(config, "classify"), config)
+    assert Predictor(tmp_path / "run").predict(["good"])
+    with pytest.raises(UserError, match="--bilstm is not part of the graph"):
+        export_onnx(tmp_path / "run", tmp_path / "onnx")
+
+
+def test_refusals(tmp_path: Path) -> None:
+    mpnet = str(save_tiny_checkpoint(tmp_path / "mpnet", "mpnet"))
+    with pytest.raises(UserError, match="--layer-mix does not work with mpnet"):
+        SequenceClassifier.from_pretrained(mpnet, labels=["a", "b"], layer_mix=True)
