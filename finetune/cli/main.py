@@ -28,6 +28,7 @@ from finetune.cli.push import Push
 from finetune.cli.recipes import Recipes
 from finetune.cli.report import Report
 from finetune.cli.score import Score
+from finetune.cli.serve import Serve
 from finetune.cli.similarity import Similarity
 from finetune.cli.thresholds import Thresholds
 from finetune.cli.train import TASKS, Multitask, Run, TaskCommand, expand_recipe
@@ -50,8 +51,8 @@ COMMANDS: dict[str, type[Any]] = {
     **{
         kind.__name__.lower(): kind
         for kind in (Multitask, Run, Curve, Recipes, Check, Predict, Embed, Similarity, Geometry,
-                     Map, Wsd, Wic, Export, Score, Analyze, Compare, Thresholds, Report, Push,
-                     Vocabulary, Perplexity, Bench)
+                     Map, Wsd, Wic, Serve, Export, Score, Analyze, Compare, Thresholds, Report,
+                     Push, Vocabulary, Perplexity, Bench)
     },
 }  # fmt: skip
 """The dataclass of each command: its options are the fields, and ``run()`` carries it out."""

@@ -92,20 +92,20 @@ class Predictor:
         return self.task.record.labels
 
     def predict(
-        self, inputs: Sequence[Input], *, documents: Sequence[Any] | None = None
+        self, inputs: Sequence[Input | Example], *, documents: Sequence[Any] | None = None
     ) -> list[Prediction]:
         """Predict each input, in order. The ``id`` of a prediction is the index of its input.
 
         Args:
             inputs: A text each; (text, text) for a model of pairs; a text or a list of words for a
                 model of words. A text is split into words, and its prediction has their character
-                offsets.
+                offsets. Or examples with ids that differ.
             documents: For a model trained with ``--context``: any value for the document of each
                 input (None: no document). Consecutive inputs with equal values share context.
         """
         if isinstance(inputs, str):
             raise UserError(f"predict takes a list of inputs: write predict([{inputs!r:.40}]).")
-        examples = [to_example(self.task, index, item) for index, item in enumerate(inputs)]
+        examples = list(self._examples(inputs))
         if documents is not None:
             record = self.task.record
             named = _with_documents(self.task, examples, documents)

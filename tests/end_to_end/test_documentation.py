@@ -21,8 +21,8 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "CONTRIBUTING.md"]
 SET_UP = ("python3 -m venv", ". .venv", "pip install", "python -m pytest")
 """Beginnings of commands that the continuous integration runs in a fresh environment."""
-NOT_RUN = {"bench", "push"}
-"""Commands that need minutes or a network; their own tests cover them."""
+NOT_RUN = {"bench", "push", "serve"}
+"""Commands that need minutes or a network, or do not end; their own tests cover them."""
 
 
 def blocks(page: Path, language: str) -> list[str]:

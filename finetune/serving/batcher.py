@@ -1,0 +1,153 @@
+"""Continuous batching: a thread per model predicts what waits, and does not wait for more."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+
+class QueueFull(Exception):
+    """Too many requests wait already."""
+
+
+@dataclass(eq=False)
+class Request:
+    """The items of a request, the answers that it has so far, and the future of all of them."""
+
+    items: Sequence[Any]
+    sizes: Sequence[int]
+    future: Future[list[Any]]
+    answers: list[Any] = field(default_factory=list)
+    taken: int = 0
+
+
+class Batcher:
+    """A queue of requests and a thread that answers them in batches.
+
+    A batch takes items from the waiting requests in turn, one of each, so that a short request does
+    not wait for all of a long one. Requests of clients that have gone are dropped. If a batch
+    fails, the thread repeats it request by request, and only those that fail again get the error.
+    """
+
+    def __init__(
+        self,
+        predict: Callable[[Sequence[Any]], Sequence[Any]],
+        *,
+        batch_size: int,
+        batch_total: int,
+        max_waiting: int,
+        name: str = "",
+    ) -> None:
+        """Start the thread.
+
+        Args:
+            predict: Returns the answer to each item.
+            batch_size: Largest number of items in a batch.
+            batch_total: Largest sum of the sizes of a batch with more than one item.
+            max_waiting: Largest number of waiting requests.
+            name: Name of the thread.
+        """
+        self.predict, self.batch_size, self.batch_total = predict, batch_size, batch_total
+        self.max_waiting = max_waiting
+        self.batches = self.items = 0
+        """Number of batches and of their items so far."""
+        self._waiting: deque[Request] = deque()
+        self._changed = threading.Condition()
+        self._closed = False
+        self._thread = threading.Thread(target=self._work, name=name or None, daemon=True)
+        self._thread.start()
+
+    @property
+    def waiting(self) -> int:
+        """Number of requests with items that are not in a batch yet."""
+        return len(self._waiting)
+
+    @property
+    def alive(self) -> bool:
+        """Whether requests are answered."""
+        return self._thread.is_alive() and not self._closed
+
+    def submit(self, items: Sequence[Any], sizes: Sequence[int]) -> Future[list[Any]]:
+        """Add a request; its future gets the answers in the order of the items, or the error.
+
+        Raises:
+            QueueFull: If ``max_waiting`` requests wait.
+        """
+        request = Request(items, sizes, Future())
+        with self._changed:
+            if self._closed or len(self._waiting) >= self.max_waiting:
+                raise QueueFull
+            self._waiting.append(request)
+            self._changed.notify()
+        return request.future
+
+    def close(self) -> None:
+        """Answer what waits, and end the thread."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        self._thread.join()
+
+    def _work(self) -> None:
+        while batch := self._take():
+            self.batches += 1
+            self.items += len(batch)
+            try:
+                answers = self.predict([request.items[index] for request, index in batch])
+            except Exception as error:
+                self._repeat(batch, error)
+                continue
+            for (request, _), answer in zip(batch, answers, strict=True):
+                _answer(request, [answer])
+
+    def _take(self) -> list[tuple[Request, int]]:
+        """Return the next batch: requests with an index of an item. It is empty after the end."""
+        with self._changed:
+            batch: list[tuple[Request, int]] = []
+            total = 0
+            while not batch:
+                while not self._waiting:
+                    if self._closed:
+                        return []
+                    self._changed.wait()
+                while self._waiting and len(batch) < self.batch_size:
+                    request = self._waiting[0]
+                    if request.future.done():  # the client has gone, or an item failed
+                        self._waiting.popleft()
+                        continue
+                    total += request.sizes[request.taken]
+                    if batch and total > self.batch_total:
+                        break
+                    batch.append((request, request.taken))
+                    request.taken += 1
+                    self._waiting.popleft()
+                    if request.taken < len(request.items):
+                        self._waiting.append(request)
+            return batch
+
+    def _repeat(self, batch: Sequence[tuple[Request, int]], error: Exception) -> None:
+        """Predict the requests of a failed batch one by one."""
+        indices: dict[Request, list[int]] = {}
+        for request, index in batch:
+            indices.setdefault(request, []).append(index)
+        for request, own in indices.items():
+            failed: Exception | None = error if len(indices) == 1 else None
+            if failed is None:
+                try:
+                    _answer(request, self.predict([request.items[index] for index in own]))
+                except Exception as again:
+                    failed = again
+            if failed is not None and request.future.set_running_or_notify_cancel():
+                request.future.set_exception(failed)
+
+
+def _answer(request: Request, answers: Sequence[Any]) -> None:
+    """Add the next answers of a request, and set its future with the last one."""
+    request.answers += answers
+    complete = len(request.answers) == len(request.items)
+    if complete and request.future.set_running_or_notify_cancel():
+        request.future.set_result(request.answers)
