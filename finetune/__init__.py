@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     )
     from finetune.data import Dataset, read_text, read_tokens
     from finetune.evaluation.hf_trainer import compute_metrics
+    from finetune.evaluation.own_metrics import OwnMetric
     from finetune.evaluation.standardization import Standardizer
     from finetune.inference.embed import Embedder
     from finetune.inference.loop import predict
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from finetune.preprocessing.tokenizer import SubwordTokenizer
     from finetune.runtime.launch import make_accelerator
     from finetune.tasks import load_task, saved_task
+    from finetune.training.callbacks import Callback
     from finetune.training.trainer import fit
     from finetune.types import (
         Batch,
@@ -58,6 +60,7 @@ _HOMES = {
     "TrainConfig",
     "data": "Dataset read_text read_tokens",
     "evaluation.hf_trainer": "compute_metrics",
+    "evaluation.own_metrics": "OwnMetric",
     "evaluation.standardization": "Standardizer",
     "inference.embed": "Embedder",
     "inference.loop": "predict",
@@ -73,6 +76,7 @@ _HOMES = {
     "preprocessing.tokenizer": "SubwordTokenizer",
     "runtime.launch": "make_accelerator",
     "tasks": "load_task saved_task",
+    "training.callbacks": "Callback",
     "training.trainer": "fit",
     "types": "Batch Encoding LabelSet Span TextExample TokenExample UserError",
 }
@@ -80,12 +84,13 @@ _HOMES = {
 _MODULES = {name: f"finetune.{home}" for home, names in _HOMES.items() for name in names.split()}
 
 __all__ = [
-    "Batch", "ClassifyConfig", "CrfTagger", "Dataset", "Embedder", "Encoder", "Encoding",
-    "LabelSet", "MaskedLanguageModel", "NerConfig", "NliConfig", "Predictor", "PretrainConfig",
-    "SentenceConfig", "SentenceEncoder", "SequenceClassifier", "Span", "SpanNer", "Standardizer",
-    "SubwordTokenizer", "TagConfig", "TextExample", "TokenExample", "TokenTagger", "TrainConfig",
-    "TrainedRun", "UserError", "__version__", "compute_metrics", "fit", "load", "load_task",
-    "make_accelerator", "pack", "predict", "read_text", "read_tokens", "saved_task", "train",
+    "Batch", "Callback", "ClassifyConfig", "CrfTagger", "Dataset", "Embedder", "Encoder",
+    "Encoding", "LabelSet", "MaskedLanguageModel", "NerConfig", "NliConfig", "OwnMetric",
+    "Predictor", "PretrainConfig", "SentenceConfig", "SentenceEncoder", "SequenceClassifier",
+    "Span", "SpanNer", "Standardizer", "SubwordTokenizer", "TagConfig", "TextExample",
+    "TokenExample", "TokenTagger", "TrainConfig", "TrainedRun", "UserError", "__version__",
+    "compute_metrics", "fit", "load", "load_task", "make_accelerator", "pack", "predict",
+    "read_text", "read_tokens", "saved_task", "train",
 ]  # fmt: skip
 
 

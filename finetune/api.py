@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import html
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from finetune.inference.predictor import Predictor
     from finetune.runtime.progress import Reporter
     from finetune.tasks.base import Task
+    from finetune.training.callbacks import Callback
     from finetune.training.environment import RunOutcome
     from finetune.training.trainer import FitResult
 
@@ -71,7 +72,14 @@ class ReportPage:
 
 
 def train(
-    task: str, data: Any = None, model: str | None = None, *, quiet: bool = False, **settings: Any
+    task: str,
+    data: Any = None,
+    model: str | None = None,
+    *,
+    callbacks: Sequence[Callback] = (),
+    metrics: Mapping[str, Callable[..., Any]] | None = None,
+    quiet: bool = False,
+    **settings: Any,
 ) -> TrainedRun:
     """Train a model, keep the best one, score it, and write a report.
 
@@ -82,6 +90,9 @@ def train(
             dicts, a dict of these by split, or a ``finetune.Dataset``. Without a validation split,
             a part of train is held out.
         model: Hub id, short name or folder of the encoder.
+        callbacks: Called after steps, evaluations and saves (``finetune.Callback``).
+        metrics: Own metrics by name: functions of gold and predictions, or ``finetune.OwnMetric``.
+            ``metric="name"`` selects the model by one.
         quiet: Show no progress.
         settings: Options of the command with underscores, such as ``batch_size=16``; ``out`` names
             the folder, which is otherwise a new one in ``runs``.
@@ -114,7 +125,10 @@ def train(
     config = with_run_folder(kind(**given), task)
     call = ", ".join(f"{name}={value!r}" for name, value in given.items() if value != IN_MEMORY)
     call = f"finetune.train({task!r}, {'data=…, ' if data is not None else ''}{call})"
-    run = train_once(task, config, data, command=call, reporter=Reporter(quiet=quiet))
+    run = train_once(
+        task, config, data, command=call, reporter=Reporter(quiet=quiet), callbacks=callbacks,
+        metrics=metrics,
+    )  # fmt: skip
     if run is None:
         raise UserError("finetune.train runs in one process: use the command line for several.")
     return run
@@ -129,6 +143,8 @@ def train_once(
     recipe_run: RecipeRun | None = None,
     reporter: Reporter | None = None,
     report: Callable[[Path], None] = write_run_report,
+    callbacks: Sequence[Callback] = (),
+    metrics: Mapping[str, Callable[..., Any]] | None = None,
 ) -> TrainedRun | None:
     """Train in the folder ``config.out``, and write its README and report.
 
@@ -140,6 +156,8 @@ def train_once(
         recipe_run: The recipe of the settings.
         reporter: Shows the progress.
         report: Writes the report and the model card.
+        callbacks: As in ``train``.
+        metrics: As in ``train``.
 
     Returns:
         The run; None on all processes but the main one.
@@ -160,7 +178,9 @@ def train_once(
             recipe_run.check_splits(list(dataset.splits)[1:])
         for line in (*describe(task, dataset), *dataset.notes):
             reporter.say(line)
-        result = fit(task, dataset, config, accelerator, reporter)
+        result = fit(
+            task, dataset, config, accelerator, reporter, callbacks=callbacks, metrics=metrics
+        )
         if not accelerator.is_main_process:
             return None
         return _finished(task, dataset, config, result, accelerator, recipe_run, command, report)

@@ -23,6 +23,10 @@ class UserError(ValueError):
     """An error of use, which the command line prints in one line; other exceptions are bugs."""
 
 
+class OwnMetricError(Exception):
+    """A metric that the user wrote raised an error, which is the cause of this one."""
+
+
 class Span(NamedTuple):
     """A labeled span of the words ``start`` to ``end - 1``."""
 

@@ -25,7 +25,7 @@ from rich.table import Table
 from rich.text import Text
 
 from finetune.runtime.files import replace_file
-from finetune.types import UserError, printable
+from finetune.types import OwnMetricError, UserError, printable
 
 TableFormat = Literal["table", "csv", "latex", "markdown", "json"]
 
@@ -205,6 +205,8 @@ def error_line(error: Exception) -> tuple[str, int]:
         raise error
     if isinstance(error, UserError):
         return f"error: {error}".replace("\n", "\\n"), 2
+    if isinstance(error, OwnMetricError):
+        return f"{''.join(traceback.format_exception(error.__cause__))}error: {error}.", 2
     if isinstance(error, OSError) and error.strerror:
         return f"error: {f'{error.filename}: ' if error.filename else ''}{error.strerror}.", 2
     if (

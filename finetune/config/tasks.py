@@ -129,6 +129,9 @@ class TrainConfig:
     more time. Never changes results."""
     metric: str | None = None
     """Validation metric that selects the best model; unset takes the task's default."""
+    own_metrics: tuple[str, ...] = ()
+    """Your own metrics, as FILE.py:FUNCTION: functions of gold and predictions, which --metric can
+    name. The files are executed."""
     eval_every: int | None = None
     """Steps between evaluations on the validation split; unset is once an epoch."""
     save_every: int | None = None

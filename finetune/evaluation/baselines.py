@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from finetune.evaluation.metrics import METRICS
 from finetune.types import Example, TokenExample
 
 SELECTING_METRICS = (
@@ -69,7 +70,7 @@ def degenerate(
         if bad := [name for name, value in values.items() if not math.isfinite(value)]:
             yield f"{split}: {bad[0]} is not finite"
         same = _only_prediction(folder / f"predictions.{split}.jsonl")
-        names = (metric, *SELECTING_METRICS)
+        names = (metric if _is_known(metric) else None, *SELECTING_METRICS)
         selecting = next((name for name in names if name in values), None)
         if same is not None:
             yield f"{split}: {same}"
@@ -77,6 +78,12 @@ def degenerate(
             yield f"{split}: {base.metric} {values[base.metric]:.4f}, not above {base}"
         elif selecting and values[selecting] <= CHANCE_LEVELS.get(selecting, 0.0):
             yield f"{split}: {selecting} {values[selecting]:.4f} is at chance level"
+
+
+def _is_known(metric: str | None) -> bool:
+    """Return whether a metric is not one of the user's own, whose chance level is not known."""
+    name = (metric or "").partition(":")[0]
+    return name in CHANCE_LEVELS or any(name in table for table in METRICS.values())
 
 
 def _only_prediction(path: Path) -> str | None:

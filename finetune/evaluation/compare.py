@@ -12,7 +12,8 @@ import numpy as np
 from finetune.data import DataError
 from finetune.data.json_files import read_object
 from finetune.evaluation.metrics import DEFAULT_METRICS, LOWER_IS_BETTER
-from finetune.evaluation.resampling import count_metric, default_metric
+from finetune.evaluation.own_metrics import load_metric
+from finetune.evaluation.resampling import count_metric, default_metric, own_counts
 from finetune.evaluation.runs import System, align_runs, find_system
 from finetune.evaluation.significance import (
     ALPHA,
@@ -38,6 +39,7 @@ class SystemComparison:
     seed: int
     result: Comparison
     positive_note: str = ""
+    lower_is_better: bool = False
 
 
 def compare_systems(
@@ -58,7 +60,8 @@ def compare_systems(
     """Compare two systems, each given by the predictions of one or several runs (``find_system``).
 
     Gold, columns, training data and encoding are those of ``align_runs``. The default metric is
-    that of training. ``unit`` is the resampling unit: ``example`` or ``document``.
+    that of training; `FILE.py:FUNCTION` is an own one. ``unit`` is the resampling unit: ``example``
+    or ``document``.
     """
     if resamples < 1:
         raise UserError(f"--resamples must be 1 or more, not {resamples}.")
@@ -68,8 +71,13 @@ def compare_systems(
         files, gold, columns=columns, train=train, positive=positive, encoding=encoding
     )
     examples = aligned.runs[0].examples
-    metric = metric or default_metric(aligned.runs[0])
-    counts = count_metric(metric, aligned.runs, aligned.vocabulary)
+    if metric is not None and ".py:" in metric:
+        metric, own = load_metric(metric)
+        counts, lower = own_counts(own, aligned.runs), own.lower_is_better
+    else:
+        metric = metric or default_metric(aligned.runs[0])
+        counts = count_metric(metric, aligned.runs, aligned.vocabulary)
+        lower = metric in LOWER_IS_BETTER
     units = {TextExample: "text", SenseTarget: "target"}.get(type(examples[0]), "sentence")
     if unit == "document":
         units, documents = "document", _document_indices(examples, aligned.gold)
@@ -78,7 +86,7 @@ def compare_systems(
     result = compare(counts[:num_first], counts[num_first:], num_resamples=resamples, seed=seed)
     note = aligned.positive_note if metric == "f1" else ""
     return SystemComparison(
-        *systems, aligned.gold, aligned.aligned_by, metric, units, seed, result, note
+        *systems, aligned.gold, aligned.aligned_by, metric, units, seed, result, note, lower
     )
 
 
@@ -141,7 +149,7 @@ def verdict(comparison: SystemComparison) -> str:
     result = comparison.result
     both = result.p_bootstrap < ALPHA, result.p_randomization < ALPHA
     if all(both):
-        first = (result.difference.value > 0) != (comparison.metric in LOWER_IS_BETTER)
+        first = (result.difference.value > 0) != comparison.lower_is_better
         return f"The difference is significant at {ALPHA}: {'A' if first else 'B'} is better."
     if not any(both):
         return f"The difference is not significant at {ALPHA}."

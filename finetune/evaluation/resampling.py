@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from finetune.data.spans import inner_spans
 from finetune.evaluation import metrics, subgroups
 from finetune.evaluation.alignment import AlignedPredictions, with_probabilities
 from finetune.evaluation.metrics import METRICS, Metric
+from finetune.evaluation.own_metrics import OwnMetric, probabilities_of_labels
 from finetune.evaluation.pairs import Pairs, sets_of
 from finetune.evaluation.subgroups import TrainingVocabulary
 from finetune.types import TokenExample, UserError, abbreviated, did_you_mean
@@ -36,6 +38,8 @@ class Counts:
     ranks: bool = False
     unit: np.ndarray | None = None
     subset: np.ndarray | None = None
+    function: Callable[[Sequence[Any], Sequence[Any]], float] | None = None
+    """An own metric: rows are gold and prediction [N, 2], and it is called for each resample."""
 
     @property
     def num_units(self) -> int:
@@ -51,6 +55,10 @@ class Counts:
             scores = [Counts(self.rows[m], self.value, self.ranks).values(weights[:, m])
                       for m in members]  # fmt: skip
             return np.asarray(np.mean(scores, axis=0))
+        if self.function is not None:
+            drawn = (self.rows[np.repeat(np.arange(len(self.rows)), row)]
+                     for row in weights.astype(np.int64))  # fmt: skip
+            return np.array([self.function(*rows.T.tolist()) for rows in drawn])
         if not self.ranks:
             sums = weights @ self.rows.reshape(len(self.rows), -1)
             return self.value(sums.reshape(len(weights), *self.rows.shape[1:]))
@@ -78,6 +86,20 @@ class Counts:
 def default_metric(run: AlignedPredictions) -> str:
     """Return the metric that selects models of this kind in training."""
     return metrics.DEFAULT_METRICS[comparable([run])[0].kind]
+
+
+def own_counts(metric: OwnMetric, runs: Sequence[AlignedPredictions]) -> list[Counts]:
+    """Return the counts of an own metric for each run."""
+    found = []
+    for run in runs:
+        predicted: Sequence[Any] = run.predicted
+        if metric.probabilities:
+            predicted = probabilities_of_labels([row.get("scores") for row in run.rows])
+        rows = np.empty((len(run.gold), 2), dtype=object)
+        for index, sides in enumerate(zip(run.gold, predicted, strict=True)):
+            rows[index, 0], rows[index, 1] = sides
+        found.append(Counts(rows, np.asarray, function=metric))
+    return found
 
 
 def count_metric(

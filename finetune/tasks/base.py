@@ -34,6 +34,7 @@ from finetune.types import (
     Prediction,
     Sequences,
     TextExample,
+    TextPrediction,
     UserError,
     abbreviated,
     did_you_mean,
@@ -132,6 +133,8 @@ class Task(ABC):
     record_class: ClassVar[type[TaskRecord]]
     _gold: ClassVar[attrgetter[Any]]
     """Return the gold of an example, None if it has none."""
+    _predicted: ClassVar[attrgetter[Any] | None] = None
+    """Return what a prediction says about gold."""
 
     @classmethod
     def load(cls, config: TrainConfig, data: Any = None) -> tuple[Task, Dataset]:
@@ -268,6 +271,23 @@ class Task(ABC):
         self, example: Any, partials: Sequence[Partial], *, log_probabilities: bool = False
     ) -> Any:
         """Make the prediction for an example from the partial results of its sequences."""
+
+    def values(
+        self, gold: Sequence[Any], predicted: Sequence[Any]
+    ) -> tuple[list[Any], list[Any], list[Any]]:
+        """Return gold, predictions and the probabilities of labels, for metrics of users.
+
+        Examples without gold are left out. Probabilities are None where there are none.
+        """
+        if self._predicted is None:
+            raise UserError(f"own metrics do not apply to `finetune {self.name}`: leave them out.")
+        pairs = [pair for pair in zip(gold, predicted, strict=True)
+                 if self._gold(pair[0]) is not None]  # fmt: skip
+        return (
+            [self._gold(example) for example, _ in pairs],
+            [self._predicted(prediction) for _, prediction in pairs],
+            [p.scores if isinstance(p, TextPrediction) else None for _, p in pairs],
+        )
 
     def with_thresholds(self, thresholds: str | float | Mapping[str, float]) -> Self:
         """Return the task with other thresholds: one for all labels, or `NAME=P,NAME=P`.

@@ -85,6 +85,7 @@ class SpanNerTask(WordTask):
     record_class = SpanRecord
     record: SpanRecord
     _gold = attrgetter("spans")
+    _predicted = attrgetter("spans")
     no_gold = (
         "spans, or tags that spell spans (B-TYPE, I-TYPE, O). For tags of single words use "
         "`finetune tag`."

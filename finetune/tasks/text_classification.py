@@ -105,6 +105,7 @@ class TextClassificationTask(Task):
     record: TextRecord
     pairs_only: ClassVar[bool | None] = None
     _gold = attrgetter("label")
+    _predicted = attrgetter("label")
 
     @classmethod
     def read(cls, config: TextConfig, source: Any) -> Dataset:

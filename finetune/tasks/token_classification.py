@@ -88,6 +88,7 @@ class TokenClassificationTask(WordTask):
     record_class = TagRecord
     record: TagRecord
     _gold = attrgetter("tags")
+    _predicted = attrgetter("tags")
     no_gold = "tags."
 
     @classmethod

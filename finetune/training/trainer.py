@@ -8,7 +8,7 @@ and a resumed run gives the same weights as one that was not interrupted.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,7 @@ from accelerate.utils import set_seed
 from finetune.config.tasks import TrainConfig, settings
 from finetune.data import WITHOUT_LEAKS, Dataset, leaked
 from finetune.evaluation.metrics import LOWER_IS_BETTER
+from finetune.evaluation.own_metrics import own_metrics, own_scores
 from finetune.inference.loop import predict
 from finetune.models.adapters import (
     light_tuning,
@@ -38,6 +39,13 @@ from finetune.runtime.processes import uses_fsdp
 from finetune.runtime.progress import Reporter
 from finetune.runtime.signals import Interrupted, InterruptHandler
 from finetune.tasks.base import Task
+from finetune.training.callbacks import (
+    Callback,
+    Callbacks,
+    EvaluationEvent,
+    SaveEvent,
+    StepEvent,
+)
 from finetune.training.checkpoint import (
     TrainerState,
     load_random_state,
@@ -75,6 +83,9 @@ def fit(
     accelerator: Accelerator | None = None,
     reporter: Reporter | None = None,
     head: Any = None,
+    *,
+    callbacks: Sequence[Callback] = (),
+    metrics: Mapping[str, Callable[..., Any]] | None = None,
 ) -> FitResult:
     """Train a model, keep the one with the best validation score, and score the test split once.
 
@@ -85,6 +96,8 @@ def fit(
         accelerator: device and processes; by default those of this launch.
         reporter: shows the progress.
         head: the model to train; by default a new one on the configured encoder.
+        callbacks: called after steps, evaluations and saves.
+        metrics: own metrics by name (``OwnMetric``), besides those of ``config.own_metrics``.
 
     Returns:
         The task with its fitted values, the run folder and the metrics.
@@ -99,7 +112,10 @@ def fit(
     accelerator = accelerator or make_accelerator(config)
     reporter = reporter or Reporter(quiet=not accelerator.is_main_process)
     with contextlib.ExitStack() as restore:
-        return TrainingRun(task, data, config, accelerator, reporter, head, restore).run()
+        run = TrainingRun(task, data, config, accelerator, reporter, head, restore)
+        run.callbacks = Callbacks(callbacks)
+        run.own_metrics |= own_metrics((), metrics or {})
+        return run.run()
 
 
 class TrainingRun:
@@ -119,6 +135,7 @@ class TrainingRun:
         """``restore`` collects how to undo the changes to the caller's model; ``last`` is as in
         ``RunFolder``."""
         self.task = replace(task, record=task.record.unfitted())
+        self.callbacks, self.own_metrics = Callbacks(()), own_metrics(config.own_metrics, {})
         self.dataset, self.config, self.notes = data, config, list(data.notes)
         self.accelerator, self.reporter = accelerator, reporter
         self.folder = RunFolder(Path(config.out or ""), accelerator, last)
@@ -221,8 +238,9 @@ class TrainingRun:
     def start(self) -> None:
         """Write the settings, and reject a wrong metric."""
         self._write_start()
-        if self.config.metric and self.validation:
-            self._check_metric(self.config.metric, self.validation)
+        name = self.config.metric
+        if (name or self.own_metrics) and self.validation:
+            self._check_metric(name or self.task.record.metric, self.validation)
 
     def finish(self) -> FitResult:
         """Score the best model."""
@@ -241,15 +259,35 @@ class TrainingRun:
         """Reject a wrong metric before training starts.
 
         One example shows which metrics exist. For words all may be needed: metrics of span types
-        and of nested spans depend on their labels.
+        and of nested spans depend on their labels, and an own metric may fail on few examples.
         """
         examples, encoded = self.data.split(split)
         metrics: dict[str, float] = {}
-        for number in (1, len(examples)) if self.task.reads_words else (1,):
+        all_only = (len(examples),)
+        one_first = (1, len(examples)) if self.task.reads_words else (1,)
+        for number in all_only if self.own_metrics else one_first:
             if name not in metrics:
                 predicted = self._predict(self.head, examples[:number], encoded[:number], split)
-                metrics = self.task.score(examples[:number], predicted)
-        selection_score(metrics, name)
+                metrics = self._score(examples[:number], predicted)
+        self._selection_score(metrics, name)
+
+    def _score(
+        self, examples: Sequence[Example], predicted: Sequence[Prediction]
+    ) -> dict[str, float]:
+        """Return the metrics of the task and the own ones."""
+        metrics = self.task.score(examples, predicted)
+        if not self.own_metrics or not metrics:
+            return metrics
+        return metrics | own_scores(self.own_metrics, *self.task.values(examples, predicted))
+
+    def _selection_score(self, metrics: dict[str, float], name: str | None = None) -> float:
+        """Return the score that selects the model, negative if lower is better."""
+        name = name or self.task.record.metric
+        return self._sign(name) * selection_score(metrics, name)
+
+    def _sign(self, name: str) -> int:
+        own = self.own_metrics.get(name)
+        return -1 if own is not None and own.lower_is_better else 1
 
     def _train(self) -> None:
         state, schedule = self.state, self.schedule
@@ -269,6 +307,7 @@ class TrainingRun:
                     self.reporter.say(advice)
                 log.add(loss, norm, num_examples)
                 state.step += 1
+                self.callbacks.on_step(StepEvent(state.step, schedule.num_steps, loss, norm))
                 at_end = state.step == schedule.num_steps
                 stop = self.interrupt.should_stop()
                 evaluating = state.step % schedule.eval_every == 0 or at_end
@@ -282,6 +321,7 @@ class TrainingRun:
                 if saving or state.finished:
                     state.loss_scale = self.step.scaler.state_dict()
                     self.folder.save_last(self.task, self.head, self.optimizer, state)
+                    self.callbacks.on_save(SaveEvent(state.step, self.folder.last, False))
                 if stop or (state.finished and self.interrupt.caught_since()):
                     raise Interrupted(
                         f"stopped at step {state.step} of {schedule.num_steps}; the "
@@ -296,11 +336,12 @@ class TrainingRun:
         if self.validation is None:
             state.best_step = state.step
             self.folder.save_best(self.task, self.head)
+            self.callbacks.on_save(SaveEvent(state.step, self.folder.best, True))
             return
         examples, encoded = self.data.split(self.validation)
         predicted = self._predict(self.head, examples, encoded, self.validation)
-        metrics = self.task.score(examples, predicted)
-        score = selection_score(metrics, self.task.record.metric)
+        metrics = self._score(examples, predicted)
+        score = self._selection_score(metrics)
         better = state.best_score is None or score > state.best_score
         # of equal scores the later, which has a lower learning rate
         is_best = better or score == state.best_score
@@ -309,10 +350,16 @@ class TrainingRun:
             state.best_score, state.best_step = score, state.step
             self.folder.save_best(self.task, self.head)
             self.folder.write_predictions(self.validation, examples, predicted)
+            self.callbacks.on_save(SaveEvent(state.step, self.folder.best, True))
         log.evaluation(state.step, self.validation, metrics)
-        note = "best so far" if is_best else f"best {state.best_score:.4f}"
+        name = self.task.record.metric
+        best = self._sign(name) * (state.best_score or 0.0)
+        note = "best so far" if is_best else f"best {best:.4f}"
         self.reporter.say(
-            f"step {state.step}: {self.validation} {self.task.record.metric} {score:.4f} ({note})"
+            f"step {state.step}: {self.validation} {name} {metrics[name]:.4f} ({note})"
+        )
+        self.callbacks.on_evaluation(
+            EvaluationEvent(state.step, self.validation, metrics, is_best, examples, predicted)
         )
         if self.config.patience and state.bad_evaluations >= self.config.patience:
             state.finished = True
@@ -327,12 +374,12 @@ class TrainingRun:
             predicted: Sequence[Prediction] = self._predict(best, examples, encoded, split)
             if split == self.validation:
                 predicted = self._calibrate(examples, predicted)
-            if scores := self.task.score(examples, predicted):
+            if scores := self._score(examples, predicted):
                 metrics[split] = scores
                 if ids := self.leaks.get(split):
                     own = [index for index, each in enumerate(examples) if each.id not in ids]
                     rest = [examples[i] for i in own], [predicted[i] for i in own]
-                    if scores := self.task.score(*rest):
+                    if scores := self._score(*rest):
                         metrics[f"{split}{WITHOUT_LEAKS}"] = scores
             self.folder.write_predictions(split, examples, predicted)
         self.folder.write_metrics(metrics)
@@ -342,10 +389,10 @@ class TrainingRun:
         self, examples: Sequence[Example], predicted: Sequence[Prediction]
     ) -> Sequence[Prediction]:
         """Check that the saved model scores as before, and calibrate it on validation."""
-        score = selection_score(self.task.score(examples, predicted), self.task.record.metric)
+        score = self._selection_score(self._score(examples, predicted))
         before = self.state.best_score
         # other hardware can decide near ties differently
-        if before is None or abs(score - before) > 0.02:
+        if before is None or abs(score - before) > 0.02 * max(1.0, abs(before)):
             raise RuntimeError(
                 f"{self.folder.best}: the saved model scores {score:.4f} on {self.validation}, but "
                 f"scored {before} when it was saved"

@@ -1,0 +1,110 @@
+"""Metrics that users write: any function of gold and predictions."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from finetune.evaluation.metrics import METRICS
+from finetune.types import OwnMetricError, UserError
+
+
+@dataclass(frozen=True)
+class OwnMetric:
+    """A metric of one's own: ``function(gold, predicted) -> number`` over lists of examples.
+
+    Both lists hold labels, tuples of labels, numbers, tags of words, or tuples of ``Span``, by the
+    task. With ``probabilities``, ``predicted`` holds the probability of each label by its name.
+
+    Example:
+        >>> cost = OwnMetric(lambda gold, predicted: 1.0, lower_is_better=True)
+    """
+
+    function: Callable[[list[Any], list[Any]], float]
+    lower_is_better: bool = False
+    probabilities: bool = False
+
+    def __call__(self, gold: Sequence[Any], predicted: Sequence[Any]) -> float:
+        """Return the score.
+
+        Raises:
+            OwnMetricError: The function raised an error.
+            UserError: It did not return a finite number.
+        """
+        name = getattr(self.function, "__qualname__", repr(self.function))
+        try:
+            value = self.function(list(gold), list(predicted))
+        except Exception as error:
+            raise OwnMetricError(f"the metric {name} raised {type(error).__name__}") from error
+        try:
+            number = float(value)
+        except (TypeError, ValueError):
+            number = math.nan
+        if not math.isfinite(number):
+            raise UserError(f"the metric {name} returned {value!r:.60}: return a finite number.")
+        return number
+
+
+def load_metric(setting: str) -> tuple[str, OwnMetric]:
+    """Return the name and the metric that `FILE.py:NAME` names, a function or an ``OwnMetric``.
+
+    The file is executed.
+    """
+    path, _, name = setting.rpartition(":")
+    if not path.endswith(".py") or not name.isidentifier():
+        raise UserError(f"an own metric must be FILE.py:FUNCTION, not {setting!r}.")
+    if not Path(path).is_file():
+        raise UserError(f"{path}: no such file, for the metric {name}.")
+    spec = importlib.util.spec_from_file_location(f"own_metrics_{Path(path).stem}", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise OwnMetricError(f"{path} raised {type(error).__name__}") from error
+    found = vars(module).get(name)
+    if not callable(found):
+        raise UserError(f"{path}: there is no function {name!r} in it.")
+    return name, as_metric(found)
+
+
+def as_metric(found: Callable[..., Any]) -> OwnMetric:
+    """Return a function as a metric of which higher values are better."""
+    return found if isinstance(found, OwnMetric) else OwnMetric(found)
+
+
+def own_metrics(
+    settings: Sequence[str], given: Mapping[str, Callable[..., Any]]
+) -> dict[str, OwnMetric]:
+    """Return the metrics that settings and callers name."""
+    found = dict(map(load_metric, settings)) | {n: as_metric(f) for n, f in given.items()}
+    for name in found:
+        if any(name in table for table in METRICS.values()) or ":" in name:
+            raise UserError(f"the own metric {name!r} needs another name: it is a metric already.")
+    return found
+
+
+def own_scores(
+    metrics: Mapping[str, OwnMetric],
+    gold: Sequence[Any],
+    predicted: Sequence[Any],
+    probabilities: Sequence[Mapping[str, float] | None],
+) -> dict[str, float]:
+    """Return the scores of own metrics by name."""
+    return {
+        name: metric(
+            gold, probabilities_of_labels(probabilities) if metric.probabilities else predicted
+        )
+        for name, metric in metrics.items()
+    }
+
+
+def probabilities_of_labels(rows: Sequence[Mapping[str, float] | None]) -> list[dict[str, float]]:
+    """Return the probabilities of labels by name; UserError if an example has none."""
+    if any(row is None for row in rows):
+        raise UserError("an own metric of probabilities needs predictions of labels of texts.")
+    return [dict(row or {}) for row in rows]

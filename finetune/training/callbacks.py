@@ -1,0 +1,100 @@
+"""Callbacks: what training calls after steps, evaluations and saves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from finetune.runtime.launch import on_main_process
+from finetune.types import Example, Prediction
+
+
+@dataclass(frozen=True)
+class StepEvent:
+    """An optimizer step; reading ``loss`` or ``gradient_norm`` on a GPU waits for it."""
+
+    step: int
+    """Number of the step, from 1."""
+    num_steps: int
+    _loss: torch.Tensor
+    _norm: torch.Tensor
+
+    @property
+    def loss(self) -> float:
+        """The mean loss of the batch."""
+        return float(self._loss)
+
+    @property
+    def gradient_norm(self) -> float:
+        """The norm of the gradient before clipping."""
+        return float(self._norm)
+
+
+@dataclass(frozen=True)
+class EvaluationEvent:
+    """An evaluation on the validation split."""
+
+    step: int
+    split: str
+    metrics: Mapping[str, float]
+    is_best: bool
+    examples: Sequence[Example]
+    predictions: Sequence[Prediction]
+
+
+@dataclass(frozen=True)
+class SaveEvent:
+    """A model or checkpoint that is complete on the disk."""
+
+    step: int
+    folder: Path
+    is_best: bool
+    """Whether it is the best model so far (``best/``), not the checkpoint (``last/``)."""
+
+
+class Callback:
+    """Base class of callbacks; override what you need.
+
+    In one step the order is: ``on_step``, ``on_save`` of the best model, ``on_evaluation``,
+    ``on_save`` of the checkpoint. Callbacks run on the main process. An error in one ends the run,
+    whose last checkpoint stays.
+    """
+
+    def on_step(self, event: StepEvent) -> None:
+        """Run after each optimizer step."""
+
+    def on_evaluation(self, event: EvaluationEvent) -> None:
+        """Run after each evaluation on the validation split."""
+
+    def on_save(self, event: SaveEvent) -> None:
+        """Run after the best model or a checkpoint was saved."""
+
+
+class Callbacks(Callback):
+    """Calls several callbacks, on the main process."""
+
+    def __init__(self, callbacks: Sequence[Callback]) -> None:
+        self.callbacks = tuple(callbacks)
+
+    def _each(self, call: Callable[[Callback], None]) -> None:
+        def calls() -> None:
+            for callback in self.callbacks:
+                call(callback)
+
+        if self.callbacks:  # the processes wait for each other
+            on_main_process(calls)
+
+    def on_step(self, event: StepEvent) -> None:
+        """Call each ``on_step``."""
+        self._each(lambda callback: callback.on_step(event))
+
+    def on_evaluation(self, event: EvaluationEvent) -> None:
+        """Call each ``on_evaluation``."""
+        self._each(lambda callback: callback.on_evaluation(event))
+
+    def on_save(self, event: SaveEvent) -> None:
+        """Call each ``on_save``."""
+        self._each(lambda callback: callback.on_save(event))

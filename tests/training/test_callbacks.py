@@ -1,0 +1,150 @@
+"""Callbacks and own metrics: when they are called, what they select, and what errors leave."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import finetune
+from finetune.cli.main import main
+from finetune.evaluation.compare import compare_systems
+from finetune.types import OwnMetricError
+from tests import small_data
+from tests.tiny import save_tiny_checkpoint
+
+SETTINGS = {"steps": 4, "batch_size": 8, "eval_every": 2, "lr": 1e-3, "quiet": True}
+OWN = """
+import finetune
+
+def accuracy_of_mine(gold, predicted):
+    return sum(g == p for g, p in zip(gold, predicted)) / len(gold)
+
+errors = finetune.OwnMetric(lambda g, p: 1 - accuracy_of_mine(g, p), lower_is_better=True)
+
+def brier(gold, predicted):
+    return sum((1 - p[g]) ** 2 for g, p in zip(gold, predicted)) / len(gold)
+
+squares = finetune.OwnMetric(brier, lower_is_better=True, probabilities=True)
+
+def broken(gold, predicted):
+    return gold[0]["no such key"]
+"""
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("callbacks")
+    save_tiny_checkpoint(folder / "bert", "bert")
+    small_data.sentiment(folder / "data")
+    (folder / "own.py").write_text(OWN)
+    return folder
+
+
+def train(place: Path, out: Path, **more) -> finetune.TrainedRun:
+    data, model = str(place / "data"), str(place / "bert")
+    return finetune.train("classify", data, model, out=str(out), **{**SETTINGS, **more})
+
+
+class Recorder(finetune.Callback):
+    def __init__(self, fail_at: int = 0) -> None:
+        self.events: list[tuple] = []
+        self.fail_at = fail_at
+
+    def on_step(self, event) -> None:
+        assert event.loss > 0 and event.gradient_norm > 0 and event.num_steps == 4
+        self.events.append(("step", event.step))
+        if event.step == self.fail_at:
+            raise KeyError("a mistake of mine")
+
+    def on_evaluation(self, event) -> None:
+        assert len(event.examples) == len(event.predictions) > 0 and "accuracy" in event.metrics
+        self.events.append(("evaluation", event.step, event.is_best))
+
+    def on_save(self, event) -> None:
+        assert (event.folder / "model.safetensors").is_file()
+        self.events.append(("save", event.step, event.folder.name))
+
+
+def test_the_order_of_callbacks_and_a_run_that_fails(place: Path, tmp_path: Path) -> None:
+    recorder = Recorder()
+    train(place, tmp_path / "run", callbacks=[recorder])
+    found = [event for event in recorder.events if event[:2] != ("evaluation", 4)]
+    assert found[:5] == [
+        ("step", 1), ("step", 2), ("save", 2, "best"), ("evaluation", 2, True), ("save", 2, "last"),
+    ]  # fmt: skip
+    assert recorder.events[5:7] == [("step", 3), ("step", 4)]
+    assert recorder.events[-1] == ("save", 4, "last") and ("evaluation", 4) in [
+        event[:2] for event in recorder.events
+    ]
+    with pytest.raises(KeyError, match="a mistake of mine"):
+        train(place, tmp_path / "failed", callbacks=[Recorder(fail_at=3)])
+    resumed = train(place, tmp_path / "failed", resume=True)
+    assert resumed.metrics == json.loads((tmp_path / "run" / "metrics.json").read_text())
+    for name in ("last/model.safetensors", "predictions.test.jsonl"):
+        assert (tmp_path / "run" / name).read_bytes() == (resumed.folder / name).read_bytes()
+
+
+def test_an_own_metric_selects_the_model(place: Path, tmp_path: Path) -> None:
+    scores = iter([0.5, 0.1, 0.7, 0.3, 0.3])  # the check, two evaluations, and at the end
+
+    def chosen(gold: list, predicted: list) -> float:
+        return next(scores)
+
+    metric = finetune.OwnMetric(chosen, lower_is_better=True)
+    recorder = Recorder()
+    with pytest.raises(RuntimeError, match="the saved model scores"):  # 0.3, not 0.1
+        train(place, tmp_path / "run", metrics={"mine": metric}, metric="mine",
+              callbacks=[recorder])  # fmt: skip
+    assert [e for e in recorder.events if e[0] == "evaluation"] == [
+        ("evaluation", 2, True), ("evaluation", 4, False),
+    ]  # fmt: skip
+
+
+def test_own_metrics_of_a_file_train_compare_and_report(place: Path, tmp_path: Path) -> None:
+    names = [f"{place / 'own.py'}:{n}" for n in ("accuracy_of_mine", "errors", "squares")]
+    run = train(place, tmp_path / "a", own_metrics=tuple(names), metric="errors")
+    test = run.metrics["test"]
+    assert test["accuracy_of_mine"] == pytest.approx(test["accuracy"]) == 1 - test["errors"]
+    rows = [json.loads(x) for x in (run.folder / "predictions.test.jsonl").open()]
+    expected = np.mean([(1 - row["scores"][row["gold"]]) ** 2 for row in rows])
+    assert test["squares"] == pytest.approx(expected, abs=1e-5)
+    assert "accuracy_of_mine" in (run.folder / "report.html").read_text()
+    other = train(place, tmp_path / "b", seed=2, steps=1)
+    sides = str(run.folder), str(other.folder)
+    plain = compare_systems(*sides, metric="accuracy", resamples=200)
+    own = compare_systems(*sides, metric=names[0], resamples=200)
+    assert own.result == plain.result and own.metric == "accuracy_of_mine"
+    lower = compare_systems(*sides, metric=names[1], resamples=50)
+    assert lower.lower_is_better
+    assert lower.result.difference.value == pytest.approx(-plain.result.difference.value)
+
+
+def test_errors_of_own_metrics(place: Path, tmp_path: Path, capsys) -> None:
+    with pytest.raises(OwnMetricError, match="broken raised TypeError") as error:
+        train(place, tmp_path / "run", own_metrics=(f"{place / 'own.py'}:broken",))
+    assert isinstance(error.value.__cause__, TypeError)
+    with pytest.raises(SystemExit):
+        options = {"data": place / "data", "model": place / "bert", "out": tmp_path / "other",
+                   "own-metrics": f"{place / 'own.py'}:broken"}  # fmt: skip
+        main(["classify", *(f"--{name}={value}" for name, value in options.items())])
+    printed = capsys.readouterr().err
+    assert 'gold[0]["no such key"]' in printed and "error: the metric broken raised" in printed
+    assert "please report" not in printed
+    for value, message in (
+        (lambda g, p: float("nan"), "returned nan: return a finite number"),
+        (lambda g, p: "high", "returned 'high'"),
+    ):
+        with pytest.raises(finetune.UserError, match=message):
+            train(place, tmp_path / "nan", metrics={"mine": value})
+    with pytest.raises(finetune.UserError, match="'accuracy' needs another name"):
+        train(place, tmp_path / "name", metrics={"accuracy": lambda g, p: 1.0})
+    for setting, message in (
+        ("own:f", "must be FILE.py:FUNCTION"),
+        ("none.py:f", "no such file"),
+        (f"{place / 'own.py'}:nothing", "there is no function 'nothing'"),
+    ):
+        with pytest.raises(finetune.UserError, match=message):
+            train(place, tmp_path / "setting", own_metrics=(setting,))
