@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import http.client
+import io
 import json
 import os
 import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -35,6 +39,20 @@ def post(port: int, body: bytes, path: str = "/predict") -> tuple[int, dict]:
     return found
 
 
+def documented_program(port: int) -> list[dict]:
+    """The rows that the Python program of docs/serving.md prints; its curl command works too."""
+    page = (ROOT / "docs" / "serving.md").read_text("utf-8").replace(":8000", f":{port}")
+    (program,) = re.findall(r"^```\n(import json.*?)^```", page, flags=re.DOTALL | re.MULTILINE)
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(program, {})
+    (curl,) = re.findall(r"^curl .*$", page, flags=re.MULTILINE)
+    words = shlex.split(curl)
+    assert words[3:5] == ["-H", "Content-Type: application/json"] and words[2].endswith("/predict")
+    assert post(port, words[-1].encode())[0] == 200
+    return ast.literal_eval(printed.getvalue())
+
+
 def test_a_server(tmp_path: Path):
     save_tiny_checkpoint(tmp_path / "bert", "bert")
     small_data.sentiment(tmp_path / "data")
@@ -54,6 +72,7 @@ def test_a_server(tmp_path: Path):
         port = int(found[1])
         status, answer = post(port, b'{"text": "a lovely room"}')
         assert status == 200 and answer["model"] == "mine"
+        assert [row["id"] for row in documented_program(port)] == [0, "b"]
         assert post(port, b"{")[0] == 400
         assert post(port, b"x" * 10_000_000)[0] == 413
         with socket.create_connection(("127.0.0.1", port)) as gone:
