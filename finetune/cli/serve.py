@@ -15,6 +15,7 @@ from typing import Annotated, Any
 from tyro.conf import Positional, arg
 
 from finetune.cli.output import quiet_libraries, show
+from finetune.serving.limits import Limits
 from finetune.types import UserError
 
 STOP_SECONDS = 30
@@ -22,7 +23,7 @@ STOP_SECONDS = 30
 
 
 @dataclass(frozen=True, kw_only=True)
-class Serve:
+class Serve(Limits):
     """Serve trained models over HTTP; concurrent requests are predicted in batches."""
 
     runs: Annotated[Positional[tuple[str, ...]], arg(metavar="RUN")]
@@ -33,16 +34,6 @@ class Serve:
     server, which has no passwords and no encryption, to the network."""
     port: int = 8000
     """Port to listen on; 0 takes a free one."""
-    max_bytes: int = 1_000_000
-    """Largest body of a request, in bytes."""
-    max_examples: int = 256
-    """Largest number of examples in a request."""
-    max_characters: int = 20_000
-    """Largest number of characters of an example. A batch holds that many, or one example."""
-    max_waiting: int = 512
-    """Largest number of requests that wait for a model; further ones get status 503."""
-    batch_size: int = 64
-    """Largest number of examples that are predicted together."""
 
     def run(self) -> None:
         """Serve until SIGTERM or Ctrl-C, then finish the requests under way."""
@@ -56,20 +47,13 @@ class Serve:
         quiet_libraries()
         from finetune.inference.predictor import Predictor
         from finetune.serving.app import make_app
-        from finetune.serving.models import Limits, ServedModel
+        from finetune.serving.models import ServedModel
 
-        limits = Limits(
-            max_bytes=self.max_bytes,
-            max_examples=self.max_examples,
-            max_characters=self.max_characters,
-            max_waiting=self.max_waiting,
-            batch_size=self.batch_size,
-        )
         folders = named_runs(self.runs)
         with contextlib.ExitStack() as stack:
             listener = stack.enter_context(_listen(self.host, self.port))
             models = [
-                stack.enter_context(ServedModel(name, Predictor(folder), limits))
+                stack.enter_context(ServedModel(name, Predictor(folder), self))
                 for name, folder in folders.items()
             ]
             address, port = listener.getsockname()[:2]

@@ -3,34 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from finetune.config.tasks import marks_words
 from finetune.inference.predictor import Input, Predictor, to_example
 from finetune.serving.batcher import Batcher
+from finetune.serving.limits import Limits
 from finetune.types import UserError, quantity
-
-
-@dataclass(frozen=True, kw_only=True)
-class Limits:
-    """Limits of a request and of what waits."""
-
-    max_bytes: int = 1_000_000
-    """Largest body of a request, in bytes."""
-    max_examples: int = 256
-    """Largest number of examples in a request."""
-    max_characters: int = 20_000
-    """Largest number of characters of an example; a batch holds that many, or one example."""
-    max_waiting: int = 512
-    """Largest number of waiting requests of a model; further ones get status 503."""
-    batch_size: int = 64
-    """Largest number of examples that are predicted together."""
-
-    def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            if value < 1:
-                raise UserError(f"--{name.replace('_', '-')} {value}: must be at least 1.")
 
 
 class TooLarge(Exception):

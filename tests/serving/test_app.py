@@ -18,7 +18,8 @@ from fastapi.testclient import TestClient
 
 from finetune.inference.predictor import Predictor
 from finetune.serving.app import make_app
-from finetune.serving.models import Limits, ServedModel
+from finetune.serving.limits import Limits
+from finetune.serving.models import ServedModel
 from finetune.types import UserError
 from tests.command import run
 

@@ -18,7 +18,8 @@ import uvicorn
 
 from finetune.inference.predictor import Predictor
 from finetune.serving.app import make_app
-from finetune.serving.models import Limits, ServedModel
+from finetune.serving.limits import Limits
+from finetune.serving.models import ServedModel
 from tests.browser import CONTRAST, DESK, PHONE
 from tests.reporting.conftest import browser  # noqa: F401
 
