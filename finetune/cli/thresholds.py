@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
 from tyro.conf import Positional, arg
 
 from finetune.cli.output import print_table, show
@@ -46,6 +45,8 @@ class Thresholds:
 
     def run(self) -> None:
         """Choose thresholds, save them, and print what they trade."""
+        import numpy as np
+
         from finetune.evaluation.thresholds import choose, cross_fitted
         from finetune.tasks import model_folder, replace_record, saved_task
 

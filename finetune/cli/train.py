@@ -315,7 +315,7 @@ def _print_runs(kind: str, results: SeedResults, folder: Path, begin: float) -> 
 
     if not is_main_process():
         return
-    if results.metrics:
+    if any(results.metrics.values()):
         columns, rows = score_table(folder)
         # scores of single types are only in the file
         print_table(columns, [row for row in rows if ":" not in row[1]])

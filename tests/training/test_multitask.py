@@ -119,7 +119,7 @@ def test_the_folder_of_each_task_loads_alone(whole: Path) -> None:
         assert (whole / name / "README.md").is_file()
 
 
-@pytest.mark.parametrize("step", [3, 11])
+@pytest.mark.parametrize("step", [pytest.param(3, marks=pytest.mark.slow), 11])
 def test_interrupted_and_resumed_is_bit_equal(
     step: int, whole: Path, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,6 +134,7 @@ def test_interrupted_and_resumed_is_bit_equal(
         assert (whole / name).read_bytes() == (tmp_path / "run" / name).read_bytes(), name
 
 
+@pytest.mark.slow
 def test_two_processes_train_the_same_weights(whole: Path, place: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "finetune", "multitask", str(place / "both.yaml")]
     processes = in_two_processes([*command, f"--out={tmp_path / 'run'}"])

@@ -137,9 +137,9 @@ def test_every_family_reads_its_rows_through_the_embedding(family: str) -> None:
         ("on", 0.6, "none", 180, ""),
         ("on", 1.0, "none", 300, "300 of 300 subwords of the vocabulary occur"),
         ("off", 0.1, "none", 300, "it is off"),
-        ("auto", 0.1, "embeddings", 300, "the embeddings are frozen (--freeze)"),
-        ("auto", 0.1, "1", 300, "the embeddings are frozen (--freeze)"),
-        ("auto", 0.1, "all", 300, "the embeddings are frozen (--freeze)"),
+        ("auto", 0.1, "embeddings", 300, "the embeddings are frozen (--freeze, --tuning)"),
+        ("auto", 0.1, "1", 300, "the embeddings are frozen (--freeze, --tuning)"),
+        ("auto", 0.1, "all", 300, "the embeddings are frozen (--freeze, --tuning)"),
     ],
 )
 def test_which_rows_are_trained(

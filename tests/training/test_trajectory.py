@@ -171,7 +171,7 @@ def command(config: TrainConfig, kind: str, *more: str) -> list[str]:
     "kind, model",
     [
         ("tag", "dropout"),
-        ("pretrain", "dropout"),
+        pytest.param("pretrain", "dropout", marks=pytest.mark.slow),
         pytest.param("context", "bert", marks=pytest.mark.slow),
     ],
 )
