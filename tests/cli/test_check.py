@@ -107,6 +107,7 @@ def sentences() -> tuple[list[dict], list[tuple[int, int]]]:
     return rows, planted
 
 
+@pytest.mark.slow
 def test_words(place: Path, tmp_path: Path):
     rows, planted = sentences()
     out = tmp_path / "found.jsonl"
@@ -119,6 +120,7 @@ def test_words(place: Path, tmp_path: Path):
     assert ("O", "B-N") in {(row["given"], row["suggested"]) for row in found[:3]}
 
 
+@pytest.mark.slow
 def test_spans(place: Path, tmp_path: Path):
     rows, planted = sentences()
     out = tmp_path / "found.jsonl"

@@ -147,7 +147,9 @@ def output_of(code: str) -> str:
 
 
 @pytest.mark.parametrize("crf_folder", ["chunks"], indirect=True)
-@pytest.mark.parametrize("first", ["finetune", "transformers"])
+@pytest.mark.parametrize(
+    "first", ["finetune", pytest.param("transformers", marks=pytest.mark.slow)]
+)
 def test_importing_finetune_is_all(first: str, folder: Path, crf_folder: Path) -> None:
     order = ["import finetune", "from transformers import AutoConfig, AutoModel, pipeline"]
     code = "\n".join(order if first == "finetune" else order[::-1])

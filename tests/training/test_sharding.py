@@ -79,6 +79,7 @@ def require_close(folder: Path, other: Path) -> None:
             torch.testing.assert_close(second[name], value, rtol=0, atol=2e-4, msg=name)
 
 
+@pytest.mark.slow
 def test_two_processes_train_the_weights_of_one(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -88,7 +88,10 @@ def weights_after(
     return {name: value.detach().clone() for name, value in head.named_parameters()}
 
 
-@pytest.mark.parametrize("kind", ["classify", "tag", "crf", "ner", "context", "pretrain"])
+@pytest.mark.parametrize(
+    "kind",
+    ["classify", "tag", pytest.param("crf", marks=pytest.mark.slow), "ner", "context", "pretrain"],
+)
 @pytest.mark.parametrize("model", ["bert", pytest.param("modernbert", marks=pytest.mark.slow)])
 def test_layout_of_batches_does_not_matter(kind: str, model: str, place: Path, tmp_path: Path):
     base = config_of(kind, place, tmp_path / "a", model=model)
