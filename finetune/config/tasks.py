@@ -260,7 +260,7 @@ class TextConfig(LabelConfig):
 
     @property
     def own_head(self) -> bool:
-        """Whether the model is a ``PairClassifier``, in place of a class of transformers."""
+        """True if the model is a ``PairClassifier``, in place of a class of transformers."""
         return self.pair_encoder != "cross" or self.marked_words
 
 

@@ -25,7 +25,7 @@ _TIE = 1e-6
 
 @dataclass(frozen=True)
 class LayerScores:
-    """How the vectors of one layer separate the labels of the same word.
+    """Scores of one layer: the separation of the labels of the same word.
 
     Cosines are between vectors, not between points of the map. Scores of labels are None unless a
     word has two labels with two occurrences each; labels that occur once do not count.

@@ -41,7 +41,7 @@ MOST_CUTS = 50
 
 @dataclass(frozen=True)
 class Goal:
-    """What thresholds maximize: a metric, or recall at a precision, or precision at a recall."""
+    """The quantity to maximize: a metric, recall at a precision, or precision at a recall."""
 
     metric: str | None = None
     precision: float | None = None
@@ -83,7 +83,7 @@ class Scored:
 
     @property
     def applies(self) -> np.ndarray:
-        """Whether each example has each label [N, C]."""
+        """The gold labels of each example as booleans [N, C]."""
         if self.kind == "label":
             rows = [[name == gold for name in self.columns] for gold in self.gold]
         else:

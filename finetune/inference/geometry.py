@@ -46,7 +46,7 @@ class WordUses:
 
 @dataclass(frozen=True)
 class SentenceAttention:
-    """What each token of a sentence reads from each other: tables [L, T, T], rows read columns."""
+    """Attention between the tokens of a sentence: tables [L, T, T], rows read columns."""
 
     text: str
     tokens: list[str]

@@ -136,7 +136,7 @@ class Reporter:
 
     @property
     def _is_live(self) -> bool:
-        """Whether bars can move: on a terminal, and in a notebook if ipywidgets is installed."""
+        """True where bars can move: on a terminal, and in a notebook with ipywidgets."""
         widgets = self.console.is_jupyter and find_spec("ipywidgets") is not None
         return self.console.is_terminal or widgets
 

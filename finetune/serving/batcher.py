@@ -68,7 +68,7 @@ class Batcher:
 
     @property
     def alive(self) -> bool:
-        """Whether requests are answered."""
+        """True while requests are answered."""
         return self._thread.is_alive() and not self._closed
 
     def submit(self, items: Sequence[Any], sizes: Sequence[int]) -> Future[list[Any]]:

@@ -56,7 +56,7 @@ class SeedResults:
 
     @property
     def kind(self) -> str:
-        """What the runs differ in: seed, fold, or size of the training data."""
+        """The setting in which the runs differ: seed, fold, or size of the training data."""
         return "seed" if self.folds is None else "fold" if "folds" in self.folds else "size"
 
     @property
