@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, UseAppendAction, arg
 
-from finetune.cli.output import check_output, quiet_libraries, show
+from finetune.cli.output import EncoderOptions, check_output, quiet_libraries, show
 from finetune.config.tasks import column_map
 from finetune.types import TextExample, UserError, quantity
 
@@ -50,14 +50,8 @@ class Embed:
     max_length: int | None = None
     """Tokens of the longest sequence; longer inputs are read in windows. Unset is the limit of the
     model, at most 512."""
-    batching: Literal["auto", "packed", "padded"] = "auto"
-    """Pack or pad sequences: changes speed only."""
-    max_tokens: int | None = None
-    """Tokens per forward pass: changes memory and speed only."""
-    revision: str | None = None
-    """Branch, tag or commit of a model on the hub."""
-    trust_remote_code: bool = False
-    """Run Python code that comes with the model."""
+    encoder: EncoderOptions = field(default_factory=EncoderOptions)
+    """Batches and source of the encoder."""
 
     def run(self) -> None:
         """Write the vectors of all inputs."""
@@ -74,8 +68,7 @@ class Embed:
         embedder = Embedder(
             self.model, unit=self.unit, layers=layer_numbers(self.layers), combine=self.combine,
             pooling=self.pooling, normalize=self.normalize, max_length=self.max_length,
-            batching=self.batching, max_tokens=self.max_tokens, revision=self.revision,
-            trust_remote_code=self.trust_remote_code,
+            **self.encoder.keywords(),
         )  # fmt: skip
         with Reporter(quiet=self.output is None and sys.stdout.isatty()) as reporter:
             embeddings = embedder.embed(self._inputs(), reporter)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, UseAppendAction, arg
 
-from finetune.cli.output import check_output, print_table, quiet_libraries, show
+from finetune.cli.output import EncoderOptions, check_output, print_table, quiet_libraries, show
 from finetune.runtime.files import replace_file, require_replaceable
 from finetune.types import UserError
 
@@ -45,14 +45,8 @@ class Geometry:
     max_length: int | None = None
     """Tokens of the longest sequence; longer texts are read in windows. Unset is the limit of the
     model, at most 512."""
-    batching: Literal["auto", "packed", "padded"] = "auto"
-    """Pack or pad sequences: changes speed only."""
-    max_tokens: int | None = None
-    """Tokens per forward pass: changes memory and speed only."""
-    revision: str | None = None
-    """Branch, tag or commit of a model on the hub."""
-    trust_remote_code: bool = False
-    """Run Python code that comes with the model."""
+    encoder: EncoderOptions = field(default_factory=EncoderOptions)
+    """Batches and source of the encoder."""
 
     def run(self) -> None:
         """Print the geometry of each layer and write the files."""
@@ -70,8 +64,7 @@ class Geometry:
         standardizer = None if self.standardize is None else Standardizer.load(self.standardize)
         embedder = Embedder(
             self.model, unit="word", layers="all", combine="none", pooling=self.pooling,
-            max_length=self.max_length, batching=self.batching, max_tokens=self.max_tokens,
-            revision=self.revision, trust_remote_code=self.trust_remote_code,
+            max_length=self.max_length, **self.encoder.keywords(),
         )  # fmt: skip
         geometry = measure_geometry(
             embedder,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, UseAppendAction, arg
 
-from finetune.cli.output import check_output, print_table, quiet_libraries, show
+from finetune.cli.output import EncoderOptions, check_output, print_table, quiet_libraries, show
 from finetune.config.tasks import column_map
 from finetune.runtime.files import replace_file, require_replaceable
 from finetune.types import UserError, quantity
@@ -48,14 +48,8 @@ class Map:
     """Columns if their names are not recognized, as `role=column`, such as label=sense."""
     encoding: str = "utf-8"
     """Text encoding of the file, such as `cp1252`, `utf-16` or `gb18030`."""
-    batching: Literal["auto", "packed", "padded"] = "auto"
-    """Pack or pad sequences: changes speed only."""
-    max_tokens: int | None = None
-    """Tokens per forward pass: changes memory and speed only."""
-    revision: str | None = None
-    """Branch, tag or commit of a model on the hub."""
-    trust_remote_code: bool = False
-    """Run Python code that comes with the model."""
+    encoder: EncoderOptions = field(default_factory=EncoderOptions)
+    """Batches and source of the encoder."""
 
     def run(self) -> None:
         """Write the map and print the scores of its layers."""
@@ -81,8 +75,7 @@ class Map:
 
         embedder = Embedder(
             self.model, unit="word", layers=layer_numbers(self.layers), combine="none",
-            pooling=self.pooling, batching=self.batching, max_tokens=self.max_tokens,
-            revision=self.revision, trust_remote_code=self.trust_remote_code,
+            pooling=self.pooling, **self.encoder.keywords(),
         )  # fmt: skip
         word_map = make_word_map(
             embedder, found.sample, method=self.method, seed=self.seed, reporter=Reporter()

@@ -56,6 +56,24 @@ class EvaluationOptions:
     Markdown as they are shown. Notes go to standard error."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class EncoderOptions:
+    """Options of the commands that run an encoder."""
+
+    batching: Literal["auto", "packed", "padded"] = "auto"
+    """Pack or pad sequences: changes speed only."""
+    max_tokens: int | None = None
+    """Tokens per forward pass: changes memory and speed only."""
+    revision: str | None = None
+    """Branch, tag or commit of a model on the hub."""
+    trust_remote_code: bool = False
+    """Run Python code that comes with the model."""
+
+    def keywords(self) -> dict[str, Any]:
+        """Return the options as arguments of ``Embedder`` and of what is made from one."""
+        return dict(vars(self))
+
+
 def show(text: str = "", *, error: bool = False, indent: int | None = None) -> None:
     """Print a text on standard output or standard error, without its control characters.
 

@@ -5,14 +5,21 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional, UseAppendAction, arg
 
-from finetune.cli.output import check_output, open_output, print_table, quiet_libraries, show
+from finetune.cli.output import (
+    EncoderOptions,
+    check_output,
+    open_output,
+    print_table,
+    quiet_libraries,
+    show,
+)
 from finetune.config.tasks import column_map
 from finetune.types import TextExample, UserError, quantity
 
@@ -54,14 +61,8 @@ class Perplexity:
     max_length: int | None = None
     """Tokens of the longest sequence; longer texts are read in windows. Unset is the limit of the
     model, at most 512."""
-    batching: Literal["auto", "packed", "padded"] = "auto"
-    """Pack or pad sequences: changes speed only."""
-    max_tokens: int | None = None
-    """Tokens per forward pass: changes memory and speed only."""
-    revision: str | None = None
-    """Branch, tag or commit of a model on the hub."""
-    trust_remote_code: bool = False
-    """Run Python code that comes with the model."""
+    encoder: EncoderOptions = field(default_factory=EncoderOptions)
+    """Batches and source of the encoder."""
 
     def run(self) -> None:
         """Score all texts, write their lines and print the measures of the whole."""
@@ -74,9 +75,7 @@ class Perplexity:
         from finetune.inference.perplexity import CorpusScore, TextScorer
 
         scorer = TextScorer(
-            self.model, method=self.method, max_length=self.max_length, batching=self.batching,
-            max_tokens=self.max_tokens, revision=self.revision,
-            trust_remote_code=self.trust_remote_code,
+            self.model, method=self.method, max_length=self.max_length, **self.encoder.keywords(),
         )  # fmt: skip
         corpus, correct, shown = CorpusScore(), list[bool](), list[tuple[Any, ...]]()
         with open_output(self.output, [Path(self.file or "")]) as file:

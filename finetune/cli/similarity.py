@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
 from finetune.cli.embed import layer_numbers
-from finetune.cli.output import check_output, open_output, print_table, quiet_libraries, show
+from finetune.cli.output import (
+    EncoderOptions,
+    check_output,
+    open_output,
+    print_table,
+    quiet_libraries,
+    show,
+)
 from finetune.config.tasks import column_map
 from finetune.types import UserError, quantity
 
@@ -81,14 +88,8 @@ class Similarity:
     max_length: int | None = None
     """Tokens of the longest sequence; longer inputs are read in windows. Unset is the limit of the
     model, at most 512."""
-    batching: Literal["auto", "packed", "padded"] = "auto"
-    """Pack or pad sequences: changes speed only."""
-    max_tokens: int | None = None
-    """Tokens per forward pass: changes memory and speed only."""
-    revision: str | None = None
-    """Branch, tag or commit of a model on the hub."""
-    trust_remote_code: bool = False
-    """Run Python code that comes with the model."""
+    encoder: EncoderOptions = field(default_factory=EncoderOptions)
+    """Batches and source of the encoder."""
 
     def run(self) -> None:
         """Print the scores, or the cosines of pairs without gold."""
@@ -106,9 +107,7 @@ class Similarity:
 
         embedder = Embedder(
             self.model, unit=unit, layers=layer_numbers(self.layers), combine=self.combine,
-            pooling=self.pooling, max_length=self.max_length, batching=self.batching,
-            max_tokens=self.max_tokens, revision=self.revision,
-            trust_remote_code=self.trust_remote_code,
+            pooling=self.pooling, max_length=self.max_length, **self.encoder.keywords(),
         )  # fmt: skip
         standardizer = self._standardizer(embedder)
         contexts = self._contexts(data, in_context)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from finetune.cli.embed import layer_numbers
-from finetune.cli.output import open_output, print_table, quiet_libraries, show
+from finetune.cli.output import EncoderOptions, open_output, print_table, quiet_libraries, show
 from finetune.config.tasks import column_map
 from finetune.types import UserError
 
@@ -50,12 +50,8 @@ class Wic:
     max_length: int | None = None
     """Tokens of the longest sequence; longer texts are read in windows. Unset is the limit of the
     model, at most 512."""
-    max_tokens: int | None = None
-    """Tokens per forward pass: changes memory and speed only."""
-    revision: str | None = None
-    """Branch, tag or commit of a model on the hub."""
-    trust_remote_code: bool = False
-    """Run Python code that comes with the model."""
+    encoder: EncoderOptions = field(default_factory=EncoderOptions)
+    """Batches and source of the encoder."""
 
     def __post_init__(self) -> None:
         """Check the options."""
@@ -71,14 +67,10 @@ class Wic:
     def run(self) -> None:
         """Choose a threshold and score it, or predict with that of a run."""
         quiet_libraries()
-        options: dict[str, Any] = {
-            "max_tokens": self.max_tokens, "revision": self.revision,
-            "trust_remote_code": self.trust_remote_code,
-        }  # fmt: skip
         if self.run_folder is None:
-            self._fit(options)
+            self._fit()
         else:
-            self._predict(Path(self.run_folder), options)
+            self._predict(Path(self.run_folder))
 
     def _read(self, split: str | None) -> Sequence[SimilarityPair]:
         from finetune.data.similarity_pairs import read_similarity
@@ -87,7 +79,7 @@ class Wic:
         found = read_similarity(self.data, split=split, columns=columns, encoding=self.encoding)
         return found.pairs
 
-    def _fit(self, options: dict[str, Any]) -> None:
+    def _fit(self) -> None:
         from finetune.data.sources import resolve
         from finetune.inference.word_in_context import PairSettings, WordInContext
         from finetune.runtime.files import replace_folder, vacant
@@ -108,7 +100,9 @@ class Wic:
         )  # fmt: skip
         splits = {split: self._read(split) for split in SPLITS if split in files}
         reporter = Reporter()
-        model = WordInContext.fit(settings, splits["train"], reporter=reporter, **options)
+        model = WordInContext.fit(
+            settings, splits["train"], reporter=reporter, **self.encoder.keywords()
+        )
         metrics = {}
         with replace_folder(out) as folder:
             for split, pairs in splits.items():
@@ -127,14 +121,16 @@ class Wic:
         print_table(("split", "pairs", "accuracy", "macro f1"), rows)
         show(f"run folder: {out}")
 
-    def _predict(self, run: Path, options: dict[str, Any]) -> None:
+    def _predict(self, run: Path) -> None:
         from finetune.inference.word_in_context import THRESHOLD_FILE, WordInContext
         from finetune.runtime.progress import Reporter
 
         if not (run / THRESHOLD_FILE).is_file():
             raise UserError(f"{run}: no {THRESHOLD_FILE} in it: name a run of finetune wic.")
         pairs = self._read(None)
-        predicted = WordInContext.load(run, **options).predict(pairs, reporter=Reporter())
+        predicted = WordInContext.load(run, **self.encoder.keywords()).predict(
+            pairs, reporter=Reporter()
+        )
         with open_output(self.output, [Path(self.data), *run.glob("*")]) as out:
             out.writelines(f"{line}\n" for line in _lines(pairs, predicted))
         if scores := _scores(pairs, predicted):

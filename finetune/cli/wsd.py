@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from finetune.cli.embed import layer_numbers
-from finetune.cli.output import open_output, print_table, quiet_libraries, show
+from finetune.cli.output import EncoderOptions, open_output, print_table, quiet_libraries, show
 from finetune.config.tasks import flag
 from finetune.types import UserError, abbreviated, quantity
 
@@ -65,12 +65,8 @@ class Wsd:
     max_length: int | None = None
     """Tokens of the longest sequence; longer sentences are read in windows. Unset is the limit of
     the model, at most 512."""
-    max_tokens: int | None = None
-    """Tokens per forward pass: changes memory and speed only."""
-    revision: str | None = None
-    """Branch, tag or commit of a model on the hub."""
-    trust_remote_code: bool = False
-    """Run Python code that comes with the model."""
+    encoder: EncoderOptions = field(default_factory=EncoderOptions)
+    """Batches and source of the encoder."""
 
     def __post_init__(self) -> None:
         """Check the options."""
@@ -85,7 +81,7 @@ class Wsd:
             excluded = tuple(
                 field.name for field in dataclasses.fields(self)
                 if field.name not in ("senses", "file", "output", "inventory", "encoding",
-                                      "max_tokens", "revision", "trust_remote_code")
+                                      "encoder")
             )  # fmt: skip
         for name in required:
             if getattr(self, name) is None:
@@ -99,16 +95,12 @@ class Wsd:
     def run(self) -> None:
         """Fit sense vectors and score them, or predict with those of a run."""
         quiet_libraries()
-        options: dict[str, Any] = {
-            "max_tokens": self.max_tokens, "revision": self.revision,
-            "trust_remote_code": self.trust_remote_code,
-        }  # fmt: skip
         if self.senses is None:
-            self._fit(options)
+            self._fit()
         else:
-            self._predict(options)
+            self._predict()
 
-    def _fit(self, options: dict[str, Any]) -> None:
+    def _fit(self) -> None:
         from finetune.data.word_senses import read_senses
         from finetune.evaluation.word_senses import sense_scores
         from finetune.inference.word_senses import SenseSettings, WordSenses, first_senses
@@ -134,7 +126,7 @@ class Wsd:
         )  # fmt: skip
         senses = WordSenses.fit(
             settings, data.splits["train"], data.splits.get("validation", ()), reporter=reporter,
-            **options,
+            **self.encoder.keywords(),
         )  # fmt: skip
         for note in data.notes:
             show(note, error=True)
@@ -191,7 +183,7 @@ class Wsd:
             print_table(header, table)
         show(f"run folder: {self.out}")
 
-    def _predict(self, options: dict[str, Any]) -> None:
+    def _predict(self) -> None:
         from finetune.data.word_senses import read_sense_file
         from finetune.evaluation.word_senses import sense_scores
         from finetune.inference.word_senses import WordSenses
@@ -199,7 +191,7 @@ class Wsd:
 
         run, file = Path(self.senses or ""), self.file or ""
         examples = list(read_sense_file(file, self.encoding))
-        senses = WordSenses.load(run, inventory=self.inventory, **options)
+        senses = WordSenses.load(run, inventory=self.inventory, **self.encoder.keywords())
         targets, predictions = senses.predict(examples, reporter=Reporter())
         _report_unknown(senses, targets)
         with open_output(self.output, [Path(file), *run.glob("*")]) as out:
