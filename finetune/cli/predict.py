@@ -49,6 +49,13 @@ class Predict:
     threshold: str | None = None
     """Lowest probability of a predicted label, in place of the model's: a number, or NAME=P,NAME=P.
     It applies to several labels, the positive one of two labels, and span types."""
+    labels: str | None = None
+    """Labels for zero-shot classification by a model of natural language inference, as in
+    `sports,politics`; `NAME=WORDS` gives the words that stand for a label in its hypothesis."""
+    template: str | None = None
+    """Hypothesis of each of the --labels, `{}` for its words; unset is `This example is {}.`"""
+    multi_label: bool = False
+    """Predict any number of the --labels, by --threshold."""
     batching: Literal["auto", "packed", "padded"] = "auto"
     """Pack or pad sequences, as in training: changes speed only."""
     max_tokens: int | None = None
@@ -72,6 +79,9 @@ class Predict:
             Path(self.folder),
             decoding=self.decoding,
             threshold=self.threshold,
+            labels=self.labels,
+            template=self.template,
+            multi_label=self.multi_label,
             batching=self.batching,
             max_tokens=self.max_tokens,
         )

@@ -22,6 +22,7 @@ from finetune.runtime.precision import resolve_precision
 from finetune.runtime.processes import require_precision
 from finetune.tasks import model_folder, saved_task
 from finetune.tasks.base import Task
+from finetune.tasks.zero_shot import TEMPLATE, ZeroShotTask
 from finetune.types import (
     Example,
     LabelSet,
@@ -52,6 +53,9 @@ class Predictor:
         *,
         decoding: str | None = None,
         threshold: str | float | Mapping[str, float] | None = None,
+        labels: str | Iterable[str] | Mapping[str, str] | None = None,
+        template: str | None = None,
+        multi_label: bool = False,
         batching: str = "auto",
         max_tokens: int | None = None,
     ) -> None:
@@ -61,11 +65,16 @@ class Predictor:
             folder: A run folder or the folder of the model itself.
             decoding: Replaces the decoding that the model was trained with.
             threshold: Replaces the thresholds of labels or span types: one for all, or by name.
+            labels: The labels of zero-shot classification by a model of natural language inference,
+                or the words for each label in its hypothesis (``ZeroShotTask.of``).
+            template: The hypothesis of a label, with ``{}`` for its words.
+            multi_label: Predict any number of the ``labels``.
             batching: ``auto``, ``packed`` or ``padded``; changes memory and speed only.
             max_tokens: Tokens in a forward pass; changes memory and speed only.
 
         Raises:
-            UserError: The folder holds no saved model, or its task has no such decoding.
+            UserError: The folder holds no saved model, or its task has no such decoding, or no
+                labels named at prediction.
         """
         folder = model_folder(folder)
         task = saved_task(folder)
@@ -78,6 +87,13 @@ class Predictor:
                 raise UserError(f"--decoding {decoding}: {what}.{did_you_mean(decoding, legal)}")
             changed["decoding"] = decoding
         self.task = replace(task, record=replace(task.record, config=replace(config, **changed)))
+        if labels is not None:
+            self.task = ZeroShotTask.of(
+                self.task, labels, template or TEMPLATE, multi_label=multi_label
+            )
+        elif template is not None or multi_label:
+            option = "--multi-label" if template is None else "--template"
+            raise UserError(f"{option} applies to --labels: name the labels.")
         if threshold is not None:
             self.task = self.task.with_thresholds(threshold)
         self.accelerator = make_accelerator()
