@@ -182,9 +182,9 @@ def _reusable_labels(
 
 
 def _matching_rows(old: Sequence[str], new: Sequence[str]) -> tuple[int, ...] | None:
-    """Return the old class of each new label; None unless all are among the old labels."""
+    """Return the old class of each new label; None unless there are some, all of them old ones."""
     old = [label.lower() for label in old]
     new = [label.lower() for label in new]
-    if len(set(old)) < len(old) or not set(new) <= set(old):
+    if not new or len(set(old)) < len(old) or not set(new) <= set(old):
         return None
     return tuple(old.index(label) for label in new)

@@ -377,6 +377,7 @@ def test_a_run_starts_from_another_with_its_pooling(trained: dict[str, Path], pl
     start = {"model": None, "init_from": str(trained["cls"])}
     task, _ = loaded(place, "cosent", "numbers.jsonl", **start)
     assert (task.record.pooling, task.record.normalize) == ("cls", True)
+    assert task.head().pooling == "cls"  # also for objectives without labels
     other, _ = loaded(place, "cosent", "numbers.jsonl", pooling="mean", **start)
     assert other.record.pooling == "mean"
     (trained["cls"] / "best" / "1_Pooling" / "config.json").write_text('{"pooling_mode": "last"}')
