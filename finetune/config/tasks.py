@@ -382,11 +382,12 @@ class SentenceConfig(TrainConfig):
     """Sentence encoders: one vector for each text, for similarity and search."""
 
     data: str = "stsb"
-    objective: Literal["mirror", "simcse", "prompt", "ranking", "softmax", "cosine", "cosent"] = (
-        "cosine"
-    )
+    objective: Literal[
+        "mirror", "simcse", "prompt", "cmlm", "ranking", "softmax", "cosine", "cosent"
+    ] = "cosine"
     """What to learn. From texts alone: `mirror` (Mirror-BERT: a copy with a masked span), `simcse`
-    (a copy with other dropout) or `prompt` (PromptBERT: two templates). From pairs that belong
+    (a copy with other dropout) or `prompt` (PromptBERT: two templates). From running text: `cmlm`
+    (masked subwords of a sentence, given the vector of the one before). From pairs that belong
     together, perhaps with hard negatives: `ranking`. From labeled pairs: `softmax` (Sentence-BERT's
     siamese classifier). From pairs with a number: `cosine` (regression) or `cosent` (order)."""
     pooling: Literal["auto", "mean", "cls", "max"] = "auto"
@@ -411,8 +412,10 @@ class SentenceConfig(TrainConfig):
             (self.overlap is not None, f"--overlap {self.overlap}", "long texts are cut"),
             (objective == "prompt" and self.pooling != "auto", f"--pooling {self.pooling}",
              "with --objective prompt a vector is that of the mask token"),
-            (objective in ("softmax", "cosine") and self.temperature is not None,
+            (objective in ("softmax", "cosine", "cmlm") and self.temperature is not None,
              f"--temperature {self.temperature}", f"--objective {objective} has none"),
+            (objective == "cmlm" and self.sparse_embeddings == "on", "--sparse-embeddings on",
+             "the softmax of --objective cmlm trains the embeddings of all subwords"),
             (objective != "mirror" and self.mask_span != SentenceConfig.mask_span,
              f"--mask-span {self.mask_span}", "it applies to --objective mirror"),
             (objective != "prompt" and bool(self.templates), f"--templates {self.templates}",

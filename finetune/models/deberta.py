@@ -57,14 +57,19 @@ def unsupported_reason(model: Any) -> str:
 
 
 def forward(
-    model: Any, *, input_ids: Tensor, position_ids: Tensor, token_type_ids: Tensor,
-    layout: PackedLayout, output_hidden_states: bool = False,
+    model: Any, *, position_ids: Tensor, token_type_ids: Tensor, layout: PackedLayout,
+    input_ids: Tensor | None = None, inputs_embeds: Tensor | None = None,
+    output_hidden_states: bool = False,
 ) -> BaseModelOutput:  # fmt: skip
-    """Run a base model on one packed row: ids [1, T] three times -> hidden states [1, T, H]."""
-    if input_ids.device.type != "cpu":
+    """Run a base model on one packed row: ids [1, T] three times -> hidden states [1, T, H].
+
+    ``inputs_embeds`` [1, T, E] are read in place of ``input_ids``.
+    """
+    if position_ids.device.type != "cpu":
         layout = dataclasses.replace(layout, max_waste=MAX_WASTE_ON_DEVICE)
     hidden = model.embeddings(
-        input_ids=input_ids, position_ids=position_ids, token_type_ids=token_type_ids
+        input_ids=input_ids, position_ids=position_ids, token_type_ids=token_type_ids,
+        inputs_embeds=inputs_embeds,
     )[0]  # [T, H]
     is_v2 = model.config.model_type == "deberta-v2"
     longest = max(group.longest for group in layout.groups)

@@ -43,19 +43,26 @@ def length_groups(batch: Batch, max_waste: float | None = None) -> Iterator[Leng
         sizes = len(batch.lengths), len(batch.input_ids)
         yield LengthGroup(batch, *(torch.arange(size, device=device) for size in sizes))
         return
-    starts = [0, *accumulate(batch.lengths)]
     for members in groups:
-        lengths = tuple(batch.lengths[member] for member in members)
-        rows = torch.cat([torch.arange(starts[m], starts[m + 1]) for m in members])
-        tokens = to_device(rows, device)
-        segments = batch.segment_ids
-        bounds = torch.tensor([0, *lengths]).cumsum(0)
-        part = replace(
-            batch, input_ids=batch.input_ids[tokens], position_ids=batch.position_ids[tokens],
-            segment_ids=None if segments is None else segments[tokens],
-            cu_seqlens=to_device(bounds.int(), device), lengths=lengths, targets={},
-        )  # fmt: skip
+        part, tokens = take_sequences(batch, members)
         yield LengthGroup(part, to_device(torch.tensor(members), device), tokens)
+
+
+def take_sequences(batch: Batch, members: Sequence[int]) -> tuple[Batch, Tensor]:
+    """Return some sequences of a batch, without words and targets, and the rows of their tokens."""
+    device, segments = batch.input_ids.device, batch.segment_ids
+    starts = [0, *accumulate(batch.lengths)]
+    rows = torch.cat([torch.arange(starts[m], starts[m + 1]) for m in members])
+    tokens = to_device(rows, device)
+    lengths = tuple(batch.lengths[member] for member in members)
+    part = replace(
+        batch, input_ids=batch.input_ids[tokens], position_ids=batch.position_ids[tokens],
+        segment_ids=None if segments is None else segments[tokens],
+        cu_seqlens=to_device(torch.tensor([0, *lengths]).cumsum(0).int(), device),
+        lengths=lengths, example=tuple(batch.example[member] for member in members),
+        first_word=tuple(batch.first_word[member] for member in members), targets={},
+    )  # fmt: skip
+    return part, tokens
 
 
 def restore_order(parts: Sequence[Tensor], indices: Sequence[Tensor]) -> Tensor:
@@ -103,6 +110,6 @@ def unpad(padded: Tensor, batch: Batch) -> Tensor:
 
 
 def pad_rows(values: Tensor, index: Tensor, shape: tuple[int, int], fill: int) -> Tensor:
-    """Put flat values [T] into padded rows of ``shape`` [N, longest], filled with ``fill``."""
-    padded = values.new_full((shape[0] * shape[1],), fill)
-    return padded.index_copy(0, index, values).view(shape)
+    """Put flat values [T, ...] into padded rows of ``shape`` [N, longest], filled with ``fill``."""
+    padded = values.new_full((shape[0] * shape[1], *values.shape[1:]), fill)
+    return padded.index_copy(0, index, values).view(*shape, *values.shape[1:])

@@ -160,6 +160,13 @@ class Masking:
         return Mask(position, kind[unit], unit)
 
 
+def special_subwords(tokenizer: Any) -> Array:
+    """Return which subwords of the vocabulary are special [V]."""
+    special = np.zeros(len(tokenizer), dtype=bool)
+    special[[id for id in tokenizer.all_special_ids if id < len(special)]] = True
+    return special
+
+
 def _original(sequences: Encodings) -> Array:
     """Return the ids of sequences without their masks, in the layout of ``ids.values``."""
     values = sequences.ids.values

@@ -30,7 +30,7 @@ from finetune.models.heads.pretraining import (
 )
 from finetune.models.loading import new_config
 from finetune.preprocessing.encodings import Array, Encoded, Encodings, Ragged
-from finetune.preprocessing.masking import KINDS, Masking
+from finetune.preprocessing.masking import KINDS, Masking, special_subwords
 from finetune.preprocessing.sentence_pairs import SentencePairs, follows
 from finetune.preprocessing.text_blocks import pack_blocks
 from finetune.preprocessing.tokenizer import SubwordTokenizer
@@ -103,8 +103,7 @@ class PretrainingTask(Task):
         config, tokenizer = self.record.config, self.tokenizer.tokenizer
         if tokenizer.mask_token_id is None:
             raise UserError(f"{self.tokenizer.name}: its tokenizer has no mask token.")
-        special = np.zeros(len(tokenizer), dtype=bool)
-        special[[id for id in tokenizer.all_special_ids if id < len(special)]] = True
+        special = special_subwords(tokenizer)
         masking = Masking(
             special, tokenizer.mask_token_id, config.mask, config.mask_probability, config.explore,
             self._frequency if config.replacement == "unigram" else None,
@@ -296,11 +295,7 @@ class PretrainingTask(Task):
         if config.config is not None:
             made = new_config(config.config, self.tokenizer.tokenizer)
             return model.from_config(made, **options)
-        if self._warm_start is not None and self._warm_start.custom_type is None:
-            # with its head, if it is a masked language model
-            given = self._warm_start.options
-            return model.from_pretrained(self._warm_start.source, **options, **given)
-        with self._pretrained() as checkpoint:
+        with self._pretrained(whole=True) as checkpoint:
             return model.from_pretrained(**options, **checkpoint)
 
     def loss(self, scores: Any, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:

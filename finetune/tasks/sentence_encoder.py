@@ -27,12 +27,15 @@ from finetune.data.nli_labels import NLI_LABELS, with_standard_names
 from finetune.evaluation.metrics import text_scores
 from finetune.evaluation.pairs import named_positive
 from finetune.evaluation.ranking import ranking_scores
+from finetune.models.heads.conditional_lm import NUM_CONDITIONS, ConditionalMaskedLM
+from finetune.models.heads.masked_lm import MaskedScores
 from finetune.models.heads.sentence_encoder import (
     SentenceEncoder,
     SentenceOutput,
     saved_settings,
 )  # fmt: skip
 from finetune.preprocessing.encodings import Array, Encodings, Ragged
+from finetune.preprocessing.masking import Masking, special_subwords
 from finetune.tasks import sentence_losses as losses
 from finetune.tasks.base import Task, TaskRecord
 from finetune.types import (
@@ -52,7 +55,7 @@ Measure = Literal["label", "number", "ranking"]
 
 FROM_TEXTS = ("mirror", "simcse", "prompt")
 """The objectives that learn from texts without labels."""
-MASKED = ("mirror", "prompt")
+MASKED = ("mirror", "prompt", "cmlm")
 """The objectives that need a mask token."""
 FROM_LABELS = ("softmax", "cosine", "cosent")
 """The objectives that learn from pairs with labels or numbers."""
@@ -60,6 +63,8 @@ METRICS: Mapping[Measure, str] = {
     "label": "accuracy", "number": "spearman_all", "ranking": "ranking_accuracy",
 }  # fmt: skip
 """The metric that selects the best model, by the gold of the validation split."""
+MASK_PROBABILITY = 0.3
+"""Fraction of the subwords of a second text that cmlm predicts."""
 TEMPERATURES = {"mirror": 0.04}
 TEMPERATURE = 0.05
 TEMPLATES = ('This sentence : "{text}" means {mask} .', 'This sentence of "{text}" means {mask} .')
@@ -109,7 +114,6 @@ class SentenceTask(Task):
     reads_windows = False
     record_class = SentenceRecord
     record: SentenceRecord
-    couples_sequences = True
     _gold = attrgetter("text")
 
     # --- Data -------------------------------------------------------------------------------------
@@ -238,9 +242,12 @@ class SentenceTask(Task):
     def for_epoch(
         self, sequences: Encodings, seed: int, epoch: int, rows: Array | None = None
     ) -> Encodings:
-        """Return two views of each text for the objectives that learn from texts alone."""
+        """Return two views of each text for the objectives that learn from texts alone, and pairs
+        with a masked second text for cmlm."""
         sequences = super().for_epoch(sequences, seed, epoch, rows)
         objective = self.record.config.objective
+        if objective == "cmlm":
+            return self._conditioned(sequences, seed, epoch)
         if objective not in FROM_TEXTS:
             return sequences
         views = []
@@ -257,6 +264,31 @@ class SentenceTask(Task):
             alone = self._encoding(TEMPLATE_ALONE, 0, [], 0.0)
             views += [alone, self._in_second_template(replace(alone, first_word=1), [])]
         return Encodings.of(views)
+
+    def _conditioned(self, sequences: Encodings, seed: int, epoch: int) -> Encodings:
+        """Return each pair as one sequence, its second text with masks.
+
+        The second text is cut so that the vectors of the first one fit behind it.
+        """
+        tokenizer, after = self.tokenizer.tokenizer, self._around(0)[1]
+        masking = Masking(
+            special_subwords(tokenizer), tokenizer.mask_token_id, probability=MASK_PROBABILITY
+        )
+        longest = self.record.max_length - NUM_CONDITIONS
+        seconds = [
+            replace(text, input_ids=[*text.input_ids[: longest - len(after)], *after])
+            if len(text.input_ids) > longest else text
+            for text in sequences if text.first_word
+        ]  # fmt: skip
+        pairs = []
+        masked = masking.apply(Encodings.of(seconds), seed, epoch)
+        firsts = (text for text in sequences if not text.first_word)
+        for first, second in zip(firsts, masked, strict=True):
+            ids = [*first.input_ids, *second.input_ids]
+            segments = first.segment_ids and first.segment_ids[:1] * len(ids)
+            starts = [0, len(first.input_ids), len(ids)]
+            pairs.append(Encoding(first.example, ids, segments, starts, 0, second.target))
+        return Encodings.of(pairs)
 
     def _masked(self, view: Encoding, generator: random.Random) -> Encoding:
         """Replace a random span of subwords by one mask token; the text keeps a subword at least.
@@ -283,8 +315,10 @@ class SentenceTask(Task):
 
     @property
     def added_ids(self) -> Sequence[int]:
-        """Ids of the mask token and of the templates."""
+        """Ids of the mask token and of the templates; all if random ones can be drawn."""
         objective = self.record.config.objective
+        if objective == "cmlm":
+            return range(len(self.tokenizer.tokenizer))
         if objective == "mirror":
             return [self.tokenizer.tokenizer.mask_token_id]
         if objective == "prompt":
@@ -292,13 +326,17 @@ class SentenceTask(Task):
         return []
 
     def _targets(self, rows: Mapping[str, Ragged]) -> dict[str, Tensor]:
+        if "token" in rows:  # of pairs for cmlm
+            targets = {name: torch.from_numpy(rows[name].values.astype(np.int64))
+                       for name in ("position", "token")}  # fmt: skip
+            return targets | {"number": torch.from_numpy(rows["position"].counts)}
         label = torch.from_numpy(rows["label"].values.astype(np.float64))
         return {"identity": torch.from_numpy(rows["identity"].values.astype(np.int64)),
                 "label": label.long() if len(self.record.labels) else label.float()}  # fmt: skip
 
     # --- Model ------------------------------------------------------------------------------------
 
-    def head(self, folder: str | Path | None = None) -> SentenceEncoder:
+    def head(self, folder: str | Path | None = None) -> Any:
         """Make a new model on the configured encoder, or load one from a folder."""
         record = self.record
         pooling: Any = record.pooling
@@ -306,15 +344,26 @@ class SentenceTask(Task):
             "pooling": pooling, "normalize": record.normalize, "max_length": record.max_length,
             "batching": record.config.batching,
         }  # fmt: skip
+        if record.config.objective == "cmlm":
+            load = ConditionalMaskedLM.from_pretrained
+            if folder is not None:
+                return load(str(folder), new_head=False, **settings)
+            with self._pretrained(whole=True) as checkpoint:
+                return load(**settings, **checkpoint)
         if folder is not None:
             return SentenceEncoder.from_pretrained(str(folder), trained=True, **settings)
         labels = list(record.labels) or None
         with self._pretrained() as checkpoint:
             return SentenceEncoder.from_pretrained(labels=labels, **settings, **checkpoint)
 
-    def loss(self, logits: Any, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Not used: the loss of a sequence depends on all others (``coupled_loss``)."""
-        raise NotImplementedError
+    @property
+    def couples_sequences(self) -> bool:
+        """True except for cmlm, whose pairs do not depend on each other."""
+        return self.record.config.objective != "cmlm"
+
+    def loss(self, scores: MaskedScores, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return the summed cross entropy of the masked subwords, and their number (cmlm)."""
+        return scores.loss.sum(), torch.ones_like(scores.loss).sum()
 
     def coupled_loss(
         self, head: SentenceEncoder, vectors: Tensor, sequences: Sequences
@@ -407,6 +456,8 @@ def _training_rows(objective: str, rows: Sequence[TextExample]) -> Iterator[Text
         yield from _distinct_texts(rows)
     elif objective == "ranking":
         yield from _positive_pairs(rows)
+    elif objective == "cmlm":
+        yield from _adjacent_texts(rows)
     elif objective == "softmax":
         pairs = [row for row in rows if row.pair is not None and isinstance(row.label, str)]
         if len({row.label for row in pairs}) > 1:
@@ -439,6 +490,23 @@ def _distinct_texts(rows: Sequence[TextExample]) -> Iterator[TextExample]:
             if text is not None and text.strip() and text not in seen:
                 seen.add(text)
                 yield TextExample(row.id, text, where=row.where)
+
+
+def _adjacent_texts(rows: Sequence[TextExample]) -> Iterator[TextExample]:
+    """Yield the pairs as they are, or each line with the next one of its text.
+
+    Texts end at blank lines; a row of several lines is a text.
+    """
+    if any(row.pair is not None for row in rows):
+        yield from (replace(row, label=None) for row in rows if row.pair is not None)
+        return
+    before = ""
+    for row in rows:
+        lines = row.text.split("\n")
+        for line in ["", *lines, ""] if len(lines) > 1 else lines:
+            if before.strip() and line.strip():
+                yield TextExample(row.id, before, line, where=row.where)
+            before = line
 
 
 def _positive_pairs(rows: Sequence[TextExample]) -> Iterator[TextExample]:
@@ -491,6 +559,7 @@ def _nothing_to_use(objective: str, split: str, rows: Sequence[TextExample]) -> 
         "entailment and contradiction or with two such as duplicate and not_duplicate",
         "softmax": "pairs of texts with two labels or more",
         **dict.fromkeys(("cosine", "cosent"), "pairs of texts with a number"),
+        "cmlm": "running text with a sentence in each line, or pairs of adjacent texts",
     }.get(objective, "texts")
     kind = "texts" if first.pair is None else "pairs"
     labels = {str(row.label) for row in rows if row.label is not None}

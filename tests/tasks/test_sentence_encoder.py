@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModel, AutoTokenizer
+from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
 
 import finetune
 from finetune.config.tasks import SentenceConfig
@@ -45,6 +45,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_jsonl(folder / "numbers.jsonl", numbers)
     write_jsonl(folder / "pairs.jsonl", pairs)
     (folder / "texts.txt").write_text("\n".join([*TEXTS, TEXTS[0], *SHORT]), "utf-8")
+    (folder / "single.txt").write_text("one line", "utf-8")
     names = ["entailment", "contradiction", "neutral"]
     nli = [
         {"premise": text, "hypothesis": f"{short} {name}", "label": name}
@@ -116,6 +117,18 @@ def test_columns_of_search(place: Path, tmp_path: Path) -> None:
     assert data.splits["train"][0].negative == "y"
 
 
+def test_adjacent_texts(place: Path, tmp_path: Path) -> None:
+    rows = [{"text": "a b\nc\n\nd\ne"}, {"text": "f"}, {"text": "g"}, {"text": "h\ni"}]
+    write_jsonl(tmp_path / "texts.jsonl", rows)
+    config = config_of(tmp_path, "cmlm", "texts.jsonl", model=str(place / "bert"))
+    data = load_task(config, "sentence")[1].splits
+    expected = [("a b", "c"), ("d", "e"), ("f", "g"), ("h", "i")]
+    assert [(row.text, row.pair) for row in data["train"]] == expected
+    _, data = loaded(place, "cmlm", "pairs.jsonl", "numbers.jsonl")
+    assert [row.pair for row in data.splits["train"]] == SHORT
+    assert data.splits["validation"][1].label == 1.0
+
+
 def test_numbers_are_scaled_for_regression_only(place: Path) -> None:
     _, data = loaded(place, "cosine", "numbers.jsonl")
     assert [row.label for row in data.splits["train"]] == [0.0, 0.25, 0.5, 0.75, 1.0]
@@ -137,6 +150,7 @@ def test_splits_may_have_other_labels(place: Path) -> None:
         ("cosent", "texts.txt", "needs pairs of texts with a number; train has texts without labe"),
         ("cosine", "nli.jsonl", "train has pairs labeled contradiction, entailment, neutral"),
         ("softmax", "numbers.jsonl", "needs pairs of texts with two labels or more; train has pai"),
+        ("cmlm", "single.txt", "needs running text with a sentence in each line, or pairs of adja"),
         ("ranking", "numbers.jsonl", "pairs of texts that belong together.*has pairs with numbers"),
     ],
 )
@@ -151,6 +165,7 @@ def test_data_that_an_objective_cannot_use(
     ("settings", "message"),
     [
         ({"objective": "softmax", "temperature": 0.1}, "--temperature 0.1: --objective softmax ha"),
+        ({"objective": "cmlm", "sparse_embeddings": "on"}, "--sparse-embeddings on: the softmax"),
         ({"objective": "simcse", "mask_span": 3}, "--mask-span 3: it applies to --objective mirr"),
         ({"objective": "prompt", "pooling": "cls"}, "--pooling cls: with --objective prompt"),
         ({"objective": "prompt", "templates": ("a {text}", "b")}, r"has \{text\} and \{mask\} on"),
@@ -283,13 +298,15 @@ def test_ranking_scores_by_hand() -> None:
 
 @pytest.fixture(scope="module")
 def trained(place: Path) -> dict[str, Path]:
-    """Runs: of the mean, of normalized first tokens, of templates, and of a classifier."""
+    """Runs: of the mean, of normalized first tokens, of templates, of a classifier, and of a masked
+    language model."""
     runs = {}
     for name, (objective, train, changes) in {
         "mean": ("mirror", "texts.txt", {}),
         "cls": ("cosent", "numbers.jsonl", {"pooling": "cls", "normalize": True, "batch_size": 2}),
         "prompt": ("prompt", "texts.txt", {"model": str(place / "roberta")}),
         "softmax": ("softmax", "nli.jsonl", {"pooling": "max"}),
+        "cmlm": ("cmlm", "texts.txt", {}),
     }.items():
         config = config_of(place, objective, train, out=str(place / name), **changes)
         fit(*load_task(config, "sentence"), config)
@@ -297,7 +314,7 @@ def trained(place: Path) -> dict[str, Path]:
     return runs
 
 
-@pytest.mark.parametrize("name", ["mean", "cls", "softmax"])
+@pytest.mark.parametrize("name", ["mean", "cls", "softmax", "cmlm"])
 def test_sentence_transformers_has_the_same_vectors(trained: dict[str, Path], name: str) -> None:
     library = pytest.importorskip("sentence_transformers")
     texts = [*TEXTS, "guitar " * 99]  # cut
@@ -383,6 +400,16 @@ def test_a_run_starts_from_another_with_its_pooling(trained: dict[str, Path], pl
     (trained["cls"] / "best" / "1_Pooling" / "config.json").write_text('{"pooling_mode": "last"}')
     with pytest.raises(UserError, match="the pooling must be one of cls, max, mean, not 'last'"):
         loaded(place, "cosent", "numbers.jsonl", **start)
+
+
+def test_a_run_of_cmlm_starts_from_its_masked_language_model(
+    trained: dict[str, Path], place: Path
+) -> None:
+    start = {"model": None, "init_from": str(trained["cmlm"])}
+    task, _ = loaded(place, "cmlm", "texts.txt", **start)
+    saved = AutoModelForMaskedLM.from_pretrained(trained["cmlm"] / "best").state_dict()
+    for name, weight in task.head().model.state_dict().items():
+        torch.testing.assert_close(weight, saved[name], rtol=0, atol=0, msg=name)
 
 
 def test_empty_and_blank_texts(trained: dict[str, Path]) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
+from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import PreTrainedModel
 
@@ -91,6 +92,22 @@ class CustomModel(Head, PreTrainedModel):
         """Write config.json and model.safetensors, all that ``from_pretrained`` needs."""
         with quiet():
             super().save_pretrained(folder, **options)
+
+
+def save_module(module: nn.Module, path: Path) -> None:
+    """Write the weights of a module that has no place in the files of a Hugging Face model."""
+    weights = {name: weight.detach().cpu() for name, weight in module.state_dict().items()}
+    save_file({name: weight.contiguous() for name, weight in weights.items()}, str(path))
+
+
+def load_module(module: nn.Module, path: Path, *, new: bool) -> None:
+    """Load what ``save_module`` has written; with ``new`` keep new weights if it does not fit."""
+    weights = load_file(str(path)) if path.is_file() else {}
+    own = module.state_dict()
+    if {n: v.shape for n, v in weights.items()} == {n: v.shape for n, v in own.items()}:
+        module.load_state_dict(weights)
+    elif not new:
+        raise UserError(f"{path}: missing or damaged: restore it, or train again.")
 
 
 def require_library_model(name: str, model: Any) -> None:

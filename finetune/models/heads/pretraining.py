@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import AutoModelForPreTraining
 
 from finetune.models.dropout import keyed_dropout
 from finetune.models.encoder import Batching
+from finetune.models.heads.base import load_module, save_module
 from finetune.models.heads.masked_lm import MaskedLanguageModel
 from finetune.models.heads.pretrained import require_class
 from finetune.models.loading import load_config, load_weights, resolve_model
@@ -108,7 +108,7 @@ class PretrainingModel(MaskedLanguageModel):
         model = load_weights(auto_class, name, config, new_head=new_head, **options)
         head = cls(model, batching, boundary=boundary)
         if head.boundary is not None:
-            head._load_boundary(Path(resolve_model(name)) / BOUNDARY_FILE, new_head)
+            load_module(head.boundary, Path(resolve_model(name)) / BOUNDARY_FILE, new=new_head)
         return head
 
     @classmethod
@@ -149,8 +149,7 @@ class PretrainingModel(MaskedLanguageModel):
         """Write what ``MaskedLanguageModel`` does, and the weights of the further head."""
         super().save_pretrained(folder, state_dict=state_dict)
         if self.boundary is not None:
-            weights = {n: v.detach().cpu() for n, v in self.boundary.state_dict().items()}
-            save_file(weights, str(Path(folder) / BOUNDARY_FILE))
+            save_module(self.boundary, Path(folder) / BOUNDARY_FILE)
 
     @property
     def _output_matrix(self) -> Tensor:
@@ -162,17 +161,6 @@ class PretrainingModel(MaskedLanguageModel):
     def _boundary_logits(self, vectors: Tensor) -> Tensor:
         assert self.boundary is not None
         return F.linear(vectors, self._output_matrix, self.boundary.bias)
-
-    def _load_boundary(self, path: Path, new_head: bool) -> None:
-        """Load the head for boundary losses; keep a new one if the folder has none that fits."""
-        assert self.boundary is not None
-        weights = load_file(str(path)) if path.is_file() else {}
-        own = self.boundary.state_dict()
-        fits = {n: v.shape for n, v in weights.items()} == {n: v.shape for n, v in own.items()}
-        if fits:
-            self.boundary.load_state_dict(weights)
-        elif not new_head:
-            raise UserError(f"{path}: missing or damaged: restore it, or train again.")
 
 
 def require_next_sentence(name: str, config: Any) -> None:

@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import AutoModel, PreTrainedModel
 
 from finetune.data.json_files import read_object
 from finetune.models.encoder import Batching, Encoder, remove_pooler
-from finetune.models.heads.base import Head, labels_of
+from finetune.models.heads.base import Head, labels_of, save_module
 from finetune.models.loading import library_errors, load_config, load_weights, quiet
 from finetune.types import Batch, LabelSet, UserError
 
@@ -150,40 +150,43 @@ class SentenceEncoder(Head):
         with quiet():
             self.model.save_pretrained(folder)
         if self.classifier is not None:
-            weights = {name: w.contiguous() for name, w in self.classifier.state_dict().items()}
-            save_file(weights, folder / CLASSIFIER_FILE)
+            save_module(self.classifier, folder / CLASSIFIER_FILE)
         if self.pooling != "mask":
-            self._save_modules(folder)
+            save_modules(self, folder)
 
-    def _save_modules(self, folder: Path) -> None:
-        """Write modules.json and its folders, with the names that all versions since 2 read."""
-        modules = {"": "Transformer", "1_Pooling": "Pooling"}
-        modules |= {"2_Normalize": "Normalize"} if self.normalize else {}
-        files: dict[str, Any] = {
-            MODULES_FILE: [
-                {"idx": index, "name": str(index), "path": path,
-                 "type": f"sentence_transformers.models.{name}"}
-                for index, (path, name) in enumerate(modules.items())
-            ],
-            POOLING_FILE: {
-                "word_embedding_dimension": self.encoder.width,
-                **{key: pooling == self.pooling for key, pooling in POOLING_KEYS.items()},
-            },
-            "sentence_bert_config.json": {
-                "max_seq_length": self.max_length, "do_lower_case": False,
-            },
-            "config_sentence_transformers.json": {
-                "model_type": "SentenceTransformer", "prompts": {}, "default_prompt_name": None,
-                "similarity_fn_name": "cosine",
-            },
-        }  # fmt: skip
-        for name, content in files.items():
-            path = folder / name
-            path.parent.mkdir(exist_ok=True)
-            path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-        if self.normalize:
-            (folder / "2_Normalize").mkdir(exist_ok=True)
-            (folder / "2_Normalize" / "config.json").write_text("{}\n", encoding="utf-8")
+
+def save_modules(head: Any, folder: Path) -> None:
+    """Write modules.json and its folders, with the names that all versions since 2 read.
+
+    ``head`` has the ``encoder``, ``pooling``, ``normalize`` and ``max_length`` of vectors.
+    """
+    modules = {"": "Transformer", "1_Pooling": "Pooling"}
+    modules |= {"2_Normalize": "Normalize"} if head.normalize else {}
+    files: dict[str, Any] = {
+        MODULES_FILE: [
+            {"idx": index, "name": str(index), "path": path,
+             "type": f"sentence_transformers.models.{name}"}
+            for index, (path, name) in enumerate(modules.items())
+        ],
+        POOLING_FILE: {
+            "word_embedding_dimension": head.encoder.width,
+            **{key: pooling == head.pooling for key, pooling in POOLING_KEYS.items()},
+        },
+        "sentence_bert_config.json": {
+            "max_seq_length": head.max_length, "do_lower_case": False,
+        },
+        "config_sentence_transformers.json": {
+            "model_type": "SentenceTransformer", "prompts": {}, "default_prompt_name": None,
+            "similarity_fn_name": "cosine",
+        },
+    }  # fmt: skip
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    if head.normalize:
+        (folder / "2_Normalize").mkdir(exist_ok=True)
+        (folder / "2_Normalize" / "config.json").write_text("{}\n", encoding="utf-8")
 
 
 def pool(rows: Tensor, lengths: Tensor, pooling: str) -> Tensor:

@@ -1,0 +1,140 @@
+"""ConditionalMaskedLM: a sentence encoder that learns from a masked language model.
+
+Yang et al. (2021), "Universal Sentence Representation Learning with Conditional Masked Language
+Model": to predict masked subwords of a text, the model also reads the vector of the text before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from finetune.models.encoder import Batching
+from finetune.models.heads.base import load_module, save_module
+from finetune.models.heads.masked_lm import MaskedLanguageModel, MaskedScores
+from finetune.models.heads.pair_classifier import separate_texts
+from finetune.models.heads.pretrained import require_class
+from finetune.models.heads.sentence_encoder import Pooling, SentenceOutput, pool, save_modules
+from finetune.models.loading import load_config, load_weights, resolve_model
+from finetune.models.padding import take_sequences
+from finetune.runtime.transfer import to_device
+from finetune.types import Batch, UserError
+
+NUM_CONDITIONS = 15
+"""Number of vectors P that a text is turned into, and of positions they take behind the next."""
+PROJECTION_FILE = "projection.safetensors"
+
+
+class ConditionalMaskedLM(MaskedLanguageModel):
+    """Vectors of N texts, and in training the scores of M masked subwords of second texts.
+
+    A perceptron of three layers turns the vector of the first text of a pair into P vectors of the
+    width of embeddings. The same encoder reads them at P more positions behind the second text.
+
+    The model is a masked language model. It is saved with the files of sentence-transformers, and
+    the perceptron in a file beside them. Sequences of a training batch have the two texts of a pair
+    as their "words", each with its special tokens. Its targets are ``position`` [M], counted from
+    the begin of the second text, ``token`` [M] and their ``number`` in each pair [N].
+    """
+
+    lr_factor = 1.0
+
+    def __init__(
+        self, model: Any, batching: Batching = "auto", *, pooling: Pooling = "mean",
+        normalize: bool = False, max_length: int | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(model, batching)
+        if self._layers is None:
+            raise UserError(
+                "--objective cmlm needs a masked language model of transformers, not "
+                f"{type(model).__name__}: choose another objective."
+            )
+        self.pooling, self.normalize, self.max_length = pooling, normalize, max_length
+        width, size = self.encoder.width, model.get_input_embeddings().weight.shape[1]
+        self.projection = nn.Sequential(
+            nn.Linear(width, width), nn.GELU(), nn.Linear(width, width), nn.GELU(),
+            nn.Linear(width, NUM_CONDITIONS * size),
+        )  # fmt: skip
+
+    @classmethod
+    def from_pretrained(
+        cls, name: str, *, batching: Batching = "auto", new_head: bool = True,
+        pooling: Pooling = "mean", normalize: bool = False, max_length: int | None = None,
+        **options: Any,
+    ) -> ConditionalMaskedLM:  # fmt: skip
+        """Load a model as ``MaskedLanguageModel`` does, with its perceptron if it has one."""
+        config = load_config(name, **options)
+        require_class(cls.auto_class, name, config)
+        model = load_weights(cls.auto_class, name, config, new_head=new_head, **options)
+        head = cls(model, batching, pooling=pooling, normalize=normalize, max_length=max_length)
+        path = Path(resolve_model(name)) / PROJECTION_FILE
+        load_module(head.projection, path, new=new_head)
+        return head
+
+    def forward(self, batch: Batch) -> SentenceOutput | MaskedScores:  # type: ignore[override]
+        """Return the vectors of texts, or the scores of the targets of pairs."""
+        if "token" not in batch.targets:
+            vectors = self.vectors(batch)
+            return SentenceOutput(vectors, vectors.new_empty(0, 3 * self.encoder.width + 1))
+        texts = separate_texts(batch)
+        first, second = (
+            take_sequences(texts, range(number, len(texts.lengths), 2))[0] for number in (0, 1)
+        )
+        conditions = self.projection(self.vectors(first)).unflatten(1, (NUM_CONDITIONS, -1))
+        embeddings: Any = self.model.get_input_embeddings()
+        longer, order = with_more_positions(second, NUM_CONDITIONS, self.encoder.pad_id)
+        read = torch.cat([embeddings(second.input_ids), conditions.flatten(0, 1)])
+        states = self.encoder(longer, read.index_select(0, order))
+        position, token, number = (batch.targets[n] for n in ("position", "token", "number"))
+        begins = longer.cu_seqlens[:-1].long()
+        rows = begins.repeat_interleave(number, output_size=len(position)) + position
+        return self._scores_of(self._chosen_logits, states.index_select(0, rows), token)
+
+    def vectors(self, batch: Batch) -> Tensor:
+        """Return the vector of each sequence [N, H]."""
+        vectors = pool(self.encoder(batch), batch.cu_seqlens.diff().long(), self.pooling)
+        return F.normalize(vectors, dim=-1) if self.normalize else vectors
+
+    def check_batch(self, batch: Batch) -> None:
+        """Check the texts of each pair, see ``Head.check_batch``."""
+        self.encoder.check(separate_texts(batch) if "token" in batch.targets else batch)
+
+    def save_pretrained(self, folder: str | Path, **options: Any) -> None:
+        """Write what ``MaskedLanguageModel`` does, the perceptron, and the pooling."""
+        super().save_pretrained(folder, **options)
+        save_module(self.projection, Path(folder) / PROJECTION_FILE)
+        save_modules(self, Path(folder))
+
+
+def with_more_positions(batch: Batch, number: int, fill: int) -> tuple[Batch, Tensor]:
+    """Return a batch with ``number`` more positions behind each sequence, whose id is ``fill``.
+
+    Also return the order [T + N * number] of its tokens among those of the batch, followed by the
+    further ones of all sequences. It has no words and targets.
+    """
+    device, size = batch.input_ids.device, len(batch.input_ids)
+    order, start = [], 0
+    for row, length in enumerate(batch.lengths):
+        further = size + row * number
+        order += [torch.arange(start, start + length), torch.arange(further, further + number)]
+        start += length
+    rows = to_device(torch.cat(order), device)
+    lengths = tuple(length + number for length in batch.lengths)
+    bounds = torch.tensor([0, *lengths]).cumsum(0)
+    positions = torch.cat([torch.arange(length) for length in lengths])
+    more = len(lengths) * number
+    segments = batch.segment_ids
+    longer = replace(
+        batch,
+        input_ids=F.pad(batch.input_ids, (0, more), value=fill)[rows],
+        position_ids=to_device(positions, device),
+        segment_ids=None if segments is None else F.pad(segments, (0, more))[rows],
+        cu_seqlens=to_device(bounds.int(), device),
+        lengths=lengths,
+    )
+    return longer, rows

@@ -1,0 +1,123 @@
+"""ConditionalMaskedLM: equal to plain padded transformers, and independent of micro-batches."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from finetune.config.tasks import SentenceConfig
+from finetune.models.dropout import fast_dropout
+from finetune.models.heads.conditional_lm import NUM_CONDITIONS, ConditionalMaskedLM
+from finetune.preprocessing.batching import micro_batches, pack
+from finetune.tasks import load_task
+from tests.tiny import save_tiny_checkpoint
+
+LINES = [
+    "the train from paris was late", "anna saw a dog", "it rains", "", "a man is playing a guitar",
+    "what a great story about two children in the street !", "a red dog",
+]  # fmt: skip
+PAIRS = [(LINES[0], LINES[1]), (LINES[1], LINES[2]), (LINES[4], LINES[5]), (LINES[5], LINES[6])]
+
+
+def prepared(folder: Path, family: str, **changes: Any) -> tuple[Any, Any]:
+    """The task, and its training sequences in epoch 2."""
+    save_tiny_checkpoint(folder / "model", family)
+    (folder / "text.txt").write_text("\n".join(LINES), encoding="utf-8")
+    config = SentenceConfig(
+        data=f"train={folder / 'text.txt'}", model=str(folder / "model"), objective="cmlm",
+        validation="none", **changes,
+    )  # fmt: skip
+    task, data = load_task(config, "sentence")
+    assert [(row.text, row.pair) for row in data.splits["train"]] == PAIRS
+    return task, task.for_epoch(task.encode(data.splits["train"]).sequences, 1, 2)
+
+
+def gradients(task: Any, head: ConditionalMaskedLM, groups: Any, seed: int | None) -> Any:
+    """The sum of the losses, their number, and the gradient of the sum by weight."""
+    head.zero_grad()
+    total, number = 0.0, 0.0
+    for group in groups:
+        batch = pack(group, task.collate(group), seed)
+        head.check_batch(batch)
+        loss, count = task.loss(head(batch), batch)
+        loss.backward()  # type: ignore[no-untyped-call]
+        total, number = total + loss.item(), number + count.item()
+    found = {n: w.grad.clone() for n, w in head.named_parameters() if w.grad is not None}
+    return total, number, found
+
+
+def plain(head: ConditionalMaskedLM, sequences: Any) -> tuple[Tensor, int]:
+    """The summed loss by the classes of transformers on padded rows, and the number of targets."""
+    model: Any = head.model
+    firsts, seconds, tokens = [], [], []
+    for each in sequences:
+        _, middle, end = each.word_starts
+        firsts.append(torch.tensor(each.input_ids[:middle]))
+        seconds.append(torch.tensor(each.input_ids[middle:end]))
+        tokens.append((torch.tensor(each.target["position"]), torch.tensor(each.target["token"])))
+    ids = torch.nn.utils.rnn.pad_sequence(firsts, True, head.encoder.pad_id)
+    mask = torch.nn.utils.rnn.pad_sequence([torch.ones(len(own)) for own in firsts], True)
+    hidden = model.base_model(input_ids=ids, attention_mask=mask).last_hidden_state
+    vectors = (hidden * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
+    conditions = head.projection(vectors).view(len(firsts), NUM_CONDITIONS, -1)
+    embeddings = model.get_input_embeddings()
+    rows = [torch.cat([embeddings(own), more]) for own, more in zip(seconds, conditions, strict=True)]
+    inputs = torch.nn.utils.rnn.pad_sequence(rows, True)
+    mask = torch.nn.utils.rnn.pad_sequence([torch.ones(len(own)) for own in rows], True)
+    logits = model(inputs_embeds=inputs, attention_mask=mask).logits
+    losses = [
+        cross_entropy(own[position], token, reduction="sum")
+        for own, (position, token) in zip(logits, tokens, strict=True)
+    ]
+    return torch.stack(losses).sum(), sum(len(token) for _, token in tokens)
+
+
+@pytest.mark.parametrize(
+    ("family", "batching"),
+    [("bert", "auto"), ("bert", "padded"), ("roberta", "auto"), ("deberta-v2", "auto"),
+     ("modernbert", "auto")],
+)  # fmt: skip
+def test_gradient_of_plain_transformers(tmp_path: Path, family: str, batching: str) -> None:
+    task, sequences = prepared(tmp_path, family, batching=batching)
+    head = task.head().double().eval()
+    loss, number, found = gradients(task, head, [sequences], None)
+    head.zero_grad()
+    expected, count = plain(head, sequences)
+    expected.backward()  # type: ignore[no-untyped-call]
+    assert number == count and loss == pytest.approx(expected.item(), rel=1e-12)
+    for name, weight in head.named_parameters():
+        own = found.pop(name, torch.zeros_like(weight))
+        torch.testing.assert_close(own, weight.grad, rtol=1e-8, atol=1e-10, msg=name)
+    assert not found
+
+
+def test_micro_batches_change_nothing(tmp_path: Path) -> None:
+    """Not even dropout: its masks follow from the texts."""
+    task, sequences = prepared(tmp_path, "bert")
+    head = task.head().double().train()
+    with fast_dropout(head):
+        whole = gradients(task, head, [sequences], 5)
+        parts = gradients(task, head, micro_batches(sequences, 20), 5)
+    assert whole[:2] == pytest.approx(parts[:2], rel=1e-12)
+    for name, gradient in whole[2].items():
+        torch.testing.assert_close(parts[2][name], gradient, rtol=1e-8, atol=1e-10, msg=name)
+
+
+def test_masks_and_lengths(tmp_path: Path) -> None:
+    task, sequences = prepared(tmp_path, "bert", max_length=NUM_CONDITIONS + 7)
+    tokenizer = task.tokenizer.tokenizer
+    for pair, (first, second) in zip(sequences, PAIRS, strict=True):
+        _, middle, end = pair.word_starts
+        ids = pair.input_ids[middle:]
+        assert pair.input_ids[:middle] == tokenizer(first)["input_ids"]
+        for position, token in zip(pair.target["position"], pair.target["token"], strict=True):
+            ids[position] = token
+        assert end - middle <= 7 and ids[-1] == tokenizer.sep_token_id
+        whole = tokenizer(second)["input_ids"]
+        assert ids[:-1] == whole[: len(ids) - 1]
+        assert len(pair.target["token"]) == max(1, round(0.3 * (len(ids) - 2)))
