@@ -68,7 +68,9 @@ def forward(
     if position_ids.device.type != "cpu":
         layout = dataclasses.replace(layout, max_waste=MAX_WASTE_ON_DEVICE)
     hidden = model.embeddings(
-        input_ids=input_ids, position_ids=position_ids, token_type_ids=token_type_ids,
+        input_ids=input_ids,
+        position_ids=position_ids,
+        token_type_ids=token_type_ids,
         inputs_embeds=inputs_embeds,
     )[0]  # [T, H]
     is_v2 = model.config.model_type == "deberta-v2"

@@ -66,7 +66,9 @@ def plain(head: ConditionalMaskedLM, sequences: Any) -> tuple[Tensor, int]:
     vectors = (hidden * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
     conditions = head.projection(vectors).view(len(firsts), NUM_CONDITIONS, -1)
     embeddings = model.get_input_embeddings()
-    rows = [torch.cat([embeddings(own), more]) for own, more in zip(seconds, conditions, strict=True)]
+    rows = [
+        torch.cat([embeddings(own), more]) for own, more in zip(seconds, conditions, strict=True)
+    ]
     inputs = torch.nn.utils.rnn.pad_sequence(rows, True)
     mask = torch.nn.utils.rnn.pad_sequence([torch.ones(len(own)) for own in rows], True)
     logits = model(inputs_embeds=inputs, attention_mask=mask).logits

@@ -159,7 +159,9 @@ def test_two_processes_and_small_passes_change_nothing(place: Path, tmp_path: Pa
                 torch.testing.assert_close(second[name], value, rtol=0, atol=2e-4, msg=name)
 
 
-@pytest.mark.parametrize("objective", ["mirror", "cmlm", pytest.param("softmax", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "objective", ["mirror", "cmlm", pytest.param("softmax", marks=pytest.mark.slow)]
+)
 def test_interrupted_and_resumed_is_bit_equal(
     objective: str, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
