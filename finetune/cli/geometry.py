@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, UseAppendAction, arg
 
-from finetune.cli.output import EncoderOptions, check_output, print_table, quiet_libraries, show
+from finetune.cli.output import (
+    EncoderOptions,
+    FormatOption,
+    check_output,
+    print_tables,
+    quiet_libraries,
+    show,
+)
 from finetune.runtime.files import replace_file, require_replaceable
 from finetune.types import UserError
 
@@ -18,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Geometry:
+class Geometry(FormatOption):
     """Measure the geometry of an encoder's word vectors, and its attention, layer by layer."""
 
     model: Annotated[Positional[str], arg(metavar="MODEL")]
@@ -34,8 +41,6 @@ class Geometry:
     the sample and measures the other half."""
     sentence: UseAppendAction[tuple[str, ...]] = ()
     """A sentence whose attention to show; may be repeated. Unset shows two of the sample."""
-    json: bool = False
-    """Print JSON in place of tables."""
     seed: int = 0
     """Seed of all samples."""
     encoding: str = "utf-8"
@@ -73,13 +78,13 @@ class Geometry:
             standardizer=standardizer,
             sentences=self.sentence,
             seed=self.seed,
-            reporter=Reporter(quiet=self.json),
+            reporter=Reporter(quiet=self.format != "table"),
         )
         self._write(geometry)
-        if self.json:
+        if self.format == "json":
             show(json.dumps(record(geometry), ensure_ascii=False))
         else:
-            _print(geometry)
+            self._print(geometry)
 
     def _check_outputs(self) -> None:
         for output in self.output:
@@ -102,29 +107,28 @@ class Geometry:
         if self.output:
             show(f"wrote {' and '.join(self.output)}", error=True)
 
-
-def _print(geometry: Measured) -> None:
-    """Print a table of the layers, and one line on attention."""
-    show(
-        f"{geometry.num_words:,} words of {geometry.num_texts:,} texts, standardized over "
-        f"{geometry.num_fitted:,} other words, seed {geometry.seed}"
-    )
-    columns = (
-        "layer", "random cosine", "z random cosine", "top dimension", "top 3", "top 10",
-        "self-similarity", "within text", "dimension", "z dimension",
-    )  # fmt: skip
-    rows: list[tuple[Any, ...]] = []
-    for raw, z in zip(geometry.raw, geometry.standardized, strict=True):
-        shares = raw.shares or {}
-        rows.append((
-            raw.layer, raw.expected_cosine, z.expected_cosine,
-            *(shares.get(k) for k in (1, 3, 10)), raw.adjusted_self_similarity,
-            raw.adjusted_intra_sentence, raw.intrinsic_dimension, z.intrinsic_dimension,
-        ))  # fmt: skip
-    print_table(columns, rows)
-    attention = geometry.attention
-    if attention.mixing:
-        mixing = " ".join(f"{value:.3f}" for value in attention.mixing)
-        show(f"attention, mixing ratio of layers 1 to {len(attention.mixing)}: {mixing}")
-    elif attention.reason:
-        show(f"no analysis of attention: {attention.reason}", error=True)
+    def _print(self, geometry: Measured) -> None:
+        """Print a table of the layers, and one line on attention."""
+        self.note(
+            f"{geometry.num_words:,} words of {geometry.num_texts:,} texts, standardized over "
+            f"{geometry.num_fitted:,} other words, seed {geometry.seed}"
+        )
+        columns = (
+            "layer", "random cosine", "z random cosine", "top dimension", "top 3", "top 10",
+            "self-similarity", "within text", "dimension", "z dimension",
+        )  # fmt: skip
+        rows: list[tuple[Any, ...]] = []
+        for raw, z in zip(geometry.raw, geometry.standardized, strict=True):
+            shares = raw.shares or {}
+            rows.append((
+                raw.layer, raw.expected_cosine, z.expected_cosine,
+                *(shares.get(k) for k in (1, 3, 10)), raw.adjusted_self_similarity,
+                raw.adjusted_intra_sentence, raw.intrinsic_dimension, z.intrinsic_dimension,
+            ))  # fmt: skip
+        print_tables(self.format, ("", columns, rows))
+        attention = geometry.attention
+        if attention.mixing:
+            mixing = " ".join(f"{value:.3f}" for value in attention.mixing)
+            self.note(f"attention, mixing ratio of layers 1 to {len(attention.mixing)}: {mixing}")
+        elif attention.reason:
+            show(f"no analysis of attention: {attention.reason}", error=True)

@@ -31,7 +31,20 @@ TableFormat = Literal["table", "csv", "latex", "markdown", "json"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluationOptions:
+class FormatOption:
+    """The option of the commands that print tables."""
+
+    format: TableFormat = "table"
+    """Print a text for reading, all results as JSON, or only tables: CSV with all digits, LaTeX
+    (booktabs) and Markdown as they are shown. Notes go to standard error."""
+
+    def note(self, text: str, *, indent: int | None = None) -> None:
+        """Print what belongs to the text for reading; else it is a note."""
+        show(text, error=self.format != "table", indent=indent)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationOptions(FormatOption):
     """Options of the commands that evaluate predictions."""
 
     gold: str | None = None
@@ -51,9 +64,6 @@ class EvaluationOptions:
     positive: str | None = None
     """Positive class of `f1`, of two labels. Unset: that of the run; else that by name, as in
     training, or the rarer of gold."""
-    format: TableFormat = "table"
-    """Print a text for reading, or only tables: CSV and JSON with all digits, LaTeX (booktabs) and
-    Markdown as they are shown. Notes go to standard error."""
 
 
 @dataclass(frozen=True, kw_only=True)

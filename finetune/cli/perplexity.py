@@ -14,9 +14,10 @@ from tyro.conf import Positional, UseAppendAction, arg
 
 from finetune.cli.output import (
     EncoderOptions,
+    FormatOption,
     check_output,
     open_output,
-    print_table,
+    print_tables,
     quiet_libraries,
     show,
 )
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Perplexity:
+class Perplexity(FormatOption):
     """Score texts, or minimal pairs of texts, with a masked language model."""
 
     model: Annotated[Positional[str], arg(metavar="MODEL")]
@@ -56,8 +57,6 @@ class Perplexity:
     """Resamples of the confidence interval of pairs."""
     seed: int = 0
     """Seed of the resamples."""
-    json: bool = False
-    """Print JSON in place of text."""
     max_length: int | None = None
     """Tokens of the longest sequence; longer texts are read in windows. Unset is the limit of the
     model, at most 512."""
@@ -93,12 +92,10 @@ class Perplexity:
             limit = f"{number:,} over {scorer.max_length} tokens"
             show(f"texts read in several windows: {limit}", error=True)
         record = self._record(corpus, correct)
-        if self.json:
+        if self.format == "json":
             show(json.dumps(record, indent=2))
         else:
-            if shown:
-                print_table(("text", "log-likelihood", "pseudo-perplexity"), shown)
-            self._print(record)
+            self._print(record, shown)
 
     def _check(self) -> None:
         if bool(self.text) == (self.file is not None):
@@ -143,7 +140,7 @@ class Perplexity:
                 if each.pair is not None:
                     yield TextExample(each.id, each.pair, key=key)
 
-        with Reporter(quiet=self.json or is_stream) as reporter:
+        with Reporter(quiet=self.format != "table" or is_stream) as reporter:
             reporter.start("scoring", total, unit="row")
             row: list[TextScore] = []
             done = 0
@@ -192,9 +189,9 @@ class Perplexity:
             record["accuracy"] = accuracy(correct, self.resamples, self.seed)
         return record
 
-    def _print(self, record: dict[str, Any]) -> None:
+    def _print(self, record: dict[str, Any], shown: list[tuple[Any, ...]]) -> None:
         how = "an estimate, " if record["estimate"] else ""
-        show(
+        self.note(
             f"{quantity(record['texts'], 'text')}, {quantity(record['subwords'], 'subword')}, "
             f"{quantity(record['words'], 'word')} ({how}--method {self.method})"
         )
@@ -203,15 +200,21 @@ class Perplexity:
             ("bits per word", record["bits_per_word"]),
             ("bits per character", record["bits_per_character"]),
         ]
-        print_table(("measure", "value"), rows)
+        if "accuracy" in record and self.format != "table":
+            names = ("accuracy", "accuracy low", "accuracy high")
+            rows += zip(names, record["accuracy"], strict=True)
+        tables: list[Any] = [("", ("measure", "value"), rows)]
+        if shown:
+            tables.insert(0, ("", ("text", "log-likelihood", "pseudo-perplexity"), shown))
+        print_tables(self.format, *tables)
         if record["unknown"]:
-            show(
+            self.note(
                 f"{quantity(record['unknown'], 'subword')} unknown to the model: their "
                 "probabilities are those of the unknown token, and too high"
             )
         if "accuracy" in record:
             value, low, high = record["accuracy"]
-            show(
+            self.note(
                 f"accuracy {value:.4f} ({low:.4f} to {high:.4f}, 95 % interval): the first of "
                 f"{quantity(record['pairs'], 'pair')} is more likely"
             )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -13,9 +13,10 @@ from tyro.conf import Positional, arg
 from finetune.cli.embed import layer_numbers
 from finetune.cli.output import (
     EncoderOptions,
+    FormatOption,
     check_output,
     open_output,
-    print_table,
+    print_tables,
     quiet_libraries,
     show,
 )
@@ -33,7 +34,7 @@ NUM_CONTEXTS = 5
 
 
 @dataclass(frozen=True, kw_only=True)
-class Similarity:
+class Similarity(FormatOption):
     """Compare texts, words, or words in context, and correlate their similarity with gold."""
 
     model: Annotated[Positional[str], arg(metavar="MODEL")]
@@ -83,8 +84,6 @@ class Similarity:
     """Resamples of the confidence intervals."""
     seed: int = 0
     """Seed of the resamples and of the sample for --standardize."""
-    json: bool = False
-    """Print JSON in place of tables."""
     max_length: int | None = None
     """Tokens of the longest sequence; longer inputs are read in windows. Unset is the limit of the
     model, at most 512."""
@@ -113,7 +112,8 @@ class Similarity:
         contexts = self._contexts(data, in_context)
         cosines = compare_pairs(
             embedder, data.pairs, standardizer=standardizer, window=self.window,
-            contexts=None if in_context else contexts, reporter=Reporter(quiet=self.json),
+            contexts=None if in_context else contexts,
+            reporter=Reporter(quiet=self.format != "table"),
         )  # fmt: skip
         if number := embedder.num_windowed:
             limit = f"{number:,} over {embedder.max_length} tokens"
@@ -121,10 +121,10 @@ class Similarity:
         if self.output is not None:
             self._write(data, cosines)
         record = self._record(data, cosines, contexts, unit)
-        if self.json:
+        if self.format == "json":
             show(json.dumps(record, indent=2, ensure_ascii=False))
         else:
-            _print(record, data, cosines)
+            self._print(record, data, cosines)
 
     def _check(self) -> None:
         if (self.data is None) == (self.text is None):
@@ -263,6 +263,48 @@ class Similarity:
             "seed": self.seed, "results": views,
         }  # fmt: skip
 
+    def _print(self, record: dict[str, Any], data: SimilarityData, cosines: list[Cosines]) -> None:
+        views = record["results"]
+        if "scores" not in views[0]:
+            names = ("cosine" if len(views) == 1 else _name(view) for view in views)
+            rows = [
+                (*(float(each.values[n]) for each in cosines), _shown(pair, 0), _shown(pair, 1))
+                for n, pair in enumerate(data.pairs)
+            ]
+            print_tables(self.format, ("", (*names, "first", "second"), rows))
+            return
+        split = f" ({data.split})" if data.split else ""
+        self.note(
+            f"{quantity(len(data.pairs), 'pair')} of {record['data']}{split}, "
+            f"{record['resamples']:,} resamples, seed {record['seed']}"
+        )
+        columns: list[str] = ["vectors"]
+        for metric in views[0]["scores"]:
+            intervals = () if self.format == "table" else (f"{metric} low", f"{metric} high")
+            columns += [metric, *intervals]
+        scores = [
+            (_name(view), *self._cells(view["scores"].values()), view["random_cosine"])
+            for view in views
+        ]
+        tables: list[Any] = [("", (*columns, "random cosine"), scores)]
+        for view in views:
+            for key, title in (
+                ("subsets", "by subset"),
+                ("frequency", "by frequency of the rarer word"),
+            ):
+                if view.get(key):
+                    rows = [tuple(row.values()) for row in view[key]]
+                    tables.append((f"{_name(view)}, {title}", tuple(view[key][0]), rows))
+        print_tables(self.format, *tables)
+
+    def _cells(self, scores: Iterable[dict[str, float]]) -> Iterator[Any]:
+        """Yield scores with their intervals: each is one text for reading, else three numbers."""
+        for score in scores:
+            if self.format == "table":
+                yield "{value:.4f} ({low:.4f} to {high:.4f})".format(**score)
+            else:
+                yield from (score[name] for name in ("value", "low", "high"))
+
 
 def _named(pair: SimilarityPair) -> Any:
     """Return the example, without gold that is a name, which cosines do not predict."""
@@ -280,41 +322,9 @@ def _details(pair: SimilarityPair) -> dict[str, Any]:
     return details
 
 
-def _print(record: dict[str, Any], data: SimilarityData, cosines: list[Cosines]) -> None:
-    views = record["results"]
-    if "scores" not in views[0]:
-        names = ("cosine" if len(views) == 1 else _name(view) for view in views)
-        rows = [
-            (*(float(each.values[n]) for each in cosines), _shown(pair, 0), _shown(pair, 1))
-            for n, pair in enumerate(data.pairs)
-        ]
-        print_table((*names, "first", "second"), rows)
-        return
-    split = f" ({data.split})" if data.split else ""
-    show(f"{quantity(len(data.pairs), 'pair')} of {record['data']}{split}, {record['resamples']:,} "
-         f"resamples, seed {record['seed']}")  # fmt: skip
-    print_table(
-        ("vectors", *views[0]["scores"], "random cosine"),
-        [(_name(view), *map(_cell, view["scores"].values()), view["random_cosine"])
-         for view in views],
-    )  # fmt: skip
-    for view in views:
-        for key, title in (
-            ("subsets", "by subset"),
-            ("frequency", "by frequency of the rarer word"),
-        ):
-            if view.get(key):
-                rows = [tuple(row.values()) for row in view[key]]
-                print_table(tuple(view[key][0]), rows, f"{_name(view)}, {title}")
-
-
 def _name(view: dict[str, Any]) -> str:
     kind = "standardized" if view["standardized"] else "raw"
     return kind if view["layer"] is None else f"layer {view['layer']}, {kind}"
-
-
-def _cell(score: dict[str, float]) -> str:
-    return "{value:.4f} ({low:.4f} to {high:.4f})".format(**score)
 
 
 def _shown(pair: SimilarityPair, side: int) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional, arg
 
-from finetune.cli.output import print_table, show
+from finetune.cli.output import FormatOption, print_tables, show
 from finetune.types import UserError
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Thresholds:
+class Thresholds(FormatOption):
     """Choose on validation from which probability a model predicts a label, without training.
 
     For models of several labels for a text, one for each label; for models of two labels, one for
@@ -40,8 +40,6 @@ class Thresholds:
     """Print the tables and save nothing."""
     reset: bool = False
     """Remove the thresholds that were saved by an earlier call."""
-    json: bool = False
-    """Print JSON in place of tables."""
 
     def run(self) -> None:
         """Choose thresholds, save them, and print what they trade."""
@@ -78,14 +76,14 @@ class Thresholds:
             scores[split] = own.value(of_split, before), own.value(of_split, after)
         if not self.dry_run:
             replace_record(replace(task, record=replace(record, thresholds=chosen)), model)
-        if self.json:
+        if self.format == "json":
             content = {"goal": str(goal), "thresholds": chosen, "metric": metric}
             before_after = {s: {"before": b, "after": a} for s, (b, a) in scores.items()}
             show(json.dumps(content | {"scores": before_after}, indent=2, ensure_ascii=False))
             return
         self._print(data, goal, chosen, scores, metric, record.threshold)
         if not self.dry_run:
-            show(f"saved in {model}: `finetune predict` uses them; --reset removes them.")
+            self.note(f"saved in {model}: `finetune predict` uses them; --reset removes them.")
 
     def _goal(self) -> Goal:
         """Return what to maximize; without any setting the usual metric."""
@@ -128,23 +126,25 @@ class Thresholds:
     ) -> None:
         from finetune.evaluation.thresholds import FEWEST, table_of, trade_of
 
-        show(f"{goal}, chosen on {len(data.gold):,} examples of {self.split}")
+        self.note(f"{goal}, chosen on {len(data.gold):,} examples of {self.split}")
         rates = ("precision", "recall", "f1", "predicted")
         if len(data.columns) == 1:
             rows: list[Any] = trade_of(data)
             rows += [row[1:-1] for row in table_of(data, chosen)]
-            print_table((f"threshold of {data.columns[0]}", *rates), sorted(rows))
+            columns: tuple[str, ...] = (f"threshold of {data.columns[0]}", *rates)
+            rows = sorted(rows)
         else:
             before = table_of(data, dict.fromkeys(data.columns, default))
             rows = [(*row, old[4]) for row, old in zip(table_of(data, chosen), before, strict=True)]
-            print_table(("label", "threshold", *rates, "gold", f"f1 at {default:g}"), rows)
+            columns = ("label", "threshold", *rates, "gold", f"f1 at {default:g}")
+        print_tables(self.format, ("", columns, rows))
         few = [row[0] for row in table_of(data, chosen) if row[-1] < FEWEST]
         if few:
             names = ", ".join(few)
-            show(f"under {FEWEST} gold examples, so not chosen: {names}", indent=2)
+            self.note(f"under {FEWEST} gold examples, so not chosen: {names}", indent=2)
         for name, value in chosen.items():
             if len(data.columns) == 1:
-                show(f"threshold of {name}: {value:.4f}")
+                self.note(f"threshold of {name}: {value:.4f}")
         for split, (old, new) in scores.items():
             how = " (each half with the threshold of the other)" if split == self.split else ""
-            show(f"{split} {metric}: {old:.4f} at {default:g}, now {new:.4f}{how}")
+            self.note(f"{split} {metric}: {old:.4f} at {default:g}, now {new:.4f}{how}")

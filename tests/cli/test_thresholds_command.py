@@ -37,7 +37,7 @@ def test_thresholds_are_saved_with_the_model_and_used(place: Path, capsys) -> No
     run = place / "topics"
     main(["thresholds", str(run), "--metric", "macro_f1", "--dry-run"])
     assert saved(run) == {}
-    main(["thresholds", str(run), "--metric", "macro_f1", "--json"])
+    main(["thresholds", str(run), "--metric", "macro_f1", "--format", "json"])
     printed = capsys.readouterr().out
     found = json.loads(printed[printed.index("{") :])
     assert saved(run) == found["thresholds"] and found["metric"] == "macro_f1"

@@ -134,7 +134,7 @@ def test_command(place: Path, tmp_path: Path) -> None:
     assert "standardized over 31 words" in outcome.err and "spearman" in outcome.out
     lines = [line.split()[0] for line in outcome.out.splitlines()]
     assert lines == ["4", "vectors", "raw", "standardized"]
-    again = run("similarity", model, "--data", data, "--standardize", saved, "--json",
+    again = run("similarity", model, "--data", data, "--standardize", saved, "--format", "json",
                 "--resamples", "50")  # fmt: skip
     raw, z = json.loads(again.out)["results"]
     assert z["standardized"] and not raw["standardized"]
@@ -154,13 +154,14 @@ def test_command(place: Path, tmp_path: Path) -> None:
 def test_command_for_words_and_for_two_texts(place: Path) -> None:
     model, corpus = str(place / "bert"), str(place / "corpus.txt")
     words = str(place / "words.jsonl")
-    outcome = run("similarity", model, "--data", words, "--contexts", corpus, "--json",
+    outcome = run("similarity", model, "--data", words, "--contexts", corpus, "--format", "json",
                   "--combine", "none", "--layers", "0,-1", "--resamples", "20")  # fmt: skip
     assert outcome.code == 0, outcome.err
     assert "2 of 7 words do not occur" in outcome.err and "read alone" in outcome.err
     assert [view["layer"] for view in json.loads(outcome.out)["results"]] == [0, LAYERS]
-    both = run("similarity", model, "--text", "a man", "--pair", "a man")
-    assert both.code == 0 and both.out.splitlines()[1].split()[0] == "1.0000"
+    both = run("similarity", model, "--text", "a man", "--pair", "a man", "--format", "csv")
+    header, row = both.out.splitlines()
+    assert header == "cosine,first,second" and float(row.split(",")[0]) == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize(

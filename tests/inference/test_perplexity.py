@@ -128,7 +128,7 @@ def test_command_on_texts(place: Path, tmp_path: Path):
     texts.write_text("\n".join(TEXTS), encoding="utf-8")
     output = tmp_path / "scores.jsonl"
     done = run("perplexity", place / "bert", "--file", texts, "--output", output, "--subwords",
-               "--json")  # fmt: skip
+               "--format", "json")  # fmt: skip
     assert done.code == 0, done.err
     record = json.loads(done.out)
     rows = [json.loads(line) for line in output.read_text().splitlines()]
@@ -151,7 +151,7 @@ def test_command_on_pairs(place: Path, tmp_path: Path):
     lines = [json.dumps({"text": a, "text_pair": b, "id": f"p{n}"}) for n, (a, b) in
              enumerate(pairs)]  # fmt: skip
     file.write_text("\n".join(lines), encoding="utf-8")
-    done = run("perplexity", place / "bert", "--file", file, "--output", output, "--json")
+    done = run("perplexity", place / "bert", "--file", file, "--output", output, "--format", "json")
     assert done.code == 0, done.err
     value, low, high = json.loads(done.out)["accuracy"]
     assert value == pytest.approx(np.mean([scores[a] > scores[b] for a, b in pairs]))

@@ -100,7 +100,7 @@ def test_command(place: Path, tmp_path: Path) -> None:
     assert "&lt;b&gt;anna" in html and "<b>anna" not in html and "Mixing ratio" in html
     found = json.loads(figures.read_text())
     assert f"{found['raw'][0]['expected_cosine']:.4f}" in outcome.out
-    printed = run("geometry", place / "mpnet", "--data", place / "text.txt", "--json")
+    printed = run("geometry", place / "mpnet", "--data", place / "text.txt", "--format", "json")
     assert json.loads(printed.out)["attention"]["reason"] and printed.code == 0
     page = tmp_path / "mpnet.html"
     assert (
