@@ -16,6 +16,7 @@ from finetune.cli.analyze import Analyze
 from finetune.cli.bench import Bench
 from finetune.cli.check import Check
 from finetune.cli.compare import Compare
+from finetune.cli.convert import Convert
 from finetune.cli.curve import Curve, parse_curve
 from finetune.cli.embed import Embed
 from finetune.cli.export import Export
@@ -50,9 +51,9 @@ COMMANDS: dict[str, type[Any]] = {
     **TASKS,
     **{
         kind.__name__.lower(): kind
-        for kind in (Multitask, Run, Curve, Recipes, Check, Predict, Embed, Similarity, Geometry,
-                     Map, Wsd, Wic, Serve, Export, Score, Analyze, Compare, Thresholds, Report,
-                     Push, Vocabulary, Perplexity, Bench)
+        for kind in (Multitask, Run, Curve, Recipes, Check, Convert, Predict, Embed, Similarity,
+                     Geometry, Map, Wsd, Wic, Serve, Export, Score, Analyze, Compare, Thresholds,
+                     Report, Push, Vocabulary, Perplexity, Bench)
     },
 }  # fmt: skip
 """The dataclass of each command: its options are the fields, and ``run()`` carries it out."""

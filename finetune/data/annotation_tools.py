@@ -2,6 +2,8 @@
 
 A row of Label Studio's default export is a task with all its annotations; each becomes a row in the
 form of Prodigy: the fields of the task, ``label`` or ``spans``, ``answer`` and ``_annotator_id``.
+Label Studio and Prodigy count the characters of a text as Python does. doccano counts UTF-16 code
+units (https://github.com/doccano/doccano/issues/2290), in which an emoji has two.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import combinations
+from itertools import accumulate, combinations
 from statistics import mean
 from typing import Any
 
@@ -20,7 +22,11 @@ from finetune.types import quantity
 SKIPPED_ANSWERS = ("reject", "ignore")
 """Values of the column ``answer`` with which an annotator excludes a row."""
 
-_ANNOTATORS = ("_annotator_id", "annotator", "_session_id")
+ANNOTATORS = ("_annotator_id", "annotator", "_session_id")
+"""Columns that name the annotator of a row."""
+DOCCANO_COMMENTS = "Comments"
+"""Column of every export of doccano."""
+
 _TEXTS = ("_input_hash", "text", "tokens", "data")
 _GOLD = ("spans", "label", "labels", "entities", "accept", "tags")
 
@@ -39,6 +45,8 @@ def tool_rows(row: dict[str, Any], where: str) -> Iterator[Record]:
         chosen = row["accept"]
         label = (chosen[0] if chosen else None) if single else chosen
         yield Record({**row, "label": label}, where)
+    elif isinstance(row.get("text"), str) and not row["text"].isascii():
+        yield Record(row | _doccano_spans(row, where), where)
     else:
         yield Record(row, where)
 
@@ -54,15 +62,58 @@ def _label_studio(annotation: Any, where: str) -> dict[str, Any]:
     if annotation.get("was_cancelled"):
         found["answer"] = "ignore"
     values = [each["value"] for each in results if isinstance(each.get("value"), Mapping)]
-    choices = [name for value in values for name in value.get("choices", ())]
+    chosen = [value["choices"] for value in values if isinstance(value.get("choices"), list)]
+    choices = [name for names in chosen for name in names]
     numbers = [float(value[kind]) for value in values for kind in ("rating", "number")
                if isinstance(value.get(kind), int | float)]  # fmt: skip
     spans = [value for value in values if "start" in value and value.get("labels")]
-    if choices or numbers:
-        found["label"] = choices if len(choices) > 1 else (choices or numbers)[0]
-    if spans or not (choices or numbers):
+    if chosen or numbers:
+        found["label"] = choices if chosen and len(choices) != 1 else (choices or numbers)[0]
+    if spans or not (chosen or numbers):
         found["spans"] = spans
     return found
+
+
+def _doccano_spans(row: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Return the spans of an export of doccano, by column, in characters."""
+    found: dict[str, Any] = {}
+    positions: dict[int, int] = {}
+    for column in ("label", "entities"):
+        spans = row.get(column)
+        if not isinstance(spans, list):
+            continue
+        listed = DOCCANO_COMMENTS in row and all(isinstance(s, list) and len(s) == 3 for s in spans)
+        if not listed and not all(isinstance(s, dict) and "start_offset" in s for s in spans):
+            continue
+        positions = positions or {
+            unit: index for index, unit in enumerate(utf16_positions(row["text"]))
+        }
+        places = [span[:2] if listed else [span.get(key) for key in _DOCCANO] for span in spans]
+        if any(place not in positions for each in places for place in each):
+            raise DataError(
+                f"{where}: a span begins or ends within a character or outside the text: doccano "
+                "counts UTF-16 code units (an emoji is two); for others remove the column "
+                f"{DOCCANO_COMMENTS!r} or write start and end in place of start_offset and "
+                "end_offset."
+            )
+        found[column] = [
+            [positions[start], positions[end], span[2]] if listed
+            else span | dict(zip(_DOCCANO, (positions[start], positions[end]), strict=True))
+            for span, (start, end) in zip(spans, places, strict=True)
+        ]  # fmt: skip
+    return found
+
+
+_DOCCANO = ("start_offset", "end_offset")
+
+
+def utf16_positions(text: str) -> list[int]:
+    """Return the number of UTF-16 code units before each character, and of all.
+
+    >>> utf16_positions("a😀b")
+    [0, 1, 3, 4]
+    """
+    return [0, *accumulate(1 + (character > "\uffff") for character in text)]
 
 
 def resolve_annotators(records: Sequence[Record]) -> tuple[list[Record], list[str]]:
@@ -72,7 +123,7 @@ def resolve_annotators(records: Sequence[Record]) -> tuple[list[Record], list[st
     """
     groups: defaultdict[str, dict[str, Record]] = defaultdict(dict)
     for record in records:
-        name = next((record.values[key] for key in _ANNOTATORS if record.values.get(key)), None)
+        name = next((record.values[key] for key in ANNOTATORS if record.values.get(key)), None)
         if name is not None and record.values.get("answer") not in SKIPPED_ANSWERS:
             groups[_text(record)][json.dumps(name, default=str)] = record
     shared = {text: rows for text, rows in groups.items() if len(rows) > 1}

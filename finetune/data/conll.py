@@ -1,7 +1,8 @@
 """Words in columns: CoNLL files of any width, GermEval, GENIA's levels of tags, and CoNLL-U.
 
 One word per line, its columns separated by tabs or by blanks, and a blank line after each sentence.
-``-DOCSTART-`` lines (also as the first word of a sentence) and ``# newdoc`` begin documents.
+``-DOCSTART-`` lines (also as the first word of a sentence) and ``# newdoc`` begin documents, and
+``# sent_id = ID`` names the next sentence.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _OTHER_NAMES = {"tags": "tag", "words": "word", "pos_tags": "pos", "chunk_tags":
 
 _NUM_LAYOUT_LINES = 400  # lines that decide on the layout
 _COMMENT = re.compile(r"# *(id|sent_id|text|newdoc|newpar|global)\b.*=|# *new(doc|par)\b")
-_SENTENCE_ID = re.compile(r"# *sent_id *= *(\S+)")
+_SENTENCE_ID = re.compile(r"# *sent_id *= *(.*\S)")
 _NEW_DOCUMENT = re.compile(r"# *newdoc\b(?: *(?:id)? *= *)?(.*)")
 
 
@@ -175,7 +176,7 @@ def _sentences(file: DataFile, layout: Layout, words_only: bool) -> Iterator[Tok
         elif comment:
             if (new := _NEW_DOCUMENT.match(line.text)) is not None:
                 document = new[1].strip() or str(next(count))
-            elif layout.conllu and (named := _SENTENCE_ID.match(line.text)) is not None:
+            elif (named := _SENTENCE_ID.match(line.text)) is not None:
                 key = named[1]
         elif line.text.strip():
             begin = begin if rows else line.number

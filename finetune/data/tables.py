@@ -39,10 +39,15 @@ class Table:
         self.header = self.header or list(record.values)
         return record
 
-    def all(self) -> list[Record]:
-        """Return all rows, one for each text; sets ``header`` from them if it is empty."""
-        rows, notes = resolve_annotators(list(self.records))
-        self.notes += notes
+    def all(self, resolve: bool = True) -> list[Record]:
+        """Return all rows; sets ``header`` from them if it is empty.
+
+        If several annotators have annotated a text, ``resolve`` keeps one row of it.
+        """
+        rows = list(self.records)
+        if resolve:
+            rows, notes = resolve_annotators(rows)
+            self.notes += notes
         if not self.header:
             self.header = list(dict.fromkeys(key for row in rows for key in row.values))
         return rows

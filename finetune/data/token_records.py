@@ -122,15 +122,17 @@ def table_records(
     if need_gold and chosen.tags is None and chosen.spans is None:
         raise missing_column(table, "tags", "tags or spans", "tags")
     for record in table.records if streaming else rows:
-        yield _token_record(record, chosen, table.names)
+        yield token_record(record, chosen, table.names)
 
 
-def _token_record(
+def token_record(
     row: Record, columns: TokenColumns, names: Mapping[str, Sequence[str]]
 ) -> TokenRecord:
-    record = (
-        _from_words(row, columns.words) if columns.words else _from_text(row, columns.text or "")
-    )
+    """Return the words and the gold of a row; a row of text alone is split into words."""
+    words, text = columns.words, columns.text or ""
+    if words and row.values.get(words) is None and isinstance(row.values.get("text"), str):
+        words, text = None, "text"
+    record = _from_words(row, words) if words else _from_text(row, text)
     if columns.document and row.values.get(columns.document) not in (None, ""):  # an empty cell
         record = record._replace(document=str(row.values[columns.document]))
     record = record._replace(key=row.key)
@@ -160,7 +162,7 @@ def _from_words(row: Record, column: str) -> TokenRecord:
         raise DataError(
             f"{row.where}: column {column!r} must be a list of words, not {value!r:.60}."
         )
-    if value and all(isinstance(item, dict) for item in value) and "text" in row.values:
+    if all(isinstance(item, dict) for item in value) and isinstance(row.values.get("text"), str):
         text = str(row.values["text"])
         offsets = tuple(_token_offsets(token, text, row.where) for token in value)
         words = tuple(str(token.get("text", text[start:end]))

@@ -68,7 +68,7 @@ def read_tokens(
     notes += _span_notes([record for rows in records.values() for record in rows])
     records, scheme_notes = to_bio(records)
     examples: dict[str, list[Example]] = {
-        split: [_example(index, record) for index, record in enumerate(rows)]
+        split: [token_example(index, record) for index, record in enumerate(rows)]
         for split, rows in records.items()
     }
     return Dataset(source.name, examples, notes=notes + scheme_notes, format=source.format)
@@ -97,7 +97,7 @@ def read_token_file(
     for index, record in enumerate(_records(opened, columns, streaming=True)):
         if len(record.layers) > 1:
             record = record._replace(layers=())
-        yield _example(index, with_tags(record, is_nested(record)))
+        yield token_example(index, with_tags(record, is_nested(record)))
 
 
 def read_gold(
@@ -113,7 +113,7 @@ def read_gold(
     columns = check_columns(columns, ROLES)
     opened = _open(open_data(source, encoding=encoding), columns)
     records, _ = to_bio({"gold": list(_records(opened, columns))})
-    return [_example(index, record) for index, record in enumerate(records["gold"])]
+    return [token_example(index, record) for index, record in enumerate(records["gold"])]
 
 
 def data_kind(spec: str, encoding: str = UTF_8) -> Literal["text", "tokens"]:
@@ -168,7 +168,8 @@ def _records(
     return opened.records
 
 
-def _example(index: int, record: TokenRecord) -> TokenExample:
+def token_example(index: int, record: TokenRecord) -> TokenExample:
+    """Return a record as an example."""
     tags = record.layers[0] if record.layers else None
     context = record.document, record.text, record.offsets, record.where
     return TokenExample(

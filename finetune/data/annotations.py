@@ -1,0 +1,218 @@
+"""Annotated data of any format, with the annotator of each row and the columns besides its gold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from finetune.data import texts, token_records, tokens
+from finetune.data.annotation_tools import ANNOTATORS, SKIPPED_ANSWERS
+from finetune.data.conll import looks_like_conll
+from finetune.data.dataset import DataError
+from finetune.data.files import UTF_8, DataFile, ReadOptions, Record
+from finetune.data.formats import open_data, read_file
+from finetune.data.labels import convert_labels
+from finetune.data.tables import Table, check_columns
+from finetune.data.tag_schemes import to_bio
+from finetune.data.token_records import TokenRecord, guess_columns, token_record
+from finetune.data.word_splitting import words_to_chars
+from finetune.types import Span, TextExample, TokenExample, abbreviated, quantity
+
+_OF_TOOLS = ("id", "answer", "options", "accept", "config", "_input_hash", "_task_hash", "_view_id",
+             "Comments")  # fmt: skip
+_OF_PREDICTIONS = ("scores", "gold", "where", "positive", "offsets", "follows", "follows_score")
+
+
+@dataclass(frozen=True)
+class AnnotatedRow:
+    """A text, or words, as one annotator or model labeled it.
+
+    ``others`` are the values of the columns that the example does not hold. ``predicted`` tells
+    that the labels are those of a model.
+    """
+
+    example: Any  # TextExample or TokenExample
+    others: Mapping[str, Any]
+    annotator: str | int | None = None
+    predicted: bool = False
+
+    @property
+    def name(self) -> str:
+        """The id of the row, else its location."""
+        example = self.example
+        known = example.key
+        return str(known) if known is not None else ":".join(example.where.split(":")[-1:])
+
+    @property
+    def character_spans(self) -> list[Span]:
+        """The spans of a text, in characters."""
+        example = self.example
+        spans = words_to_chars(example.offsets or (), example.spans or ())
+        return sorted([*spans, *example.unreachable])
+
+    def as_text(self) -> AnnotatedRow:
+        """Return a row whose words have a text: they are joined by blanks if it has none."""
+        example = self.example
+        if isinstance(example, TextExample) or example.text is not None:
+            return self
+        starts = [0]
+        for word in example.words:
+            starts.append(starts[-1] + len(word) + 1)
+        offsets = tuple(
+            (start, start + len(word)) for start, word in zip(starts, example.words, strict=False)
+        )
+        return replace(
+            self, example=replace(example, text=" ".join(example.words), offsets=offsets)
+        )
+
+
+class Annotations(NamedTuple):
+    """The rows of a file, ``text`` (with labels) or ``tokens`` (with tags or spans), and notes."""
+
+    kind: Literal["text", "tokens"]
+    rows: list[AnnotatedRow]
+    notes: list[str]
+
+
+def read_annotations(
+    source: str | Path | DataFile,
+    *,
+    columns: Mapping[str, str] | None = None,
+    format: str | None = None,
+    encoding: str = UTF_8,
+) -> Annotations:
+    """Read a file, or a folder of standoff, with the rows of all annotators.
+
+    Of a prediction file of a run, the labels are the predicted ones. Rows that an annotator
+    rejected or ignored are left out.
+    """
+    file = open_data(source, format, encoding)
+    if file.format == "xml":
+        raise DataError(f"{file.name}: senses of words are no labels of texts or spans.")
+    if file.format in ("txt", "tsv", "unknown") and looks_like_conll(file):
+        file.format = "conll"
+    if file.format in ("conll", "conllu", "standoff"):
+        options = ReadOptions(check_columns(columns, tokens.ROLES), token_records.HEADER_NAMES)
+        records: Any = list(read_file(file, options).records)
+        if file.format == "standoff":
+            records = [record._replace(key=record.document) for record in records]
+        return _of_records(records, None)
+    columns = columns or {}
+    if {"words", "tags", "spans"} & columns.keys():
+        known = check_columns(columns, tokens.ROLES)
+    else:
+        known = check_columns(columns, (*texts.ROLES, *tokens.ROLES))
+    table = texts.open_text_table(file, known)
+    found = table.all(resolve=False)
+    if not found:
+        raise DataError(f"{file.name}: there is no row in it.")
+    if known.keys() & {"words", "tags", "spans"} or _hold_words(found):
+        return _of_tokens(table, found, known)
+    return _of_texts(table, found, known)
+
+
+def _hold_words(records: Sequence[Record]) -> bool:
+    """Return whether rows hold words or spans instead of labels of texts."""
+    spans = labels = False
+    for record in records:
+        values = {name.lower(): value for name, value in record.values.items()}
+        label = values.get("label")
+        if any(isinstance(values.get(name), list) for name in token_records.WORD_COLUMNS):
+            return True
+        items = label if isinstance(label, list) else []
+        if items and isinstance(items[0], list | dict):
+            return True
+        labels = labels or label is not None or isinstance(values.get("accept"), list)
+        spans = spans or any(isinstance(values.get(name), list) for name in ("spans", "entities"))
+    return spans and not labels
+
+
+def _of_texts(table: Table, records: list[Record], columns: Mapping[str, str]) -> Annotations:
+    chosen = texts.guess_columns(table, columns, None)
+    kept, notes = _without_skipped(records)
+    examples = [texts.text_example(index, row, chosen, table) for index, row in enumerate(kept)]
+    converted, note = convert_labels({"": examples}, table.typed)
+    used = {chosen.text, chosen.pair, chosen.label}
+    rows = [
+        _row(example, record, used)
+        for example, record in zip(converted[""], kept, strict=True)
+    ]  # fmt: skip
+    return Annotations("text", rows, [*table.notes, *notes, *([note] if note else [])])
+
+
+def _without_skipped(records: list[Record]) -> tuple[list[Record], list[str]]:
+    kept = [row for row in records if row.values.get("answer") not in SKIPPED_ANSWERS]
+    left = [row.key or row.where for row in records if row.values.get("answer") in SKIPPED_ANSWERS]
+    return kept, list(counted(left, "that annotators rejected or ignored", "left out"))
+
+
+def _of_tokens(table: Table, records: list[Record], columns: Mapping[str, str]) -> Annotations:
+    columns = {role: name for role, name in columns.items() if role in tokens.ROLES}
+    chosen = guess_columns(table, columns, records)
+    kept, notes = _without_skipped(records)
+    found = [_with_text(token_record(row, chosen, table.names), row) for row in kept]
+    used = {*chosen}
+    read = _of_records(found, (kept, used))
+    return read._replace(notes=[*table.notes, *notes, *read.notes])
+
+
+def _with_text(record: TokenRecord, row: Record) -> TokenRecord:
+    """Return the words of a prediction with the text that they are from."""
+    offsets, text = row.values.get("offsets"), row.values.get("text")
+    if record.text is not None or not isinstance(offsets, list):
+        return record
+    if not isinstance(text, str):
+        raise DataError(
+            f"{row.where}: offsets without a text: write the predictions with --keep-columns."
+        )
+    return record._replace(text=text, offsets=tuple((start, end) for start, end in offsets))
+
+
+def _of_records(
+    records: list[TokenRecord], table: tuple[list[Record], set[str | None]] | None
+) -> Annotations:
+    notes = list(
+        counted([r.key or r.where for r in records if r.discontinuous],
+                 "with discontinuous spans", "read from the first start to the last end")
+    )  # fmt: skip
+    if skipped := sum(record.num_skipped_lines for record in records):
+        notes.append(f"{quantity(skipped, 'line')} of .ann files without text not read")
+    converted, more = to_bio({"": records})
+    more = [note for note in more if not note.startswith("nested")]
+    examples = [tokens.token_example(index, row) for index, row in enumerate(converted[""])]
+    if table is None:
+        return Annotations("tokens", [AnnotatedRow(each, {}) for each in examples], notes + more)
+    rows = [_row(each, row, table[1]) for each, row in zip(examples, table[0], strict=True)]
+    return Annotations("tokens", rows, notes + more)
+
+
+def _row(
+    example: TextExample | TokenExample, record: Record, used: set[str | None]
+) -> AnnotatedRow:
+    values = record.values
+    predicted = _is_prediction(values)
+    annotator = next((values[key] for key in ANNOTATORS if values.get(key) is not None), None)
+    unread = {*used, *_OF_TOOLS, *(_OF_PREDICTIONS if predicted else ())}
+    if isinstance(example, TokenExample) and example.text is not None:
+        unread.add("text")
+    if predicted and not isinstance(example, TextExample):
+        unread.add("tags")
+    unread |= {name for name in ANNOTATORS if values.get(name) is None}
+    others = {name: value for name, value in values.items() if name not in unread}
+    return AnnotatedRow(example, others, annotator, predicted)
+
+
+def _is_prediction(values: Mapping[str, Any]) -> bool:
+    """Return whether a row is one of `finetune predict` or of the prediction file of a run."""
+    spans = values.get("spans")
+    scored = isinstance(spans, list) and any(isinstance(s, dict) and "score" in s for s in spans)
+    known = "gold" in values and "where" in values
+    return known or "scores" in values or (scored and "words" in values)
+
+
+def counted(names: Sequence[Any], which: str, what: str) -> Iterator[str]:
+    """Yield a line about rows, with their ids or lines, unless there is none."""
+    if names:
+        yield f"{quantity(len(names), 'row')} {which}: {what} ({abbreviated(map(str, names), 6)})"
