@@ -14,7 +14,7 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from finetune.api import TrainedRun, train
+    from finetune.api import FinishedSearch, TrainedRun, search, train
     from finetune.config.tasks import (
         ClassifyConfig,
         NerConfig,
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     )
 
 _HOMES = {
-    "api": "TrainedRun train",
+    "api": "FinishedSearch TrainedRun search train",
     "config.tasks": "ClassifyConfig NerConfig NliConfig PretrainConfig SentenceConfig TagConfig "
     "TrainConfig",
     "data": "Dataset read_text read_tokens",
@@ -85,12 +85,12 @@ _MODULES = {name: f"finetune.{home}" for home, names in _HOMES.items() for name 
 
 __all__ = [
     "Batch", "Callback", "ClassifyConfig", "CrfTagger", "Dataset", "Embedder", "Encoder",
-    "Encoding", "LabelSet", "MaskedLanguageModel", "NerConfig", "NliConfig", "OwnMetric",
-    "Predictor", "PretrainConfig", "SentenceConfig", "SentenceEncoder", "SequenceClassifier",
-    "Span", "SpanNer", "Standardizer", "SubwordTokenizer", "TagConfig", "TextExample",
-    "TokenExample", "TokenTagger", "TrainConfig", "TrainedRun", "UserError", "__version__",
-    "compute_metrics", "fit", "load", "load_task", "make_accelerator", "pack", "predict",
-    "read_text", "read_tokens", "saved_task", "train",
+    "Encoding", "FinishedSearch", "LabelSet", "MaskedLanguageModel", "NerConfig", "NliConfig",
+    "OwnMetric", "Predictor", "PretrainConfig", "SentenceConfig", "SentenceEncoder",
+    "SequenceClassifier", "Span", "SpanNer", "Standardizer", "SubwordTokenizer", "TagConfig",
+    "TextExample", "TokenExample", "TokenTagger", "TrainConfig", "TrainedRun", "UserError",
+    "__version__", "compute_metrics", "fit", "load", "load_task", "make_accelerator", "pack",
+    "predict", "read_text", "read_tokens", "saved_task", "search", "train",
 ]  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Training in one call: from data to a folder with the model, its scores and its report.
+"""Training, or a search, in one call: from data to a folder with the model, scores and report.
 
 >>> import finetune
 >>> run = finetune.train("classify", data=rows, model="roberta-base")  # doctest: +SKIP
@@ -9,26 +9,30 @@ from __future__ import annotations
 
 import dataclasses
 import html
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from finetune.config.recipes import MultitaskRecipe, RecipeRun
+from finetune.config.recipes import MultitaskRecipe, RecipeRun, recipe_text
 from finetune.config.tasks import CONFIGS, TrainConfig
 from finetune.reporting import write_report, write_run_readme, write_run_report
+from finetune.runtime.files import write_text
 from finetune.types import UserError, abbreviated, did_you_mean, quantity
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
+    from finetune.config.expected_scores import Expected
     from finetune.data import Dataset
     from finetune.inference.predictor import Predictor
     from finetune.runtime.progress import Reporter
     from finetune.tasks.base import Task
     from finetune.training.callbacks import Callback
     from finetune.training.environment import RunOutcome
+    from finetune.training.search import Pruner, SearchResult
     from finetune.training.trainer import FitResult
 
 IN_MEMORY = "(in memory)"
@@ -104,6 +108,21 @@ def train(
     from finetune.runtime.progress import Reporter
     from finetune.training.run_folder import with_run_folder
 
+    config, given, data = _config(task, data, {"model": model, **settings})
+    config = with_run_folder(config, task)
+    run = train_once(
+        task, config, data, command=_call("train", task, given), reporter=Reporter(quiet=quiet),
+        callbacks=callbacks, metrics=metrics,
+    )  # fmt: skip
+    if run is None:
+        raise UserError("finetune.train runs in one process: use the command line for several.")
+    return run
+
+
+def _config(
+    task: str, data: Any, settings: Mapping[str, Any]
+) -> tuple[TrainConfig, dict[str, Any], Any]:
+    """Return the configuration of a call, its settings, and data in memory if it has any."""
     if task not in CONFIGS:
         raise UserError(
             f"unknown task {task!r}.{did_you_mean(task, CONFIGS)} Tasks are {', '.join(CONFIGS)}."
@@ -116,22 +135,20 @@ def train(
             f"{task} has no setting {name!r}.{did_you_mean(name, legal)} Settings are "
             f"{abbreviated(legal, 100)}."
         )
-    given = {"model": model, **settings}
+    given = dict(settings)
     if isinstance(data, str | Path):
         given["data"], data = str(data), None
     elif data is not None:
         given["data"] = IN_MEMORY
     given = {name: value for name, value in given.items() if value is not None}
-    config = with_run_folder(kind(**given), task)
-    call = ", ".join(f"{name}={value!r}" for name, value in given.items() if value != IN_MEMORY)
-    call = f"finetune.train({task!r}, {'data=…, ' if data is not None else ''}{call})"
-    run = train_once(
-        task, config, data, command=call, reporter=Reporter(quiet=quiet), callbacks=callbacks,
-        metrics=metrics,
-    )  # fmt: skip
-    if run is None:
-        raise UserError("finetune.train runs in one process: use the command line for several.")
-    return run
+    return kind(**given), given, data
+
+
+def _call(function: str, task: str, given: Mapping[str, Any]) -> str:
+    """Return a call with its settings as text."""
+    named = {name: "…" if value == IN_MEMORY else repr(value) for name, value in given.items()}
+    arguments = "".join(f", {name}={value}" for name, value in named.items())
+    return f"finetune.{function}({task!r}{arguments})"
 
 
 def train_once(
@@ -184,6 +201,197 @@ def train_once(
         if not accelerator.is_main_process:
             return None
         return _finished(task, dataset, config, result, accelerator, recipe_run, command, report)
+
+
+@dataclass(frozen=True)
+class FinishedSearch:
+    """A search: its trials, and the best of them as a run, a recipe and a page."""
+
+    result: SearchResult
+    page: Path
+    run: TrainedRun | None
+    """The best trial, scored on test; None while other processes still run trials."""
+    recipe: Path | None
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """The best settings of the space; empty for those of the call."""
+        return self.result.best.settings if self.result.best else {}
+
+    def _repr_html_(self) -> str:
+        return ReportPage(self.page)._repr_html_()
+
+
+def search(
+    task: str,
+    data: Any = None,
+    model: str | None = None,
+    *,
+    space: Sequence[str] | Mapping[str, Any] = (),
+    trials: int = 20,
+    minutes: float | None = None,
+    pruner: Pruner = "median",
+    keep_models: bool = False,
+    metrics: Mapping[str, Callable[..., Any]] | None = None,
+    quiet: bool = False,
+    **settings: Any,
+) -> FinishedSearch:
+    """Search for the settings with the best validation score, then score them on test.
+
+    Args:
+        task: As in ``train``, like ``data``, ``model``, ``metrics``, ``quiet`` and ``settings``.
+        data: The test split is not read before all trials have ended.
+        model: The encoder.
+        space: The values to try by setting: a list of values, or text such as
+            ``"1e-5:1e-3:log"``; by default learning rate, batch size, warm-up and weight decay.
+        trials: The number of trials. The first has the settings of the call.
+        minutes: Start no trial after they have trained for so long together.
+        pruner: How to stop bad trials early.
+        keep_models: Keep the weights of all finished trials, not only those of the best.
+        metrics: Own metrics by name.
+        quiet: Show no progress.
+        settings: The other settings, the same for all trials. The call with the same ``out``
+            continues a search.
+
+    Raises:
+        UserError: A setting or a value is illegal, or no trial has a score.
+
+    >>> found = finetune.search("classify", data="reviews/", trials=20)  # doctest: +SKIP
+    >>> found.settings, found.run.metrics["test"]["accuracy"]  # doctest: +SKIP
+    """
+    from finetune.runtime.progress import Reporter
+
+    config, given, data = _config(task, data, {"model": model, **settings})
+    return search_once(
+        task, config, data, space=space, trials=trials, minutes=minutes, pruner=pruner,
+        keep_models=keep_models, metrics=metrics, reporter=Reporter(quiet=quiet),
+        command=_call("search", task, given),
+    )  # fmt: skip
+
+
+def search_once(
+    task: str,
+    config: TrainConfig,
+    data: Any = None,
+    *,
+    space: Sequence[str] | Mapping[str, Any],
+    trials: int,
+    minutes: float | None,
+    pruner: Pruner,
+    keep_models: bool,
+    command: str,
+    reporter: Reporter,
+    metrics: Mapping[str, Callable[..., Any]] | None = None,
+    report: Callable[[Path], None] = write_run_report,
+) -> FinishedSearch:
+    """Search in the folder ``config.out``; the arguments are those of ``search``."""
+    from finetune.config.search_space import parse_space
+    from finetune.reporting.search import write_search
+    from finetune.training.run_folder import RUNS, run_name
+    from finetune.training.search import Search, default_space, quiet_optuna
+
+    if trials < 1:
+        raise UserError(f"--trials must be 1 or more, not {trials}.")
+    if minutes is not None and not minutes > 0:
+        raise UserError(f"--minutes must be above 0, not {minutes}.")
+    folder = Path(config.out or RUNS / f"{run_name(config, task)}-search")
+    with quiet_optuna():
+        parsed = parse_space(task, config, space or default_space(task, config))
+        study = Search(
+            task, config, parsed, folder, data, pruner=pruner, keep_models=keep_models,
+            metrics=metrics, reporter=reporter,
+        )  # fmt: skip
+        ended = study.run(trials, minutes, lambda: write_search(study.result()))
+        result = study.result()
+        run = recipe = None
+        if ended and result.best is None:
+            reasons = [each.error for each in result.trials if each.error]
+            raise UserError(
+                f"search: no trial of {len(result.trials)} has a score. The first failed: "
+                f"{reasons[0] if reasons else 'unknown'}"
+            )
+        if ended and result.best is not None:
+            best = study.config_of(result.best)
+            run = _scored(task, best, data, command, reporter, report, metrics)
+        if run is not None and result.best is not None:
+            recipe = folder / RECIPE_FILE
+            source = f"trial {result.best.number} of {len(result.trials)} of: {command}"
+            expected = _expected(task, result.metric, run, source)
+            write_text(recipe, recipe_text(task, best, source, expected))
+    page = write_search(result, run.metrics if run else None)
+    return FinishedSearch(result, page, run, recipe)
+
+
+RECIPE_FILE = "best.yaml"
+"""The recipe of the best trial, in the folder of a search."""
+
+
+def _scored(
+    task: str,
+    config: TrainConfig,
+    data: Any,
+    command: str,
+    reporter: Reporter,
+    report: Callable[[Path], None],
+    metrics: Mapping[str, Callable[..., Any]] | None,
+) -> TrainedRun | None:
+    """Score the model of the best trial on all splits, and write what a run has.
+
+    The trial is continued after its last step, with all data: it trains no more. Returns None while
+    another process does so.
+    """
+    from finetune.data.json_files import read_object
+    from finetune.runtime.files import FolderInUse
+    from finetune.training.environment import saved_outcome
+    from finetune.training.run_folder import hold
+
+    folder = Path(config.out or "")
+    try:
+        with hold(folder):
+            if (folder / "README.md").is_file():
+                return TrainedRun(
+                    folder, read_object(folder / "metrics.json"), saved_outcome(folder)
+                )
+            # it has the fingerprint of the data without test
+            (folder / "config.json").unlink(missing_ok=True)
+            config = dataclasses.replace(config, resume=True)
+            run = train_once(
+                task, config, data, command=command, reporter=reporter, report=report,
+                metrics=metrics,
+            )  # fmt: skip
+            shutil.rmtree(folder / "last")
+            return run
+    except FolderInUse:
+        return None
+
+
+def _expected(task: str, metric: str, run: TrainedRun, source: str) -> list[Expected]:
+    """Return the scores of the best trial as a recipe expects them, where it can.
+
+    The tolerance is half of the 95 % interval over the examples, at least 0.01.
+    """
+    from finetune.config.expected_scores import METRICS, SPLITS, Expected
+    from finetune.data.json_files import read_object
+    from finetune.reporting.runs import gather
+
+    fingerprint = read_object(run.folder / "config.json")["fingerprint"]
+    expected = []
+    for split, values in run.metrics.items():
+        if metric not in METRICS[task] or split not in SPLITS:
+            continue
+        found = gather(run.folder, split).headline
+        wide = (found.estimate.high - found.estimate.low) / 2 if found else 0.0
+        expected.append(
+            Expected(
+                split,
+                metric,
+                round(values[metric], 4),
+                round(max(wide, 0.01), 4),
+                f"{source}; the tolerance is half the 95 % interval over the examples",
+                fingerprint=fingerprint,
+            )
+        )
+    return expected
 
 
 def train_multitask(

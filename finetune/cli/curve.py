@@ -13,7 +13,7 @@ import tyro
 from tyro.conf import Positional, arg
 
 from finetune.cli.output import TableFormat, print_tables, quiet_libraries, show
-from finetune.cli.train import TaskCommand, announce, train_once
+from finetune.cli.train import TaskCommand, announce, require_unset, train_once
 from finetune.types import UserError
 
 if TYPE_CHECKING:
@@ -56,12 +56,7 @@ class TaskCurve(Curve):
     def run(self) -> None:
         """Train the runs that are not finished, print the curve, and write its page."""
         command, config = self.training, self.training.config
-        for name, given in (("--dry-run", command.dry_run), ("--smoke", command.smoke),
-                            ("--seeds", command.seeds is not None), ("--resume", config.resume),
-                            ("--folds", command.folds is not None),
-                            ("--push-to-hub", config.push_to_hub is not None)):  # fmt: skip
-            if given:
-                raise UserError(f"curve: {name} does not apply: leave it out.")
+        require_unset("curve", command)
         if self.runs < 1:
             raise UserError(f"--runs must be 1 or more, not {self.runs}.")
         quiet_libraries()

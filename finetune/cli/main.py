@@ -29,6 +29,7 @@ from finetune.cli.push import Push
 from finetune.cli.recipes import Recipes
 from finetune.cli.report import Report
 from finetune.cli.score import Score
+from finetune.cli.search import Search, parse_search
 from finetune.cli.serve import Serve
 from finetune.cli.similarity import Similarity
 from finetune.cli.thresholds import Thresholds
@@ -51,9 +52,9 @@ COMMANDS: dict[str, type[Any]] = {
     **TASKS,
     **{
         kind.__name__.lower(): kind
-        for kind in (Multitask, Run, Curve, Recipes, Check, Convert, Predict, Embed, Similarity,
-                     Geometry, Map, Wsd, Wic, Serve, Export, Score, Analyze, Compare, Thresholds,
-                     Report, Push, Vocabulary, Perplexity, Bench)
+        for kind in (Multitask, Run, Curve, Search, Recipes, Check, Convert, Predict, Embed,
+                     Similarity, Geometry, Map, Wsd, Wic, Serve, Export, Score, Analyze, Compare,
+                     Thresholds, Report, Push, Vocabulary, Perplexity, Bench)
     },
 }  # fmt: skip
 """The dataclass of each command: its options are the fields, and ``run()`` carries it out."""
@@ -125,7 +126,7 @@ def _no_output(errors: bool = False) -> Iterator[None]:
 
 def _run(command: Any) -> None:
     """Run a command, and leave the other processes in the end."""
-    trains = isinstance(command, TaskCommand | Multitask | Curve) or (
+    trains = isinstance(command, TaskCommand | Multitask | Curve | Search) or (
         isinstance(command, Check) and command.label_errors
     )
     try:
@@ -167,6 +168,8 @@ def parse(arguments: Sequence[str]) -> Any:
     name, *rest = [_current_name(argument) for argument in arguments] or ["help"]
     if name == "curve" and rest and rest[0] in TASKS:
         return parse_curve(rest[0], rest[1:], parse)
+    if name == "search" and rest and rest[0] in TASKS:
+        return parse_search(rest[0], rest[1:], parse)
     if name in (*TASKS, "run", "check"):
         rest = _translated(rest)
     if name == "--version":

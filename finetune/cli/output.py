@@ -25,6 +25,7 @@ from rich.table import Table
 from rich.text import Text
 
 from finetune.runtime.files import replace_file
+from finetune.runtime.memory import is_out_of_memory
 from finetune.types import OwnMetricError, UserError, printable
 
 TableFormat = Literal["table", "csv", "latex", "markdown", "json"]
@@ -237,11 +238,7 @@ def error_line(error: Exception) -> tuple[str, int]:
         return f"{''.join(traceback.format_exception(error.__cause__))}error: {error}.", 2
     if isinstance(error, OSError) and error.strerror:
         return f"error: {f'{error.filename}: ' if error.filename else ''}{error.strerror}.", 2
-    if (
-        isinstance(error, MemoryError)
-        or type(error).__name__ == "OutOfMemoryError"  # torch's on a GPU; on a CPU it has no class
-        or (isinstance(error, RuntimeError) and "can't allocate memory" in str(error))
-    ):
+    if is_out_of_memory(error):
         return "error: out of memory: lower --max-tokens, then --max-length.", 2
     with tempfile.NamedTemporaryFile(
         "w", prefix="finetune-", suffix=".log", delete=False, encoding="utf-8"

@@ -190,6 +190,17 @@ TASKS: dict[str, type[TaskCommand]] = {
 """The commands that train one task."""
 
 
+def require_unset(name: str, command: TaskCommand) -> None:
+    """Raise UserError for an option of single runs, which a command of several runs has not."""
+    for option, given in (("--dry-run", command.dry_run), ("--smoke", command.smoke),
+                          ("--seeds", command.seeds is not None),
+                          ("--resume", command.config.resume),
+                          ("--folds", command.folds is not None),
+                          ("--push-to-hub", command.config.push_to_hub is not None)):  # fmt: skip
+        if given:
+            raise UserError(f"{name}: {option} does not apply: leave it out.")
+
+
 def expand_recipe(name: str, rest: list[str]) -> tuple[str, list[str], TaskCommand | None]:
     """Load the recipe that the arguments name.
 

@@ -10,7 +10,7 @@ import dataclasses
 import glob
 import re
 import types
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -23,6 +23,7 @@ from finetune.config.tasks import (
     RESULT_FREE,
     TrainConfig,
     current_settings,
+    flag,
     settings,
 )
 from finetune.config.values import description
@@ -129,6 +130,23 @@ def packaged_folder(name: str) -> Path:
 def packaged_recipes() -> Path:
     """Return the folder of recipes."""
     return packaged_folder("recipes")
+
+
+def recipe_text(
+    task: str, config: TrainConfig, description: str, expected: Sequence[Expected]
+) -> str:
+    """Return the YAML of a recipe with the settings that differ from the defaults of the task."""
+    import yaml
+
+    defaults = settings(CONFIGS[task]())
+    own = {
+        name: value
+        for name, value in settings(config).items()
+        if name in ("model", "data") or (value != defaults[name] and name not in ("out", "resume"))
+    }
+    content = {"task": task, "description": description, **own}
+    content |= {"expected": [dataclasses.asdict(each) for each in expected]} if expected else {}
+    return yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=100)
 
 
 def find_recipes(folder: str | Path) -> list[Path]:
@@ -326,6 +344,14 @@ def _typed_settings(
             )
         typed[key] = _typed(f"{location}: {key}", value, hints[key])
     return typed
+
+
+def typed_setting(task: str, name: str, text: str) -> Any:
+    """Return a value of a setting, given as text; raises UserError if it has another type."""
+    hint = get_type_hints(CONFIGS[task])[name]
+    is_truth = bool in (hint, *get_args(hint))
+    value = {"true": True, "false": False}.get(text.lower(), text) if is_truth else text
+    return _typed(flag(name), value, hint)
 
 
 def _typed(name: str, value: Any, hint: Any) -> Any:

@@ -12,7 +12,7 @@ from finetune.config.tasks import column_map
 from finetune.data.dataset import DataError, Dataset
 from finetune.data.files import UTF_8, name_without_gz, read_lines
 from finetune.data.formats import format_of
-from finetune.data.sources import SPLIT_ORDER, canonical_split
+from finetune.data.sources import SPLIT_ORDER, canonical_split, is_test
 from finetune.data.texts import read_text_file
 from finetune.data.tokens import data_kind, read_token_file
 from finetune.types import TextExample, UserError, quantity
@@ -118,7 +118,9 @@ def sample_lines(lines: Iterable[str], most: int, seed: int = 0) -> list[str]:
     return [line for _, line in sorted(chosen)]
 
 
-def read_running_text(spec: str, *, columns: Sequence[str] = (), encoding: str = UTF_8) -> Dataset:
+def read_running_text(
+    spec: str, *, columns: Sequence[str] = (), encoding: str = UTF_8, without_test: bool = False
+) -> Dataset:
     """Read the documents of running text, one TextExample for each; its ``key`` is the source.
 
     A plain text file has one sentence, or any other unit that is not cut, in each line, and blank
@@ -131,6 +133,7 @@ def read_running_text(spec: str, *, columns: Sequence[str] = (), encoding: str =
             test.txt) these are read, of another all files are training text.
         columns: The column of the text if it has no usual name, as ``text=column``.
         encoding: Text encoding of the files.
+        without_test: Whether to leave test splits unread.
 
     Raises:
         DataError: If the text cannot be read, or a file has none.
@@ -157,6 +160,8 @@ def read_running_text(spec: str, *, columns: Sequence[str] = (), encoding: str =
                 else:
                     by_split.setdefault(split, []).append(file)
         for split, own in by_split.items():
+            if without_test and is_test(split):
+                continue
             rows = documents.setdefault(split, [])
             for file in own:
                 before = len(rows)

@@ -9,7 +9,7 @@ import difflib
 import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -57,6 +57,15 @@ class Source:
     saved: Path | None = None
     hub: HubDataset | None = None
     memory: Any = None
+    without_test: bool = False
+    """Whether test splits are left unread, as if there were none."""
+
+
+@dataclass(frozen=True)
+class WithoutTest:
+    """Data to read without their test splits: ``spec`` is a ``--data`` value or data in memory."""
+
+    spec: Any
 
 
 Opened = TypeVar("Opened", bound=Table | Sentences)
@@ -77,6 +86,10 @@ def resolve(spec: Any) -> Source:
 
     Raises DataError with the nearest legal name.
     """
+    if isinstance(spec, WithoutTest):
+        source = resolve(spec.spec)
+        files = {split: own for split, own in source.files.items() if not is_test(split)}
+        return replace(source, files=files or source.files, without_test=True)
     if not isinstance(spec, str | Path):
         return Source(IN_MEMORY, memory=spec)
     spec = str(spec)
@@ -134,6 +147,8 @@ def open_splits(
     else:
         found, format = saved_tables(source.saved), "save_to_disk"
     named: dict[str, Opened | Table] = {canonical_split(s) or s: t for s, t in found.items()}
+    if source.without_test:
+        named = {split: table for split, table in named.items() if not is_test(split)}
     legal = list(named)
     if wanted is None:
         legal = [split for split in named if canonical_split(split)] or legal
@@ -173,6 +188,11 @@ def canonical_split(name: str) -> str | None:
         return None
     suffix = next((token for token in tokens if token in ("matched", "mismatched")), None)
     return f"{split}_{suffix}" if suffix else split
+
+
+def is_test(split: str) -> bool:
+    """Return whether a split is test data, such as ``test`` or ``test_matched``."""
+    return split.split("_")[0] == "test"
 
 
 def _select_splits(found: Sequence[str], wanted: Sequence[str] | None, name: str) -> list[str]:

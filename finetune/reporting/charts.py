@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from finetune.evaluation.calibration import Bin
@@ -123,6 +123,26 @@ def scatter_chart(caption: str, label: str, points: Points) -> Chart:
     return Chart(caption, label, shapes)
 
 
+def value_chart(
+    caption: str, label: str, points: Points, names: Sequence[str] | None = None, log: bool = False
+) -> Chart:
+    """Draw scores by the value of a setting: a number, its base 10 logarithm, or one of names."""
+    xs, ys = zip(*points, strict=True)
+    scale = Scale(min(xs), max(xs), *_padded(min(ys), max(ys)))
+    if names is not None:
+        scale = replace(scale, left=-0.5, right=len(names) - 0.5)
+        places = [(float(position), name) for position, name in enumerate(names)]
+    else:
+        room = (max(xs) - min(xs)) * 0.04
+        scale = replace(scale, left=min(xs) - room, right=max(xs) + room)
+        places = [(x, tick(10**x if log else x)) for x in ticks(scale.left, scale.right)]
+    shapes = _axes(scale, "", places)
+    for x, y in points:
+        value = names[int(x)] if names is not None else f"{10**x if log else x:.3g}"
+        shapes.append(_dot(scale.x(x), scale.y(y), "point", f"{value}: {y:.4g}"))
+    return Chart(caption, label, shapes)
+
+
 def ticks(low: float, high: float, most: int = 5) -> list[float]:
     """Return about ``most`` round values from ``low`` to ``high``.
 
@@ -156,14 +176,19 @@ def _padded(low: float, high: float) -> tuple[float, float]:
     return (0.0 if near else low - room), high + room
 
 
-def _axes(scale: Scale, x_name: str) -> list[Shape]:
+def _axes(
+    scale: Scale, x_name: str, places: Sequence[tuple[float, str]] | None = None
+) -> list[Shape]:
+    """Draw both axes; ``places`` are the marks of the horizontal one."""
     shapes = []
     for value in ticks(scale.bottom, scale.top):
         y = scale.y(value)
         shapes += [_line("grid", LEFT, y, WIDTH - RIGHT, y),
                    _text(LEFT - 6, y + 4, tick(value), "end")]  # fmt: skip
-    for value in ticks(scale.left, scale.right):
-        shapes.append(_text(scale.x(value), HEIGHT - BOTTOM + 17, tick(value)))
+    if places is None:
+        places = [(value, tick(value)) for value in ticks(scale.left, scale.right)]
+    for value, name in places:
+        shapes.append(_text(scale.x(value), HEIGHT - BOTTOM + 17, name))
     return [*shapes, _text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 5, x_name, kind="axis")]
 
 

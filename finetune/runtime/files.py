@@ -14,6 +14,7 @@ import secrets
 import shutil
 import socket
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -28,6 +29,10 @@ _TEMPORARY = re.compile(r"\.(.+)-[0-9a-f]{16}\.(new|old)")
 
 class SaveError(UserError):
     """A file or folder could not be written; its previous version is intact."""
+
+
+class FolderInUse(UserError):
+    """Another process holds a folder."""
 
 
 def write_text(path: Path, text: str, *, follow: bool = False) -> None:
@@ -179,7 +184,7 @@ def lock_folder(folder: Path) -> Iterator[None]:
     The system releases the lock when the process ends, however it ends.
 
     Raises:
-        UserError: Another process holds the folder.
+        FolderInUse: Another process holds the folder.
         SaveError: The folder or the lock cannot be written.
     """
     path, owner = folder / LOCK, f"process {os.getpid()} on {socket.gethostname()}"
@@ -195,7 +200,7 @@ def lock_folder(folder: Path) -> Iterator[None]:
         raise _save_error(folder, error) from error
     with file:
         if holder != owner:
-            raise UserError(
+            raise FolderInUse(
                 f"{folder} is in use by {holder or 'another process'}: wait until it ends, or "
                 "choose another --out."
             )
@@ -209,6 +214,19 @@ def lock_folder(folder: Path) -> Iterator[None]:
                     path.unlink()
                     if created:
                         folder.rmdir()  # fails unless it is empty
+
+
+@contextlib.contextmanager
+def exclusive(folder: Path) -> Iterator[None]:
+    """Hold a folder as ``lock_folder`` does, after waiting for the process that holds it."""
+    with contextlib.ExitStack() as held:
+        while True:
+            try:
+                held.enter_context(lock_folder(folder))
+                break
+            except FolderInUse:
+                time.sleep(0.05)
+        yield
 
 
 def _open_lock(path: Path) -> tuple[IO[bytes], bool]:

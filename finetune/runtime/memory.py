@@ -1,4 +1,4 @@
-"""Keep freed memory in the process while it trains on a CPU.
+"""Exhausted memory, and freed memory that a process keeps while it trains on a CPU.
 
 By default glibc returns the large blocks of each step to the operating system, which then hands
 them out again page by page, filled with zeros. The peak of memory is the same.
@@ -37,6 +37,15 @@ def memory_kept() -> Iterator[None]:
         for name, value in USUAL.items():
             library.mallopt(name, value)
         library.malloc_trim(0)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether an error says that memory is exhausted."""
+    return (
+        isinstance(error, MemoryError)
+        or type(error).__name__ == "OutOfMemoryError"  # torch's on a GPU; on a CPU it has no class
+        or (isinstance(error, RuntimeError) and "can't allocate memory" in str(error))
+    )
 
 
 def _glibc() -> Any:

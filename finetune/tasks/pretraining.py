@@ -20,6 +20,7 @@ from torch.nn.functional import cross_entropy
 from finetune.config.tasks import PretrainConfig, column_map
 from finetune.data import Dataset, hold_out, read_text
 from finetune.data.running_text import read_running_text, sampling_probabilities
+from finetune.data.sources import WithoutTest
 from finetune.evaluation.metrics import masked_scores
 from finetune.models.heads.masked_lm import MaskedLanguageModel, MaskedScores
 from finetune.models.heads.pretraining import (
@@ -169,10 +170,15 @@ class PretrainingTask(Task):
     @classmethod
     def read(cls, config: Any, source: Any) -> Dataset:
         """Read documents of running text; of data in memory each text is one."""
-        if isinstance(source, str | Path):
-            if not str(source).strip():
+        without_test = isinstance(source, WithoutTest)
+        spec = source.spec if isinstance(source, WithoutTest) else source
+        if isinstance(spec, str | Path):
+            if not str(spec).strip():
                 raise UserError("--data must name running text: a file, a folder, or en=A,de=B.")
-            return read_running_text(str(source), columns=config.columns, encoding=config.encoding)
+            return read_running_text(
+                str(spec), columns=config.columns, encoding=config.encoding,
+                without_test=without_test,
+            )  # fmt: skip
         data = read_text(source, columns=column_map(config.columns), pair=False)
         splits = {
             split: [replace(row, text=text, label=None) for row in rows if (text := _lines(row))]

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from finetune.config.recipes import RecipeRun
 from finetune.config.tasks import TrainConfig
+from finetune.data.json_files import read_object
 from finetune.evaluation.baselines import Baseline, degenerate, majority_baselines
 from finetune.evaluation.reproduction import ScoreVerdict, run_verdicts
 from finetune.runtime.files import write_text
@@ -85,6 +86,13 @@ def write_environment(
     positive = task.record.own_fields().get("positive")
     mask = task.tokenizer.tokenizer.mask_token if task.name == "pretrain" else ""
     return RunOutcome(baselines, reasons, verdicts, task.record.pairs, positive, mask)
+
+
+def saved_outcome(folder: Path) -> RunOutcome:
+    """Return baselines and reasons of a finished run, from its ``environment.json``."""
+    found = read_object(folder / "environment.json", {"baselines": dict, "degenerate": list[str]})
+    baselines = {split: Baseline(**each) for split, each in found["baselines"].items()}
+    return RunOutcome(baselines, found["degenerate"], (), None)
 
 
 def memory_estimate(config: TrainConfig, mean_length: float) -> str:

@@ -1,0 +1,123 @@
+"""`finetune search`."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import tyro
+from tyro.conf import Positional, UseAppendAction, arg
+
+from finetune.cli.output import TableFormat, print_tables, quiet_libraries, show
+from finetune.cli.train import TaskCommand, report_run, require_unset, score_lines
+from finetune.types import UserError, quantity
+
+if TYPE_CHECKING:
+    from finetune.api import FinishedSearch
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchOptions:
+    """Options of `finetune search`, besides those of the task."""
+
+    space: UseAppendAction[tuple[tuple[str, ...], ...]] = ()
+    """The values to try, such as `lr=1e-5:5e-4:log`, `warmup=0:0.3`, `batch_size=8,16,32` or
+    `tuning=full,lora`. Unset are the learning rate (a fifth to five times the default), the batch
+    size, the warm-up and the weight decay, as far as their options are not given."""
+    trials: int = 20
+    """Number of trials in all, those of an earlier call and of other processes included. The first
+    has the settings of the command."""
+    minutes: float | None = None
+    """Start no trial after all of them have trained for so long together."""
+    pruner: Literal["median", "halving", "none"] = "median"
+    """End a trial that is worse than the median of others after as many epochs (`median`), or not
+    among the best third after 1, 3, 9, … epochs (`halving`)."""
+    keep_models: bool = False
+    """Keep the weights of all finished trials, not only those of the best."""
+    format: TableFormat = "table"
+    """Print the trials as text, CSV or JSON with all digits, LaTeX (booktabs) or Markdown."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Search(SearchOptions):
+    """Search for the settings with the best validation score; the test split decides nothing."""
+
+    task: Annotated[Positional[str], arg(metavar="TASK")]
+    """The task. Its other options are those of the command that trains it: `finetune TASK --help`.
+    """
+
+    def run(self) -> None:
+        """Raise UserError: ``parse_search`` replaces this command where TASK is one."""
+        raise UserError(f"search: {self.task!r} is no task: write finetune search classify …")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskSearch(Search):
+    """The search of a task."""
+
+    training: TaskCommand
+
+    def run(self) -> None:
+        """Run the trials that are missing, print all, and write the page and the recipe."""
+        require_unset("search", self.training)
+        quiet_libraries()
+        from finetune import api
+        from finetune.runtime.progress import Reporter
+        from finetune.runtime.signals import Interrupted
+        from finetune.training.environment import command_line
+
+        reporter = Reporter()
+        try:
+            found = api.search_once(
+                self.task, self.training.config, space=list(chain(*self.space)),
+                trials=self.trials, minutes=self.minutes, pruner=self.pruner,
+                keep_models=self.keep_models, command=command_line(), reporter=reporter,
+                report=report_run,
+            )  # fmt: skip
+        except (Interrupted, KeyboardInterrupt):
+            reporter.say(f"interrupted. Continue with: {command_line()}")
+            sys.exit(130)
+        columns, rows = found.result.table(exact=self.format in ("csv", "json"))
+        print_tables(self.format, ("", columns, rows))
+        _summarize(found, error=self.format != "table")
+
+
+def _summarize(found: FinishedSearch, *, error: bool) -> None:
+    """Print the best trial, its scores on all splits, and what to do next."""
+    result = found.result
+    for trial in result.trials:
+        if trial.error and trial.same_as is None:
+            show(f"trial {trial.number} failed: {trial.error}", error=error)
+    if result.best is not None:
+        chosen = " ".join(f"{name}={value}" for name, value in found.settings.items())
+        show(
+            f"best is trial {result.best.number} of {quantity(len(result.trials), 'trial')}: "
+            f"{chosen or 'the settings of the command'}", error=error,
+        )  # fmt: skip
+    if found.run is None:
+        show("Other processes still run trials: the last of them scores the best.", error=error)
+    else:
+        outcome = found.run.outcome
+        show(score_lines(found.run.metrics, outcome.baselines), indent=14, error=error)
+        if outcome.degenerate:
+            show(f"the best run is degenerate: {'; '.join(outcome.degenerate)}", error=error)
+        again = shlex.join(["finetune", "run", str(found.recipe), "--seeds", "3"])
+        show(
+            f"The score on validation is the best of {quantity(len(result.trials), 'trial')}, and "
+            f"so too high. Train the best settings with other seeds: {again}", error=error,
+        )  # fmt: skip
+    show(f"Everything is in {result.folder}: {found.page.name} is the page.", error=True)
+
+
+def parse_search(
+    task: str, rest: Sequence[str], parse: Callable[[Sequence[str]], Any]
+) -> TaskSearch:
+    """Return the command; ``parse`` reads the arguments of the task."""
+    options, others = tyro.cli(
+        SearchOptions, args=rest, prog="finetune search", return_unknown_args=True, add_help=False
+    )
+    return TaskSearch(task=task, training=parse([task, *others]), **vars(options))

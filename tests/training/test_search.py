@@ -1,0 +1,276 @@
+"""Search: trials, pruning, failures, kills, two processes, the unread test split, the recipe."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import finetune
+from finetune.config.search_space import parse_space
+from finetune.config.tasks import CONFIGS
+from finetune.data.json_files import read_object
+from finetune.runtime.files import lock_folder
+from finetune.runtime.progress import Reporter
+from finetune.training.callbacks import EvaluationEvent
+from finetune.training.optimizer import Schedule
+from finetune.training.run_folder import Diverged
+from finetune.training.search import Search, Trial, quiet_optuna
+from finetune.types import UserError
+from tests import small_data
+from tests.command import run
+from tests.tiny import save_tiny_checkpoint
+
+SPACE = ["lr=1e-5:1e-2:log", "batch_size=8,16,32", "warmup=0:0.3"]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("search")
+    save_tiny_checkpoint(folder / "model", "bert")
+    small_data.sentiment(folder / "data", (40, 12, 12))
+    return folder
+
+
+class Killed(BaseException):
+    """Stands for a kill: nothing in the search catches it."""
+
+
+class Scripted(Search):
+    """A search whose training is a formula, three evaluations a trial; it can be killed."""
+
+    kill_at = -1
+    evaluations = 0
+
+    def _train(self, number: int, values: Mapping[str, Any], watch: Any) -> float:
+        watch.schedule = Schedule.from_config(CONFIGS["classify"](epochs=3, batch_size=10), 100)
+        lr = values.get("lr", 1e-4)
+        if lr > 5e-3:
+            raise Diverged("the loss is not finite")
+        if values.get("batch_size") == 32 and lr > 2e-3:
+            raise MemoryError
+        score = 1.0 - abs(lr - 1e-3) * 100 - values.get("warmup", 0.1)
+        for epoch in (1, 2, 3):
+            Scripted.evaluations += 1
+            if Scripted.evaluations == Scripted.kill_at:
+                raise Killed
+            metrics = {"accuracy": score * epoch / 3}
+            watch.on_evaluation(EvaluationEvent(epoch * 10, "validation", metrics, True, (), ()))
+        return score
+
+
+def scripted(place: Path, folder: Path, kill_at: int = -1, trials: int = 12) -> list[Trial]:
+    config = CONFIGS["classify"](model=str(place / "model"), data=str(place / "data"))
+    Scripted.kill_at, Scripted.evaluations = kill_at, 0
+    with quiet_optuna():
+        space = parse_space("classify", config, SPACE)
+        search = Scripted("classify", config, space, folder, reporter=Reporter(quiet=True))
+        assert search.run(trials)
+        found = search.result()
+        assert set(found.importances) == (set(search.space) if trials > 9 else set())
+        return search.trials()
+
+
+def outcomes(trials: list[Trial]) -> list[Any]:
+    """All of the trials but their times."""
+    return [(t.number, t.state, t.settings, t.score, t.epochs, t.error) for t in trials]
+
+
+def test_killed_searches_end_with_the_same_trials(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("finetune.training.search.STARTUP", 3)  # then the estimator proposes
+    whole = scripted(place, tmp_path / "whole")
+    states = [trial.state for trial in whole]
+    assert len(whole) == 12 and set(states) == {"finished", "pruned", "failed"}, states
+    assert all(trial.error for trial in whole if trial.state == "failed")
+    assert all(trial.epochs < 3 for trial in whole if trial.state == "pruned")
+    assert not whole[0].settings and whole[1].settings.keys() == {"lr", "batch_size", "warmup"}
+    folder, draw, kills = tmp_path / "killed", random.Random(1), 0
+    while True:
+        try:
+            trials = scripted(place, folder, draw.randint(4, 20))
+            break
+        except Killed:
+            kills += 1
+    assert kills and outcomes(trials) == outcomes(whole)
+
+
+def test_a_trial_of_another_process_is_left_to_it(place: Path, tmp_path: Path):
+    with pytest.raises(Killed):
+        scripted(place, tmp_path, 5, trials=3)
+    config = CONFIGS["classify"](model=str(place / "model"), data=str(place / "data"))
+    with quiet_optuna():
+        space = parse_space("classify", config, SPACE)
+        search = Scripted("classify", config, space, tmp_path, reporter=Reporter(quiet=True))
+        lock = tmp_path / "trial-001" / ".lock"
+        with lock_folder(lock.parent):
+            lock.write_text("process 1 elsewhere")  # this process then no longer owns it
+            assert not search.run(3)
+            states = [trial.state for trial in search.trials()]
+            assert states[1] == "running" and "running" not in (states[0], states[2])
+        assert search.run(3) and search.trials()[1].state != "running"
+
+
+def test_a_search_from_the_command_line_to_its_recipe(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    data = tmp_path / "data"
+    small_data.sentiment(data, (40, 12, 12))
+    test = next(data.glob("test*"))
+    rows = test.read_bytes()
+    test.write_text("{this is no JSON")  # the test split: nobody may read it until the end
+    command = ["search", "classify", "--model", str(place / "model"), "--data", "data", "--epochs",
+               "1", "--out", "found", "--space", "lr=1e-3,1e30", "batch_size=8,16", "--space",
+               "freeze=none,all"]  # fmt: skip
+    outcome = run(*command, "--trials", "5")
+    assert outcome.code == 2 and "test.jsonl:1" in outcome.err, outcome.err
+    before = read_object(Path("found/search.json"))
+    assert len(before["trials"]) == 5 and before["metrics"] is None
+    test.write_bytes(rows)
+    outcome = run(*command, "--trials", "5", "--format", "csv")
+    assert outcome.code == 0, outcome.err
+    found = read_object(Path("found/search.json"))
+    assert found["trials"] == before["trials"] and "trial 1:" not in outcome.err
+    best = Path("found") / f"trial-{found['best']:03d}"
+    assert (best / "best").is_dir() and (best / "report.html").is_file()
+    assert not (best / "last").exists()
+    assert (best / "predictions.test.jsonl").is_file()
+    others = [path for path in Path("found").glob("trial-*") if path != best]
+    assert {each.name for path in others for each in path.iterdir()} <= {
+        "config.json", "log.jsonl", "metrics.json"
+    }  # fmt: skip
+    failed = [each for each in found["trials"] if each["state"] == "failed"]
+    assert failed and all("the loss is not finite" in each["error"] for each in failed)
+    page = Path("found/search.html").read_text("utf-8")
+    assert "the loss is not finite" in page and "https://" not in page and "src=" not in page
+
+    outcome = run("run", "found/best.yaml", "--out", "again")
+    assert outcome.code == 0 and outcome.out.count("reproduced (") == 2, outcome.out
+    again = read_object(Path("again/metrics.json"))
+    assert again["test"] == found["metrics"]["test"]
+    score = found["trials"][found["best"]]["score"]
+    assert again["validation"]["accuracy"] == score
+
+    outcome = run(*command, "--trials", "5", "--lr", "1e-3")
+    assert outcome.code == 2 and "holds a search with lr = None, now 0.001" in outcome.err
+    outcome = run(*command, "--trials", "7")  # more trials continue it
+    assert outcome.code == 0 and len(read_object(Path("found/search.json"))["trials"]) == 7
+
+
+@pytest.mark.parametrize(("space", "message"), [
+    ("lrr=1,2", "--space lrr: not a setting of classify to search over. Perhaps you meant 'lr'?"),
+    ("data=a,b", "--space data: not a setting"),
+    ("lr", "write NAME=A,B,C"),
+    ("lr=1e-3:1e-5", "the lower first"),
+    ("lr=0:1:log", "must begin above 0"),
+    ("lr=1e-5,-1", "--lr must be above 0, not -1.0"),
+    ("batch_size=8,x", "--batch-size must be a whole number, not 'x'"),
+    ("tuning=full,half", "--tuning must be one of full, lora"),
+    ("lora_rank=4,8", "--lora-rank needs --tuning lora"),
+    ("lr=1e-5,1e-5", "given twice"),
+])  # fmt: skip
+def test_illegal_spaces(space: str, message: str, place: Path):
+    outcome = run("search", "classify", "--data", place / "data", "--space", space)
+    assert outcome.code == 2 and message in outcome.err, outcome.err
+    assert len(outcome.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    (("classfy",), "is no task"),
+    (("classify", "--folds", "3"), "--folds does not apply"),
+    (("classify", "--trials", "0"), "--trials must be 1 or more"),
+    (("classify", "--minutes", "0"), "--minutes must be above 0"),
+    (("classify", "--validation", "none"), "leaves no score to search by"),
+])  # fmt: skip
+def test_options_of_searches(arguments: tuple[str, ...], message: str, place: Path):
+    if len(arguments) > 1:
+        arguments = (*arguments, "--model", str(place / "model"), "--data", str(place / "data"))
+    outcome = run("search", *arguments)
+    assert outcome.code == 2 and message in outcome.err, outcome.err
+
+
+def test_spaces_are_typed_and_conditional_values_legal():
+    base = CONFIGS["tag"]()
+    space = parse_space("tag", base, ["tuning=full,lora", "lora-rank=4,8", "crf=true,false"])
+    assert space["lora_rank"].examples() == [4, 8] and space["crf"].examples() == [True, False]
+    space = parse_space("tag", base, {"lr": "1e-5:1e-3:log", "epochs": [2, 2.5]})
+    assert str(space["lr"]) == "1e-05:0.001:log" and space["epochs"].examples() == [2.0, 2.5]
+
+
+def test_a_search_from_python_with_data_in_memory_and_an_own_metric(place: Path, tmp_path: Path):
+    rows = [{"text": f"{word} film {n}", "label": label}
+            for n in range(8) for word, label in (("good", "pos"), ("bad", "neg"))]  # fmt: skip
+    found = finetune.search(
+        "classify", {"train": rows, "validation": rows[:6], "test": rows[6:10]},
+        str(place / "model"), space={"lr": [1e-3, 1e-2]}, trials=2, minutes=60, epochs=1,
+        metrics={"cost": finetune.OwnMetric(lambda gold, predicted: 0.5, lower_is_better=True)},
+        metric="cost", out=str(tmp_path / "found"), quiet=True,
+    )  # fmt: skip
+    assert found.result.best.number == 0 and found.result.lower_is_better
+    assert found.run.metrics["test"]["cost"] == 0.5 and found.run.predictor.predict(["good film"])
+    with pytest.raises(UserError, match="no setting 'spaces'"):
+        finetune.search("classify", rows, spaces=3)
+
+
+def command_line(place: Path, out: Path, trials: int) -> list[str]:
+    return [
+        sys.executable, "-m", "finetune", "search", "classify", "--model", str(place / "model"),
+        "--data", str(place / "data"), "--epochs", "2", "--out", str(out), "--trials", str(trials),
+        "--space", "lr=1e-4:1e-2:log", "batch_size=4,8",
+    ]  # fmt: skip
+
+
+@pytest.mark.slow
+def test_processes_that_are_killed_end_with_the_same_trials(place: Path, tmp_path: Path):
+    subprocess.run(command_line(place, tmp_path / "whole", 12), check=True)
+    whole = read_object(tmp_path / "whole" / "search.json")
+    draw, kills = random.Random(2), 0
+    while True:
+        process = subprocess.Popen(command_line(place, tmp_path / "killed", 12))
+        try:
+            assert process.wait(draw.uniform(6, 14)) == 0
+            break
+        except subprocess.TimeoutExpired:
+            os.kill(process.pid, signal.SIGKILL)
+            process.wait()
+            kills += 1
+    found = read_object(tmp_path / "killed" / "search.json")
+    for trial in (*whole["trials"], *found["trials"]):
+        del trial["seconds"]
+    assert kills and found == whole
+    best = f"trial-{whole['best']:03d}/predictions.test.jsonl"
+    assert (tmp_path / "killed" / best).read_bytes() == (tmp_path / "whole" / best).read_bytes()
+
+
+@pytest.mark.slow
+def test_two_processes_share_a_search(place: Path, tmp_path: Path):
+    commands = [subprocess.Popen(command_line(place, tmp_path / "both", 10)) for _ in range(2)]
+    assert [process.wait() for process in commands] == [0, 0]
+    found = read_object(tmp_path / "both" / "search.json")
+    assert [trial["number"] for trial in found["trials"]] == list(range(10))
+    assert all(trial["state"] in ("finished", "pruned") for trial in found["trials"])
+    assert (tmp_path / "both" / "best.yaml").is_file() and found["metrics"]["test"]
+
+
+@pytest.mark.slow
+def test_an_interrupted_search_says_how_to_continue(place: Path, tmp_path: Path):
+    process = subprocess.Popen(
+        command_line(place, tmp_path / "found", 50), stderr=subprocess.PIPE, text=True
+    )
+    while not (tmp_path / "found" / "search.json").exists():
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    _, messages = process.communicate()
+    assert process.returncode == 130 and "Continue with: " in messages
+    assert json.loads((tmp_path / "found" / "search.json").read_text("utf-8"))["trials"]
