@@ -105,6 +105,9 @@ class Workspace:
             words += ["--steps", "2", "--limit", "60"]
         if words[0] == "curve":
             words += ["--steps", "2"]
+        if words[0] == "search":
+            words[words.index("--trials") + 1] = "2"
+            words += ["--steps", "2", "--limit", "60"]
         return words
 
 

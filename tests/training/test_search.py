@@ -68,7 +68,7 @@ class Scripted(Search):
         return score
 
 
-def scripted(place: Path, folder: Path, kill_at: int = -1, trials: int = 12) -> list[Trial]:
+def scripted(place: Path, folder: Path, kill_at: int = -1, trials: int = 10) -> list[Trial]:
     config = CONFIGS["classify"](model=str(place / "model"), data=str(place / "data"))
     Scripted.kill_at, Scripted.evaluations = kill_at, 0
     with quiet_optuna():
@@ -76,7 +76,7 @@ def scripted(place: Path, folder: Path, kill_at: int = -1, trials: int = 12) -> 
         search = Scripted("classify", config, space, folder, reporter=Reporter(quiet=True))
         assert search.run(trials)
         found = search.result()
-        assert set(found.importances) == (set(search.space) if trials > 9 else set())
+        assert set(found.importances) == (set(search.space) if trials > 5 else set())
         return search.trials()
 
 
@@ -91,7 +91,7 @@ def test_killed_searches_end_with_the_same_trials(
     monkeypatch.setattr("finetune.training.search.STARTUP", 3)  # then the estimator proposes
     whole = scripted(place, tmp_path / "whole")
     states = [trial.state for trial in whole]
-    assert len(whole) == 12 and set(states) == {"finished", "pruned", "failed"}, states
+    assert len(whole) == 10 and set(states) == {"finished", "pruned", "failed"}, states
     assert all(trial.error for trial in whole if trial.state == "failed")
     assert all(trial.epochs < 3 for trial in whole if trial.state == "pruned")
     assert not whole[0].settings and whole[1].settings.keys() == {"lr", "batch_size", "warmup"}
