@@ -250,6 +250,15 @@ class TextConfig(LabelConfig):
     """Compare the word that the data mark in each text of a pair, in its context (`cross` or `bi`):
     columns `index` and `index_pair` (words between blanks, from 0), or `start`, `end`, `start_pair`
     and `end_pair` (characters)."""
+    per_class: int | None = None
+    """Train on N examples of each label only, drawn by --seed; those of a smaller N are among
+    them."""
+    few_shot: bool = False
+    """Train in two phases, for a few examples of each label (SetFit; Tunstall et al., 2022): the
+    encoder, so that the vectors of texts have a cosine of 1 if their labels are equal and of 0 if
+    not; then a logistic regression on the vectors, which alone remains with `--tuning head`. Unset
+    --epochs is 20, or fewer if 20 make more than 500 steps; unset --eval-every is once, at the end.
+    Plain transformers load the encoder of the saved model, without the classifier."""
     positive: str | None = None
     """Label whose F1 is `f1`, of two labels. Unset: of X and not X it is X, of labels such as yes
     and no it is yes; of others the rarer in training."""
@@ -260,8 +269,27 @@ class TextConfig(LabelConfig):
 
     @property
     def own_head(self) -> bool:
-        """True if the model is a ``PairClassifier``, in place of a class of transformers."""
-        return self.pair_encoder != "cross" or self.marked_words
+        """True if the head is not one of transformers."""
+        return self.pair_encoder != "cross" or self.marked_words or self.few_shot
+
+    def _check_combinations(self) -> None:
+        super()._check_combinations()
+        if not self.few_shot:
+            return
+        for name in ("loss", "pair_encoder", "marked_words", "classifier_dropout", "head_lr"):
+            if (value := getattr(self, name)) != getattr(TextConfig, name):
+                raise UserError(
+                    f"{flag(name)} {value} does not apply to --few-shot, whose classifier is a "
+                    "logistic regression on the vectors of texts: leave it out."
+                )
+        if self.long_text == "window":
+            raise UserError("--long-text window: --few-shot reads one sequence of each text.")
+        for name in ("epochs", "steps") if self.tuning == "head" else ():
+            if getattr(self, name) is not None:
+                raise UserError(
+                    f"{flag(name)}: --few-shot --tuning head fits the classifier once: leave "
+                    f"{flag(name)} out."
+                )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -547,7 +575,7 @@ NUMBER = r"[0-9]{1,3}(\.[0-9]{1,6})?"
 RANGES: dict[tuple[str, ...], tuple[Callable[[Any], bool], str]] = {
     ("batch_size", "epochs", "lr", "limit", "steps", "max_tokens", "max_length", "head_lr",
      "crf_lr", "eval_every", "save_every", "patience", "max_width", "adam_epsilon", "temperature",
-     "mask_span", "poly_codes", "lora_rank", "lora_alpha"): (
+     "mask_span", "poly_codes", "per_class", "lora_rank", "lora_alpha"): (
         lambda value: value > 0, "above 0"),
     ("warmup", "weight_decay", "clip", "overlap"): (
         lambda value: value >= 0, "0 or more"),

@@ -144,6 +144,19 @@ def nested_order(examples: Sequence[Example], seed: int = 0) -> list[int]:
     return [index for group in order for index in groups[group]]
 
 
+def per_class(examples: Sequence[Example], number: int, seed: int) -> list[int]:
+    """Return the indices of up to ``number`` examples of each label, drawn at random, in order.
+
+    The draw of a smaller number is part of that of a larger one.
+    """
+    members: defaultdict[tuple[str, ...], list[int]] = defaultdict(list)
+    for index, example in enumerate(examples):
+        members[tuple(gold_labels(example) or ())].append(index)
+    drawn = (random.Random(f"{seed}/{label}").sample(own, len(own))[:number]
+             for label, own in members.items())  # fmt: skip
+    return sorted(index for own in drawn for index in own)
+
+
 def halved(examples: Sequence[Example]) -> list[int]:
     """Return 0 or 1 for each example, its half of the data; single texts are divided if need be."""
     for by_document in (True, False):

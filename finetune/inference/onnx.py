@@ -140,6 +140,11 @@ def _unsupported(task: Task) -> str:
             "the model reads sentences in their document (--context), which a graph does not: use "
             "`finetune predict`, or train without --context and export that"
         )
+    if isinstance(config, TextConfig) and config.few_shot:
+        return (
+            "the classifier of --few-shot is not part of the model of transformers: use `finetune "
+            "predict`, or train without it and export that"
+        )
     if isinstance(config, TextConfig) and config.own_head:
         return (
             "the model reads the texts of a pair apart, or compares marked words, which a graph of "

@@ -163,7 +163,7 @@ def _encoder(run: Run) -> str:
 def is_native(task: str, config: Mapping[str, Any]) -> bool:
     """Return whether transformers, or sentence-transformers, can use the model of a task."""
     own_head = config.get("pair_encoder", "cross") != "cross" or any(
-        config.get(name) for name in ("crf", "marked_words", "layer_mix", "bilstm")
+        config.get(name) for name in ("crf", "marked_words", "few_shot", "layer_mix", "bilstm")
     )
     return task != "ner" and not own_head and config.get("objective") != "prompt"
 

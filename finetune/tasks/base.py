@@ -248,6 +248,15 @@ class Task(ABC):
         """
         raise NotImplementedError
 
+    @property
+    def vector_task(self) -> Task | None:
+        """The task that predicts what ``fit_head`` reads for the training examples; else None."""
+        return None
+
+    def fit_head(self, head: Any, gold: Sequence[Any], predicted: Sequence[Any]) -> None:
+        """Fit weights of the head in place, before each evaluation."""
+        raise NotImplementedError
+
     def for_epoch(
         self, sequences: Encodings, seed: int, epoch: int, rows: Array | None = None
     ) -> Encodings:

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from finetune.config.tasks import SentenceConfig, column_map
+from finetune.config.tasks import SentenceConfig, TrainConfig, column_map
 from finetune.data import DataError, Dataset, read_text
 from finetune.data.nli_labels import NLI_LABELS, with_standard_names
 from finetune.evaluation.metrics import text_scores
@@ -30,6 +30,7 @@ from finetune.evaluation.ranking import ranking_scores
 from finetune.models.heads.conditional_lm import NUM_CONDITIONS, ConditionalMaskedLM
 from finetune.models.heads.masked_lm import MaskedScores
 from finetune.models.heads.sentence_encoder import (
+    Pooling,
     SentenceEncoder,
     SentenceOutput,
     saved_settings,
@@ -171,9 +172,7 @@ class SentenceTask(Task):
         labels = LabelSet(standard if len(standard) == len(names) else sorted(map(str, names)))
         validation = [split for split in sorted(data.splits) if split.startswith("validation")]
         measure = _measure(config.objective, data.splits[validation[0] if validation else "train"])
-        pooling, normalize = saved_settings(Path(str(config.init_from or config.model)))
-        if config.init_from is not None and pooling is None:
-            pooling, normalize = saved_settings(Path(config.init_from) / "best")
+        pooling, normalize = starting_pooling(config)
         chosen = config.pooling if config.pooling != "auto" else pooling or "mean"
         return {
             "labels": labels, "pooling": "mask" if config.objective == "prompt" else chosen,
@@ -448,6 +447,14 @@ class SentenceTask(Task):
 
     def _calibrated(self, example: Any, prediction: Any) -> Any:
         raise NotImplementedError
+
+
+def starting_pooling(config: TrainConfig) -> tuple[Pooling | None, bool]:
+    """Return pooling and normalization of the starting model; None if its folder names none."""
+    found = saved_settings(Path(str(config.init_from or config.model)))
+    if config.init_from is not None and found[0] is None:
+        found = saved_settings(Path(config.init_from) / "best")
+    return found
 
 
 def _training_rows(objective: str, rows: Sequence[TextExample]) -> Iterator[TextExample]:

@@ -8,6 +8,7 @@ Devlin et al., 2019). A pair forms one sequence with a separator between its tex
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,17 +18,22 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
+from sklearn.linear_model import LogisticRegression
+from torch.nn import functional
 
 from finetune.config.tasks import ClassifyConfig, TextConfig, column_map
 from finetune.data import Dataset, read_text
+from finetune.data.dataset import renumbered
 from finetune.data.nli_labels import NLI_LABELS, with_standard_names
+from finetune.data.splitting import per_class
 from finetune.evaluation.calibration import calibration_scores, fit_on_probabilities, scale
 from finetune.evaluation.metrics import text_scores
 from finetune.evaluation.pairs import named_positive, positive_label
 from finetune.models.heads.pair_classifier import PairClassifier
 from finetune.models.heads.pretrained import Problem
+from finetune.models.heads.sentence_encoder import SentenceEncoder, SentenceOutput
 from finetune.models.heads.sequence_classification import SequenceClassifier
-from finetune.preprocessing.encodings import Ragged
+from finetune.preprocessing.encodings import Array, Encodings, Ragged
 from finetune.preprocessing.texts import (
     class_weights,
     encode_apart,
@@ -43,14 +49,20 @@ from finetune.tasks.class_losses import (
     label_losses,
     loss_targets,
 )
+from finetune.tasks.sentence_encoder import starting_pooling
+from finetune.tasks.sentence_losses import cosine_loss
 from finetune.types import (
     Batch,
     Encoding,
     LabelSet,
     Partial,
+    SentencePrediction,
+    Sequences,
     TextExample,
     TextPrediction,
     UserError,
+    abbreviated,
+    quantity,
 )
 
 NUM_CODES = 16
@@ -119,9 +131,24 @@ class TextClassificationTask(Task):
         )
 
     @classmethod
+    def load(cls, config: Any, data: Any = None) -> tuple[Task, Dataset]:
+        """As ``Task.load``; ``--few-shot`` needs examples of all labels."""
+        task, dataset = super().load(config, data)
+        found = {name for example in dataset.splits["train"] for name in _names(example)}
+        if config.few_shot and (missing := [n for n in task.record.labels if n not in found]):
+            raise UserError(
+                f"--few-shot: no training example is labeled {missing[0]!r}: train on more of them."
+            )
+        return task, dataset
+
+    @classmethod
     def prepare(cls, config: TextConfig, data: Dataset) -> Dataset:
-        """Drop training and validation rows without a label; convert all labels for the problem."""
-        return in_one_form(data, problem_of(config, data))
+        """Drop training and validation rows without a label; convert all labels for the problem.
+
+        Draw the training examples of ``--per-class``.
+        """
+        data = in_one_form(data, problem_of(config, data))
+        return data if config.per_class is None else _drawn(config, data)
 
     @classmethod
     def derive(cls, config: TextConfig, data: Dataset) -> dict[str, Any]:
@@ -207,6 +234,8 @@ class TextClassificationTask(Task):
 
     def _targets(self, rows: Mapping[str, Ragged]) -> dict[str, torch.Tensor]:
         """Return ``label`` [N] or [N, C], ``weight`` [N] of the window, and ``loss_targets``."""
+        if self.record.config.few_shot:
+            return {}
         label = rows["label"].values
         if self.record.problem == "multi":
             label = label.reshape(-1, len(self.record.labels))
@@ -221,9 +250,13 @@ class TextClassificationTask(Task):
             independent=record.problem == "multi",
         )
 
-    def head(self, folder: str | Path | None = None) -> SequenceClassifier | PairClassifier:
+    def head(
+        self, folder: str | Path | None = None
+    ) -> SequenceClassifier | PairClassifier | SentenceEncoder:
         """Make a new classifier on the configured encoder, or load one from a folder."""
         config = self.record.config
+        if config.few_shot:
+            return self._few_shot_head(folder)
         if config.own_head:
             return self._pair_head(folder)
         if folder is not None:
@@ -257,6 +290,89 @@ class TextClassificationTask(Task):
                 **checkpoint,
             )
 
+    def _few_shot_head(self, folder: str | Path | None) -> SentenceEncoder:
+        config = self.record.config
+        settings: dict[str, Any] = {
+            "pairs": False, "max_length": self.record.max_length, "batching": config.batching,
+        }  # fmt: skip
+        if folder is not None:
+            return SentenceEncoder.from_pretrained(str(folder), trained=True, **settings)
+        pooling, normalize = starting_pooling(config)
+        with self._pretrained() as checkpoint:
+            return SentenceEncoder.from_pretrained(
+                labels=list(self.record.labels), pooling=pooling, normalize=normalize,
+                **settings, **checkpoint,
+            )  # fmt: skip
+
+    @property
+    def couples_sequences(self) -> bool:
+        """True for ``--few-shot``, whose loss compares texts."""
+        return self.record.config.few_shot
+
+    def for_epoch(
+        self, sequences: Encodings, seed: int, epoch: int, rows: Array | None = None
+    ) -> Encodings:
+        """Return each text with one of its own label and one of another (``--few-shot``).
+
+        They are the anchor, its positive and its negative: ``first_word`` 0, 1 and 2.
+        """
+        if not self.record.config.few_shot:
+            return super().for_epoch(sequences, seed, epoch, rows)
+        chosen = np.arange(len(sequences)) if rows is None else rows
+        assert sequences.targets is not None
+        labels = sequences.targets["label"].values
+        triples = np.repeat(chosen, 3)
+        for index, row in enumerate(chosen):
+            generator = random.Random(f"{seed}/{epoch}/{row}")
+            same, others = labels == labels[row], labels != labels[row]
+            same[row] = same.sum() == 1  # a text without another of its label: with itself
+            for number, legal in ((1, same), (2, others)):
+                triples[3 * index + number] = generator.choice(np.flatnonzero(legal))
+        taken = sequences.take(triples)
+        return replace(
+            taken,
+            example=np.repeat(sequences.example[chosen], 3),
+            first_word=np.tile(np.arange(3), len(chosen)),
+        )
+
+    def coupled_loss(
+        self, head: SentenceEncoder, vectors: torch.Tensor, sequences: Sequences
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the squared errors of the cosines of ``--few-shot``, of 1 and of 0."""
+        anchor, *others = vectors.unflatten(0, (-1, 3)).unbind(1)
+        label = torch.tensor([1.0, 0.0], device=vectors.device).repeat_interleave(len(anchor))
+        loss, count = cosine_loss(anchor.repeat(2, 1), torch.cat(others), label)
+        # a frozen encoder has no gradient, the classifier one of 0
+        return loss + 0.0 * head.classifier_weights().sum(), count
+
+    @property
+    def vector_task(self) -> Task | None:
+        """The task that predicts the vectors for the logistic regression of ``--few-shot``."""
+        return _VectorTask(self.record, self.tokenizer) if self.record.config.few_shot else None
+
+    def fit_head(
+        self,
+        head: SentenceEncoder,
+        gold: Sequence[TextExample],
+        predicted: Sequence[SentencePrediction],
+    ) -> None:
+        """Fit a logistic regression on the vectors, with an L2 penalty as in SetFit (C = 1)."""
+        labels = self.record.labels
+        classes = np.array([labels.id(str(each.label), each.where) for each in gold])
+        weights = self.record.class_weights
+        model = LogisticRegression(max_iter=10_000).fit(
+            np.stack([each.vectors[0] for each in predicted]).astype(np.float64),
+            classes,
+            None if weights is None else np.array(weights)[classes],
+        )
+        weight, bias = model.coef_, model.intercept_
+        if len(weight) == 1:  # of two classes: a sigmoid, as a softmax
+            weight, bias = (np.concatenate([-each / 2, each / 2]) for each in (weight, bias))
+        assert head.classifier is not None
+        with torch.no_grad():
+            head.classifier.weight.copy_(torch.from_numpy(weight))
+            head.classifier.bias.copy_(torch.from_numpy(bias))
+
     def loss(self, logits: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the summed loss of classes or labels, or squared error, of [N, C]."""
         label, weight = batch.targets["label"], batch.targets["weight"].to(logits.dtype)
@@ -270,8 +386,11 @@ class TextClassificationTask(Task):
             weight = weight * of_class
         return (losses * weight).sum(), weight.sum()
 
-    def decode(self, logits: torch.Tensor, batch: Batch) -> list[Partial]:
+    def decode(self, logits: Any, batch: Batch) -> list[Partial]:
         """Return the probabilities [C] of each sequence (regression: the number)."""
+        if isinstance(logits, SentenceOutput):
+            weights = logits.classifier
+            logits = functional.linear(logits.vectors, weights[:, :-1], weights[:, -1])
         logits = logits.cpu().double()  # on the CPU, as some devices have no double precision
         if self.record.problem == "single":
             logits = logits.softmax(-1)
@@ -368,6 +487,35 @@ class TextClassificationTask(Task):
         return calibration_scores(*(side.ravel().tolist() for side in (correct, after, before)))
 
 
+class _VectorTask(TextClassificationTask):
+    """Predicts the vectors of texts, in place of labels."""
+
+    def decode(self, logits: SentenceOutput, batch: Batch) -> list[Partial]:
+        rows = logits.vectors.cpu().numpy()
+        return [Partial(*item) for item in zip(batch.example, batch.first_word, rows, strict=True)]
+
+    def finish(
+        self, example: TextExample, partials: Sequence[Partial], *, log_probabilities: bool = False
+    ) -> Any:
+        return SentencePrediction(example.id, partials[0].values[None])
+
+
+def _drawn(config: TextConfig, data: Dataset) -> Dataset:
+    """Keep ``--per-class`` training examples of each label."""
+    train: Sequence[Any] = data.splits.get("train", [])
+    number = config.per_class
+    assert number is not None
+    if any(not isinstance(example.label, str) for example in train):
+        raise UserError(f"--per-class {number} needs texts with one label each: leave it out.")
+    drawn: list[Any] = renumbered([train[index] for index in per_class(train, number, config.seed)])
+    rare = [name for name, count in Counter(e.label for e in drawn).items() if count < number]
+    note = (
+        f"--per-class {number}: drew {len(drawn):,} of {quantity(len(train), 'training example')}"
+    )
+    note += f"; fewer than {number} are labeled {abbreviated(sorted(rare))}" if rare else ""
+    return replace(data, splits={**data.splits, "train": drawn}, notes=[*data.notes, note])
+
+
 def _check_settings(config: TextConfig, problem: str, data: Dataset) -> None:
     """Raise UserError for settings that have no meaning for the kind of problem."""
     numbers = problem == "regression"
@@ -384,6 +532,9 @@ def _check_settings(config: TextConfig, problem: str, data: Dataset) -> None:
          "it applies to several labels for a text (--problem multi)"),
         (config.positive is not None and (problem != "single" or num_labels != 2),
          f"--positive {config.positive}", "it applies to texts with one of two labels"),
+        (config.few_shot and problem != "single", "--few-shot",
+         "it compares texts by their one label, and these have several, or numbers"),
+        (config.few_shot and num_labels < 2, "--few-shot", "it needs two labels or more"),
         (numbers and config.calibrate != "none", f"--calibrate {config.calibrate}",
          "the predictions are numbers and have no probabilities"),
         (config.poly_codes is not None and config.pair_encoder != "poly",

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from finetune.config.tasks import RESULT_FREE, TrainConfig, settings
+from finetune.config.tasks import RESULT_FREE, TextConfig, TrainConfig, settings
 from finetune.preprocessing.batching import epoch_order
 from finetune.types import UserError
 
@@ -32,11 +32,14 @@ class Schedule:
     def from_config(cls, config: TrainConfig, num_examples: int) -> Schedule:
         """Return the schedule of a configuration for a number of training examples."""
         per_epoch = math.ceil(num_examples / config.batch_size)
-        epochs = config.epochs or default_epochs(per_epoch)
+        few_shot = isinstance(config, TextConfig) and config.few_shot
+        epochs = config.epochs or default_epochs(per_epoch, few_shot)
         num_steps = config.steps or max(1, math.ceil(epochs * per_epoch))
+        if few_shot and config.tuning == "head":
+            num_steps = 1  # which changes no weight
         is_fraction = config.warmup < 1
         warmup = math.ceil(config.warmup * num_steps) if is_fraction else int(config.warmup)
-        eval_every = config.eval_every or per_epoch
+        eval_every = config.eval_every or (num_steps if few_shot else per_epoch)
         return cls(
             num_examples, config.batch_size, per_epoch, num_steps, min(warmup, num_steps),
             eval_every, config.save_every or eval_every, config.seed,
@@ -63,13 +66,15 @@ class Schedule:
         return (self.num_steps - step) / max(1, self.num_steps - self.warmup_steps)
 
 
-def default_epochs(steps_per_epoch: int) -> int:
+def default_epochs(steps_per_epoch: int, few_shot: bool = False) -> int:
     """Return the default number of epochs: 3, or up to 10 if 3 have fewer than 500 steps.
 
     Small data sets need more steps: most of what looks like instability of fine-tuning comes from
-    stopping too early (Mosbach et al., 2021; Zhang et al., 2021).
+    stopping too early (Mosbach et al., 2021; Zhang et al., 2021). With ``few_shot`` the number is
+    20, as in SetFit (Tunstall et al., 2022), or fewer if 20 have more than 500 steps.
     """
-    return min(10, max(3, math.ceil(500 / steps_per_epoch)))
+    least, most = (1, 20) if few_shot else (3, 10)
+    return min(most, max(least, math.ceil(500 / steps_per_epoch)))
 
 
 _cached_order = functools.lru_cache(maxsize=8)(epoch_order)

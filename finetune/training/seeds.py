@@ -78,7 +78,8 @@ class SeedResults:
         )
         check_types(folder / "metrics.json", metrics, dict.fromkeys(metrics, dict[str, float]))
         self.fingerprint = self.fingerprint or config["fingerprint"]
-        if config["fingerprint"] != self.fingerprint and self.folds is None:
+        drawn = self.folds is not None or config.get("per_class")  # each seed has its own data
+        if config["fingerprint"] != self.fingerprint and not drawn:
             raise UserError(
                 f"{folder}: was trained on other data than the other seeds: choose another --out, "
                 "or delete the folder to train it again."

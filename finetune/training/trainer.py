@@ -333,6 +333,13 @@ class TrainingRun:
     def evaluate(self, log: RunLog) -> None:
         """Score the validation split, and save the model if it is the best so far."""
         state = self.state
+        if (reader := self.task.vector_task) is not None:
+            train, encoded = self.data.split("train")
+            vectors = predict(
+                reader, self.head, train, self.accelerator, encoded=encoded,
+                precision=self.precision,
+            )  # fmt: skip
+            self.task.fit_head(self.head, train, vectors)
         if self.validation is None:
             state.best_step = state.step
             self.folder.save_best(self.task, self.head)

@@ -37,12 +37,12 @@ POOLING_KEYS: Mapping[str, Pooling] = {
 
 
 class SentenceOutput(NamedTuple):
-    """The vectors of N texts, and the weights of the classifier of pairs."""
+    """The vectors of N texts, and the weights of the classifier."""
 
     vectors: Tensor
     """[N, H]"""
     classifier: Tensor
-    """[C, 3 H + 1], the bias last; C is 0 without a classifier."""
+    """[C, 3 H + 1], of texts [C, H + 1], the bias last; C is 0 without a classifier."""
 
 
 class SentenceEncoder(Head):
@@ -56,6 +56,7 @@ class SentenceEncoder(Head):
         normalize: Scale each vector to length 1.
         labels: The labels of a new classifier of pairs (u, v), softmax(W [u; v; |u - v|]) as in
             Sentence-BERT; None for no classifier.
+        pairs: False for a classifier of texts u, softmax(W u).
         max_length: Tokens that sentence-transformers reads of a text; None leaves the limit of the
             tokenizer.
         batching: That of ``Encoder``.
@@ -72,7 +73,7 @@ class SentenceEncoder(Head):
 
     def __init__(
         self, model: PreTrainedModel, pooling: Pooling = "mean", *, normalize: bool = False,
-        labels: Sequence[str] | None = None, max_length: int | None = None,
+        labels: Sequence[str] | None = None, pairs: bool = True, max_length: int | None = None,
         batching: Batching = "auto",
     ) -> None:  # fmt: skip
         super().__init__()
@@ -83,15 +84,15 @@ class SentenceEncoder(Head):
         self.classifier: nn.Linear | None = None
         if labels is not None:
             names = LabelSet(labels)
-            self.classifier = nn.Linear(3 * self.encoder.width, len(names))
+            self.classifier = nn.Linear((3 if pairs else 1) * self.encoder.width, len(names))
             model.config.id2label = dict(enumerate(names))
             model.config.label2id = {name: index for index, name in enumerate(names)}
 
     @classmethod
     def from_pretrained(
         cls, name: str, *, pooling: Pooling | None = None, normalize: bool | None = None,
-        labels: Sequence[str] | None = None, trained: bool = False, max_length: int | None = None,
-        batching: Batching = "auto", **options: Any,
+        labels: Sequence[str] | None = None, pairs: bool = True, trained: bool = False,
+        max_length: int | None = None, batching: Batching = "auto", **options: Any,
     ) -> SentenceEncoder:  # fmt: skip
         """Load an encoder in float32.
 
@@ -101,6 +102,7 @@ class SentenceEncoder(Head):
                 sentence-transformers, else the mean.
             normalize: As for the class; None takes that of the folder, else False.
             labels: The labels of a new classifier.
+            pairs: As for the class.
             trained: Load the trained classifier of the folder, if it has one, with its labels.
             max_length: As for the class.
             batching: As for the class.
@@ -117,7 +119,7 @@ class SentenceEncoder(Head):
         encoder = cls(
             model, pooling or saved_pooling or "mean",
             normalize=saved_normalize if normalize is None else normalize,
-            labels=labels, max_length=max_length, batching=batching,
+            labels=labels, pairs=pairs, max_length=max_length, batching=batching,
         )  # fmt: skip
         if trained and encoder.classifier is not None:
             with library_errors(name, CLASSIFIER_FILE):

@@ -1,0 +1,170 @@
+"""Few-shot training: its pairs, its logistic regression, a run from start to prediction."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from sklearn.linear_model import LogisticRegression
+
+from finetune.config.tasks import ClassifyConfig
+from finetune.data.splitting import per_class
+from finetune.inference.embed import Embedder
+from finetune.inference.predictor import Predictor
+from finetune.runtime.signals import Interrupted
+from finetune.tasks import load_task, saved_task
+from finetune.tasks.sentence_losses import cosine_loss
+from finetune.training.trainer import fit
+from finetune.types import Sequences, TextExample, UserError
+from tests import small_data as data
+from tests.command import run
+from tests.tiny import save_tiny_checkpoint
+from tests.training.stopping import interrupt_in_step
+from tests.training.test_trajectory import same_files
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("few")
+    save_tiny_checkpoint(folder / "model", "bert", dropout=0.1)
+    data.sentiment(folder / "data")
+    data.pairs(folder / "pairs")
+    return folder
+
+
+def config_of(place: Path, **changes: Any) -> ClassifyConfig:
+    settings = {"model": str(place / "model"), "data": str(place / "data"), "few_shot": True,
+                "validation": "none", "precision": "fp32", **changes}  # fmt: skip
+    return ClassifyConfig(**settings)
+
+
+def test_a_run_is_resumed_bit_equal_and_predicts(place: Path, monkeypatch: pytest.MonkeyPatch):
+    common: dict[str, Any] = {"steps": 4, "save_every": 2, "batch_size": 4, "per_class": 6}
+    config = config_of(place, out=str(place / "whole"), **common)
+    task, dataset = load_task(config, "classify")
+    assert Counter(example.label for example in dataset.splits["train"]) == {"neg": 6, "pos": 6}
+    result = fit(task, dataset, config)
+    log = [json.loads(line) for line in (place / "whole/log.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in log] == [1, 2, 3, 4]
+
+    interrupt_in_step(3, monkeypatch)
+    parts = replace(config, out=str(place / "parts"))
+    with pytest.raises(Interrupted, match="stopped at step 3"):
+        fit(task, dataset, parts)
+    fit(task, dataset, replace(parts, resume=True))
+    same_files(place / "whole", place / "parts")
+    # the gradient does not depend on the forward passes
+    small = replace(config, out=str(place / "small"), max_tokens=64, max_length=64)
+    again = fit(*load_task(small, "classify"), small)
+    whole = load_file(place / "whole/best/classifier.safetensors")
+    for name, weight in load_file(place / "small/best/classifier.safetensors").items():
+        torch.testing.assert_close(weight, whole[name], rtol=1e-3, atol=1e-4)
+    assert again.metrics == result.metrics
+
+    # the classifier is the logistic regression on the vectors that other libraries read
+    train, test = dataset.splits["train"], dataset.splits["test"]
+    rows = {}
+    for name, examples in (("train", train), ("test", test)):
+        embedded = Embedder(place / "whole/best").embed(e.text for e in examples)  # type: ignore[union-attr]
+        rows[name] = np.stack([each.vectors[0] for each in embedded])
+    expected = LogisticRegression(max_iter=10_000).fit(rows["train"], [e.label for e in train])  # type: ignore[union-attr]
+    predictor = Predictor(place / "whole")
+    found = [p.scores for p in predictor.predict([e.text for e in test])]  # type: ignore[union-attr]
+    np.testing.assert_allclose(
+        [[scores[name] for name in expected.classes_] for scores in found],
+        expected.predict_proba(rows["test"]), atol=1e-4,
+    )  # fmt: skip
+    saved = [json.loads(line) for line in (place / "whole/predictions.test.jsonl").open()]
+    assert [max(scores, key=scores.__getitem__) for scores in found] == [
+        row["label"] for row in saved
+    ]
+    assert saved_task(place / "whole").record.config.few_shot
+
+
+def test_pairs_and_loss(place: Path) -> None:
+    config = config_of(place)
+    task, dataset = load_task(config, "classify")
+    train: Any = dataset.splits["train"]
+    encoded = task.encode(train).sequences
+    rows = np.array([5, 0, 17])
+    taken = task.for_epoch(encoded, 1, 0, rows)
+    assert taken.example.tolist() == [5, 5, 5, 0, 0, 0, 17, 17, 17]
+    assert taken.first_word.tolist() == [0, 1, 2] * 3
+    ids = [encoding.input_ids for encoding in encoded]
+    labels = {tuple(own): example.label for own, example in zip(ids, train, strict=True)}
+    for row, (anchor, positive, negative) in zip(rows, _threes(taken), strict=True):
+        assert anchor.input_ids == ids[row] != positive.input_ids
+        assert labels[tuple(positive.input_ids)] == train[row].label
+        assert labels[tuple(negative.input_ids)] != train[row].label
+    # a shard draws what the whole epoch draws; epochs and seeds differ
+    for seed, epoch, same in ((1, 0, True), (1, 1, False), (2, 0, False)):
+        whole = task.for_epoch(encoded, seed, epoch)
+        own = [whole[3 * row + number] for row in rows for number in range(3)]
+        assert ([e.input_ids for e in own] == [e.input_ids for e in taken]) == same
+    vectors = torch.randn(9, 4, generator=torch.Generator().manual_seed(1))
+    head = task.head()
+    sequences = Sequences((0,) * 9, (0, 1, 2) * 3, {})
+    with torch.no_grad():
+        loss, count = task.coupled_loss(head, vectors, sequences)
+    expected = sum(
+        float(cosine_loss(vectors[[n]], vectors[[n + k]], torch.tensor([2.0 - k]))[0])
+        for n in (0, 3, 6) for k in (1, 2)
+    )  # fmt: skip
+    assert float(count) == 6 and float(loss) == pytest.approx(expected)
+
+
+def _threes(sequences: Any) -> list[Any]:
+    return [[sequences[n + k] for k in range(3)] for n in range(0, len(sequences), 3)]
+
+
+def test_draws_of_examples_are_nested() -> None:
+    rows = [TextExample(n, f"text {n}", label="abc"[n % 3 if n < 9 else 0]) for n in range(60)]
+    for seed in (1, 2):
+        small, large = (set(per_class(rows, number, seed)) for number in (2, 8))
+        assert small < large
+        assert Counter(rows[n].label for n in large) == {"a": 8, "b": 3, "c": 3}
+    assert per_class(rows, 4, 1) != per_class(rows, 4, 2)
+
+
+def test_seeds_draw_their_own_examples(place: Path) -> None:
+    out = place / "seeds"
+    outcome = run(
+        "classify", "--model", place / "model", "--data", place / "data", "--few-shot",
+        "--tuning", "head", "--per-class", "3", "--validation", "none", "--seeds", "2", "--out", out
+    )  # fmt: skip
+    assert outcome.code == 0, outcome.err
+    assert "--per-class 3: drew 6 of 40 training examples" in outcome.err + outcome.out
+    assert json.loads((out / "seeds.json").read_text())["seeds"] == [1, 2]
+    weights = [load_file(out / f"seed-{n}/best/model.safetensors") for n in (1, 2)]
+    for name, weight in weights[0].items():  # the encoder is that of the start
+        assert torch.equal(weight, weights[1][name])
+    fitted = [load_file(out / f"seed-{n}/best/classifier.safetensors") for n in (1, 2)]
+    assert not torch.equal(fitted[0]["weight"], fitted[1]["weight"])
+    compared = run("compare", out, out)
+    assert compared.code == 0, compared.err
+
+
+@pytest.mark.parametrize(("settings", "message"), [
+    ({"loss": "focal"}, "--loss focal does not apply to --few-shot"),
+    ({"head_lr": 0.1}, "--head-lr 0.1 does not apply"),
+    ({"pair_encoder": "bi"}, "--pair-encoder bi does not apply"),
+    ({"long_text": "window"}, "reads one sequence of each text"),
+    ({"tuning": "head", "epochs": 2}, "--epochs: --few-shot --tuning head fits"),
+    ({"problem": "multi"}, "--few-shot: it compares texts by their one label"),
+    ({"problem": "multi", "few_shot": False, "per_class": 2}, "--per-class 2 needs texts with one"),
+    ({"per_class": 0}, "--per-class must be above 0"),
+    ({"data": "pairs", "limit": 1}, "no training example is labeled"),
+])  # fmt: skip
+def test_wrong_settings(place: Path, tmp_path: Path, settings: dict[str, Any], message: str):
+    if "data" in settings:
+        settings["data"] = str(place / settings["data"])
+    with pytest.raises(UserError, match=message):
+        config = config_of(place, **{"steps": 1, "out": str(tmp_path / "run"), **settings})
+        fit(*load_task(config, "classify"), config)
