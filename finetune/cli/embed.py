@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, UseAppendAction, arg
 
-from finetune.cli.output import EncoderOptions, check_output, quiet_libraries, show
+from finetune.cli.output import ReadingOptions, check_output, quiet_libraries, show
 from finetune.config.tasks import column_map
 from finetune.types import TextExample, UserError, quantity
 
@@ -47,11 +47,8 @@ class Embed:
     """Columns if their names are not recognized, as `role=column`."""
     encoding: str = "utf-8"
     """Text encoding of the file, such as `cp1252`, `utf-16` or `gb18030`."""
-    max_length: int | None = None
-    """Tokens of the longest sequence; longer inputs are read in windows. Unset is the limit of the
-    model, at most 512."""
-    encoder: EncoderOptions = field(default_factory=EncoderOptions)
-    """Batches and source of the encoder."""
+    encoder: ReadingOptions = field(default_factory=ReadingOptions)
+    """Lengths, batches and source of the encoder."""
 
     def run(self) -> None:
         """Write the vectors of all inputs."""
@@ -67,8 +64,7 @@ class Embed:
             check_suffix(Path(self.output))
         embedder = Embedder(
             self.model, unit=self.unit, layers=layer_numbers(self.layers), combine=self.combine,
-            pooling=self.pooling, normalize=self.normalize, max_length=self.max_length,
-            **self.encoder.keywords(),
+            pooling=self.pooling, normalize=self.normalize, **self.encoder.keywords(),
         )  # fmt: skip
         with Reporter(quiet=self.output is None and sys.stdout.isatty()) as reporter:
             embeddings = embedder.embed(self._inputs(), reporter)
@@ -100,9 +96,9 @@ class Embed:
             yield from data.read_token_file(file, **options)
 
 
-def layer_numbers(value: str) -> str | list[int]:
+def layer_numbers(value: str) -> str | tuple[int, ...]:
     """Return the numbers in a list of layers, or the value itself."""
     try:
-        return [int(number) for number in value.split(",")]
+        return tuple(int(number) for number in value.split(","))
     except ValueError:
         return value

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from tyro.conf import Positional, UseAppendAction, arg
 
 from finetune.cli.output import (
-    EncoderOptions,
     FormatOption,
+    ReadingOptions,
     check_output,
     print_tables,
     quiet_libraries,
@@ -47,11 +47,8 @@ class Geometry(FormatOption):
     """Text encoding of the files, such as `cp1252`, `utf-16` or `gb18030`."""
     pooling: Literal["mean", "first", "max"] = "mean"
     """Pooling of a word over its subwords."""
-    max_length: int | None = None
-    """Tokens of the longest sequence; longer texts are read in windows. Unset is the limit of the
-    model, at most 512."""
-    encoder: EncoderOptions = field(default_factory=EncoderOptions)
-    """Batches and source of the encoder."""
+    encoder: ReadingOptions = field(default_factory=ReadingOptions)
+    """Lengths, batches and source of the encoder."""
 
     def run(self) -> None:
         """Print the geometry of each layer and write the files."""
@@ -69,7 +66,7 @@ class Geometry(FormatOption):
         standardizer = None if self.standardize is None else Standardizer.load(self.standardize)
         embedder = Embedder(
             self.model, unit="word", layers="all", combine="none", pooling=self.pooling,
-            max_length=self.max_length, **self.encoder.keywords(),
+            **self.encoder.keywords(),
         )  # fmt: skip
         geometry = measure_geometry(
             embedder,

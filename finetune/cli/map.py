@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, UseAppendAction, arg
 
-from finetune.cli.output import EncoderOptions, check_output, print_table, quiet_libraries, show
+from finetune.cli.output import ReadingOptions, check_output, print_table, quiet_libraries, show
 from finetune.config.tasks import column_map
 from finetune.runtime.files import replace_file, require_replaceable
 from finetune.types import UserError, quantity
@@ -48,8 +48,8 @@ class Map:
     """Columns if their names are not recognized, as `role=column`, such as label=sense."""
     encoding: str = "utf-8"
     """Text encoding of the file, such as `cp1252`, `utf-16` or `gb18030`."""
-    encoder: EncoderOptions = field(default_factory=EncoderOptions)
-    """Batches and source of the encoder."""
+    encoder: ReadingOptions = field(default_factory=ReadingOptions)
+    """Lengths, batches and source of the encoder."""
 
     def run(self) -> None:
         """Write the map and print the scores of its layers."""

@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from finetune.runtime.files import replace_file
+from finetune.runtime.files import replace_file, vacant
 from finetune.runtime.memory import is_out_of_memory
 from finetune.types import OwnMetricError, UserError, printable
 
@@ -83,6 +83,15 @@ class EncoderOptions:
     def keywords(self) -> dict[str, Any]:
         """Return the options as arguments of ``Embedder`` and of what is made from one."""
         return dict(vars(self))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadingOptions(EncoderOptions):
+    """Options of the commands that read texts of any length."""
+
+    max_length: int | None = None
+    """Tokens of the longest sequence; longer texts are read in windows. Unset is the limit of the
+    model, at most 512."""
 
 
 def show(text: str = "", *, error: bool = False, indent: int | None = None) -> None:
@@ -267,6 +276,32 @@ def check_output(path: str, inputs: Iterable[Path] = ()) -> None:
     for each in inputs:
         if each.is_file() and Path(path).is_file() and each.samefile(path):
             raise UserError(f"--output {path} would overwrite the input {each}: name another file.")
+
+
+def require_vacant(out: str | None) -> Path:
+    """Return the folder of --out; UserError if it has something in it."""
+    folder = Path(out or "")
+    if not vacant(folder):
+        raise UserError(f"--out {folder} is not empty: name a new folder.")
+    return folder
+
+
+def json_lines(records: Iterable[Any]) -> Iterator[str]:
+    """Return a line of JSON Lines for each record."""
+    return (json.dumps(record, ensure_ascii=False) + "\n" for record in records)
+
+
+def write_records(path: Path, records: Iterable[Any]) -> None:
+    """Write records to a new file as JSON Lines."""
+    with path.open("w", encoding="utf-8", newline="\n") as file:
+        file.writelines(json_lines(records))
+
+
+def write_run(folder: Path, config: dict[str, Any], metrics: dict[str, Any]) -> None:
+    """Write the settings and the scores of a run that trains no model."""
+    for name, content in (("config", config), ("metrics", metrics)):
+        text = json.dumps(content, indent=2) + "\n"
+        (folder / f"{name}.json").write_text(text, encoding="utf-8")
 
 
 def quiet_libraries() -> None:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from tyro.conf import Positional, UseAppendAction, arg
 
 from finetune.cli.output import (
-    EncoderOptions,
     FormatOption,
+    ReadingOptions,
     check_output,
     open_output,
     print_tables,
@@ -57,11 +57,8 @@ class Perplexity(FormatOption):
     """Resamples of the confidence interval of pairs."""
     seed: int = 0
     """Seed of the resamples."""
-    max_length: int | None = None
-    """Tokens of the longest sequence; longer texts are read in windows. Unset is the limit of the
-    model, at most 512."""
-    encoder: EncoderOptions = field(default_factory=EncoderOptions)
-    """Batches and source of the encoder."""
+    encoder: ReadingOptions = field(default_factory=ReadingOptions)
+    """Lengths, batches and source of the encoder."""
 
     def run(self) -> None:
         """Score all texts, write their lines and print the measures of the whole."""
@@ -74,7 +71,7 @@ class Perplexity(FormatOption):
         from finetune.inference.perplexity import CorpusScore, TextScorer
 
         scorer = TextScorer(
-            self.model, method=self.method, max_length=self.max_length, **self.encoder.keywords(),
+            self.model, method=self.method, **self.encoder.keywords(),
         )  # fmt: skip
         corpus, correct, shown = CorpusScore(), list[bool](), list[tuple[Any, ...]]()
         with open_output(self.output, [Path(self.file or "")]) as file:

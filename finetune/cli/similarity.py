@@ -12,8 +12,8 @@ from tyro.conf import Positional, arg
 
 from finetune.cli.embed import layer_numbers
 from finetune.cli.output import (
-    EncoderOptions,
     FormatOption,
+    ReadingOptions,
     check_output,
     open_output,
     print_tables,
@@ -84,11 +84,8 @@ class Similarity(FormatOption):
     """Resamples of the confidence intervals."""
     seed: int = 0
     """Seed of the resamples and of the sample for --standardize."""
-    max_length: int | None = None
-    """Tokens of the longest sequence; longer inputs are read in windows. Unset is the limit of the
-    model, at most 512."""
-    encoder: EncoderOptions = field(default_factory=EncoderOptions)
-    """Batches and source of the encoder."""
+    encoder: ReadingOptions = field(default_factory=ReadingOptions)
+    """Lengths, batches and source of the encoder."""
 
     def run(self) -> None:
         """Print the scores, or the cosines of pairs without gold."""
@@ -106,7 +103,7 @@ class Similarity(FormatOption):
 
         embedder = Embedder(
             self.model, unit=unit, layers=layer_numbers(self.layers), combine=self.combine,
-            pooling=self.pooling, max_length=self.max_length, **self.encoder.keywords(),
+            pooling=self.pooling, **self.encoder.keywords(),
         )  # fmt: skip
         standardizer = self._standardizer(embedder)
         contexts = self._contexts(data, in_context)

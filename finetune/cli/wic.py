@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from finetune.cli.embed import layer_numbers
-from finetune.cli.output import EncoderOptions, open_output, print_table, quiet_libraries, show
+from finetune.cli.output import (
+    EncoderOptions,
+    json_lines,
+    open_output,
+    print_table,
+    quiet_libraries,
+    require_vacant,
+    show,
+    write_records,
+    write_run,
+)
 from finetune.config.tasks import column_map
 from finetune.types import UserError
 
@@ -82,20 +91,17 @@ class Wic:
     def _fit(self) -> None:
         from finetune.data.sources import resolve
         from finetune.inference.word_in_context import PairSettings, WordInContext
-        from finetune.runtime.files import replace_folder, vacant
+        from finetune.runtime.files import replace_folder
         from finetune.runtime.progress import Reporter
 
-        out = Path(self.out or "")
-        if not vacant(out):
-            raise UserError(f"--out {out} is not empty: name a new folder.")
+        out = require_vacant(self.out)
         files = resolve(self.data).files
         if "train" not in files:
             raise UserError(
                 f"--data {self.data}: no train split: write --data train=FILE,test=FILE."
             )
-        layers = layer_numbers(self.layers)
         settings = PairSettings(
-            model=self.model, layers=layers if isinstance(layers, str) else tuple(layers),
+            model=self.model, layers=layer_numbers(self.layers),
             pooling=self.pooling, standardize=self.standardize, max_length=self.max_length,
         )  # fmt: skip
         splits = {split: self._read(split) for split in SPLITS if split in files}
@@ -108,12 +114,11 @@ class Wic:
             for split, pairs in splits.items():
                 predicted = model.predict(pairs, reporter=reporter)
                 metrics[split] = _scores(pairs, predicted)
-                with (folder / f"predictions.{split}.jsonl").open("w", encoding="utf-8") as file:
-                    file.writelines(f"{line}\n" for line in _lines(pairs, predicted))
+                records = _records(pairs, predicted)
+                write_records(folder / f"predictions.{split}.jsonl", records)
             model.save(folder)
             config = {"task": "wic", "data": self.data, **asdict(settings)}
-            (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", "utf-8")
-            (folder / "metrics.json").write_text(json.dumps(metrics, indent=2) + "\n", "utf-8")
+            write_run(folder, config, metrics)
         chosen = model.threshold
         show(f"{chosen.above}: cosine of {chosen.value:.4f} or more")
         rows = [(split, len(splits[split]), scores.get("accuracy"), scores.get("macro_f1"))
@@ -132,20 +137,19 @@ class Wic:
             pairs, reporter=Reporter()
         )
         with open_output(self.output, [Path(self.data), *run.glob("*")]) as out:
-            out.writelines(f"{line}\n" for line in _lines(pairs, predicted))
+            out.writelines(json_lines(_records(pairs, predicted)))
         if scores := _scores(pairs, predicted):
             show(f"accuracy {scores['accuracy']:.4f}", error=True)
 
 
-def _lines(
+def _records(
     pairs: Iterable[SimilarityPair], predicted: Iterable[tuple[TextPrediction, float]]
-) -> Iterator[str]:
-    """Yield a line of JSON for each pair: label, cosine and gold."""
+) -> Iterator[dict[str, Any]]:
+    """Yield label, cosine and gold of each pair."""
     from finetune.evaluation.predictions import to_row
 
     for pair, (prediction, cosine) in zip(pairs, predicted, strict=True):
-        row = to_row(prediction, pair.example) | {"cosine": round(cosine, 6)}
-        yield json.dumps(row, ensure_ascii=False)
+        yield to_row(prediction, pair.example) | {"cosine": round(cosine, 6)}
 
 
 def _scores(

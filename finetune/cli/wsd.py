@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from finetune.cli.embed import layer_numbers
-from finetune.cli.output import EncoderOptions, open_output, print_table, quiet_libraries, show
+from finetune.cli.output import (
+    EncoderOptions,
+    json_lines,
+    open_output,
+    print_table,
+    quiet_libraries,
+    require_vacant,
+    show,
+    write_records,
+    write_run,
+)
 from finetune.config.tasks import flag
 from finetune.types import UserError, abbreviated, quantity
 
@@ -104,12 +113,10 @@ class Wsd:
         from finetune.data.word_senses import read_senses
         from finetune.evaluation.word_senses import sense_scores
         from finetune.inference.word_senses import SenseSettings, WordSenses, first_senses
-        from finetune.runtime.files import replace_folder, vacant
+        from finetune.runtime.files import replace_folder
         from finetune.runtime.progress import Reporter
 
-        out = Path(self.out or "")
-        if not vacant(out):
-            raise UserError(f"--out {out} is not empty: name a new folder.")
+        out = require_vacant(self.out)
         data = read_senses(self.data or "", encoding=self.encoding)
         if "train" not in data.splits:
             raise UserError(
@@ -117,9 +124,8 @@ class Wsd:
                 "--data train=FILE,test=FILE."
             )
         reporter = Reporter()
-        layers = layer_numbers(self.layers)
         settings = SenseSettings(
-            model=self.model, layers=layers if isinstance(layers, str) else tuple(layers),
+            model=self.model, layers=layer_numbers(self.layers),
             pooling=self.pooling, normalization=self.normalization, prior=self.prior,
             gloss_weight=self.glosses, vote=self.vote, inventory=self.inventory,
             max_length=self.max_length,
@@ -140,11 +146,12 @@ class Wsd:
                     continue
                 before = senses.num_without_vector
                 targets, predictions = senses.predict(examples, reporter=reporter)
-                _write(folder / PREDICTIONS.format(split), targets, predictions)
+                records = _records(targets, predictions)
+                write_records(folder / PREDICTIONS.format(split), records)
                 scores = sense_scores(targets, predictions)
                 for name, trained in BASELINES.items():
                     found = first_senses(senses.model, targets, trained=trained)
-                    _write(folder / f"{name}.{split}.jsonl", targets, found)
+                    write_records(folder / f"{name}.{split}.jsonl", _records(targets, found))
                     baseline = sense_scores(targets, found)
                     scores |= {f"{name}_{metric}": value for metric, value in baseline.items()}
                 metrics[split] = scores | {
@@ -156,12 +163,11 @@ class Wsd:
             senses.save(folder)
             config = {"task": "wsd", "data": self.data, **dataclasses.asdict(senses.settings),
                       "fingerprint": data.fingerprint}  # fmt: skip
-            (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", "utf-8")
             content = metrics | (
                 {"choices": [choice._asdict() for choice in senses.choices]}
                 if self.layers == "auto" else {}
             )  # fmt: skip
-            (folder / "metrics.json").write_text(json.dumps(content, indent=2) + "\n", "utf-8")
+            write_run(folder, config, content)
         self._print(senses, metrics)
 
     def _print(self, senses: WordSenses, metrics: dict[str, dict[str, float]]) -> None:
@@ -195,20 +201,18 @@ class Wsd:
         targets, predictions = senses.predict(examples, reporter=Reporter())
         _report_unknown(senses, targets)
         with open_output(self.output, [Path(file), *run.glob("*")]) as out:
-            for target, prediction in zip(targets, predictions, strict=True):
-                out.write(json.dumps(prediction.record(target), ensure_ascii=False) + "\n")
+            out.writelines(json_lines(_records(targets, predictions)))
         if number := senses.num_without_vector:
             show(f"targets without subwords, answered by the first sense: {number:,}", error=True)
         if scores := sense_scores(targets, predictions):
             show("  ".join(f"{name} {value:.4f}" for name, value in scores.items()), error=True)
 
 
-def _write(
-    path: Path, targets: Sequence[SenseTarget], predictions: Sequence[SensePrediction]
-) -> None:
-    with path.open("w", encoding="utf-8", newline="\n") as file:
-        for target, prediction in zip(targets, predictions, strict=True):
-            file.write(json.dumps(prediction.record(target), ensure_ascii=False) + "\n")
+def _records(
+    targets: Sequence[SenseTarget], predictions: Sequence[SensePrediction]
+) -> Iterator[dict[str, Any]]:
+    for target, prediction in zip(targets, predictions, strict=True):
+        yield prediction.record(target)
 
 
 def _report_unknown(senses: WordSenses, targets: Sequence[SenseTarget]) -> None:

@@ -28,6 +28,7 @@ Lemma = tuple[str, str]
 """A lemma and its part of speech."""
 PRIORS = (0.0, 0.005, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2)
 """The weights of the prior that are tried on the validation split."""
+BLOCK = 1024
 
 
 class SensePrediction(NamedTuple):
@@ -59,10 +60,14 @@ class SensePrediction(NamedTuple):
 
 @dataclass
 class SenseCollector:
-    """Adds up the vectors of annotated uses: memory grows with senses, not with uses."""
+    """Adds up the vectors of annotated uses: memory grows with senses, not with uses.
+
+    The sums of ``BLOCK`` senses share an array, as many small ones would fragment memory.
+    """
 
     counts: defaultdict[Lemma, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
-    _sums: dict[str, Array] = field(default_factory=dict)
+    _blocks: list[Array] = field(default_factory=list)
+    _rows: dict[str, int] = field(default_factory=dict)
     _numbers: Counter[str] = field(default_factory=Counter)
 
     def add(self, target: SenseTarget, vector: Array | None) -> None:
@@ -73,22 +78,25 @@ class SenseCollector:
         if vector is None:
             return
         for sense in target.senses:
-            if sense not in self._sums:
-                self._sums[sense] = np.zeros(vector.shape, dtype=np.float32)
-            self._sums[sense] += vector
+            row = self._rows.setdefault(sense, len(self._rows))
+            if row == len(self._blocks) * BLOCK:
+                self._blocks.append(np.zeros((BLOCK, *vector.shape), dtype=np.float32))
+            self._sum(row)[:] += vector
             self._numbers[sense] += 1
 
-    def vectors(self) -> tuple[tuple[str, ...], Array]:
-        """Return the senses and their vectors, float32 [S, H] (equation 11.8).
+    def _sum(self, row: int) -> Array:
+        sums: Array = self._blocks[row // BLOCK][row % BLOCK]
+        return sums
 
-        It takes them out of the collector, so that they are in memory once.
+    def vectors(self) -> dict[str, Array]:
+        """Return the vector of each sense, float32 [H] (equation 11.8).
+
+        Call it once, at the end: the sums become the means, so that memory has one of them.
         """
-        senses = tuple(sorted(self._sums))
-        shape = self._sums[senses[0]].shape if senses else ()
-        means = np.empty((len(senses), *shape), dtype=np.float32)
-        for row, sense in enumerate(senses):
-            means[row] = self._sums.pop(sense) / self._numbers[sense]
-        return senses, means
+        found = {sense: self._sum(self._rows[sense]) for sense in sorted(self._rows)}
+        for sense, vector in found.items():
+            vector /= self._numbers[sense]
+        return found
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,11 +8,11 @@ of the last four. A word of several subwords has their mean.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -304,6 +304,29 @@ class Embedder:
         else:
             joined = np.average(stacked, axis=0, weights=[part.num_tokens for part in parts])
         return joined.astype(np.float32)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WordSettings:
+    """The settings of vectors of words (of ``Embedder``), saved with what is fitted to them."""
+
+    model: str
+    layers: str | tuple[int, ...] = "last"
+    pooling: Pooling = "mean"
+    max_length: int | None = None
+
+    @classmethod
+    def restored(cls, saved: Mapping[str, Any]) -> Self:
+        """Return the settings of a JSON object; TypeError for other names."""
+        layers = saved.get("layers")
+        return cls(**{**saved, "layers": tuple(layers) if isinstance(layers, list) else layers})
+
+    def embedder(self, **options: Any) -> Embedder:
+        """Make the embedder; ``options`` are more arguments of it."""
+        return Embedder(
+            self.model, unit="word", layers=self.layers, pooling=self.pooling,
+            max_length=self.max_length, **options,
+        )  # fmt: skip
 
 
 def _load(

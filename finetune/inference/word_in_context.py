@@ -20,7 +20,7 @@ from finetune.data.json_files import read_object
 from finetune.data.similarity_pairs import SimilarityPair
 from finetune.evaluation.standardization import Standardizer
 from finetune.inference.cosines import compare_pairs
-from finetune.inference.embed import Embedder, Pooling
+from finetune.inference.embed import Embedder, WordSettings
 from finetune.runtime.progress import Reporter
 from finetune.types import TextPrediction, UserError
 
@@ -29,21 +29,10 @@ STANDARDIZER_FILE = "standardizer.safetensors"
 
 
 @dataclass(frozen=True, kw_only=True)
-class PairSettings:
-    """The settings of the vectors of words: those of ``Embedder``, and whether to standardize."""
+class PairSettings(WordSettings):
+    """The settings of the vectors of words, and whether to standardize them."""
 
-    model: str
-    layers: str | tuple[int, ...] = "last"
-    pooling: Pooling = "mean"
     standardize: bool = False
-    max_length: int | None = None
-
-    def embedder(self, **options: Any) -> Embedder:
-        """Make the embedder; ``options`` are more arguments of it."""
-        return Embedder(
-            self.model, unit="word", layers=self.layers, pooling=self.pooling,
-            max_length=self.max_length, **options,
-        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -152,11 +141,9 @@ class WordInContext:
         """Load what ``save`` has written; ``options`` are more arguments of ``Embedder``."""
         path = folder / THRESHOLD_FILE
         content = read_object(path, {"threshold": dict, "settings": dict, "weights": str})
-        layers = content["settings"].get("layers")
-        layers = tuple(layers) if isinstance(layers, list) else layers
         try:
             threshold = Threshold(**content["threshold"])
-            settings = PairSettings(**{**content["settings"], "layers": layers})
+            settings = PairSettings.restored(content["settings"])
         except TypeError as error:
             raise UserError(f"{path}: damaged ({error}): choose the threshold again.") from error
         if not conforms(threshold.value, float):

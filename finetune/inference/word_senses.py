@@ -31,7 +31,7 @@ from finetune.evaluation.word_senses import (
     sense_scores,
     vote_in_documents,
 )
-from finetune.inference.embed import Embedder, Pooling
+from finetune.inference.embed import Embedder, WordSettings
 from finetune.runtime.progress import Reporter
 from finetune.types import SenseTarget, TokenExample, UserError
 
@@ -43,23 +43,19 @@ FORMAT = 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class SenseSettings:
+class SenseSettings(WordSettings):
     """The settings of sense vectors and decisions.
 
-    ``layers`` are those of ``Embedder``, or ``"auto"``: every layer and the mean of the last four
-    are tried on the validation split. ``prior`` None is chosen there. ``vote`` is the weight of
-    ``vote_in_documents``; the others are those of ``Disambiguator`` and ``Embedder``.
+    ``layers`` may also be ``"auto"``: every layer and the mean of the last four are tried on the
+    validation split. ``prior`` None is chosen there. ``vote`` is the weight of
+    ``vote_in_documents``; the others are those of ``Disambiguator``.
     """
 
-    model: str
-    layers: str | tuple[int, ...] = "last"
-    pooling: Pooling = "mean"
     normalization: Normalization = "none"
     prior: float | None = None
     gloss_weight: float = 0.0
     vote: float = 0.0
     inventory: str | None = None
-    max_length: int | None = None
 
 
 class Choice(NamedTuple):
@@ -202,7 +198,8 @@ class WordSenses:
         if content["format"] != FORMAT:
             raise UserError(f"{path}: of another version of finetune: fit the senses again.")
         try:
-            settings = _settings(content["settings"], inventory)
+            settings = SenseSettings.restored(content["settings"])
+            settings = replace(settings, inventory=inventory or settings.inventory)
             counts = {(lemma, pos): by_sense for lemma, pos, by_sense in content["counts"]}
             if not all(conforms(each, dict[str, int]) for each in counts.values()):
                 raise TypeError("counts are no numbers")
@@ -248,10 +245,7 @@ class _Source(NamedTuple):
     @classmethod
     def of(cls, settings: SenseSettings, options: dict[str, Any]) -> _Source:
         auto = settings.layers == "auto"
-        embedder = Embedder(
-            settings.model, unit="word", layers="last" if auto else settings.layers,
-            pooling=settings.pooling, max_length=settings.max_length, **options,
-        )  # fmt: skip
+        embedder = replace(settings, layers="last" if auto else settings.layers).embedder(**options)
         if not auto:
             return cls(embedder, [tuple(embedder.layers)])
         embedder.layers = list(range(embedder.encoder.num_layers + 1))
@@ -277,10 +271,10 @@ class _Source(NamedTuple):
                     yield vector[None]
 
         standardizer = Standardizer.fit(uses(), self.embedder.settings)
-        names, vectors = senses.vectors()
+        vectors = senses.vectors()
         return [
             _disambiguator(
-                settings, dict(zip(names, vectors[:, view], strict=True)), senses.counts,
+                settings, {sense: own[view] for sense, own in vectors.items()}, senses.counts,
                 inventory,
                 replace(standardizer, mean=standardizer.mean[view],
                         deviation=standardizer.deviation[view]),
@@ -363,11 +357,3 @@ def _cosines(
         model.cosines(target, None if vector is None else vector[view])
         for target, vector in zip(targets, vectors, strict=True)
     ]
-
-
-def _settings(saved: dict[str, Any], inventory: str | None) -> SenseSettings:
-    """Return saved settings, with another inventory if it is named."""
-    layers = saved.get("layers")
-    layers = tuple(layers) if isinstance(layers, list) else layers
-    inventory = inventory or saved["inventory"]
-    return SenseSettings(**{**saved, "layers": layers, "inventory": inventory})

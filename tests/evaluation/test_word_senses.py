@@ -89,8 +89,9 @@ def test_sense_vectors_are_means_of_uses() -> None:
     collector.add(target(A, B), np.array([[3.0, 6.0]]))
     collector.add(target(B), None)  # counted, but without a vector
     collector.add(target(), np.array([[9.0, 9.0]]))
-    senses, vectors = collector.vectors()
-    assert senses == (A, B) and vectors.tolist() == [[[2.0, 4.0]], [[3.0, 6.0]]]
+    vectors = collector.vectors()
+    assert list(vectors) == [A, B]
+    assert np.stack(list(vectors.values())).tolist() == [[[2.0, 4.0]], [[3.0, 6.0]]]
     assert collector.counts == {("bank", "NOUN"): {A: 2, B: 2}}
 
 
