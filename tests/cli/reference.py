@@ -7,6 +7,7 @@ import dataclasses
 import inspect
 import re
 import textwrap
+from collections.abc import Iterator
 from typing import Any
 
 from finetune.cli.main import COMMANDS
@@ -42,16 +43,21 @@ def reference() -> str:
 def options_table(kind: type[Any], without: set[str] | None = None) -> str:
     """Return the fields of a dataclass as a Markdown table, from their documentation."""
     rows = ["| option | default | meaning |", "| --- | --- | --- |"]
+    return "\n".join([*rows, *_option_rows(kind, without or set())])
+
+
+def _option_rows(kind: type[Any], without: set[str]) -> Iterator[str]:
     docs = field_docs(kind)
     for field in sorted(dataclasses.fields(kind), key=lambda field: _positional(field) is None):
-        if field.name in (without or ()) or field.name == "config":
+        if field.name in without or field.name == "config":
+            continue
+        group: Any = field.default_factory
+        if isinstance(group, type) and dataclasses.is_dataclass(group):
+            yield from _option_rows(group, without)
             continue
         unset = field.default in (None, (), "", dataclasses.MISSING)
         option = _positional(field) or flag(field.name)
-        rows.append(
-            f"| `{option}` | {'' if unset else f'`{field.default}`'} | {docs[field.name]} |"
-        )
-    return "\n".join(rows)
+        yield f"| `{option}` | {'' if unset else f'`{field.default}`'} | {docs[field.name]} |"
 
 
 def field_docs(config: type) -> dict[str, str]:
