@@ -12,6 +12,7 @@ from typing import Annotated, Any, Union
 import tyro
 from tyro.conf import subcommand
 
+from finetune.cli.agreement import Agreement
 from finetune.cli.analyze import Analyze
 from finetune.cli.bench import Bench
 from finetune.cli.check import Check
@@ -52,9 +53,9 @@ COMMANDS: dict[str, type[Any]] = {
     **TASKS,
     **{
         kind.__name__.lower(): kind
-        for kind in (Multitask, Run, Curve, Search, Recipes, Check, Convert, Predict, Embed,
-                     Similarity, Geometry, Map, Wsd, Wic, Serve, Export, Score, Analyze, Compare,
-                     Thresholds, Report, Push, Vocabulary, Perplexity, Bench)
+        for kind in (Multitask, Run, Curve, Search, Recipes, Check, Convert, Agreement, Predict,
+                     Embed, Similarity, Geometry, Map, Wsd, Wic, Serve, Export, Score, Analyze,
+                     Compare, Thresholds, Report, Push, Vocabulary, Perplexity, Bench)
     },
 }  # fmt: skip
 """The dataclass of each command: its options are the fields, and ``run()`` carries it out."""

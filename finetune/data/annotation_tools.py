@@ -186,12 +186,17 @@ def _agreement(shared: Mapping[str, Mapping[str, Record]]) -> str:
     if any(gold.startswith("[") for gold in golds):
         values = [_f1(sides) for sides in pairs.values()]
         return f"F1 of one against another {mean(values):.2f}, the mean over pairs of annotators"
+    kappas = [cohens_kappa(*zip(*sides, strict=True)) for sides in pairs.values()]
+    return f"Cohen's kappa {mean(kappas):.2f}, the mean over pairs of annotators"
+
+
+def cohens_kappa(one: Sequence[str], other: Sequence[str]) -> float:
+    """Return Cohen's kappa (1960) of the labels of two annotators; 1 if all labels are equal."""
     from sklearn.metrics import cohen_kappa_score
 
-    kappas = [1.0 if all(one == other for one, other in sides)  # undefined for a single label
-              else float(cohen_kappa_score(*zip(*sides, strict=True)))
-              for sides in pairs.values()]  # fmt: skip
-    return f"Cohen's kappa {mean(kappas):.2f}, the mean over pairs of annotators"
+    if list(one) == list(other):
+        return 1.0  # it is undefined where all texts have one label
+    return float(cohen_kappa_score(one, other))
 
 
 def _f1(sides: Sequence[tuple[str, str]]) -> float:
