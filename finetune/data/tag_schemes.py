@@ -1,4 +1,4 @@
-"""Tag schemes: tags to spans and back, and the tags of a whole data set to BIO.
+"""Tag schemes: tags to spans and back.
 
 A tag is ``O`` or a prefix, ``-`` and a type, split at the first ``-`` (``B-art-film`` has the type
 ``art-film``). The schemes: Ramshaw & Marcus 1995 (IOB1), Tjong Kim Sang & Veenstra 1999 (BIO),
@@ -9,16 +9,11 @@ Functions that take a scheme raise UserError for an unknown scheme or a tag that
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from itertools import chain, pairwise
+from itertools import pairwise
 
-from finetune.data.dataset import DataError
-from finetune.data.spans import overlapping
-from finetune.data.token_records import TokenRecord
-from finetune.data.word_splitting import words_to_chars
-from finetune.types import Span, UserError, abbreviated, did_you_mean, quantity
+from finetune.types import Span, UserError, did_you_mean, quantity
 
 SCHEMES = {"IO": "I", "IOB1": "BI", "BIO": "BI", "BIOES": "BIES", "BILOU": "BILU", "BMES": "BMES"}
 """The prefixes of each scheme, in the order begin, inside, end, single; BIO is also called IOB2."""
@@ -26,15 +21,10 @@ SCHEMES = {"IO": "I", "IOB1": "BI", "BIO": "BI", "BIOES": "BIES", "BILOU": "BILU
 SPAN_TAG = re.compile(r"O|[BIESLUM]-\S+")
 """A tag of some span scheme."""
 
-_SPELLINGS = [
-    re.compile(r"(?P<prefix>[BIESLUM])[-_](?P<type>\S+)", re.I),
-    re.compile(r"(?P<type>\S+)[-_](?P<prefix>[BIESLUM])", re.I),
-]
-"""Other spellings of span tags: ``B_PER`` and ``b-per``; ``PER-B``."""
-
 _ROLES = {"B": "B", "I": "I", "E": "E", "S": "S", "M": "I", "L": "E", "U": "S"}
 _OUTSIDE = ("O", "")
-_DISTINCT_SCHEMES = ("BIO", "BIOES", "BILOU", "BMES")  # IO and IOB1 have the prefixes of BIO
+DISTINCT_SCHEMES = ("BIO", "BIOES", "BILOU", "BMES")
+"""IO and IOB1 have the prefixes of BIO."""
 
 
 @lru_cache(maxsize=65536)
@@ -86,7 +76,7 @@ def detect_scheme(tag_sequences: Iterable[Sequence[str]]) -> str | None:
     prefixes = {tag[0] for tag in tags if tag != "O"}
     if prefixes == {"I"}:
         return "IO"
-    fitting = [name for name in _DISTINCT_SCHEMES if prefixes <= {*SCHEMES[name]}]
+    fitting = [name for name in DISTINCT_SCHEMES if prefixes <= {*SCHEMES[name]}]
     if fitting[:1] != ["BIO"]:
         return fitting[0] if fitting else None
     bio, iob1 = (sum(len(illegal_transitions(s, n)) for s in sequences) for n in ("BIO", "IOB1"))
@@ -193,156 +183,3 @@ def continuation_tag(tag: str, scheme: str | None) -> str:
     """
     span_type = "" if scheme is None else _role(tag, scheme)[1]
     return f"{'M' if scheme == 'BMES' else 'I'}-{span_type}" if span_type else tag
-
-
-def to_bio(
-    splits: Mapping[str, list[TokenRecord]],
-) -> tuple[dict[str, list[TokenRecord]], list[str]]:
-    """Convert the tags of all splits to BIO and add the spans that they encode, with notes.
-
-    The scheme of each split is detected, and tags such as ``B_PER``, ``b-per`` and ``PER-B`` are
-    written ``B-PER``. Spans get tags too, unless some spans of the data set overlap. Raises
-    DataError if some but not all tags are of a span scheme.
-    """
-    counts = Counter(tag for rows in splits.values() for row in rows
-                     for layer in row.layers for tag in layer)  # fmt: skip
-    if counts and all(tag.isdecimal() for tag in counts):
-        return dict(splits), ["tags are numbers without names: replace them by names"]
-    notes = []
-    no_prefix = all("-" not in tag[:2] for tag in counts)
-    spelled = {split: _spelled(rows) for split, rows in splits.items()}
-    # O on half of the words: some part-of-speech sets have a tag O too
-    if (
-        no_prefix
-        and len(counts) > 1
-        and counts["O"] * 2 >= counts.total()
-        and not any(spelled.values())
-    ):  # Few-NERD
-        notes.append("tags have no B- or I- before the type: read as spans of equal tags, as BIO")
-        spelled = {s: {tag: f"I-{tag}" for tag in counts if tag != "O"} for s in splits}
-    elif odd := next((each for each in spelled.values() if each), None):
-        changed = [tag for tag in sorted(odd) if tag in counts and tag != odd[tag]]
-        examples = [f"{tag} as {odd[tag]}" for tag in changed]
-        notes.append(f"tags are read in their usual spelling: {abbreviated(examples, 3)}")
-    splits = {split: [_renamed(row, spelled[split]) for row in rows]
-              for split, rows in splits.items()}  # fmt: skip
-    schemes = {split: detect_scheme(layer for row in rows for layer in row.layers)
-               for split, rows in splits.items() if any(row.layers for row in rows)}  # fmt: skip
-    if None in schemes.values():
-        _check_plain_tags(splits, schemes)
-    else:
-        found = {split: scheme for split, scheme in schemes.items() if scheme != "BIO"}
-        if found and not (no_prefix and notes):
-            named = sorted({str(scheme) for scheme in found.values()} - {"IO"}) or ["IO"]
-            notes.append(f"tag scheme {' and '.join(named)} found, converted to BIO")
-        illegal = [
-            row.where for split, scheme in found.items() for row in splits[split]
-            for layer in row.layers for _ in illegal_transitions(layer, str(scheme))
-        ]  # fmt: skip
-        if illegal:
-            counted = quantity(len(illegal), "illegal tag")
-            notes.append(f"{counted} read as the start of a span, first in {illegal[0]}")
-        splits = {split: [_with_spans(row, schemes.get(split) or "BIO") for row in rows]
-                  for split, rows in splits.items()}  # fmt: skip
-    nested = any(is_nested(row) for rows in splits.values() for row in rows)
-    if nested:
-        notes.append("nested spans: examples have spans, no tags")
-    return {
-        split: [with_tags(row, nested) for row in rows] for split, rows in splits.items()
-    }, notes
-
-
-def respelled(layers: Sequence[Sequence[str]]) -> list[list[str]]:
-    """Return tags with ``B_PER``, ``b-per`` and ``PER-B`` written ``B-PER``."""
-    spelled = _spelled([TokenRecord((), "", (tuple(layer),)) for layer in layers])
-    return [[spelled.get(tag, tag) for tag in layer] for layer in layers]
-
-
-def _spelled(records: Sequence[TokenRecord]) -> dict[str, str]:
-    """Return the usual spelling of the tags of a split if all are written in another way."""
-    tags = {tag for record in records for layer in record.layers for tag in layer} - {"O"}
-    if not tags or all(SPAN_TAG.fullmatch(tag) for tag in tags):
-        return {}
-    for pattern in _SPELLINGS:
-        matches = {tag: pattern.fullmatch(tag) for tag in tags - {"o"}}
-        found = {tag: f"{match['prefix'].upper()}-{match['type']}"
-                 for tag, match in matches.items() if match}  # fmt: skip
-        prefixes = {tag[0] for tag in found.values()}
-        fits = any(prefixes <= {*SCHEMES[name]} for name in _DISTINCT_SCHEMES)
-        if found and len(found) == len(matches) and fits and prefixes & {"B", "I"}:
-            return found | {"o": "O"}
-    return {}
-
-
-def _renamed(record: TokenRecord, names: Mapping[str, str]) -> TokenRecord:
-    layers = (tuple(names.get(tag, tag) for tag in layer) for layer in record.layers)
-    return record._replace(layers=tuple(layers)) if names else record
-
-
-def is_nested(record: TokenRecord) -> bool:
-    """Return whether any two spans of a record overlap."""
-    spans: Sequence[Span] = record.spans or ()
-    if record.unreachable:
-        spans = [*words_to_chars(record.offsets or (), spans), *record.unreachable]
-    return overlapping(spans)
-
-
-def with_tags(record: TokenRecord, nested: bool) -> TokenRecord:
-    """Return the record with BIO tags for its spans, unless it has tags or ``nested`` is set."""
-    if nested or record.layers or record.spans is None:
-        return record
-    return record._replace(layers=(tuple(spans_to_tags(record.spans, len(record.words), "BIO")),))
-
-
-def _check_plain_tags(
-    splits: Mapping[str, Sequence[TokenRecord]], schemes: Mapping[str, str | None]
-) -> None:
-    """Raise DataError where tags without a scheme are probably span tags with errors.
-
-    Left alone, one header or misprint among span tags would make plain tags of all of them.
-    """
-    records = list(chain.from_iterable(splits.values()))
-    counts = Counter(tag for record in records for layer in record.layers for tag in layer)
-    plain = Counter({tag: n for tag, n in counts.items() if not SPAN_TAG.fullmatch(tag)})
-    if counts and not plain:
-        found = ", ".join(sorted({f"{tag[0]}-" for tag in counts if tag != "O"}))
-        legal = (", ".join(f"{p}-" for p in SCHEMES[name]) for name in _DISTINCT_SCHEMES)
-        raise DataError(
-            f"{records[0].where}: the prefixes of the tags ({found}) fit no one scheme: legal are "
-            f"{'; '.join(legal)}."
-        )
-    num_inside = counts.total() - plain.total() - counts["O"]
-    spelled_alike = all(any(p.fullmatch(tag) for p in _SPELLINGS) for tag in plain)
-    spans = num_inside and (
-        plain.total() * 2 <= num_inside or spelled_alike or len({*schemes.values()}) > 1
-    )
-    for record in records:
-        if len(record.layers) > 1 and not spans:
-            raise DataError(
-                f"{record.where}: several columns of tags, but they are not span tags (B-TYPE, "
-                "I-TYPE, O): name the one column to read, for instance --columns tags=1."
-            )
-        for layer in record.layers if spans else ():
-            for word, tag in zip(record.words, layer, strict=True):
-                if tag in plain:
-                    others = ", ".join(repr(t) for t, _ in plain.most_common(6) if t != tag)
-                    raise DataError(
-                        f"{record.where}: the word {word!r:.60} has the tag {tag!r:.60}, but "
-                        f"{quantity(num_inside, 'tag is a span tag', 'tags are span tags')} "
-                        "(B-TYPE, I-TYPE, …) and the rest O: correct it, or remove a "
-                        f"header{f' (also: {others})' if others else ''}."
-                    )
-
-
-def _with_spans(record: TokenRecord, scheme: str) -> TokenRecord:
-    """Return the record with the spans that its tags encode; one layer of tags becomes BIO."""
-    if not record.layers:
-        return record
-    found = {span for layer in record.layers for span in tags_to_spans(layer, scheme)}
-    spans = tuple(sorted(found)) if record.spans is None else record.spans
-    if len(record.layers) > 1:
-        return record._replace(layers=(), spans=spans)
-    if scheme == "BIO":
-        return record._replace(spans=spans)
-    tags = tuple(convert_tags(record.layers[0], scheme, "BIO"))
-    return record._replace(layers=(tags,), spans=spans)

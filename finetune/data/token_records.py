@@ -8,10 +8,11 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from finetune.data.annotation_tools import SKIPPED_ANSWERS
+from finetune.data.character_spans import chars_to_words
 from finetune.data.dataset import DataError
 from finetune.data.files import Record
 from finetune.data.tables import Table, find_column, missing_column
-from finetune.data.word_splitting import chars_to_words, split_words
+from finetune.data.word_splitting import split_words
 from finetune.types import Span, abbreviated, quantity
 
 Offsets = Sequence[tuple[int, int]]

@@ -9,13 +9,15 @@ from itertools import pairwise
 from pathlib import Path
 from typing import IO, Any, Literal
 
+from finetune.data.character_spans import chars_to_words, words_to_chars
 from finetune.data.conll import looks_like_conll
 from finetune.data.dataset import DataError, Dataset
 from finetune.data.files import UTF_8, DataFile, ReadOptions
 from finetune.data.formats import open_data, read_file
 from finetune.data.sources import open_splits, resolve
 from finetune.data.tables import Table, check_columns, note_rows
-from finetune.data.tag_schemes import is_nested, spans_to_tags, to_bio, with_tags
+from finetune.data.tag_conversion import is_nested, to_bio, with_tags
+from finetune.data.tag_schemes import spans_to_tags
 from finetune.data.token_records import (
     HEADER_NAMES,
     WORD_COLUMNS,
@@ -23,7 +25,7 @@ from finetune.data.token_records import (
     TokenRecord,
     table_records,
 )
-from finetune.data.word_splitting import chars_to_words, split_words, words_to_chars
+from finetune.data.word_splitting import split_words
 from finetune.types import Example, TokenExample, quantity
 
 ROLES = ("words", "tags", "spans", "text", "document")

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 from finetune.data import DataError
 from finetune.data.dataset import normalized_texts
 from finetune.data.nli_labels import canonical_names
+from finetune.data.tag_conversion import respelled
 from finetune.data.tag_schemes import (
     convert_tags,
     detect_scheme,
-    respelled,
     tags_to_spans,
 )
 from finetune.data.token_records import ParsedSpans, read_spans

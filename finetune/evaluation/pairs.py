@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from finetune.data.character_spans import words_to_chars
 from finetune.data.tag_schemes import strict_spans, tags_to_spans
-from finetune.data.word_splitting import words_to_chars
 from finetune.types import Span, TokenExample, UserError, did_you_mean, quantity
 
 CharacterSpans = Sequence[tuple[set[Span], set[Span]]]

@@ -22,11 +22,12 @@ from transformers import PreTrainedModel
 
 from finetune.config.tasks import TagConfig, TextConfig, WordConfig
 from finetune.inference.loop import forward
-from finetune.inference.predictor import Input, to_example
+from finetune.inference.predictor import to_example
 from finetune.models.heads.pretrained import PretrainedHead
 from finetune.models.heads.token_classification import TokenTagger, subword_rows
 from finetune.models.padding import unpad
 from finetune.preprocessing.batching import pack
+from finetune.preprocessing.inputs import Input
 from finetune.runtime.files import replace_folder
 from finetune.tasks import model_folder, save_task, saved_task
 from finetune.tasks.base import Task

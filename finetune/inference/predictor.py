@@ -6,17 +6,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from finetune.config.tasks import WordConfig, choices, marks_words
-from finetune.data.word_splitting import split_words
 from finetune.inference.loop import PredictionStream, predict
 from finetune.models.sharding import place
 from finetune.preprocessing.context import read_in_context
+from finetune.preprocessing.inputs import Input, as_example, check_pair
 from finetune.runtime.launch import make_accelerator
 from finetune.runtime.precision import resolve_precision
 from finetune.runtime.processes import require_precision
@@ -33,9 +32,6 @@ from finetune.types import (
     did_you_mean,
     quantity,
 )
-
-Input = str | Sequence[str]
-"""A text; a pair of texts (for a model of pairs); or words (for a model that tags words)."""
 
 
 class Predictor:
@@ -140,7 +136,7 @@ class Predictor:
     def _examples(self, inputs: Iterable[Input | Example]) -> Iterator[Example]:
         for index, item in enumerate(inputs):
             if isinstance(item, TextExample):
-                yield _check_pair(self.task, item)
+                yield _check(self.task, item)
             elif isinstance(item, TokenExample):
                 yield item
             else:
@@ -153,42 +149,18 @@ load = Predictor
 
 def to_example(task: Task, index: int, item: Input, where: str = "") -> Example:
     """Convert an input to an example of the task; raise UserError if that is impossible."""
-    where = where or f"input {index}"
-    texts = isinstance(item, list | tuple) and all(isinstance(text, str) for text in item)
-    for text in (item,) if isinstance(item, str) else item if texts else ():
-        if re.search("[\ud800-\udfff]", text):
-            raise UserError(f"{where}: {text!r:.60} is not valid UTF-8: convert it.")
-    if not task.reads_words:
-        if isinstance(item, str):
-            return _check_pair(task, TextExample(index, item, None, where=where))
-        if not texts or len(item) != 2:
-            raise UserError(f"{where}: {item!r:.60} is neither a text nor a pair of texts.")
-        return _check_pair(task, TextExample(index, item[0], item[1], where=where))
-    if isinstance(item, str):
-        words, offsets = split_words(item)
-        return TokenExample(index, tuple(words), text=item, offsets=tuple(offsets), where=where)
-    if not texts:
-        raise UserError(f"{where}: {item!r:.60} is neither a text nor a list of words.")
-    return TokenExample(index, tuple(item), where=where)
+    words, pairs = task.reads_words, task.record.pairs
+    example = as_example(index, item, words=words, pairs=pairs, where=where)
+    return _check(task, example) if isinstance(example, TextExample) else example
 
 
-def _check_pair(task: Task, example: TextExample) -> TextExample:
-    """Raise UserError for one text if the model compares pairs, and for a pair if it does not."""
-    pairs = task.record.pairs
-    if pairs is True and example.pair is None:
-        raise UserError(
-            f"{example.where}: this model compares two texts and got one: give the second, with "
-            "--pair or in a column text_pair (in Python as (text, text))."
-        )
+def _check(task: Task, example: TextExample) -> TextExample:
+    """Raise UserError for a pair without what the model compares."""
+    check_pair(example, task.record.pairs)
     if marks_words(task.record.config) and example.targets is None:
         raise UserError(
             f"{example.where}: this model compares a marked word in each text: give --file with "
             "the columns index and index_pair (in Python TextExamples with targets)."
-        )
-    if pairs is False and example.pair is not None:
-        raise UserError(
-            f"{example.where}: this model was trained on single texts and got a pair: leave the "
-            "second text out."
         )
     return example
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from finetune.preprocessing.encodings import Array, Encodings, Ragged
 from finetune.preprocessing.masking import keyed_generator
-from finetune.preprocessing.tokenizer import Template
+from finetune.preprocessing.subwords import Template
 
 TRIES = 50
 """Draws of a line of another document that fits, before any of another document is taken."""

@@ -7,13 +7,13 @@ in the same way.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from finetune.data.hub import cache_without_network
 from finetune.data.word_splitting import UNSPACED
 from finetune.models.loading import library_errors, load_config, quiet, resolve_model
+from finetune.preprocessing.subwords import Subwords, Template
 from finetune.types import UserError
 
 MAX_UNKNOWN = 0.05
@@ -22,23 +22,7 @@ LONGEST = 512
 """Default limit in tokens for models that could take more."""
 
 
-@dataclass(frozen=True, slots=True)
-class Template:
-    """The special tokens around one text, or around and between two."""
-
-    prefix: tuple[int, ...]
-    middle: tuple[int, ...]
-    suffix: tuple[int, ...]
-    segments: tuple[int, ...]
-    """Segment ids of prefix, first text, middle, second text, suffix (one each)."""
-
-    @property
-    def num_special(self) -> int:
-        """Number of special tokens in a sequence."""
-        return len(self.prefix) + len(self.middle) + len(self.suffix)
-
-
-class SubwordTokenizer:
+class SubwordTokenizer(Subwords):
     """A fast Hugging Face tokenizer, reduced to subwords and templates.
 
     Args:
@@ -158,29 +142,6 @@ class SubwordTokenizer:
             )
         return configured
 
-    def text_subwords(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the subword ids of each text, without special tokens."""
-        encoded = self.backend.encode_batch_fast(list(texts), add_special_tokens=False)
-        return [encoding.ids for encoding in encoded]
-
-    def marked_subwords(
-        self, texts: Sequence[str], targets: Sequence[tuple[int, int]]
-    ) -> list[tuple[list[int], int, int]]:
-        """Return the subword ids of each text, and the range of those of its target's characters.
-
-        A target that the tokenizer drops is the placeholder.
-        """
-        result = []
-        encoded = self.backend.encode_batch(list(texts), add_special_tokens=False)
-        for (begin, stop), encoding in zip(targets, encoded, strict=True):
-            ids, offsets = list(encoding.ids), encoding.offsets
-            start = next((i for i, (_, last) in enumerate(offsets) if last > begin), len(ids))
-            end = start + sum(first < stop for first, _ in offsets[start:])
-            if start == end:
-                ids.insert(start, self.placeholder)
-            result.append((ids, start, max(end, start + 1)))
-        return result
-
     def subwords_with_words(self, texts: Sequence[str]) -> list[tuple[list[int], list[int]]]:
         """Return the subword ids of each text, and the index of the first subword of each word.
 
@@ -201,40 +162,6 @@ class SubwordTokenizer:
                 starts = sorted({*starts, *inner})
             result.append((encoding.ids, starts))
         return result
-
-    def word_subwords(self, sentences: Sequence[Sequence[str]]) -> list[list[list[int]]]:
-        """Return the subword ids of each word of each sentence; the placeholder if it has none."""
-        return [
-            [subwords or [self.placeholder] for subwords in words]
-            for words in self.raw_word_subwords(sentences)
-        ]
-
-    def raw_word_subwords(self, sentences: Sequence[Sequence[str]]) -> list[list[list[int]]]:
-        """Return the subword ids of each word of each sentence; none for words that it drops."""
-        if self.leading_space:
-            sentences = [[" " + word for word in words] for words in sentences]
-        encoded = self.backend.encode_batch(
-            [list(words) for words in sentences], is_pretokenized=True, add_special_tokens=False
-        )
-        result = []
-        for words, encoding in zip(sentences, encoded, strict=True):
-            subwords: list[list[int]] = [[] for _ in words]
-            for word, subword in zip(encoding.word_ids, encoding.ids, strict=True):
-                subwords[word].append(subword)
-            result.append(subwords)
-        return result
-
-    def build(
-        self, first: Sequence[int], second: Sequence[int] | None = None
-    ) -> tuple[list[int], list[int] | None]:
-        """Add the special tokens to a text or pair: (input ids, segment ids or None)."""
-        template = self.single if second is None else self.pair
-        parts = [template.prefix, first, template.middle, second or (), template.suffix]
-        ids = [id for part in parts for id in part]
-        if not self.uses_segments:
-            return ids, None
-        segments = zip(parts, template.segments, strict=True)
-        return ids, [segment for part, segment in segments for _ in part]
 
     def _template(self, pair: bool) -> Template:
         """Read the special tokens and segments off the encoding of a probe text."""

@@ -1,14 +1,17 @@
-"""Split long texts into windows of subwords; every word is a core word of exactly one window."""
+"""Sequences of words: windows over long texts; every word is a core word of exactly one."""
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
-from finetune.preprocessing.tokenizer import SubwordTokenizer
-from finetune.types import Encoding, UserError
+from finetune.preprocessing.subwords import Subwords
+from finetune.types import Encoding, TokenExample, UserError
+
+WordIds = list[list[int]]
+"""The ids of the subwords of each word."""
 
 
 class Window(NamedTuple):
@@ -44,8 +47,47 @@ def windows(subword_counts: Sequence[int], capacity: int, overlap: int) -> list[
     return [w for w in found if w.own_start < w.own_end] or [Window(0, 0, 0, 0)]
 
 
+def encode_words(
+    examples: Sequence[TokenExample],
+    tokenizer: Subwords,
+    max_length: int,
+    overlap: int,
+    *,
+    core_only: bool,
+    in_context: Callable[[TokenExample, WordIds, int], Encoding] | None = None,
+) -> tuple[list[list[Encoding]], int]:
+    """Return the windows of each example, without targets, and how many words were cut.
+
+    Args:
+        examples: Sentences or longer texts.
+        tokenizer: Makes their subwords.
+        max_length: Length of the longest sequence in tokens.
+        overlap: Number of subwords that neighboring windows share.
+        core_only: Each window has only its core words; otherwise windows share the words in which
+            they overlap.
+        in_context: Encodes an example that fits into one window, of these words, with room for a
+            number of subwords of its context.
+    """
+    room = max_length - tokenizer.single.num_special
+    result, num_cut = [], 0
+    subwords = tokenizer.word_subwords([example.words for example in examples])
+    for example, words in zip(examples, subwords, strict=True):
+        num_cut += sum(len(word) > room for word in words)
+        words = [word[:room] for word in words]
+        counts = [len(word) for word in words]
+        found = windows(counts, room, overlap)
+        if in_context and len(found) == 1 and words:
+            result.append([in_context(example, words, room - sum(counts))])
+        else:
+            result.append([
+                encode_window(tokenizer, example.id, words, window, core_only=core_only)
+                for window in found
+            ])  # fmt: skip
+    return result, num_cut
+
+
 def encode_window(
-    tokenizer: SubwordTokenizer,
+    tokenizer: Subwords,
     example: int,
     words: Sequence[Sequence[int]],
     window: Window,

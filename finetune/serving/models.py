@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from finetune.config.tasks import marks_words
-from finetune.inference.predictor import Input, Predictor, to_example
+from finetune.inference.predictor import Predictor, to_example
+from finetune.preprocessing.inputs import Input
 from finetune.serving.batcher import Batcher
 from finetune.serving.limits import Limits
 from finetune.types import UserError, quantity

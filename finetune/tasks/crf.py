@@ -1,13 +1,12 @@
-"""Tagging with a CRF: targets, the negative log-likelihood, and the best sequence of tags.
+"""Training of taggers with a CRF: targets and the negative log-likelihood.
 
-Training treats each window of a long sentence as a separate chain: the scores of starting and
-ending a sentence count only in its first and last window. Prediction joins the windows.
+Each window of a long sentence is a separate chain: the scores of starting and ending a sentence
+count only in its first and last window. Prediction joins the windows (``tasks.decoding``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Mapping
 
 import numpy as np
 import torch
@@ -16,22 +15,12 @@ from torch.nn.functional import one_hot
 
 from finetune.models.heads.crf import (
     CrfScores,
-    best_path,
     log_partition,
-    marginals,
     path_score,
     restrict,
 )
 from finetune.preprocessing.encodings import Ragged
-from finetune.types import IGNORED, Batch, Partial
-
-
-class Chain(NamedTuple):
-    """The scores of a sequence's core words; their tags and probabilities if it is a sentence."""
-
-    scores: CrfScores
-    tags: np.ndarray
-    probabilities: np.ndarray
+from finetune.types import IGNORED, Batch
 
 
 def chain_targets(rows: Mapping[str, Ragged], num_tags: int) -> dict[str, Tensor]:
@@ -63,38 +52,6 @@ def chain_loss(scores: CrfScores, batch: Batch) -> tuple[Tensor, Tensor]:
     else:
         gold = log_partition(restrict(scores, allowed), *layout)
     return (log_partition(scores, *layout) - gold).sum(), (tags != IGNORED).sum()
-
-
-def decode_chains(scores: CrfScores, batch: Batch) -> list[Partial]:
-    """Return a ``Chain`` for each sequence."""
-    scores = _centred(CrfScores(*(part.detach() for part in scores)))
-    decoded = [part.cpu().numpy() for part in _best_tags(scores, batch.num_words)]
-    scores = CrfScores(*(part.cpu() for part in scores))
-    cuts = np.cumsum(batch.num_words)[:-1]
-    parts = zip(
-        torch.split(scores.emissions, list(batch.num_words)),
-        *(np.split(values, cuts) for values in decoded),
-        strict=True,
-    )
-    chains = [Chain(scores._replace(emissions=own), *values) for own, *values in parts]
-    return [Partial(*item) for item in zip(batch.example, batch.first_word, chains, strict=True)]
-
-
-def whole_chain(partials: Sequence[Partial]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the best tags of a sentence and their marginal probabilities, both [words]."""
-    chains: list[Chain] = [partial.values for partial in partials]
-    if len(chains) == 1:
-        return chains[0].tags, chains[0].probabilities
-    emissions = torch.cat([chain.scores.emissions for chain in chains])
-    scores = chains[0].scores._replace(emissions=emissions)
-    tags, probabilities = _best_tags(scores, [len(emissions)])
-    return tags.numpy(), probabilities.numpy()
-
-
-def _best_tags(scores: CrfScores, num_words: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """Return the best tags of words and their marginal probabilities, both [W]."""
-    tags = best_path(scores, num_words)
-    return tags, marginals(scores, num_words).gather(1, tags[:, None])[:, 0]
 
 
 def _centred(scores: CrfScores) -> CrfScores:

@@ -8,15 +8,14 @@ candidates that may be predicted together (``finetune.tasks.span_decoding``).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
-import numpy as np
 import torch
 from torch.nn import functional
 
@@ -27,20 +26,19 @@ from finetune.evaluation.metrics import span_scores
 from finetune.evaluation.pairs import spans_in_characters
 from finetune.models.heads.span_ner import SpanNer
 from finetune.models.heads.span_scorers import SpanLayout
-from finetune.preprocessing.encodings import Array, Encoded, Ragged
-from finetune.preprocessing.span_candidates import candidates, num_candidates, predicted_candidates
-from finetune.preprocessing.texts import class_weights
+from finetune.preprocessing.encodings import Encoded, Ragged
+from finetune.preprocessing.text_labels import class_weights
 from finetune.tasks.class_losses import class_losses, label_losses, loss_targets
-from finetune.tasks.span_decoding import LOWEST, best_spans, choose_thresholds
+from finetune.tasks.decoding import SpanDecoder
+from finetune.tasks.span_decoding import choose_thresholds
 from finetune.tasks.span_targets import SpanTargets
-from finetune.tasks.word_task import WordRecord, WordTask, check_complete
+from finetune.tasks.word_task import WordRecord, WordTask
 from finetune.types import (
     IGNORED,
     Batch,
     Encoding,
     LabelSet,
     Partial,
-    Span,
     SpanPrediction,
     TokenExample,
 )
@@ -67,15 +65,6 @@ class SpanRecord(WordRecord):
         """The constraint on predicted spans: the configured one, else that of training."""
         configured = self.config.decoding
         return self.decoding if configured == "auto" else configured
-
-
-class ScoredCandidates(NamedTuple):
-    """The candidates of a window that may become spans: index, class and score, each [K]."""
-
-    num_words: int
-    indices: Array
-    classes: Array
-    scores: Array
 
 
 class SpanNerTask(WordTask):
@@ -209,71 +198,30 @@ class SpanNerTask(WordTask):
             total = functional.cross_entropy(logits, target, ignore_index=IGNORED, reduction="sum")
         return total, batch.targets["num_words"]
 
-    def decode(self, logits: torch.Tensor, batch: Batch) -> list[Partial]:
-        """Return the candidates of each sequence whose score could reach a threshold.
+    @cached_property
+    def decoder(self) -> SpanDecoder:
+        """The fields of the record that decide predictions."""
+        record = self.record
+        return SpanDecoder(
+            labels=record.labels.names, max_width=record.max_width,
+            multi_label=record.config.multi_label, constraint=record.constraint,
+            thresholds=record.thresholds,
+        )  # fmt: skip
 
-        The score of a type is its probability against none: for a softmax p / (p + p of none).
-        """
-        if self.record.config.multi_label:
-            scores = logits.sigmoid()  # [S, C]
-            rows, labels = (scores >= LOWEST).nonzero(as_tuple=True)
-            best = scores[rows, labels]
-        else:
-            highest, kind = logits[:, 1:].max(-1)  # [S]
-            score = (highest - logits[:, 0]).sigmoid()
-            (rows,) = (score >= LOWEST).nonzero(as_tuple=True)
-            labels, best = kind[rows], score[rows]
-        arrays = [array.cpu().numpy() for array in (rows, labels, best.cpu().double())]
-        sizes = [num_candidates(number, self.record.max_width) for number in batch.num_words]
-        ends = np.cumsum(sizes)
-        cuts = np.searchsorted(arrays[0], ends[:-1])
-        by_sequence = zip(*(np.split(array, cuts) for array in arrays), strict=True)
-        result = []
-        for index, (indices, classes, values) in enumerate(by_sequence):
-            scored = ScoredCandidates(
-                batch.num_words[index], indices - (ends[index] - sizes[index]), classes, values
-            )
-            result.append(Partial(batch.example[index], batch.first_word[index], scored))
-        return result
+    def decode(self, logits: torch.Tensor, batch: Batch) -> list[Partial]:
+        """Return the candidates of each sequence whose score could reach a threshold."""
+        rows = self.decoder.windows(logits.cpu().numpy(), batch.num_words)
+        return [Partial(*item) for item in zip(batch.example, batch.first_word, rows, strict=True)]
 
     def finish(
         self, example: TokenExample, partials: Sequence[Partial], *, log_probabilities: bool = False
     ) -> SpanPrediction:
         """Predict the most probable set of spans that the constraint allows."""
-        partials = sorted(partials, key=lambda partial: partial.first_word)
-        end = max(partial.first_word + partial.values.num_words for partial in partials)
-        check_complete(example, end)
-        prediction = SpanPrediction(
-            example.id, example.words, (), (), example.offsets, example.text,
-            tuple(self._candidates(partials)),
-        )  # fmt: skip
-        return self._decided(prediction, self.record.thresholds)
-
-    def _candidates(self, partials: Sequence[Partial]) -> Iterator[tuple[Span, float]]:
-        """Yield candidates with their scores, each from the window that predicts it."""
-        bounds = [(p.first_word, p.first_word + p.values.num_words) for p in partials]
-        width, names = self.record.max_width, self.record.labels
-        for index, (start, end) in enumerate(bounds):
-            _, indices, classes, scores = partials[index].values
-            if len(bounds) > 1:
-                own = predicted_candidates(bounds, index, width)[indices]
-                indices, classes, scores = indices[own], classes[own], scores[own]
-            spans = candidates(end - start, width)[indices] + start
-            for (first, last), number, score in zip(
-                spans.tolist(), classes.tolist(), scores.tolist(), strict=True
-            ):
-                yield Span(first, last, names[number]), score
+        return self.decoder.finish(example, partials)
 
     def with_thresholds(self, thresholds: str | float | Mapping[str, float]) -> Self:
         """Return the task with other thresholds of span types."""
         return self._with_thresholds(thresholds, list(self.record.labels))
-
-    def _decided(
-        self, prediction: SpanPrediction, thresholds: Mapping[str, float]
-    ) -> SpanPrediction:
-        chosen = best_spans(prediction.candidates, self.record.constraint, thresholds)
-        spans, scores = zip(*chosen, strict=True) if chosen else ((), ())
-        return replace(prediction, spans=spans, scores=scores)
 
     def _fit(
         self, gold: Sequence[TokenExample], predicted: Sequence[SpanPrediction]
@@ -291,7 +239,7 @@ class SpanNerTask(WordTask):
         return {"thresholds": thresholds}, note
 
     def _calibrated(self, example: TokenExample, prediction: SpanPrediction) -> SpanPrediction:
-        return self._decided(prediction, self.record.thresholds)
+        return self.decoder.decide(prediction, self.record.thresholds)
 
     def _score(
         self, gold: Sequence[TokenExample], predicted: Sequence[SpanPrediction]
@@ -300,6 +248,6 @@ class SpanNerTask(WordTask):
         found = [prediction.spans for prediction in predicted]
         scores = span_scores(spans, found, spans_in_characters(gold, found))
         if self.record.thresholds:
-            before = [self._decided(prediction, {}).spans for prediction in predicted]
+            before = [self.decoder.decide(prediction, {}).spans for prediction in predicted]
             scores["span_f1_uncalibrated"] = span_scores(spans, before)["span_f1_strict"]
         return scores

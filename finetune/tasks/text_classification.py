@@ -12,6 +12,7 @@ import random
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -26,7 +27,7 @@ from finetune.data import Dataset, read_text
 from finetune.data.dataset import renumbered
 from finetune.data.nli_labels import NLI_LABELS, with_standard_names
 from finetune.data.splitting import per_class
-from finetune.evaluation.calibration import calibration_scores, fit_on_probabilities, scale
+from finetune.evaluation.calibration import calibration_scores, fit_on_probabilities
 from finetune.evaluation.metrics import text_scores
 from finetune.evaluation.pairs import named_positive, positive_label
 from finetune.models.heads.pair_classifier import PairClassifier
@@ -34,14 +35,8 @@ from finetune.models.heads.pretrained import Problem
 from finetune.models.heads.sentence_encoder import SentenceEncoder, SentenceOutput
 from finetune.models.heads.sequence_classification import SequenceClassifier
 from finetune.preprocessing.encodings import Array, Encodings, Ragged
-from finetune.preprocessing.texts import (
-    class_weights,
-    encode_apart,
-    encode_marked,
-    encode_texts,
-    in_one_form,
-    problem_of,
-)
+from finetune.preprocessing.text_labels import class_weights, in_one_form, problem_of
+from finetune.preprocessing.texts import encode_apart, encode_marked, encode_texts
 from finetune.tasks.base import Task, TaskRecord, check_thresholds
 from finetune.tasks.class_losses import (
     class_frequencies,
@@ -49,6 +44,7 @@ from finetune.tasks.class_losses import (
     label_losses,
     loss_targets,
 )
+from finetune.tasks.decoding import TextDecoder
 from finetune.tasks.sentence_encoder import starting_pooling
 from finetune.tasks.sentence_losses import cosine_loss
 from finetune.types import (
@@ -386,48 +382,29 @@ class TextClassificationTask(Task):
             weight = weight * of_class
         return (losses * weight).sum(), weight.sum()
 
+    @cached_property
+    def decoder(self) -> TextDecoder:
+        """The fields of the record that decide predictions."""
+        record = self.record
+        return TextDecoder(
+            labels=record.labels.names, problem=record.problem, positive=record.positive,
+            temperature=record.temperature, thresholds=record.thresholds,
+            threshold=record.threshold,
+        )  # fmt: skip
+
     def decode(self, logits: Any, batch: Batch) -> list[Partial]:
         """Return the probabilities [C] of each sequence (regression: the number)."""
         if isinstance(logits, SentenceOutput):
             weights = logits.classifier
             logits = functional.linear(logits.vectors, weights[:, :-1], weights[:, -1])
-        logits = logits.cpu().double()  # on the CPU, as some devices have no double precision
-        if self.record.problem == "single":
-            logits = logits.softmax(-1)
-        elif self.record.problem == "multi":
-            logits = logits.sigmoid()
-        rows = logits.numpy()
+        rows = self.decoder.windows(logits.cpu().numpy())
         return [Partial(*item) for item in zip(batch.example, batch.first_word, rows, strict=True)]
 
     def finish(
         self, example: TextExample, partials: Sequence[Partial], *, log_probabilities: bool = False
     ) -> TextPrediction:
         """Average the windows; take the best label, those over the threshold, or the number."""
-        partials = sorted(partials, key=lambda partial: partial.first_word)  # a fixed summation
-        values = np.mean([partial.values for partial in partials], axis=0)
-        if self.record.problem == "regression":
-            return TextPrediction(example.id, float(values[0]))
-        return self._prediction(example.id, values)
-
-    def _prediction(self, id: int, probabilities: np.ndarray) -> TextPrediction:
-        """Make a prediction from the probabilities [C] of the model, averaged over windows."""
-        best = int(probabilities.argmax())
-        labels, multi = self.record.labels, self.record.problem == "multi"
-        before = None
-        if self.record.temperature is not None:
-            before = dict(zip(labels, map(float, probabilities), strict=True))
-            probabilities = scale(probabilities, self.record.temperature, multi)
-        scores = dict(zip(labels, map(float, probabilities), strict=True))
-        if multi:
-            default, own = self.record.threshold, self.record.thresholds
-            chosen = tuple(name for name, p in scores.items() if p >= own.get(name, default))
-            return TextPrediction(id, chosen, None, scores, uncalibrated=before)
-        positive = self.record.positive
-        if positive is not None and positive in self.record.thresholds:
-            index = labels.id(positive)
-            best = index if scores[positive] >= self.record.thresholds[positive] else 1 - index
-        best_score = float(probabilities[best])
-        return TextPrediction(id, labels[best], best_score, scores, self.record.positive, before)
+        return self.decoder.finish(example, partials)
 
     def with_thresholds(self, thresholds: str | float | Mapping[str, float]) -> Self:
         """Return the task with other thresholds of labels, or of the positive one of two."""
@@ -447,7 +424,7 @@ class TextClassificationTask(Task):
         return {"temperature": temperature}, note
 
     def _calibrated(self, example: TextExample, prediction: TextPrediction) -> TextPrediction:
-        return self._prediction(example.id, self._probabilities([prediction])[0])
+        return self.decoder.decide(example.id, self._probabilities([prediction])[0])
 
     def _probabilities(self, predicted: Sequence[TextPrediction]) -> np.ndarray:
         """Return the predicted probabilities [N, C]."""

@@ -23,31 +23,30 @@ from torch.nn import functional
 from finetune.config.tasks import TagConfig, WordConfig
 from finetune.data import Dataset, split_at_gold
 from finetune.data.tag_schemes import (
-    continuation_tag,
     convert_tags,
     detect_scheme,
     tag_names,
     tags_to_spans,
 )
-from finetune.evaluation.calibration import fit_on_words, probabilities_of, word_calibration_scores
+from finetune.evaluation.calibration import fit_on_words, word_calibration_scores
 from finetune.evaluation.metrics import tagging_scores
 from finetune.evaluation.pairs import spans_in_characters
+from finetune.evaluation.temperature import probabilities_of
 from finetune.models.heads.crf import CrfScores
 from finetune.models.heads.crf_tagger import CrfTagger
 from finetune.models.heads.token_classification import TokenTagger
 from finetune.preprocessing.encodings import Ragged
-from finetune.preprocessing.texts import class_weights
+from finetune.preprocessing.text_labels import class_weights
 from finetune.tasks.class_losses import class_frequencies, class_losses, loss_targets
-from finetune.tasks.crf import chain_loss, chain_targets, decode_chains, whole_chain
-from finetune.tasks.viterbi import Transitions, log_transitions, viterbi, word_scores
-from finetune.tasks.word_task import WordRecord, WordTask, check_complete
+from finetune.tasks.crf import chain_loss, chain_targets
+from finetune.tasks.decoding import TagDecoder
+from finetune.tasks.word_task import WordRecord, WordTask
 from finetune.types import (
     IGNORED,
     Batch,
     Encoding,
     LabelSet,
     Partial,
-    Span,
     TokenExample,
     TokenPrediction,
     UserError,
@@ -149,15 +148,14 @@ class TokenClassificationTask(WordTask):
         return notes
 
     @cached_property
-    def _transitions(self) -> Transitions:
-        return log_transitions(self.record.labels.names, self.record.scheme)
-
-    @cached_property
-    def _continuations(self) -> list[int]:
-        """The class of the later subwords of a word of each class (I- for B-)."""
-        labels = self.record.labels
-        tags = [continuation_tag(name, self.record.scheme) for name in labels]
-        return [labels.id(tag) if tag in labels else index for index, tag in enumerate(tags)]
+    def decoder(self) -> TagDecoder:
+        """The fields of the record that decide predictions."""
+        record, config = self.record, self.record.config
+        return TagDecoder(
+            labels=record.labels.names, scheme=record.scheme,
+            constrained=config.decoding == "constrained", word_score=config.word_score,
+            all_subwords=record.scores_all_subwords, temperature=record.temperature,
+        )  # fmt: skip
 
     def _sequences(self, examples: Sequence[TokenExample]) -> tuple[list[list[Encoding]], int]:
         """Return the windows of each sentence. Every word belongs to exactly one of them."""
@@ -181,7 +179,7 @@ class TokenClassificationTask(WordTask):
         for (first, last), target in zip(pairwise(window.word_starts), core, strict=True):
             follow = IGNORED
             if self.record.config.label_subwords == "all" and target != IGNORED:
-                follow = self._continuations[target]
+                follow = self.decoder.continuations[target]
             spread += [target] + [follow] * (last - first - 1)
         return {"tag": spread}
 
@@ -242,50 +240,20 @@ class TokenClassificationTask(WordTask):
 
     def decode(self, logits: torch.Tensor | CrfScores, batch: Batch) -> list[Partial]:
         """Return log-probabilities [words, C] of the core words of each sequence, or a chain."""
+        transitions = None
         if isinstance(logits, CrfScores):
-            return decode_chains(logits, batch)
-        logs = logits.float().log_softmax(-1)
-        if self.record.scores_all_subwords:
-            how = self.record.config.word_score
-            logs = word_scores(logs, batch.word_lengths, self._continuations, how)
-        rows = np.split(logs.cpu().numpy(), np.cumsum(batch.num_words)[:-1])
+            start, end, pairs = (part.detach().cpu().numpy() for part in logits[1:])
+            logits, transitions = logits.emissions, (start, end, pairs)
+        logits = logits.detach().to(torch.promote_types(logits.dtype, torch.float32))
+        lengths = batch.word_lengths.cpu().numpy()
+        rows = self.decoder.windows(logits.cpu().numpy(), batch.num_words, lengths, transitions)
         return [Partial(*item) for item in zip(batch.example, batch.first_word, rows, strict=True)]
 
     def finish(
         self, example: TokenExample, partials: Sequence[Partial], *, log_probabilities: bool = False
     ) -> TokenPrediction:
         """Predict one tag for each word."""
-        partials = sorted(partials, key=lambda partial: partial.first_word)
-        logs = None
-        if self.record.config.crf:
-            classes, probabilities = whole_chain(partials)
-        else:
-            logs = np.concatenate([partial.values for partial in partials])
-            constrained = self.record.config.decoding == "constrained"
-            classes = viterbi(logs, self._transitions) if constrained else logs.argmax(-1)
-            probabilities = probabilities_of(classes.tolist(), logs, self.record.temperature or 1.0)
-        check_complete(example, len(classes))
-        kept = logs if log_probabilities else None
-        return self._prediction(example, classes, probabilities, kept)
-
-    def _prediction(
-        self,
-        example: TokenExample,
-        classes: Iterable[int],
-        probabilities: Iterable[float],
-        logs: np.ndarray[Any, Any] | None,
-    ) -> TokenPrediction:
-        tags = tuple(self.record.labels[int(index)] for index in classes)
-        scores = tuple(float(p) for p in probabilities)
-        spans: tuple[Span, ...] | None = None
-        span_scores: tuple[float, ...] = ()
-        if self.record.scheme is not None:
-            spans = tuple(tags_to_spans(tags, self.record.scheme))
-            span_scores = tuple(float(np.mean(scores[s.start : s.end])) for s in spans)
-        return TokenPrediction(
-            example.id, example.words, tags, scores, spans, span_scores, example.offsets,
-            example.text, logs,
-        )  # fmt: skip
+        return self.decoder.finish(example, partials, log_probabilities=log_probabilities)
 
     def _fit(
         self, gold: Sequence[TokenExample], predicted: Sequence[TokenPrediction]
@@ -300,7 +268,7 @@ class TokenClassificationTask(WordTask):
         logs = prediction.log_probabilities
         classes = [self.record.labels.id(tag) for tag in prediction.tags]
         probabilities = probabilities_of(classes, logs, self.record.temperature or 1.0)
-        return self._prediction(example, classes, probabilities, logs)
+        return self.decoder.decide(example, classes, probabilities, logs)
 
     def _score(
         self, gold: Sequence[TokenExample], predicted: Sequence[TokenPrediction]

@@ -9,12 +9,9 @@ from typing import Any, ClassVar
 from finetune.config.tasks import WordConfig, column_map, max_context_subwords
 from finetune.data import Dataset, read_tokens
 from finetune.preprocessing.context import fill, in_documents
-from finetune.preprocessing.windows import Window, encode_window, windows
+from finetune.preprocessing.windows import Window, WordIds, encode_window, encode_words
 from finetune.tasks.base import Task, TaskRecord
 from finetune.types import Encoding, TokenExample, UserError
-
-Subwords = list[list[int]]
-"""The ids of the subwords of each word."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,29 +61,18 @@ class WordTask(Task):
         With ``core_only`` each window has only its core words; otherwise windows share the words in
         which they overlap. An example that fits into one window gets context (``--context``).
         """
-        room = self.record.max_length - self.tokenizer.single.num_special
         limit = max_context_subwords(self.record.config.context, self.record.max_length)
-        subwords = self.tokenizer.word_subwords([example.words for example in examples])
         neighbors = self._neighbors(examples) if limit else {}
-        result, num_cut = [], 0
-        for example, words in zip(examples, subwords, strict=True):
-            num_cut += sum(len(word) > room for word in words)
-            words = [word[:room] for word in words]
-            counts = [len(word) for word in words]
-            found = windows(counts, room, self.record.overlap)
-            if neighbors and len(found) == 1 and words:
-                spare = room - sum(counts)
-                result.append([self._in_context(example, words, neighbors, spare, limit)])
-            else:
-                result.append(
-                    [
-                        encode_window(self.tokenizer, example.id, words, w, core_only=core_only)
-                        for w in found
-                    ]
-                )
-        return result, num_cut
 
-    def _neighbors(self, examples: Sequence[TokenExample]) -> Mapping[tuple[str, ...], Subwords]:
+        def in_context(example: TokenExample, words: WordIds, spare: int) -> Encoding:
+            return self._in_context(example, words, neighbors, spare, limit)
+
+        return encode_words(
+            examples, self.tokenizer, self.record.max_length, self.record.overlap,
+            core_only=core_only, in_context=in_context if neighbors else None,
+        )  # fmt: skip
+
+    def _neighbors(self, examples: Sequence[TokenExample]) -> Mapping[tuple[str, ...], WordIds]:
         """Return the subwords of all sentences in the context of the examples."""
         near = {words: None for e in examples for side in (e.before, e.after) for words in side}
         return dict(zip(near, self.tokenizer.word_subwords(list(near)), strict=True))
@@ -94,8 +80,8 @@ class WordTask(Task):
     def _in_context(
         self,
         example: TokenExample,
-        words: Subwords,
-        neighbors: Mapping[tuple[str, ...], Subwords],
+        words: WordIds,
+        neighbors: Mapping[tuple[str, ...], WordIds],
         spare: int,
         limit: int,
     ) -> Encoding:
@@ -107,9 +93,3 @@ class WordTask(Task):
         everything = [*before[len(before) - first :], *words, *after[:last]]
         window = Window(0, len(everything), first, first + len(words))
         return encode_window(self.tokenizer, example.id, everything, window, shift=first)
-
-
-def check_complete(example: TokenExample, number: int) -> None:
-    """Raise RuntimeError unless every word has a prediction."""
-    if number != len(example.words):
-        raise RuntimeError(f"{example.where}: {number} predictions for {len(example.words)} words")

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from finetune.data.word_splitting import chars_to_words, split_words, words_to_chars
+from finetune.data.character_spans import chars_to_words, words_to_chars
+from finetune.data.word_splitting import split_words
 from finetune.types import Span
 
 

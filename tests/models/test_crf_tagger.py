@@ -22,9 +22,10 @@ from finetune.models.heads.token_classification import TokenTagger
 from finetune.preprocessing.batching import micro_batches, pack
 from finetune.preprocessing.encodings import Encodings
 from finetune.tasks import load_task
-from finetune.tasks.crf import chain_loss, chain_targets, decode_chains, whole_chain
+from finetune.tasks.crf import chain_loss, chain_targets
+from finetune.tasks.decoding import TagDecoder
 from finetune.training.optimizer import parameter_groups
-from finetune.types import IGNORED, Encoding, TokenExample
+from finetune.types import IGNORED, Batch, Encoding, Partial, TokenExample
 from tests import small_data as data
 from tests import tiny
 from tests.models.parity import CLOSE, encodings
@@ -272,14 +273,29 @@ def test_partly_labelled_sentences_train_beside_the_rest() -> None:
 def test_windows_are_joined_before_anything_is_decided(cuts: list[int]) -> None:
     scores = scores_of(43)  # a sentence of 40 words after one of 3
     batch = pack([target_of([0] * 3, True), target_of([0] * 40, True, 1)])
-    tags, chances = whole_chain(decode_chains(scores, batch)[1:])
+    tags, chances = decoded(scores, batch, slice(1, None))
     own = scores._replace(emissions=scores.emissions[3:])
     first = [sum(cuts[:n]) for n in range(len(cuts))]
     made = [target_of([0] * n, False, 1, f) for n, f in zip(cuts, first, strict=True)]
-    joined = whole_chain(decode_chains(own, pack(made)))
-    assert joined[0].tolist() == tags.tolist()
+    joined = decoded(own, pack(made))
+    assert joined[0] == tags
     assert joined[1] == pytest.approx(chances, abs=1e-12)
-    assert chances == pytest.approx(probabilities(own, tags.tolist()), abs=1e-9)
+    assert chances == pytest.approx(probabilities(own, tags), abs=1e-9)
+
+
+def decoded(
+    scores: CrfScores, batch: Batch, rows: slice = slice(None)
+) -> tuple[list[int], tuple[float, ...]]:
+    """The classes and scores of one sentence; its windows are some sequences of a batch."""
+    emissions, start, end, pairs = (part.detach().numpy() for part in scores)
+    decoder = TagDecoder(labels=("O", "B-A", "I-A"), scheme="BIO")
+    lengths = batch.word_lengths.numpy()
+    values = decoder.windows(emissions, batch.num_words, lengths, (start, end, pairs))
+    parts = zip(batch.example, batch.first_word, values, strict=True)
+    partials = [Partial(*part) for part in parts][rows]
+    example = TokenExample(0, ("a",) * sum(batch.num_words[rows]))
+    found = decoder.finish(example, partials)
+    return [decoder.labels.index(tag) for tag in found.tags], found.scores
 
 
 def probabilities(scores: CrfScores, tags: list[int]) -> list[float]:
@@ -307,7 +323,7 @@ def test_long_sentences_keep_their_precision() -> None:
 
 
 def decode(scores: CrfScores, num_words: int) -> list[int]:
-    return whole_chain(decode_chains(scores, pack([target_of([0] * num_words, True)])))[0].tolist()
+    return decoded(scores, pack([target_of([0] * num_words, True)]))[0]
 
 
 @pytest.mark.parametrize("scheme", ["BIO", "BIOES", "IO"])

@@ -7,7 +7,7 @@ import pytest
 
 from finetune.preprocessing.encodings import Encodings
 from finetune.preprocessing.sentence_pairs import SentencePairs
-from finetune.preprocessing.tokenizer import Template
+from finetune.preprocessing.subwords import Template
 from finetune.types import Encoding
 
 CLS, SEP = 1, 2

@@ -30,7 +30,7 @@ from finetune.inference.loop import predict
 from finetune.models import attention
 from finetune.models.heads.crf import LinearChainCrf
 from finetune.preprocessing.batching import micro_batches, pack
-from finetune.preprocessing.texts import with_problem
+from finetune.preprocessing.text_labels import with_problem
 from finetune.runtime.launch import make_accelerator
 from finetune.tasks import TASK_FILE, TASKS, load_task, save_task, saved_task, task_class
 from finetune.tasks.base import Task

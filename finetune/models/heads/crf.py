@@ -4,7 +4,8 @@ p(y | x) = exp(s(y)) / Z, where s(y) sums the score of each word's tag (its emis
 transition from one tag to the next, and of the first and last tags (Lafferty, McCallum & Pereira,
 2001; Jurafsky & Martin, *Speech and Language Processing*, "Conditional Random Fields"; with
 emissions of a neural network: Lample et al., 2016). The forward algorithm computes Z,
-forward-backward the marginals and Viterbi the best sequence, all in log space and at least float32.
+forward-backward its gradient, all in log space and at least float32; prediction
+(``finetune.tasks.viterbi``) needs neither torch nor gradients.
 
 W words of N sequences are laid end to end; sequences have ``num_words`` each (0 is legal). Inside,
 words are sorted by position: a step of the recursions takes the words at one position of all
@@ -99,49 +100,6 @@ def restrict(scores: CrfScores, allowed: Tensor) -> CrfScores:
     Z of the result divided by the original Z is the probability of a partial annotation.
     """
     return scores._replace(emissions=scores.emissions.masked_fill(~allowed, -torch.inf))
-
-
-@torch.no_grad()
-def marginals(
-    scores: CrfScores, num_words: Sequence[int],
-    begins: Tensor | None = None, ends: Tensor | None = None,
-) -> Tensor:  # fmt: skip
-    """Return the probability of each tag of each word given the sequence, [W, C].
-
-    This is the forward-backward algorithm; a tag on no legal path has exactly 0.
-    """
-    scores, order = _prepare(scores, num_words)
-    emissions = scores.emissions[order.words]
-    starts = order.edge_scores(scores.start, begins)
-    end_scores = order.edge_scores(scores.end, ends)
-    before, after = _messages(emissions, starts, scores.transitions, end_scores, order)
-    found = (before + emissions + after).softmax(-1)
-    return torch.empty_like(found).index_copy_(0, order.words, found)
-
-
-@torch.no_grad()
-def best_path(
-    scores: CrfScores, num_words: Sequence[int],
-    begins: Tensor | None = None, ends: Tensor | None = None,
-) -> Tensor:  # fmt: skip
-    """Return the tags [W] of the highest-scoring sequences (Viterbi, 1967)."""
-    scores, order = _prepare(scores, num_words)
-    first, *others = torch.split(scores.emissions[order.words], order.sizes)
-    best = [first + order.edge_scores(scores.start, begins)]
-    origins = []
-    for column in others:
-        paths = best[-1][: len(column), :, None] + scores.transitions  # [n, C, C]
-        reached, origin = paths.max(1)
-        best.append(reached + column)
-        origins.append(origin)
-    last = torch.cat(best)[order.last] + order.edge_scores(scores.end, ends)
-    tags = [last.argmax(-1)]  # at the current position; the last tag of shorter sequences
-    for origin in reversed(origins):
-        earlier = tags[-1].clone()
-        earlier[: len(origin)] = origin.gather(1, tags[-1][: len(origin), None])[:, 0]
-        tags.append(earlier)
-    found = torch.cat([t[:size] for t, size in zip(tags[::-1], order.sizes, strict=True)])
-    return torch.empty_like(found).index_copy_(0, order.words, found)
 
 
 class _WordOrder:

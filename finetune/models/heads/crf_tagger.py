@@ -21,7 +21,7 @@ class CrfTagger(CustomModel):
 
     Use ``from_encoder`` for a model to train and ``from_pretrained`` for a trained one. The
     ``TokenTagger`` in ``tagger`` computes emissions; the functions of
-    ``finetune.models.heads.crf`` compute the loss and the best tags.
+    ``finetune.models.heads.crf`` compute the loss, those of ``finetune.tasks.viterbi`` decode.
 
     Example:
         >>> from finetune import CrfTagger, Encoding, pack

@@ -1,0 +1,277 @@
+"""From the logits of sequences to predictions, for texts, tags and spans.
+
+Numpy alone, as exported models decode with this file too. ``windows`` makes one value of each
+sequence of a batch, and ``finish`` the prediction of an example from those of its sequences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from finetune.data.tag_schemes import continuation_tag, tags_to_spans
+from finetune.evaluation.temperature import probabilities_of, scale
+from finetune.preprocessing.span_candidates import candidates, num_candidates, predicted_candidates
+from finetune.tasks.span_decoding import LOWEST, best_spans
+from finetune.tasks.viterbi import (
+    Transitions,
+    log_softmax,
+    log_transitions,
+    marginals,
+    viterbi,
+    word_scores,
+)
+from finetune.types import (
+    Partial,
+    Span,
+    SpanPrediction,
+    TextExample,
+    TextPrediction,
+    TokenExample,
+    TokenPrediction,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextDecoder:
+    """Decodes one label, several labels or a number for a text; fields as in ``TextRecord``."""
+
+    labels: tuple[str, ...]
+    problem: str
+    positive: str | None = None
+    temperature: float | None = None
+    thresholds: Mapping[str, float] = field(default_factory=dict)
+    threshold: float = 0.5
+
+    def windows(self, logits: np.ndarray) -> list[np.ndarray]:
+        """Return the probabilities [C] of each sequence (regression: the number)."""
+        logits = logits.astype(np.float64)
+        if self.problem == "single":
+            logits = np.exp(log_softmax(logits))
+        elif self.problem == "multi":
+            logits = _sigmoid(logits)
+        return list(logits)
+
+    def finish(self, example: TextExample, partials: Sequence[Partial]) -> TextPrediction:
+        """Average the windows; take the best label, those over the threshold, or the number."""
+        partials = sorted(partials, key=lambda partial: partial.first_word)  # a fixed summation
+        values = np.mean([partial.values for partial in partials], axis=0)
+        if self.problem == "regression":
+            return TextPrediction(example.id, float(values[0]))
+        return self.decide(example.id, values)
+
+    def decide(self, id: int, probabilities: np.ndarray) -> TextPrediction:
+        """Make a prediction from the probabilities [C] of the model, averaged over windows."""
+        best = int(probabilities.argmax())
+        multi, before = self.problem == "multi", None
+        if self.temperature is not None:
+            before = dict(zip(self.labels, map(float, probabilities), strict=True))
+            probabilities = scale(probabilities, self.temperature, multi)
+        scores = dict(zip(self.labels, map(float, probabilities), strict=True))
+        if multi:
+            default, own = self.threshold, self.thresholds
+            chosen = tuple(name for name, p in scores.items() if p >= own.get(name, default))
+            return TextPrediction(id, chosen, None, scores, uncalibrated=before)
+        if self.positive is not None and self.positive in self.thresholds:
+            index = self.labels.index(self.positive)
+            best = index if scores[self.positive] >= self.thresholds[self.positive] else 1 - index
+        best_score = float(probabilities[best])
+        return TextPrediction(id, self.labels[best], best_score, scores, self.positive, before)
+
+
+class Chain(NamedTuple):
+    """The emissions of a sequence's core words; their tags and probabilities if it is a sentence.
+    Training treats windows as separate chains, prediction joins them."""
+
+    emissions: np.ndarray
+    transitions: Transitions
+    tags: np.ndarray
+    probabilities: np.ndarray
+
+
+@dataclass(frozen=True, kw_only=True)
+class TagDecoder:
+    """Decodes one tag for each word.
+
+    ``all_subwords`` tells that logits are those of all subwords of words, ``word_score`` how these
+    become scores of words; ``constrained`` rules out illegal tag sequences. ``transitions`` are the
+    scores of a CRF.
+    """
+
+    labels: tuple[str, ...]
+    scheme: str | None
+    constrained: bool = False
+    all_subwords: bool = False
+    word_score: str = "first"
+    temperature: float | None = None
+
+    @cached_property
+    def _legal(self) -> Transitions:
+        return log_transitions(self.labels, self.scheme)
+
+    @cached_property
+    def continuations(self) -> list[int]:
+        """The class of the later subwords of a word of each class (I- for B-)."""
+        tags = [continuation_tag(name, self.scheme) for name in self.labels]
+        return [self.labels.index(tag) if tag in self.labels else i for i, tag in enumerate(tags)]
+
+    def windows(
+        self,
+        logits: np.ndarray,
+        num_words: Sequence[int],
+        word_lengths: np.ndarray,
+        transitions: Transitions | None = None,
+    ) -> list[Any]:
+        """Return the log-probabilities [words, C] of the core words of each sequence, or a chain.
+
+        Args:
+            logits: Of all words [W, C], or of all their subwords.
+            num_words: The number of core words of each sequence.
+            word_lengths: The number of subwords of each word, [W].
+            transitions: The scores of a CRF.
+        """
+        cuts = np.cumsum(num_words)[:-1]
+        if transitions is None:
+            logs = log_softmax(logits)
+            if self.all_subwords:
+                logs = word_scores(logs, word_lengths, self.continuations, self.word_score)
+            return np.split(logs, cuts)
+        emissions = logits - logits.max(-1, keepdims=True)  # for precision in float32
+        parts = (emissions, *_best_tags(emissions, transitions, num_words))
+        split = (np.split(part, cuts) for part in parts)
+        return [Chain(own, transitions, *best) for own, *best in zip(*split, strict=True)]
+
+    def finish(
+        self, example: TokenExample, partials: Sequence[Partial], *, log_probabilities: bool = False
+    ) -> TokenPrediction:
+        """Predict one tag for each word; keep the log-probabilities [W, C] of all on request."""
+        values = [p.values for p in sorted(partials, key=lambda partial: partial.first_word)]
+        logs = None
+        if isinstance(values[0], Chain):
+            _, transitions, classes, probabilities = values[0]
+            if len(values) > 1:
+                emissions = np.concatenate([chain.emissions for chain in values])
+                classes, probabilities = _best_tags(emissions, transitions, [len(emissions)])
+        else:
+            logs = np.concatenate(values)
+            classes = viterbi(logs, self._legal) if self.constrained else logs.argmax(-1)
+            probabilities = probabilities_of(classes.tolist(), logs, self.temperature or 1.0)
+        check_complete(example, len(classes))
+        return self.decide(example, classes, probabilities, logs if log_probabilities else None)
+
+    def decide(
+        self,
+        example: TokenExample | TokenPrediction,
+        classes: Iterable[int],
+        probabilities: Iterable[float],
+        logs: np.ndarray | None,
+    ) -> TokenPrediction:
+        """Make a prediction from the class of each word and its probability."""
+        tags = tuple(self.labels[int(index)] for index in classes)
+        scores = tuple(float(p) for p in probabilities)
+        spans: tuple[Span, ...] | None = None
+        span_scores: tuple[float, ...] = ()
+        if self.scheme is not None:
+            spans = tuple(tags_to_spans(tags, self.scheme))
+            span_scores = tuple(float(np.mean(scores[s.start : s.end])) for s in spans)
+        return TokenPrediction(
+            example.id, example.words, tags, scores, spans, span_scores, example.offsets,
+            example.text, logs,
+        )  # fmt: skip
+
+
+def _best_tags(
+    emissions: np.ndarray, transitions: Transitions, num_words: Sequence[int]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the best tags of words and their marginal probabilities, both [W]."""
+    tags = viterbi(emissions, transitions, num_words)
+    return tags, marginals(emissions, transitions, num_words)[np.arange(len(tags)), tags]
+
+
+class ScoredCandidates(NamedTuple):
+    """The candidates of a window that may become spans: index, class and score, each [K]."""
+
+    num_words: int
+    indices: np.ndarray
+    classes: np.ndarray
+    scores: np.ndarray
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpanDecoder:
+    """Decodes labeled spans of words; fields as in ``SpanRecord``."""
+
+    labels: tuple[str, ...]
+    max_width: int | None
+    multi_label: bool
+    constraint: str
+    thresholds: Mapping[str, float] = field(default_factory=dict)
+
+    def windows(self, logits: np.ndarray, num_words: Sequence[int]) -> list[ScoredCandidates]:
+        """Return the candidates of each sequence whose score could reach a threshold.
+
+        ``logits`` [S, C] are those of the candidates of all sequences. The score of a type is its
+        probability against none: for a softmax p / (p + p of none).
+        """
+        if self.multi_label:
+            scores = _sigmoid(logits)  # [S, C]
+            rows, classes = (scores >= LOWEST).nonzero()
+            best = scores[rows, classes]
+        else:
+            scores = _sigmoid(logits[:, 1:].max(-1) - logits[:, 0])  # [S]
+            (rows,) = (scores >= LOWEST).nonzero()
+            classes, best = logits[rows, 1:].argmax(-1), scores[rows]
+        sizes = [num_candidates(number, self.max_width) for number in num_words]
+        ends = np.cumsum(sizes)
+        arrays = (rows, classes, best.astype(np.float64))
+        split = (np.split(array, np.searchsorted(rows, ends[:-1])) for array in arrays)
+        return [
+            ScoredCandidates(number, own - (end - size), *others)
+            for number, end, size, own, *others in zip(num_words, ends, sizes, *split, strict=True)
+        ]
+
+    def finish(self, example: TokenExample, partials: Sequence[Partial]) -> SpanPrediction:
+        """Predict the most probable set of spans that the constraint allows."""
+        partials = sorted(partials, key=lambda partial: partial.first_word)
+        check_complete(example, max(p.first_word + p.values.num_words for p in partials))
+        prediction = SpanPrediction(
+            example.id, example.words, (), (), example.offsets, example.text,
+            tuple(self._candidates(partials)),
+        )  # fmt: skip
+        return self.decide(prediction, self.thresholds)
+
+    def _candidates(self, partials: Sequence[Partial]) -> Iterator[tuple[Span, float]]:
+        """Yield candidates with their scores, each from the window that predicts it."""
+        bounds = [(p.first_word, p.first_word + p.values.num_words) for p in partials]
+        for index, (start, end) in enumerate(bounds):
+            _, indices, classes, scores = partials[index].values
+            if len(bounds) > 1:
+                own = predicted_candidates(bounds, index, self.max_width)[indices]
+                indices, classes, scores = indices[own], classes[own], scores[own]
+            spans = candidates(end - start, self.max_width)[indices] + start
+            for (first, last), number, score in zip(
+                spans.tolist(), classes.tolist(), scores.tolist(), strict=True
+            ):
+                yield Span(first, last, self.labels[number]), score
+
+    def decide(self, prediction: SpanPrediction, thresholds: Mapping[str, float]) -> SpanPrediction:
+        """Choose among the candidates of a prediction."""
+        chosen = best_spans(prediction.candidates, self.constraint, thresholds)
+        spans, scores = zip(*chosen, strict=True) if chosen else ((), ())
+        return replace(prediction, spans=spans, scores=scores)
+
+
+def check_complete(example: TokenExample, number: int) -> None:
+    """Raise RuntimeError unless every word has a prediction."""
+    if number != len(example.words):
+        raise RuntimeError(f"{example.where}: {number} predictions for {len(example.words)} words")
+
+
+def _sigmoid(logits: np.ndarray) -> np.ndarray:
+    with np.errstate(over="ignore"):  # 1 / inf is the right 0
+        found: np.ndarray = 1 / (1 + np.exp(-logits))
+    return found
