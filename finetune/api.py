@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from finetune.config.recipes import MultitaskRecipe, RecipeRun, recipe_text
-from finetune.config.tasks import CONFIGS, TrainConfig
+from finetune.config.tasks import CONFIGS, IN_MEMORY, TrainConfig
 from finetune.reporting import write_report, write_run_readme, write_run_report
 from finetune.runtime.files import write_text
 from finetune.types import UserError, abbreviated, did_you_mean, quantity
@@ -34,9 +34,6 @@ if TYPE_CHECKING:
     from finetune.training.environment import RunOutcome
     from finetune.training.search import Pruner, SearchResult
     from finetune.training.trainer import FitResult
-
-IN_MEMORY = "(in memory)"
-"""The setting ``data`` of runs whose data come from Python."""
 
 
 @dataclass(frozen=True)

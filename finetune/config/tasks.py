@@ -21,6 +21,8 @@ LARGEST = 2**53
 """Bound of the whole numbers in settings: larger ones are not exact in floating point."""
 DEFAULT_MODEL = "roberta-base"
 """The encoder of runs that set neither --model nor --init-from."""
+IN_MEMORY = "(in memory)"
+"""The setting ``data`` of runs whose data come from Python."""
 MAX_TOKENS, MAX_TOKENS_ON_CUDA = 4096, 32_768
 """Default tokens per forward pass. On a GPU, most optimizer batches then fit into one pass: the
 launches of a second one cost more than its rows."""

@@ -1,46 +1,59 @@
-"""Export of a trained model as an ONNX graph, checked against torch before it is written.
+"""Export of a trained model as an ONNX graph with a program that predicts from it without torch.
 
-The plain Hugging Face class is exported, so the graph takes the inputs of Optimum: padded
-``input_ids``, ``attention_mask`` and, if model and tokenizer use segments, ``token_type_ids``, all
-int64 [N, L] with any N and L. It returns ``logits``, float32 [N, C], for tags [N, L, C]. Its logits
-must equal those of the head on texts of different lengths, alone and in batches.
+The graph of a text classifier or tagger takes the inputs of Optimum: padded ``input_ids``,
+``attention_mask`` and, if model and tokenizer use segments, ``token_type_ids``, all int64 [N, L]
+with any N and L. It returns ``logits``, float32 [N, C], for tags [N, L, C]. That of a span scorer
+also takes the index of the first subword of each ``words`` [N, W] (and, for means of subwords,
+``word_lengths`` [N, W]) and returns logits [N, W, K, C] of candidates of K widths, or [N, W, W, C]
+of first and last words. The logits must equal those of the head on texts of different lengths,
+alone and in batches.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import importlib.util
+import json
+import logging
+import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
-from finetune.config.tasks import TagConfig, TextConfig, WordConfig
+import finetune
+from finetune.config.tasks import IN_MEMORY, TextConfig, WordConfig
+from finetune.data import hold_out
 from finetune.inference.loop import forward
+from finetune.inference.onnx_model import GRAPH, SETTINGS, OnnxModel, folded
 from finetune.inference.predictor import to_example
-from finetune.models.heads.pretrained import PretrainedHead
-from finetune.models.heads.token_classification import TokenTagger, subword_rows
-from finetune.models.padding import unpad
+from finetune.models.heads.crf_tagger import CrfTagger
+from finetune.models.heads.span_ner import SpanNer
 from finetune.preprocessing.batching import pack
 from finetune.preprocessing.inputs import Input
 from finetune.runtime.files import replace_folder
 from finetune.tasks import model_folder, save_task, saved_task
 from finetune.tasks.base import Task
-from finetune.types import Batch, Encoding, UserError
+from finetune.types import Encoding, UserError, quantity
 
 OPSET = 17
 """The operators of ONNX 1.12, which every onnxruntime since 1.12 runs."""
-GRAPH = "model.onnx"
-"""The file name that Optimum uses."""
+PACKAGE = "predictor"
+"""Folder with the program that predicts."""
 TOLERANCE = 1e-4
 """Largest accepted difference to torch, relative to the largest logit (or 1, if that is larger)."""
 LONGEST_CHECK = 1024
 """Longest sequence in tokens to compare on: attention over all of 8,192 takes gigabytes."""
+MAX_LOSS = 0.5
+"""Points of the score on validation that int8 may cost."""
+QUANTIZED = ("MatMul", "Gemm", "Gather")
+"""Operators whose weights become int8: products, and embeddings, which are most of the size."""
 
 TEXTS = (
     "The train from Lisbon to Oslo was late again, and nobody on the platform knew why.",
@@ -50,6 +63,22 @@ TEXTS = (
     "café № 7 – 東京, Αθήνα: 3,14 % (naïve)",
 )
 """Texts to compare on: short and long, with names, numbers and rare characters."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quantized:
+    """The score of a graph on validation, before and after quantization to int8."""
+
+    metric: str
+    before: float
+    after: float
+    examples: int
+    size: int  # in bytes, before
+
+    @property
+    def loss(self) -> float:
+        """The loss of score in points."""
+        return 100 * (self.before - self.after)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,26 +92,51 @@ class Exported:
     scale: float  # the largest logit
     batches: tuple[int, ...]  # sizes of the compared batches
     lengths: tuple[int, ...]  # tokens of the compared sequences
+    quantized: Quantized | None = None
 
     def lines(self) -> list[str]:
         """Return the result in lines for the user."""
         batches = ", ".join(map(str, self.batches))
-        return [
+        lines = [
             f"largest difference to torch: {self.difference:.1e} (logits up to {self.scale:.3g}; "
-            f"batches of {batches} sequences, {min(self.lengths)} to {max(self.lengths)} tokens)",
-            f"{self.folder / GRAPH}: {self.size / 1e6:,.1f} MB, inputs {', '.join(self.inputs)}",
+            f"batches of {batches} sequences, {min(self.lengths)} to {max(self.lengths)} tokens)"
         ]
+        if (found := self.quantized) is not None:
+            lines.append(
+                f"int8: validation {found.metric} {found.before:.4f} to {found.after:.4f} "
+                f"({-found.loss:+.2f} points) on {quantity(found.examples, 'example')}; "
+                f"{found.size / 1e6:,.1f} MB to {self.size / 1e6:,.1f} MB"
+            )
+        lines.append(
+            f"{self.folder / GRAPH}: {self.size / 1e6:,.1f} MB, inputs {', '.join(self.inputs)}"
+        )
+        return lines
 
 
-def export_onnx(run: str | Path, output: str | Path) -> Exported:
+def export_onnx(
+    run: str | Path,
+    output: str | Path,
+    *,
+    int8: bool = False,
+    max_loss: float = MAX_LOSS,
+    data: Any = None,
+) -> Exported:
     """Write the model of a run (or model) folder as an ONNX graph into a new folder.
 
-    The folder gets ``model.onnx``, the tokenizer, ``config.json`` with the labels, and
-    ``finetune.json``; after an error it is not made.
+    The folder gets ``model.onnx``, the tokenizer, ``config.json`` with the labels,
+    ``finetune.json``, ``predictor.json`` and the package ``predictor``, which predicts without
+    torch, transformers and this package. After an error the folder is not made.
+
+    Args:
+        run: The run.
+        output: The new folder.
+        int8: Quantize weights to 8 bits, and measure the score before and after on validation.
+        max_loss: Points of the score that this may cost.
+        data: The data whose validation split measures it; None is that of the run.
 
     Raises:
-        UserError: Packages are missing, the output is not empty, the model cannot be exported, or
-            the logits of onnxruntime differ from those of torch.
+        UserError: Packages are missing, the output is not empty, the model cannot be exported, the
+            logits of onnxruntime differ from those of torch, or int8 costs too much.
     """
     missing = [name for name in ("onnx", "onnxruntime") if importlib.util.find_spec(name) is None]
     if missing:
@@ -94,28 +148,32 @@ def export_onnx(run: str | Path, output: str | Path) -> Exported:
     if output.is_file() or (output.exists() and any(output.iterdir())):
         problem = "is a file" if output.is_file() else "is not empty"
         raise UserError(f"--output {output}: {problem}: name a new folder.")
+    validation = _validation(task, source, data) if int8 else []
     head = task.head(source).eval()
-    assert isinstance(head, PretrainedHead), "all others were refused above"
     if part := head.encoder.family.reads_padding:
-        kind = head.model.config.model_type
+        kind = head.encoder.model.config.model_type
         raise UserError(
             f"{source}: {kind} models read padding ({part}), so a graph of padded rows would give "
             "other results: use `finetune predict`, or train and export another model."
         )
     with replace_folder(output.resolve()) as fresh:
         save_task(task, fresh)
-        head.model.config.save_pretrained(fresh)
-        return _export(task, head, fresh, output)
+        head.config.save_pretrained(fresh)
+        (fresh / SETTINGS).write_text(_settings(task, head), encoding="utf-8")
+        for name, text in package_files().items():
+            path = fresh / PACKAGE / name
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        exported = _export(task, head, fresh, output)
+        if int8:
+            found = _quantize(task, fresh, validation, max_loss)
+            exported = replace(exported, size=_size(fresh), quantized=found)
+        return exported
 
 
 def _unsupported(task: Task) -> str:
-    """Return why a graph from padded tokens to logits cannot replace a model; empty if it can."""
+    """Return why an exported graph cannot replace a model; empty if it can."""
     config = task.record.config
-    if task.name == "ner":
-        return (
-            "ner models score spans of words, for which there is no ONNX graph: use `finetune "
-            "predict`, or train `finetune tag` (flat entities) and export that"
-        )
     if task.name == "sentence":
         return (
             "sentence encoders give vectors, and graphs are written for logits only: use `finetune "
@@ -131,11 +189,6 @@ def _unsupported(task: Task) -> str:
             f"--{'layer-mix' if config.layer_mix else 'bilstm'} is not part of the graph: use "
             "`finetune predict`, or train without it and export that"
         )
-    if isinstance(config, TagConfig) and config.crf:
-        return (
-            "taggers with a CRF decode whole sentences, which logits of tokens do not allow: use "
-            "`finetune predict`, or train without --crf and export that"
-        )
     if isinstance(config, WordConfig) and config.context != "none":
         return (
             "the model reads sentences in their document (--context), which a graph does not: use "
@@ -146,42 +199,194 @@ def _unsupported(task: Task) -> str:
             "the classifier of --few-shot is not part of the model of transformers: use `finetune "
             "predict`, or train without it and export that"
         )
+    if isinstance(config, TextConfig) and config.few_shot:
+        return (
+            "few-shot models (--few-shot) classify the vectors of a sentence encoder, and graphs are "
+            "written for other heads: use `finetune predict`"
+        )
     if isinstance(config, TextConfig) and config.own_head:
         return (
             "the model reads the texts of a pair apart, or compares marked words, which a graph of "
             "one sequence does not: use `finetune predict`, or train without --pair-encoder and "
             "--marked-words"
         )
-    if isinstance(config, TextConfig) and config.long_text == "window":
-        return (
-            f"its prediction for a text of more than {task.record.max_length} tokens is the mean "
-            "over several windows, and a graph reads one: use `finetune predict`, or train with "
-            "--long-text truncate and export that"
-        )
     return ""
 
 
-def _export(task: Task, head: PretrainedHead, fresh: Path, output: Path) -> Exported:
+def _settings(task: Any, head: Any) -> str:
+    """Return ``predictor.json``: everything beside graph and tokenizer that a prediction needs."""
+    record, config = task.record, task.record.config
+    transitions = None
+    if isinstance(head, CrfTagger):
+        scores = head.crf(torch.zeros(0, len(record.labels)))
+        transitions = [folded(part.detach().numpy()) for part in scores[1:]]
+    content = {
+        "format": 1,
+        "task": task.name,
+        "pairs": record.pairs,
+        "max_length": record.max_length,
+        "overlap": record.overlap,
+        "long_text": config.long_text if isinstance(config, TextConfig) else None,
+        "pad_id": head.encoder.pad_id,
+        "tokenizer": task.tokenizer.fields(),
+        "decoder": dataclasses.asdict(task.decoder),
+        "transitions": transitions,
+        "by_width": isinstance(head, SpanNer) and head.config.representation != "biaffine",
+    }
+    return json.dumps(content, ensure_ascii=False, indent=1) + "\n"
+
+
+def package_files() -> dict[str, str]:
+    """Return the files of the package ``predictor``: the modules that predict, by file name.
+
+    They are those of the toolkit; imports of each other become relative.
+    """
+    files = {"__init__.py": _INIT, "__main__.py": _MAIN}
+    todo = [OnnxModel.__module__]
+    while todo:
+        name = todo.pop()
+        if (file := _file_name(name)) in files:
+            continue
+        spec = importlib.util.find_spec(name)
+        assert spec is not None and spec.origin is not None
+        text = Path(spec.origin).read_text(encoding="utf-8")
+        todo += re.findall(_IMPORT, text)
+        text = re.sub(_IMPORT, lambda found: f"from .{_file_name(found[1])[:-3]} import", text)
+        files[file] = f"# {name} of finetune {finetune.__version__}\n{text}"
+    return files
+
+
+_IMPORT = re.compile(r"^from (finetune\.[\w.]+) import", re.MULTILINE)
+_INIT = '''"""Prediction with the model of this folder: numpy, onnxruntime and tokenizers.
+
+>>> import sys; sys.path.insert(0, "FOLDER")
+>>> import predictor
+>>> predictor.load("FOLDER").predict(["A text."])
+"""
+
+from .onnx_model import OnnxModel, load
+
+__all__ = ["OnnxModel", "load"]
+'''
+_MAIN = '''"""Predict lines of standard input: `python -m predictor < FILE` in the export's folder.
+
+A line is a text, or JSON of a text, a pair of texts, or words.
+"""
+
+import sys
+from pathlib import Path
+
+from .onnx_model import OnnxModel
+
+sys.stdin.reconfigure(encoding="utf-8")
+sys.stdout.reconfigure(encoding="utf-8")
+try:
+    for line in OnnxModel(Path(__file__).parent.parent).lines(sys.stdin):
+        print(line)
+except ValueError as error:
+    sys.exit(f"error: {error}")
+'''
+
+
+def _file_name(module: str) -> str:
+    stem = module.rpartition(".")[2]
+    return "values.py" if stem == "types" else f"{stem}.py"  # types is of the standard library
+
+
+def _validation(task: Task, source: Path, data: Any) -> list[Any]:
+    """Return the examples with gold of the validation split of a run, or of other data."""
+    config: Any = task.record.config
+    if data is None and config.data == IN_MEMORY:
+        raise UserError(
+            f"{source}: was trained on data in memory, and --int8 measures the loss of score on "
+            "validation data: name them with --data."
+        )
+    found = task.prepare(config, task.read(config, config.data if data is None else data))
+    if config.validation != "none":
+        found = hold_out(found, config.validation_share)
+    examples = found.splits.get("validation", [])
+    if not examples:
+        raise UserError(
+            f"{found.name}: there is no validation split, on which --int8 measures the loss of "
+            "score: name data that have one with --data."
+        )
+    return examples
+
+
+def _quantize(task: Task, fresh: Path, validation: list[Any], max_loss: float) -> Quantized:
+    """Replace the graph by one with weights of 8 bits; refuse if that costs too much."""
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    size, graph, full = _size(fresh), fresh / GRAPH, fresh / "full.onnx"
+    before = _score(task, fresh, validation)
+    graph.rename(full)
+    logger = logging.getLogger()
+    level = logger.level
+    logger.setLevel(logging.ERROR)  # it recommends steps that change nothing here
+    try:
+        quantize_dynamic(
+            full, graph, op_types_to_quantize=list(QUANTIZED), per_channel=True,
+            weight_type=QuantType.QInt8, extra_options={"MatMulConstBOnly": True},
+        )  # fmt: skip
+    finally:
+        logger.setLevel(level)
+    full.unlink()
+    after = _score(task, fresh, validation)
+    metric = task.record.metric
+    found = Quantized(metric, before[metric], after[metric], len(validation), size)
+    if not found.loss <= max_loss:
+        raise UserError(
+            f"int8 lowers {metric} on validation by {found.loss:.2f} points, from "
+            f"{found.before:.4f} to {found.after:.4f}, more than --max-loss {max_loss:g}: export "
+            "without --int8, or raise --max-loss."
+        )
+    return found
+
+
+def _score(task: Task, folder: Path, examples: list[Any]) -> dict[str, float]:
+    """Return the metrics of the graph in a folder."""
+    model = OnnxModel(folder, threads=torch.get_num_threads())
+    return task.score(examples, model.predict_examples(examples))
+
+
+def _size(folder: Path) -> int:
+    """Return the bytes of the graph; weights over 2 GB are in separate files."""
+    others = {"config.json", "finetune.json", SETTINGS, "tokenizer.json", "tokenizer_config.json"}
+    return sum(p.stat().st_size for p in folder.iterdir() if p.is_file() and p.name not in others)
+
+
+def _export(task: Task, head: Any, fresh: Path, output: Path) -> Exported:
     """Write the graph and compare it with the head."""
     groups = _batches(task)
     segments = head.encoder.num_segments > 1 and task.tokenizer.uses_segments
-    names = ("input_ids", "attention_mask", *(("token_type_ids",) if segments else ()))
-    kind = head.model.config.model_type
+    names = ["input_ids", "attention_mask", *(["token_type_ids"] if segments else [])]
     traced = _inputs(head, names, pack(groups[3]))  # two sequences, of which one is padded
-    before = set(fresh.iterdir())
-    trace(head.model, traced, fresh / GRAPH, words=task.reads_words)
-    written = set(fresh.iterdir()) - before  # weights over 2 GB are in separate files
-    size = sum(path.stat().st_size for path in written)
-    with export_errors(head.model):
-        graph = Graph(fresh / GRAPH)
-        difference, scale = _compare(graph, head, names, groups)
+    kind = head.encoder.model.config.model_type
+    module: nn.Module
+    axes: tuple[str, ...]
+    if isinstance(head, SpanNer):
+        starts, lengths = traced_words(groups[3])
+        traced["words"] = starts
+        if head.config.word_vectors != "first":
+            traced["word_lengths"] = lengths
+        module, axes = SpanLogits(head, tuple(traced)), ("batch", "words")
+    else:
+        model = head.tagger.model if isinstance(head, CrfTagger) else head.model
+        module = Logits(model, tuple(traced))
+        axes = ("batch", "sequence") if task.reads_words else ("batch",)
+    trace(module, kind, traced, fresh / GRAPH, axes)
+    with export_errors(kind):
+        model = OnnxModel(fresh, threads=torch.get_num_threads())
+        difference, scale = _compare(model, head, groups)
     if not difference <= TOLERANCE * max(1.0, scale):  # not a number is refused, too
         raise UserError(
             f"{kind} models cannot be exported: onnxruntime's logits are off by {difference:.1e} "
             f"from torch's (up to {scale:.3g}): use `finetune predict`."
         )
-    lengths = tuple(len(sequence.input_ids) for sequence in groups[-1])
-    return Exported(output, names, size, difference, scale, tuple(map(len, groups)), lengths)
+    lengths_ = tuple(len(sequence.input_ids) for sequence in groups[-1])
+    return Exported(
+        output, tuple(traced), _size(fresh), difference, scale, tuple(map(len, groups)), lengths_
+    )
 
 
 def _batches(task: Task) -> list[list[Encoding]]:
@@ -199,26 +404,33 @@ def _batches(task: Task) -> list[list[Encoding]]:
     return [sequences[:1], sequences[1:2], sequences[-1:], sequences[:2], sequences]
 
 
-def _inputs(head: PretrainedHead, names: Sequence[str], batch: Batch) -> dict[str, Tensor]:
+def _inputs(head: Any, names: Sequence[str], batch: Any) -> dict[str, Tensor]:
     """Return the graph's inputs for a batch, [N, L] each."""
     padded = head.encoder.padded_inputs(batch)
     return {name: padded[name] for name in names}
 
 
-def _compare(
-    graph: Graph, head: PretrainedHead, names: Sequence[str], groups: Sequence[list[Encoding]]
-) -> tuple[float, float]:
+def traced_words(sequences: Sequence[Encoding]) -> tuple[Tensor, Tensor]:
+    """Return the first subword of each word and its number of subwords: [N, W] each."""
+    starts = [torch.tensor(sequence.word_starts) for sequence in sequences]
+    pad = nn.utils.rnn.pad_sequence
+    return (
+        pad([own[:-1] for own in starts], batch_first=True),
+        pad([own.diff() for own in starts], batch_first=True, padding_value=1),
+    )
+
+
+def _compare(model: OnnxModel, head: Any, groups: Sequence[list[Encoding]]) -> tuple[float, float]:
     """Return the largest difference between logits of graph and head, and the largest logit."""
     differences, sizes = [], []
     with torch.no_grad():
-        for batch, expected in forward(head, map(pack, groups), torch.device("cpu")):
-            logits = graph(_inputs(head, names, batch))
-            if isinstance(head, TokenTagger):  # it returns logits of subwords without padding
-                rows = batch.words if head.subwords == "first" else subword_rows(batch)
-                logits = unpad(logits, batch).index_select(0, rows)
-            differences.append((logits - expected).abs().max())
-            sizes.append(expected.abs().max())
-    return float(torch.stack(differences).max()), float(torch.stack(sizes).max())
+        outputs = forward(head, map(pack, groups), torch.device("cpu"))
+        for group, (_, expected) in zip(groups, outputs, strict=True):
+            if isinstance(head, CrfTagger):
+                expected = expected.emissions
+            differences.append(np.abs(model.logits(group) - expected.numpy()).max())
+            sizes.append(float(expected.abs().max()))
+    return float(np.max(differences)), max(sizes)
 
 
 class Logits(nn.Module):
@@ -234,44 +446,54 @@ class Logits(nn.Module):
         return logits
 
 
-def trace(model: PreTrainedModel, inputs: Mapping[str, Tensor], path: Path, *, words: bool) -> None:
-    """Write the graph of a model whose inputs are [N, L], logits [N, L, C] for words, else [N, C].
+class SpanLogits(nn.Module):
+    """Adapts a span scorer to the tracer: scores of all candidates of padded sequences."""
+
+    def __init__(self, head: SpanNer, names: tuple[str, ...]) -> None:
+        super().__init__()
+        self.model, self.scorer, self.names = head.model, head.scorer, names
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        """Return logits [N, W, K, C], or [N, W, W, C] of a biaffine scorer."""
+        named = dict(zip(self.names, inputs, strict=True))
+        words, lengths = named.pop("words"), named.pop("word_lengths", None)  # [N, W]
+        hidden: Tensor = self.model(**named).last_hidden_state  # [N, L, H]
+        if lengths is None:
+            rows = torch.arange(words.shape[0])[:, None] * hidden.shape[1] + words
+            vectors = hidden.flatten(0, 1).index_select(0, rows.flatten())
+            vectors = vectors.reshape(words.shape[0], words.shape[1], -1)
+        else:
+            tokens = torch.arange(hidden.shape[1])
+            first, end = words[..., None], (words + lengths)[..., None]
+            inside = ((tokens >= first) & (tokens < end)).to(hidden.dtype)  # [N, W, L]
+            vectors = inside @ hidden / lengths[..., None]
+        return self.scorer.grid(vectors)
+
+
+def trace(
+    module: nn.Module, kind: str, inputs: Mapping[str, Tensor], path: Path, axes: Sequence[str]
+) -> None:
+    """Write the graph of a module whose inputs are [N, L], those of words [N, W].
+
+    ``axes`` name the dimensions of its logits that may have any size.
 
     The other exporter (``dynamo=True``) is slower, needs more packages, and makes graphs that are
     not faster. Tracing can fix decisions by the size of the traced batch: compare on other sizes.
     """
-    axes, names = {0: "batch", 1: "sequence"}, tuple(inputs)
-    dynamic = {**dict.fromkeys(names, axes), "logits": axes if words else {0: "batch"}}
-    with export_errors(model), warnings.catch_warnings(), torch.no_grad():
+    sizes = {name: "words" if name.startswith("word") else "sequence" for name in inputs}
+    dynamic = {name: {0: "batch", 1: size} for name, size in sizes.items()}
+    dynamic["logits"] = dict(enumerate(axes))
+    with export_errors(kind), warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # the tracer is old; shapes may be constants
         torch.onnx.export(
-            Logits(model, names).eval(), tuple(inputs.values()), str(path),
-            input_names=list(names), output_names=["logits"], dynamic_axes=dynamic,
+            module.eval(), tuple(inputs.values()), str(path),
+            input_names=list(inputs), output_names=["logits"], dynamic_axes=dynamic,
             opset_version=OPSET, dynamo=False,
         )  # fmt: skip
 
 
-class Graph:
-    """A graph in onnxruntime, on the CPU, with as many threads as torch."""
-
-    def __init__(self, path: Path) -> None:
-        import onnxruntime
-
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = torch.get_num_threads()
-        options.log_severity_level = 4  # errors are raised
-        self.session = onnxruntime.InferenceSession(
-            str(path), options, providers=["CPUExecutionProvider"]
-        )
-
-    def __call__(self, inputs: Mapping[str, Tensor]) -> Tensor:
-        """Return logits [N, C] or [N, L, C]."""
-        arrays = {name: value.numpy() for name, value in inputs.items()}
-        return torch.from_numpy(self.session.run(["logits"], arrays)[0])
-
-
 @contextlib.contextmanager
-def export_errors(model: PreTrainedModel) -> Iterator[None]:
+def export_errors(kind: str) -> Iterator[None]:
     """Convert errors of the exporter or onnxruntime to a UserError that names the model family."""
     try:
         yield
@@ -279,7 +501,7 @@ def export_errors(model: PreTrainedModel) -> Iterator[None]:
         raise
     except Exception as error:
         raise UserError(
-            f"{model.config.model_type} models cannot be exported with torch {torch.__version__} "
+            f"{kind} models cannot be exported with torch {torch.__version__} "
             f"({type(error).__name__}: {' '.join(str(error).split()):.200}): use "
             "`finetune predict`."
         ) from error

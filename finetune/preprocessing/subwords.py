@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass
 from typing import Any
 
 
@@ -40,6 +40,25 @@ class Subwords:
     uses_segments: bool
     leading_space: bool
     placeholder: int
+
+    @classmethod
+    def restored(cls, backend: Any, fields: Mapping[str, Any]) -> Subwords:
+        """Return a tokenizer from its backend and its ``fields``."""
+        made = Subwords()
+        made.backend = backend
+        made.single, made.pair = (
+            Template(*map(tuple, fields[name])) for name in ("single", "pair")
+        )
+        made.uses_segments, made.leading_space, made.placeholder = fields["others"]
+        return made
+
+    def fields(self) -> dict[str, Any]:
+        """Return what the backend does not tell, as JSON values."""
+        return {
+            "single": astuple(self.single),
+            "pair": astuple(self.pair),
+            "others": [self.uses_segments, self.leading_space, self.placeholder],
+        }
 
     def text_subwords(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the subword ids of each text, without special tokens."""

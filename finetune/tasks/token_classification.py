@@ -154,7 +154,8 @@ class TokenClassificationTask(WordTask):
         return TagDecoder(
             labels=record.labels.names, scheme=record.scheme,
             constrained=config.decoding == "constrained", word_score=config.word_score,
-            all_subwords=record.scores_all_subwords, temperature=record.temperature,
+            all_subwords=record.scores_all_subwords and not config.crf,
+            temperature=record.temperature,
         )  # fmt: skip
 
     def _sequences(self, examples: Sequence[TokenExample]) -> tuple[list[list[Encoding]], int]:

@@ -105,7 +105,8 @@ def word_scores(
     """
     starts = np.cumsum(word_lengths) - word_lengths  # [W]
     if how == "first" or not len(starts):
-        return logs[starts]
+        firsts: np.ndarray = logs[starts]
+        return firsts
     scores = logs[:, list(continuations)]
     scores[starts] = logs[starts]
     means = np.add.reduceat(scores, starts) / word_lengths[:, None].astype(logs.dtype)

@@ -1,10 +1,13 @@
-"""ONNX graphs answer as plain transformers does, for every family; what cannot be is refused."""
+"""Exports predict as plain transformers and `predict` do, without torch; int8 is measured."""
 
 from __future__ import annotations
 
+import ast
 import inspect
 import json
+import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +23,7 @@ from transformers import (
 )
 
 import finetune
-from finetune.config.tasks import ClassifyConfig, NerConfig, NliConfig, TagConfig
+from finetune.config.tasks import IN_MEMORY, ClassifyConfig, NerConfig, NliConfig, TagConfig
 from finetune.data import Dataset
 from finetune.models.loading import quiet
 from finetune.tasks import load_task, save_task
@@ -33,8 +36,12 @@ pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
 
 from finetune.inference import onnx as export  # noqa: E402
+from finetune.inference.onnx_model import OnnxModel  # noqa: E402
 
-FILES = {"model.onnx", "tokenizer.json", "tokenizer_config.json", "config.json", "finetune.json"}
+FILES = {
+    "model.onnx", "tokenizer.json", "tokenizer_config.json", "config.json", "finetune.json",
+    "predictor.json", "predictor",
+}  # fmt: skip
 FIRSTS = ["the train was late", "anna", "a man is playing a guitar while a woman is singing a song"]
 SECONDS = ["two children run", "nothing contradicts what the reporter wrote", "so"]
 WORDS = ("anna", "smith", "saw", "new", "york", ".")
@@ -50,7 +57,8 @@ def examples(task: str) -> list[Any]:
     if task == "tag":
         tags = ("B-PER", "I-PER", "O", "B-LOC", "I-LOC", "O")
         return [TokenExample(0, WORDS, (Span(0, 2, "PER"), Span(3, 5, "LOC")), tags)]
-    return [TokenExample(0, WORDS, (Span(0, 2, "PER"), Span(1, 2, "PER")))]
+    spans = (Span(0, 2, "PER"), Span(1, 2, "PER"), Span(3, 5, "LOC"))
+    return [TokenExample(0, WORDS, spans, document="a"), TokenExample(1, WORDS, (), document="a")]
 
 
 CONFIGS = {"classify": ClassifyConfig, "nli": NliConfig, "tag": TagConfig, "ner": NerConfig}
@@ -69,7 +77,7 @@ def saved(folder: Path, task: str, family: str = "bert", **settings: Any) -> Pat
     with torch.no_grad():
         for parameter in head.head_parameters().values():
             parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.3)
-    place = folder / f"{family}-{task}-{'-'.join(settings)}"
+    place = folder / f"{family}-{task}-{'-'.join(settings)}{len(settings)}"
     head.save_pretrained(place / "best")
     save_task(made, place / "best")
     return place
@@ -170,9 +178,9 @@ def test_an_empty_folder_may_stand_there(tmp_path: Path) -> None:
 
 def test_what_no_graph_can_answer(tmp_path: Path) -> None:
     for task, settings, parts in (
-        ("ner", {}, ("ner models score spans", "train `finetune tag`")),
-        ("tag", {"crf": True}, ("CRF", "without --crf")),
-        ("classify", {"long_text": "window"}, ("several windows", "--long-text truncate")),
+        ("tag", {"bilstm": True}, ("--bilstm is not part", "train without it")),
+        ("ner", {"context": "64"}, ("--context", "train without --context")),
+        ("nli", {"pair_encoder": "bi"}, ("apart", "without --pair-encoder")),
     ):
         place = saved(tmp_path, task, **settings)
         one_line(run("export", place, "--output", tmp_path / "graph"), *parts, "finetune predict")
@@ -223,3 +231,155 @@ def test_a_family_that_cannot_be_traced(tmp_path: Path) -> None:
     outcome = run("export", place, "--output", tmp_path / "graph")
     one_line(outcome, "longformer models cannot be exported", "finetune predict")
     assert not list(tmp_path.glob("graph*"))
+
+
+LONG = " ".join(["anna smith saw new york , and the old dog isn't in Geneva."] * 4)
+SENTENCES = ["anna smith saw new york .", "", LONG, list(WORDS), ["anna", "", "\u200b"], [],
+             "東京 café № 7", ["x" * 99]]  # fmt: skip
+ONE_TEXT = [FIRSTS[0], "", LONG, "東京 café"]
+PAIRS = [*zip(FIRSTS, SECONDS, strict=True), ("", ""), (LONG, "so"), ("so", LONG)]
+
+
+def same(expected: Sequence[Any], found: Sequence[Any], tolerance: float) -> None:
+    """Predictions are equal but for small differences of their scores."""
+    for one, other in zip(expected, found, strict=True):
+        a, b = one.record(), other.record()
+        assert a.keys() == b.keys()
+        for name in a.keys() - {"scores", "score", "spans", "id"}:
+            assert (
+                a[name] == pytest.approx(b[name], abs=tolerance)
+                if name == "label"
+                else (a[name] == b[name])
+            )
+        for name in ("scores", "score"):
+            if name in a:
+                assert a[name] == pytest.approx(b[name], abs=tolerance)
+        spans = [[{**span, "score": 0} for span in r.get("spans", [])] for r in (a, b)]
+        assert spans[0] == spans[1]
+        scores = [[span["score"] for span in r.get("spans", [])] for r in (a, b)]
+        assert scores[0] == pytest.approx(scores[1], abs=tolerance)
+
+
+def case(task: str, family: str, *, slow: bool = False, **settings: Any) -> Any:
+    return pytest.param(task, family, settings, marks=[pytest.mark.slow] if slow else [])
+
+
+@pytest.mark.parametrize(
+    ("task", "family", "settings"),
+    [
+        case("classify", "roberta", slow=True, long_text="window"),
+        case("nli", "bert", long_text="window"),
+        case("tag", "roberta", slow=True, word_score="mean", label_subwords="all"),
+        case("tag", "bert", crf=True),
+        case("ner", "roberta", slow=True, representation="boundary"),
+        case("ner", "bert", representation="attention", word_vectors="mean", max_width=5),
+        case("ner", "roberta", slow=True, representation="biaffine", multi_label=True),
+    ],
+)
+def test_predictions_are_those_of_predict(
+    task: str, family: str, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    """Of texts of any length, one by one and in batches, words and characters of any kind."""
+    place = saved(tmp_path, task, family, max_length=20, precision="fp32", **settings)
+    export.export_onnx(place, tmp_path / "graph")
+    inputs: Sequence[Any] = {"classify": ONE_TEXT, "nli": PAIRS}.get(task, SENTENCES)
+    model = OnnxModel(tmp_path / "graph", threads=1)
+    found = model.predict(inputs)
+    same(finetune.load(place).predict(inputs), found, 1.2e-5)
+    same(found, [model.predict([item])[0] for item in inputs], 3e-6)
+    if task == "ner":
+        assert sum(len(p.spans) for p in found) > 5
+
+
+BLOCKED = """\
+import sys
+class Block:
+    def find_spec(self, name, *rest):
+        if name.split(".")[0] in ("torch", "transformers", "finetune", "accelerate", "scipy"):
+            raise ImportError(f"{name} is blocked")
+sys.meta_path.insert(0, Block())
+import runpy
+runpy.run_module("predictor", run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize("task", [pytest.param("tag", marks=pytest.mark.slow), "ner"])
+def test_the_export_predicts_alone(task: str, tmp_path: Path) -> None:
+    """Lines in, lines out, in a process that cannot import torch, transformers and finetune."""
+    settings = {"crf": True} if task == "tag" else {}
+    place = saved(tmp_path, task, max_length=20, precision="fp32", **settings)
+    graph = tmp_path / "graph"
+    assert run("export", place, "--output", graph).code == 0
+    lines = [item if isinstance(item, str) else json.dumps(item) for item in SENTENCES]
+
+    def predictor(text: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-I", "-c", f"import sys; sys.path.insert(0, '.')\n{BLOCKED}"],
+            input=text, capture_output=True, encoding="utf-8", cwd=graph, check=False,
+        )  # fmt: skip
+
+    done = predictor("".join(f"{line}\n" for line in lines))
+    assert done.returncode == 0 and done.stderr == "", done.stderr
+    records = [json.loads(line) for line in done.stdout.splitlines()]
+    expected = [p.record() for p in OnnxModel(graph, threads=1).predict(SENTENCES)]
+    assert [r["words"] for r in records] == [r["words"] for r in expected]
+    for one, other in zip(records, expected, strict=True):
+        for span, same_span in zip(one["spans"], other["spans"], strict=True):
+            assert span == pytest.approx(same_span, abs=2e-6)
+    failed = predictor('[["a"]]\n')
+    assert failed.returncode == 1
+    assert failed.stderr.startswith("error: input 0: [['a']] is neither")
+
+
+def test_the_package_is_the_toolkits_and_imports_little() -> None:
+    files = export.package_files()
+    assert len(files) < 20
+    allowed = {"numpy", "onnxruntime", "tokenizers", "torch", ""}  # torch for type checkers only
+    for name, text in files.items():
+        assert "finetune." not in "".join(
+            line for line in text.splitlines() if line.startswith(("from ", "import "))
+        )
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                module = str(getattr(node, "module", None) or node.names[0].name)
+                if isinstance(node, ast.ImportFrom) and node.level:
+                    assert f"{module}.py" in files, (name, module)
+                else:
+                    assert module.split(".")[0] in allowed | set(sys.stdlib_module_names), name
+
+
+def data_of(folder: Path) -> Path:
+    """Texts whose labels a model can learn, with a validation split."""
+    folder.mkdir()
+    texts = [" ".join(WORDS[: n % 5 + 1]) for n in range(12)]
+    for split in ("train", "validation"):
+        rows = [{"text": text, "label": ("neg", "pos")["smith" in text]} for text in texts]
+        path = folder / f"{split}.jsonl"
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+def test_int8_is_measured_and_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = saved(tmp_path, "classify", data=IN_MEMORY)
+    data, graph = data_of(tmp_path / "data"), tmp_path / "graph"
+    command = ("export", place, "--output", graph, "--int8")
+    one_line(run(*command), "data in memory", "--data")
+    one_line(run(*command[:-1], "--max-loss", "1"), "--max-loss applies to --int8")
+    one_line(run(*command, "--data", data, "--max-loss", "-1"), "--max-loss must be 0 or more")
+    before = {path.name for path in tmp_path.iterdir()}
+    lowest = iter([{"accuracy": 0.9}, {"accuracy": 0.894}])
+    with monkeypatch.context() as patched:
+        patched.setattr(export, "_score", lambda *_: next(lowest))
+        refused = run(*command, "--data", data)
+    one_line(refused, "lowers accuracy on validation by 0.60 points, from 0.9000 to 0.8940")
+    assert {path.name for path in tmp_path.iterdir()} == before
+    outcome = run(*command, "--data", data, "--max-loss", "100")
+    assert outcome.code == 0 and outcome.err == "", outcome
+    assert "int8: validation accuracy" in outcome.out and "on 12 examples" in outcome.out
+    assert {path.name for path in graph.iterdir()} == FILES
+    whole = export.export_onnx(place, tmp_path / "whole")
+    assert (graph / "model.onnx").stat().st_size < 0.85 * whole.size  # few weights, many nodes
+    expected = OnnxModel(tmp_path / "whole").predict(ONE_TEXT)
+    for one, other in zip(expected, OnnxModel(graph).predict(ONE_TEXT), strict=True):
+        assert one.scores == pytest.approx(other.scores, abs=0.2)
+        assert one.scores != other.scores

@@ -146,6 +146,25 @@ class FactorizedScorer(nn.Module):
         rows = sizes[layout.width - 1] + rank[layout.start]  # of each candidate in ``found`` [S]
         return torch.cat(found).index_select(0, rows)
 
+    def grid(self, words: Tensor) -> Tensor:
+        """Return scores [N, W, K, C] of all first words and widths up to K, for tracing.
+
+        ``words`` are vectors [N, W, H]. Candidates beyond the end of a sequence have scores too.
+        """
+        flat = words.flatten(0, 1)
+        beyond = (0, 0, 0, self.width.num_embeddings - 1)  # words behind the last
+        starts = self.start(self.start_network(flat))
+        ends = F.pad(self.end(self.end_network(flat)), beyond)
+        weights = None if self.attention is None else F.pad(self.attention(flat), beyond)[:, 0]
+        content = F.pad(self.content(flat), beyond)
+        pooled = PooledContent(content, weights, self.width.num_embeddings)
+        found = []
+        for width in range(1, self.width.num_embeddings + 1):
+            inner = pooled.add_to(ends[width - 1 :], width)[: flat.shape[0]]
+            found.append(self.output(F.gelu(inner + starts + self.width.weight[width - 1])))
+        scores: Tensor = torch.stack(found, 1).reshape(*words.shape[:2], len(found), -1)
+        return scores
+
     def _of_width(
         self, width: int, starts: Tensor, ends: Tensor, pooled: PooledContent, rows: Tensor,
         keys: Tensor | None,
@@ -204,7 +223,7 @@ class PooledContent:
 
     def add_to(self, others: Tensor, width: int) -> Tensor:
         """Add the pooled content of each window of a width to ``others`` [W - width + 1, h]."""
-        size, offset, parts = len(others), 0, []
+        size, offset, parts = others.shape[0], 0, []  # len is a constant in a traced graph
         for level in reversed(range(width.bit_length())):
             if width >> level & 1:
                 parts.append((level, slice(offset, offset + size)))
@@ -257,3 +276,16 @@ class BiaffineScorer(nn.Module):
             products = (lefts @ rights.T).movedim(1, 2)  # [n, n, C]
             found.append(products.flatten(0, 1).index_select(0, rows))
         return alone + torch.cat(found)
+
+    def grid(self, words: Tensor) -> Tensor:
+        """Return scores [N, W, W, C] of all first and last words, for tracing.
+
+        ``words`` are vectors [N, W, H].
+        """
+        starts, ends = self.start_network(words), self.end_network(words)
+        left = torch.unflatten(self.product(starts), -1, (self.bias.shape[0], -1))  # [N, W, C, h]
+        products = left.flatten(1, 2) @ ends.transpose(1, 2)  # [N, W C, W]
+        products = products.reshape(*words.shape[:2], -1, words.shape[1])
+        alone: Tensor = self.start(starts)[:, :, None] + self.end(ends)[:, None]
+        scores: Tensor = alone + products.transpose(2, 3)
+        return scores
