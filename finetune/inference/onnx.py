@@ -201,7 +201,7 @@ def _unsupported(task: Task) -> str:
         )
     if isinstance(config, TextConfig) and config.few_shot:
         return (
-            "few-shot models (--few-shot) classify the vectors of a sentence encoder, and graphs are "
+            "few-shot models (--few-shot) classify vectors of a sentence encoder, and graphs are "
             "written for other heads: use `finetune predict`"
         )
     if isinstance(config, TextConfig) and config.own_head:
