@@ -19,7 +19,6 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
-from sklearn.linear_model import LogisticRegression
 from torch.nn import functional
 
 from finetune.config.tasks import ClassifyConfig, TextConfig, column_map
@@ -335,7 +334,8 @@ class TextClassificationTask(Task):
         self, head: SentenceEncoder, vectors: torch.Tensor, sequences: Sequences
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the squared errors of the cosines of ``--few-shot``, of 1 and of 0."""
-        anchor, *others = vectors.unflatten(0, (-1, 3)).unbind(1)
+        number = torch.tensor(sequences.first_word, device=vectors.device)
+        anchor, *others = (vectors[number == each] for each in range(3))
         label = torch.tensor([1.0, 0.0], device=vectors.device).repeat_interleave(len(anchor))
         loss, count = cosine_loss(anchor.repeat(2, 1), torch.cat(others), label)
         # a frozen encoder has no gradient, the classifier one of 0
@@ -353,6 +353,8 @@ class TextClassificationTask(Task):
         predicted: Sequence[SentencePrediction],
     ) -> None:
         """Fit a logistic regression on the vectors, with an L2 penalty as in SetFit (C = 1)."""
+        from sklearn.linear_model import LogisticRegression  # which takes long to import
+
         labels = self.record.labels
         classes = np.array([labels.id(str(each.label), each.where) for each in gold])
         weights = self.record.class_weights

@@ -110,13 +110,15 @@ def test_pairs_and_loss(place: Path) -> None:
         assert ([e.input_ids for e in own] == [e.input_ids for e in taken]) == same
     vectors = torch.randn(9, 4, generator=torch.Generator().manual_seed(1))
     head = task.head()
-    sequences = Sequences((0,) * 9, (0, 1, 2) * 3, {})
+    # --sampling balanced can draw a text twice: the sequences are in the order of their numbers
+    sequences = Sequences((3,) * 6 + (7,) * 3, (0, 0, 1, 1, 2, 2, 0, 1, 2), {})
     with torch.no_grad():
         loss, count = task.coupled_loss(head, vectors, sequences)
+    pairs = ((0, 2, 1.0), (1, 3, 1.0), (6, 7, 1.0), (0, 4, 0.0), (1, 5, 0.0), (6, 8, 0.0))
     expected = sum(
-        float(cosine_loss(vectors[[n]], vectors[[n + k]], torch.tensor([2.0 - k]))[0])
-        for n in (0, 3, 6) for k in (1, 2)
-    )  # fmt: skip
+        float(cosine_loss(vectors[[n]], vectors[[k]], torch.tensor([label]))[0])
+        for n, k, label in pairs
+    )
     assert float(count) == 6 and float(loss) == pytest.approx(expected)
 
 
