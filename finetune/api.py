@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from finetune.runtime.progress import Reporter
     from finetune.tasks.base import Task
     from finetune.training.callbacks import Callback
+    from finetune.training.distillation import Distillation, Measured
     from finetune.training.environment import RunOutcome
     from finetune.training.search import Pruner, SearchResult
     from finetune.training.trainer import FitResult
@@ -439,6 +440,119 @@ def train_multitask(
             name: _finished(*parts[name], result, accelerator, None, command, report)
             for name, result in results.items()
         }
+
+
+@dataclass(frozen=True)
+class DistilledRun:
+    """A finished student, and how it compares."""
+
+    run: TrainedRun
+    baseline: TrainedRun | None
+    """The run of the student without its teacher."""
+    metric: str
+    split: str
+    models: Mapping[str, Measured]
+    """Score, size and speed of ``teacher``, ``student`` and ``student without teacher``."""
+
+
+def distill(
+    teacher: str | Path,
+    model: str | None = None,
+    *,
+    layers: int | None = None,
+    data: Any = None,
+    distillation: Distillation | None = None,
+    baseline: bool = False,
+    command: str = "finetune.distill",
+    reporter: Reporter | None = None,
+    report: Callable[[Path], None] = write_run_report,
+    **settings: Any,
+) -> DistilledRun:
+    """Train a small student on the outputs of a trained model, and compare them.
+
+    Args:
+        teacher: The run folder of a model.
+        model: The encoder of the student.
+        layers: In place of ``model``, the number of layers of the teacher to start with.
+        data: As in ``train``; by default the data of the teacher.
+        distillation: The losses, and unlabeled text.
+        baseline: Also train the student without its teacher, for as many steps, in the folder
+            ``OUT-without-teacher``.
+        command: The command that trains this run, for its README.
+        reporter: Shows the progress.
+        report: Writes the reports.
+        settings: Settings of the run, such as ``epochs``; all others that describe the task and not
+            its training are those of the teacher.
+
+    Raises:
+        UserError: Teacher, student and data do not fit together.
+        Interrupted: After Ctrl-C; the call with ``out`` and ``resume=True`` continues.
+    """
+    from finetune.runtime.launch import make_accelerator
+    from finetune.runtime.memory import memory_kept
+    from finetune.runtime.processes import num_processes
+    from finetune.runtime.progress import Reporter
+    from finetune.training.distillation import (
+        Distillation,
+        Teacher,
+        fit_plain,
+        fit_student,
+        load_student,
+        measure,
+        plain_start,
+        student_config,
+    )
+    from finetune.training.run_folder import hold, is_run, with_run_folder
+
+    if (model is None) == (layers is None):
+        raise UserError("distill needs either --model SMALL or --layers N of the teacher.")
+    if num_processes() > 1:
+        raise UserError("distill runs in one process: start it without accelerate or torchrun.")
+    loaded = Teacher(teacher)
+    name = f"{Path(teacher).resolve().name}-student"
+    if isinstance(data, str | Path):
+        settings["data"], data = str(data), None
+    elif data is not None:
+        settings["data"] = IN_MEMORY
+    given = {key: value for key, value in settings.items() if value is not None}
+    config = student_config(loaded.task.record.config, model, str(teacher), **given)
+    config = with_run_folder(config, loaded.task.name, name)
+    accelerator, reporter = make_accelerator(config), reporter or Reporter()
+    with hold(Path(config.out or "")), memory_kept():
+        task, dataset = load_student(loaded, config, data)
+        for line in (*describe(task, dataset), *dataset.notes):
+            reporter.say(line)
+        result, schedule = fit_student(
+            task, dataset, config, accelerator, reporter, loaded, distillation or Distillation(),
+            layers,
+        )  # fmt: skip
+        run = _finished(task, dataset, config, result, accelerator, None, command, report)
+    models = {"teacher": Path(teacher), "student": run.folder}
+    plain = None
+    if baseline:
+        out = Path(f"{config.out}-without-teacher")
+        config = dataclasses.replace(
+            config, out=str(out), epochs=None, steps=schedule.num_steps,
+            eval_every=schedule.eval_every, resume=config.resume and is_run(out),
+        )  # fmt: skip
+        config = with_run_folder(config, task.name)
+        reporter.say(f"student without teacher: {config.out}")
+        with hold(out), memory_kept():
+            task = dataclasses.replace(task, record=dataclasses.replace(task.record, config=config))
+            head = None
+            if layers is not None:
+                task, head = plain_start(task, loaded, layers)
+                config = task.record.config
+            result = fit_plain(task, dataset, config, accelerator, reporter, head, layers)
+            plain = _finished(task, dataset, config, result, accelerator, None, command, report)
+        models["student without teacher"] = plain.folder
+    split = next((s for s in ("test", *run.metrics) if s in run.metrics), None)
+    if split is None:
+        raise UserError("no split has gold to compare teacher and student on.")
+    examples = dataset.splits[split]
+    metric = task.record.metric
+    measured = {kind: measure(folder, examples, metric) for kind, folder in models.items()}
+    return DistilledRun(run, plain, metric, split, measured)
 
 
 def _finished(

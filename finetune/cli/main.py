@@ -19,6 +19,7 @@ from finetune.cli.check import Check
 from finetune.cli.compare import Compare
 from finetune.cli.convert import Convert
 from finetune.cli.curve import Curve, parse_curve
+from finetune.cli.distill import Distill
 from finetune.cli.embed import Embed
 from finetune.cli.export import Export
 from finetune.cli.geometry import Geometry
@@ -53,9 +54,9 @@ COMMANDS: dict[str, type[Any]] = {
     **TASKS,
     **{
         kind.__name__.lower(): kind
-        for kind in (Multitask, Run, Curve, Search, Recipes, Check, Convert, Agreement, Predict,
-                     Embed, Similarity, Geometry, Map, Wsd, Wic, Serve, Export, Score, Analyze,
-                     Compare, Thresholds, Report, Push, Vocabulary, Perplexity, Bench)
+        for kind in (Multitask, Run, Curve, Search, Distill, Recipes, Check, Convert, Agreement,
+                     Predict, Embed, Similarity, Geometry, Map, Wsd, Wic, Serve, Export, Score,
+                     Analyze, Compare, Thresholds, Report, Push, Vocabulary, Perplexity, Bench)
     },
 }  # fmt: skip
 """The dataclass of each command: its options are the fields, and ``run()`` carries it out."""
@@ -127,7 +128,7 @@ def _no_output(errors: bool = False) -> Iterator[None]:
 
 def _run(command: Any) -> None:
     """Run a command, and leave the other processes in the end."""
-    trains = isinstance(command, TaskCommand | Multitask | Curve | Search) or (
+    trains = isinstance(command, TaskCommand | Multitask | Curve | Search | Distill) or (
         isinstance(command, Check) and command.label_errors
     )
     try:

@@ -100,6 +100,7 @@ class Encoder(nn.Module):
         self.padding_reason = _padding_reason(model, self.family, batching)
         self.packed = not self.padding_reason
         self._one_group = False
+        self._recorded: tuple[Sequence[int], list[Tensor]] | None = None
 
     @classmethod
     def from_pretrained(cls, name: str, *, batching: Batching = "auto", **options: Any) -> Encoder:
@@ -137,6 +138,19 @@ class Encoder(nn.Module):
             output_hidden_states=True,
         )  # fmt: skip
         return torch.stack(states)
+
+    @contextlib.contextmanager
+    def recording(self, numbers: Sequence[int]) -> Iterator[list[Tensor]]:
+        """Record hidden states of the last forward pass in a ``with`` block, also of a head's.
+
+        The list gets those of the ``layers`` with these numbers, [T, H] each.
+        """
+        states: list[Tensor] = []
+        self._recorded = (numbers, states)
+        try:
+            yield states
+        finally:
+            self._recorded = None
 
     def check(self, batch: Batch) -> None:
         """Raise ``UserError`` if a batch has lengths or ids that the model has no embedding for.
@@ -252,6 +266,17 @@ class Encoder(nn.Module):
         vectors: Tensor | None = None, **settings: Any,
     ) -> list[Tensor]:  # fmt: skip
         """Return tensors that ``select`` takes from the model's output, flat: [T, H] each."""
+        if self._recorded is not None:
+            (numbers, recorded), self._recorded = self._recorded, None
+            settings["output_hidden_states"] = True
+
+            def select_more(output: Any) -> Sequence[Tensor]:
+                return [*select(output), *(output.hidden_states[i] for i in numbers)]
+
+            own = self._run(batch, select_more, **settings)
+            self._recorded = (numbers, recorded)
+            recorded[:] = own[len(own) - len(numbers) :]
+            return own[: len(own) - len(numbers)]
         self.check(batch)
         if self.packed:
             num_tokens = len(batch.input_ids)

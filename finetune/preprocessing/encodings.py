@@ -39,6 +39,11 @@ class Ragged(NamedTuple):
             values = np.array(list(chain.from_iterable(rows)))
         return cls(_compact(values), _boundaries(counts), _same(counts))
 
+    @classmethod
+    def of_counts(cls, values: Array, counts: Array) -> Ragged:
+        """Divide values into rows of the given lengths."""
+        return cls(values, _boundaries(counts))
+
     @property
     def counts(self) -> Array:
         """The length of each row."""

@@ -16,6 +16,8 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
+import numpy as np
+
 from finetune.config.tasks import PretrainConfig, TrainConfig, settings
 from finetune.data import Dataset, check_data, halved, hold_out, unmeasured_labels
 from finetune.evaluation.metrics import DEFAULT_METRICS
@@ -256,6 +258,24 @@ class Task(ABC):
     def fit_head(self, head: Any, gold: Sequence[Any], predicted: Sequence[Any]) -> None:
         """Fit weights of the head in place, before each evaluation."""
         raise NotImplementedError
+
+    def soft_loss(
+        self, logits: Any, teacher: torch.Tensor, batch: Batch, temperature: float
+    ) -> torch.Tensor:
+        """Return the sum of the losses of a batch against the logits of a teacher.
+
+        It is to be divided by the number of words, or of sequences of texts. For a CRF the logits
+        are the emissions, with the rest of the teacher's scores in the targets of the batch.
+        """
+        raise UserError(f"runs of `finetune {self.name}` cannot be distilled.")
+
+    def num_logits(self, sequences: Encodings) -> Array:
+        """Return the number of rows of the logits of each sequence: [N]."""
+        return np.ones(len(sequences), dtype=np.int64)
+
+    def targets_without_gold(self, sequences: Encodings) -> Mapping[str, Ragged]:
+        """Return targets of sequences without gold, which add nothing to the loss."""
+        raise UserError(f"runs of `finetune {self.name}` have no use for unlabeled text.")
 
     def for_epoch(
         self, sequences: Encodings, seed: int, epoch: int, rows: Array | None = None

@@ -16,6 +16,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, Self
 
+import numpy as np
 import torch
 from torch.nn import functional
 
@@ -26,10 +27,12 @@ from finetune.evaluation.metrics import span_scores
 from finetune.evaluation.pairs import spans_in_characters
 from finetune.models.heads.span_ner import SpanNer
 from finetune.models.heads.span_scorers import SpanLayout
-from finetune.preprocessing.encodings import Encoded, Ragged
+from finetune.preprocessing.encodings import Array, Encoded, Encodings, Ragged
+from finetune.preprocessing.span_candidates import num_candidates
 from finetune.preprocessing.text_labels import class_weights
 from finetune.tasks.class_losses import class_losses, label_losses, loss_targets
 from finetune.tasks.decoding import SpanDecoder
+from finetune.tasks.soft_losses import class_divergence, label_divergence
 from finetune.tasks.span_decoding import choose_thresholds
 from finetune.tasks.span_targets import SpanTargets
 from finetune.tasks.word_task import WordRecord, WordTask
@@ -197,6 +200,33 @@ class SpanNerTask(WordTask):
         else:
             total = functional.cross_entropy(logits, target, ignore_index=IGNORED, reduction="sum")
         return total, batch.targets["num_words"]
+
+    def soft_loss(
+        self, logits: torch.Tensor, teacher: torch.Tensor, batch: Batch, temperature: float
+    ) -> torch.Tensor:
+        """Return the summed divergence from the teacher's types of all candidates [S, C]."""
+        several = self.record.config.multi_label
+        divergence = label_divergence if several else class_divergence
+        return divergence(logits, teacher, temperature).sum()
+
+    def num_logits(self, sequences: Encodings) -> Array:
+        """Return the number of candidates of each sequence."""
+        width = self.record.max_width
+        return np.array([num_candidates(n, width) for n in sequences.num_words.tolist()])
+
+    def targets_without_gold(self, sequences: Encodings) -> Mapping[str, Ragged]:
+        """Return targets in which no candidate has a loss."""
+        counts, number = self.num_logits(sequences), len(sequences)
+        ones = np.ones(number, np.int64)
+        none = Ragged.of_counts(np.zeros(0, np.int32), ones * 0)
+        others = np.concatenate([np.arange(count, dtype=np.int32) for count in counts])
+        return {
+            "indices": none,
+            "classes": none,
+            "others": Ragged.of_counts(others, counts),
+            "num_words": Ragged.of_counts(np.zeros(number, np.int32), ones),
+            "width": Ragged.of_counts(sequences.num_words.astype(np.int32), ones),
+        }
 
     @cached_property
     def decoder(self) -> SpanDecoder:

@@ -46,6 +46,7 @@ from finetune.tasks.class_losses import (
 from finetune.tasks.decoding import TextDecoder
 from finetune.tasks.sentence_encoder import starting_pooling
 from finetune.tasks.sentence_losses import cosine_loss
+from finetune.tasks.soft_losses import class_divergence, label_divergence
 from finetune.types import (
     Batch,
     Encoding,
@@ -383,6 +384,25 @@ class TextClassificationTask(Task):
             losses, of_class = class_losses(config, logits, label, batch.targets)
             weight = weight * of_class
         return (losses * weight).sum(), weight.sum()
+
+    def soft_loss(
+        self, logits: torch.Tensor, teacher: torch.Tensor, batch: Batch, temperature: float
+    ) -> torch.Tensor:
+        """Return the summed divergence from the teacher's classes or labels, or squared error."""
+        if self.record.problem == "regression":
+            return functional.mse_loss(logits, teacher.to(logits.dtype), reduction="sum")
+        if self.record.problem == "multi":
+            return label_divergence(logits, teacher, temperature).mean(1).sum()
+        return class_divergence(logits, teacher, temperature).sum()
+
+    def targets_without_gold(self, sequences: Encodings) -> Mapping[str, Ragged]:
+        """Return targets whose weight is 0."""
+        size = len(self.record.labels) if self.record.problem == "multi" else 1
+        number, ones = len(sequences), np.ones(len(sequences), np.int64)
+        return {
+            "label": Ragged.of_counts(np.zeros(number * size, np.float32), ones * size),
+            "fraction": Ragged.of_counts(np.zeros(number, np.float32), ones),
+        }
 
     @cached_property
     def decoder(self) -> TextDecoder:

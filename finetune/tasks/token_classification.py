@@ -35,11 +35,12 @@ from finetune.evaluation.temperature import probabilities_of
 from finetune.models.heads.crf import CrfScores
 from finetune.models.heads.crf_tagger import CrfTagger
 from finetune.models.heads.token_classification import TokenTagger
-from finetune.preprocessing.encodings import Ragged
+from finetune.preprocessing.encodings import Array, Encodings, Ragged
 from finetune.preprocessing.text_labels import class_weights
 from finetune.tasks.class_losses import class_frequencies, class_losses, loss_targets
-from finetune.tasks.crf import chain_loss, chain_targets
+from finetune.tasks.crf import chain_divergence, chain_loss, chain_targets
 from finetune.tasks.decoding import TagDecoder
+from finetune.tasks.soft_losses import class_divergence
 from finetune.tasks.word_task import WordRecord, WordTask
 from finetune.types import (
     IGNORED,
@@ -238,6 +239,36 @@ class TokenClassificationTask(WordTask):
             return (losses * weights).sum(), weights.sum()
         total = functional.cross_entropy(logits, target, ignore_index=IGNORED, reduction="sum")
         return total, (target != IGNORED).sum()
+
+    def soft_loss(
+        self, logits: torch.Tensor | CrfScores, teacher: torch.Tensor, batch: Batch,
+        temperature: float,
+    ) -> torch.Tensor:  # fmt: skip
+        """Return the summed divergence from the teacher's tags of words (or subwords), or from its
+        distribution over the tag sequences of a CRF."""
+        if isinstance(logits, CrfScores):
+            edges = (batch.targets[f"teacher_{name}"] for name in CrfScores._fields[1:])
+            return chain_divergence(logits, CrfScores(teacher, *edges), batch, temperature)
+        return class_divergence(logits, teacher, temperature).sum()
+
+    def num_logits(self, sequences: Encodings) -> Array:
+        """Return the number of core words of each sequence, or of their subwords."""
+        if not self.record.scores_all_subwords:
+            return sequences.num_words
+        starts, offsets, _ = sequences.words
+        counts: Array = starts[offsets[1:] - 1].astype(np.int64) - starts[offsets[:-1]]
+        return counts
+
+    def targets_without_gold(self, sequences: Encodings) -> Mapping[str, Ragged]:
+        """Return unknown tags, which have no loss."""
+        counts = self.num_logits(sequences)
+        found = {"tag": Ragged.of_counts(np.full(counts.sum(), IGNORED, np.int32), counts)}
+        if self.record.config.crf:
+            last = np.diff(sequences.example, append=-1) != 0  # window of its sentence
+            ones = np.ones_like(counts)
+            found["begins"] = Ragged.of_counts(sequences.first_word == 0, ones)
+            found["ends"] = Ragged.of_counts(last, ones)
+        return found
 
     def decode(self, logits: torch.Tensor | CrfScores, batch: Batch) -> list[Partial]:
         """Return log-probabilities [words, C] of the core words of each sequence, or a chain."""

@@ -7,6 +7,7 @@ from contextlib import nullcontext
 from typing import NamedTuple
 
 from accelerate import Accelerator
+from torch import Tensor
 
 from finetune.config.tasks import LabelConfig, TrainConfig, named_strength
 from finetune.data import Dataset, split_at_gold
@@ -18,7 +19,7 @@ from finetune.preprocessing.batching import (
     process_shard,
     step_seed,
 )
-from finetune.preprocessing.encodings import Encoded
+from finetune.preprocessing.encodings import Encoded, Encodings
 from finetune.preprocessing.prefetch import ahead
 from finetune.runtime.processes import uses_fsdp
 from finetune.tasks.base import Task
@@ -98,12 +99,16 @@ class TrainingData:
             for each, shard in shards.items()
         }
         batches = [
-            pack(group, self.task.collate(group), seed)
+            pack(group, self.targets(group), seed)
             for group in micro_batches(sequences[rank], self.max_tokens)
         ]
         most = max(len(grouped(each.lengths, self.max_tokens)) for each in sequences.values())
         weight = 1.0 if shards[rank] else 0.0
         return StepBatch(batches, weight, len(examples), most - len(batches))
+
+    def targets(self, sequences: Encodings) -> dict[str, Tensor]:
+        """Return the targets of a micro-batch."""
+        return self.task.collate(sequences)
 
     def _encode(self, split: str) -> Encoded:
         """Encode a split, and report windows, cut texts and the notes of the task."""

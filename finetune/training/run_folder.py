@@ -15,10 +15,12 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
 import torch
 from accelerate.utils import gather_object
+from safetensors.torch import save_file
 from torch.optim import Optimizer
 
 from finetune.config.recipes import changed
@@ -58,6 +60,8 @@ from finetune.training.checkpoint import (
 from finetune.training.optimizer import logged_learning_rates
 from finetune.types import Example, Prediction, UserError, abbreviated
 
+OTHERS = "others.safetensors"
+"""Weights of a checkpoint that are not those of the model."""
 RUNS = Path("runs")
 """Parent of the run folders that are chosen without --out."""
 
@@ -162,6 +166,17 @@ def require_same_run(
         )
 
 
+def require_same_teacher(folder: Path, teacher: Mapping[str, Any] | None) -> None:
+    """Raise UserError if a run is continued without its teacher, or with other settings of it."""
+    before, now = _saved_config(folder).get("teacher") or {}, teacher or {}
+    for name in {**before, **now}:
+        if name != "folder" and before.get(name) != now.get(name):
+            raise UserError(
+                f"{folder}: `finetune distill` was started with {name} = {before.get(name)!r}, now "
+                f"{now.get(name)!r}: continue with the same command, or use another --out."
+            )
+
+
 def _same_path(name: str, before: Any, now: Any) -> bool:
     """Return whether two models are the same folder, perhaps seen from another folder or moved."""
     if name not in ("model", "init_from") or not before or not now or not Path(now).exists():
@@ -211,9 +226,13 @@ class RunFolder:
     The main process writes while the others wait; if it fails, all processes raise its error.
     """
 
-    def __init__(self, path: Path, accelerator: Any, last: Path | None = None) -> None:
-        """``last`` is the checkpoint, by default the subfolder of that name."""
-        self.path, self.accelerator = path, accelerator
+    def __init__(
+        self, path: Path, accelerator: Any, last: Path | None = None,
+        teacher: Mapping[str, Any] | None = None,
+    ) -> None:  # fmt: skip
+        """``last`` is the checkpoint, by default the subfolder of that name; ``teacher`` has the
+        settings of a run of ``finetune distill``."""
+        self.path, self.accelerator, self.teacher = path, accelerator, teacher
         self.best, self.last = path / "best", last or path / "last"
 
     def open(self, config: TrainConfig, fingerprint: str) -> bool:
@@ -231,6 +250,7 @@ class RunFolder:
                 return False
             if is_run(self.path):
                 require_same_run(self.path, config, fingerprint, num_processes, uses_fsdp())
+                require_same_teacher(self.path, self.teacher)
             if self.last.is_dir():
                 check_files(self.last)
                 return True
@@ -251,6 +271,7 @@ class RunFolder:
         """Write the resolved configuration to ``config.json``, before training starts."""
         content = {"task": task.name, **settings(replace(config, resume=False)), **facts}
         content["num_processes"] = self.accelerator.num_processes
+        content |= {} if self.teacher is None else {"teacher": dict(self.teacher)}
         content |= {"fsdp": True} if uses_fsdp() else {}
         self._write("config.json", json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
@@ -284,8 +305,14 @@ class RunFolder:
 
         on_main_process(write)
 
-    def save_last(self, task: Task, head: Any, optimizer: Optimizer, state: TrainerState) -> None:
-        """Save the checkpoint to ``last/``, with the random states of all processes."""
+    def save_last(
+        self, task: Task, head: Any, optimizer: Optimizer, state: TrainerState,
+        others: Mapping[str, torch.Tensor] = MappingProxyType({}),
+    ) -> None:  # fmt: skip
+        """Save the checkpoint to ``last/``, with the random states of all processes.
+
+        ``others`` are weights that are trained besides the model.
+        """
         gathered = gather_object([random_state(self.accelerator.process_index)])
         random_states = {name: value for each in gathered for name, value in each.items()}
         if is_sharded(head):
@@ -298,6 +325,8 @@ class RunFolder:
                     head.save_pretrained(fresh)
                 save_adapter_state(head, fresh)
                 save_task(task, fresh)
+                if others:
+                    save_file(dict(others), str(fresh / OTHERS))
                 save_training_state(fresh, optimizer, state, random_states)
 
         on_main_process(write)

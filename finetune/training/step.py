@@ -75,7 +75,7 @@ class Step:
             passes = [(batch, weight) for batch in batches] + [(shortest, 0.0)] * idle_passes
             for batch, own_weight in passes:
                 batch = batch_to_device(batch, self.device)
-                loss, count = self.task.loss(self._forward(batch), batch)
+                loss, count = self._loss(batch)
                 if weights is not None:
                     loss, count = (loss * weights.to(loss.dtype)).sum(), count[0]
                 totals += self._backward(loss, count, own_weight)
@@ -101,13 +101,21 @@ class Step:
             output = self.head(batch)
         return full_precision(output)
 
+    def _loss(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the sum of the losses of a batch, and its number, as ``Task.loss`` does."""
+        return self.task.loss(self._forward(batch), batch)
+
+    def _loss_counts(self, batch: Batch) -> torch.Tensor | None:
+        """Return ``Task.loss_counts``."""
+        return self.task.loss_counts(batch)
+
     def _loss_weights(self, batches: Sequence[Batch], weight: float) -> torch.Tensor | None:
         """Return the weights of several losses [K], None of a single one.
 
         With them, to divide the whole sum by the count of the first loss is to divide the sum of
         each by its own count over all micro-batches and processes.
         """
-        counts = [count for batch in batches if (count := self.task.loss_counts(batch)) is not None]
+        counts = [count for batch in batches if (count := self._loss_counts(batch)) is not None]
         if not counts:
             return None
         total = torch.stack(counts).sum(0).to(self.device, self.sum_dtype) * weight

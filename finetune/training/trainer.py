@@ -131,14 +131,15 @@ class TrainingRun:
         head: Any,
         restore: contextlib.ExitStack,
         last: Path | None = None,
+        teacher: Mapping[str, Any] | None = None,
     ) -> None:
-        """``restore`` collects how to undo the changes to the caller's model; ``last`` is as in
-        ``RunFolder``."""
+        """``restore`` collects how to undo the changes to the caller's model; ``last`` and
+        ``teacher`` are as in ``RunFolder``."""
         self.task = replace(task, record=task.record.unfitted())
         self.callbacks, self.own_metrics = Callbacks(()), own_metrics(config.own_metrics, {})
         self.dataset, self.config, self.notes = data, config, list(data.notes)
         self.accelerator, self.reporter = accelerator, reporter
-        self.folder = RunFolder(Path(config.out or ""), accelerator, last)
+        self.folder = RunFolder(Path(config.out or ""), accelerator, last, teacher)
         restore.enter_context(hold(self.folder.path))
         advice = "give all machines the same files"
         require_equal("fingerprint of the data", data.fingerprint, advice)
@@ -151,7 +152,7 @@ class TrainingRun:
         self.state = TrainerState(num_threads=self.num_threads)
 
         self.leaks = leaked(data)
-        self.data = TrainingData(self.task, data, config, accelerator, self._report)
+        self.data = self._make_data()
         self.schedule, self.validation = self.data.schedule, self.data.validation
         if config.resume and not resuming:
             on_main_process(lambda: self.folder.require_no_checkpoint(self.schedule.save_every))
@@ -172,7 +173,7 @@ class TrainingRun:
         )
         if sparse.note:
             self.reporter.say(sparse.note)
-        self.optimizer = sparse.attach(make_optimizer(self.head, self.config))
+        self.optimizer = sparse.attach(self._make_optimizer())
         if self.config.tuning != "full":
             peaks = logged_learning_rates(self.optimizer)
             self._report(
@@ -180,10 +181,7 @@ class TrainingRun:
                 + ", ".join(f"{name} {value:g}" for name, value in peaks.items())
             )
         self.interrupt = InterruptHandler(self.accelerator)
-        self.step = Step(
-            self.task, self.head, self.optimizer, self.config, self.accelerator, self.precision,
-            self.interrupt,
-        )  # fmt: skip
+        self.step = self._make_step()
         if resuming:
             load = partial(load_shards, head=self.head) if sharded else load_training_state
             self.state = load(last, optimizer=self.optimizer)
@@ -202,6 +200,22 @@ class TrainingRun:
         else:
             rank = self.accelerator.process_index
             torch.manual_seed(self.config.seed * 1_000_003 + rank)  # dropout
+
+    def _make_data(self) -> TrainingData:
+        return TrainingData(self.task, self.dataset, self.config, self.accelerator, self._report)
+
+    def _make_optimizer(self) -> torch.optim.Optimizer:
+        return make_optimizer(self.head, self.config)
+
+    def _make_step(self) -> Step:
+        return Step(
+            self.task, self.head, self.optimizer, self.config, self.accelerator, self.precision,
+            self.interrupt,
+        )  # fmt: skip
+
+    def _other_weights(self) -> Mapping[str, torch.Tensor]:
+        """Return weights that are trained besides the model, for the checkpoint."""
+        return {}
 
     def _report(self, note: str) -> None:
         self.notes.append(note)
@@ -320,7 +334,9 @@ class TrainingRun:
                 state.finished |= at_end
                 if saving or state.finished:
                     state.loss_scale = self.step.scaler.state_dict()
-                    self.folder.save_last(self.task, self.head, self.optimizer, state)
+                    self.folder.save_last(
+                        self.task, self.head, self.optimizer, state, self._other_weights()
+                    )
                     self.callbacks.on_save(SaveEvent(state.step, self.folder.last, False))
                 if stop or (state.finished and self.interrupt.caught_since()):
                     raise Interrupted(

@@ -1,0 +1,127 @@
+"""`finetune distill`: a small student that learns from a trained model."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+from tyro.conf import Positional, arg
+
+from finetune.cli.output import TableFormat, print_tables, quiet_libraries, show
+from finetune.cli.train import report_run, score_lines
+from finetune.types import UserError
+
+if TYPE_CHECKING:
+    from finetune.api import DistilledRun
+
+
+@dataclass(frozen=True, kw_only=True)
+class Distill:
+    """Train a small student on the predictions of a trained model, its teacher."""
+
+    teacher: Annotated[Positional[str], arg(metavar="TEACHER")]
+    """Folder of a run of `classify`, `nli`, `tag` or `ner`. The student has its task, labels and
+    data, and its settings except those of training."""
+    model: str | None = None
+    """Encoder of the student: a hub id, short name or folder."""
+    layers: int | None = None
+    """In place of --model: start with the embeddings, the head and N layers of the teacher, evenly
+    spread (2 of 6: layers 3 and 6)."""
+    unlabeled: str | None = None
+    """File of texts or words without labels, as for `finetune predict --file`. The teacher labels
+    them."""
+    unlabeled_columns: tuple[str, ...] = ()
+    """Columns of that file if their names are not recognized, as `role=column`."""
+    temperature: float = 2.0
+    """Divides the logits of both models in the divergence between their predictions."""
+    hard_weight: float = 0.5
+    """Weight of the gold labels, from 0 to 1; that of the predictions of the teacher is the rest.
+    """
+    hidden_weight: float | None = None
+    """Weight of the difference between hidden states. Unset is 1, or 0 where they cannot be
+    compared: with different tokenizers, and where texts of a pair are read apart."""
+    baseline: bool = False
+    """Also train the student without its teacher, for as many steps from the pretrained model, in
+    the folder OUT-without-teacher."""
+    data: str | None = None
+    """Labeled data; unset are those of the teacher."""
+    out: str | None = None
+    """Run folder of the student; unset makes a new one under `runs/`."""
+    limit: int | None = None
+    """Train on the first N labeled examples only; unset as the teacher."""
+    epochs: float | None = None
+    """Passes over labeled and unlabeled examples; unset is 3, or up to 10 if 3 passes make fewer
+    than 500 steps."""
+    steps: int | None = None
+    """Optimizer steps, in place of --epochs."""
+    batch_size: int | None = None
+    """Examples per optimizer step; unset as the teacher."""
+    lr: float | None = None
+    """Peak learning rate; unset is 2e-5, and 1e-4 for small encoders (narrower than 512)."""
+    seed: int = 1
+    """Seed of initial weights, data order and dropout."""
+    eval_every: int | None = None
+    """Steps between evaluations on the validation split; unset is once an epoch."""
+    save_every: int | None = None
+    """Steps between checkpoints; unset saves at each evaluation."""
+    max_tokens: int | None = None
+    """Tokens per forward pass: changes memory and speed only."""
+    resume: bool = False
+    """Continue the run in --out from its last checkpoint."""
+    format: TableFormat = "table"
+    """Print the comparison as text, CSV or JSON with all digits, LaTeX (booktabs) or Markdown."""
+
+    def run(self) -> None:
+        """Train the student, and print the comparison with its teacher."""
+        from finetune import api
+        from finetune.runtime.progress import Reporter
+        from finetune.runtime.signals import Interrupted
+        from finetune.training.distillation import Distillation
+        from finetune.training.environment import command_line, resume_command
+
+        if self.unlabeled_columns and self.unlabeled is None:
+            raise UserError("--unlabeled-columns needs --unlabeled FILE.")
+        quiet_libraries()
+        reporter = Reporter()
+        distillation = Distillation(
+            temperature=self.temperature,
+            hard_weight=self.hard_weight,
+            hidden_weight=self.hidden_weight,
+            unlabeled=self.unlabeled,
+            unlabeled_columns=self.unlabeled_columns,
+        )
+        settings = {
+            name: getattr(self, name)
+            for name in ("out", "limit", "epochs", "steps", "batch_size", "lr", "seed",
+                         "eval_every", "save_every", "max_tokens", "resume")
+        }  # fmt: skip
+        try:
+            result = api.distill(
+                self.teacher, self.model, layers=self.layers, data=self.data,
+                distillation=distillation, baseline=self.baseline, command=command_line(),
+                reporter=reporter, report=report_run, **settings,
+            )  # fmt: skip
+        except (Interrupted, KeyboardInterrupt) as interrupted:
+            again = resume_command(self.out or "RUN")
+            reporter.say(f"{interrupted or 'interrupted'}. Continue with: {again}")
+            sys.exit(130)
+        self._print(result)
+
+    def _print(self, result: DistilledRun) -> None:
+        rows = [[name, *measured] for name, measured in result.models.items()]
+        columns = ["model", f"{result.split} {result.metric}", "parameters", "MB", "examples/s"]
+        if self.format == "table":
+            rows = [[name, score, size, f"{mb:.1f}", f"{rate:,.0f}"]
+                    for name, score, size, mb, rate in rows]  # fmt: skip
+        trained = {"student": result.run, "student without teacher": result.baseline}
+        for name, run in trained.items():
+            if run is None:
+                continue
+            show(f"{name}, in {run.folder}:", error=True)
+            lines = score_lines(run.metrics, run.outcome.baselines, run.outcome.positive)
+            show(lines, indent=14, error=True)
+            if run.outcome.degenerate:
+                reasons = "; ".join(run.outcome.degenerate)
+                show(f"{name} is degenerate: {reasons}", error=True)
+        print_tables(self.format, ("", columns, rows))

@@ -1,0 +1,140 @@
+"""Outputs of a teacher for distillation: logits and hidden states of sequences, in files.
+
+They are computed once and written as they come, so that memory is that of one forward pass, and
+training maps the files. Shapes: C classes, T tokens, H width.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+
+from finetune.inference.loop import CPU_TOKENS, forward
+from finetune.models.heads.crf import CrfScores
+from finetune.preprocessing.batching import grouped, pack
+from finetune.preprocessing.encodings import Array, Encodings, Ragged
+from finetune.preprocessing.prefetch import ahead
+from finetune.runtime.files import replace_folder
+from finetune.runtime.precision import autocast
+from finetune.runtime.progress import Reporter
+from finetune.tasks.base import Task
+
+LOGITS, STATES, EDGES, SIZES = "logits.bin", "states.bin", "edges.safetensors", "sizes.json"
+
+
+@dataclass(frozen=True, slots=True)
+class TeacherOutputs:
+    """The outputs for N sequences, in their order.
+
+    Attributes:
+        logits: For each sequence the rows of its logits, float32 [*, C].
+        states: For each sequence the chosen hidden states of its tokens side by side, float16
+            [T, layers * H]; None without.
+        edges: The start, end and transition scores of a CRF.
+    """
+
+    logits: Ragged
+    states: Ragged | None
+    edges: Mapping[str, torch.Tensor]
+
+
+def write_outputs(
+    folder: Path,
+    task: Task,
+    head: Any,
+    sequences: Encodings,
+    *,
+    layers: Sequence[int] = (),
+    device: torch.device,
+    precision: str,
+    reporter: Reporter,
+    check_stop: Callable[[], object] = lambda: None,
+) -> None:
+    """Write the outputs of a teacher to a folder, whole or not at all.
+
+    Args:
+        folder: The folder, which is replaced.
+        task: The task of the teacher.
+        head: The teacher, on the device. It predicts without dropout.
+        sequences: What it reads.
+        layers: Numbers of the layers whose hidden states are written.
+        device: See ``head``.
+        precision: ``bf16``, ``fp16`` or ``fp32``.
+        reporter: Shows the progress.
+        check_stop: Called after each forward pass; an error that it raises ends the work.
+    """
+    starts = _begins(task.num_logits(sequences)), _begins(sequences.lengths)
+    budget = task.record.config.tokens_on(device.type)
+    groups = grouped(sequences.lengths, min(budget, CPU_TOKENS) if device.type == "cpu" else budget)
+    batches = (pack(sequences.take(group)) for group in groups)
+    head.eval()
+    sizes = [0, 0]
+    reporter.start("teacher", len(groups), unit="batch")
+    with (
+        replace_folder(folder) as fresh,
+        (fresh / LOGITS).open("wb") as logits_file,
+        (fresh / STATES).open("wb") as states_file,
+        torch.no_grad(), autocast(precision, device),
+        contextlib.closing(ahead(batches)) as ready,
+        head.encoder.recording(layers) as states,
+    ):  # fmt: skip
+        for done, (group, (_, output)) in enumerate(
+            zip(groups, forward(head, ready, device), strict=True)
+        ):
+            logits = output
+            if isinstance(output, CrfScores):
+                logits, *edges = output
+                if not done:
+                    named = zip(CrfScores._fields[1:], edges, strict=True)
+                    save_file({n: v.cpu().contiguous() for n, v in named}, str(fresh / EDGES))
+            found = [(logits_file, logits.float().cpu().numpy())]
+            if layers:
+                rows = torch.cat([state.float() for state in states], 1).half()
+                found.append((states_file, rows.cpu().numpy()))
+            for kind, (file, rows) in enumerate(found):
+                sizes[kind] = rows.shape[1]
+                _write_rows(file, rows, starts[kind], group)
+            check_stop()
+            reporter.update(done + 1)
+        (fresh / SIZES).write_text(json.dumps(sizes), encoding="utf-8")
+    reporter.stop()
+
+
+def read_outputs(folder: Path, task: Task, sequences: Encodings) -> TeacherOutputs:
+    """Map the outputs for these sequences into memory."""
+    sizes = json.loads((folder / SIZES).read_text(encoding="utf-8"))
+    states = None
+    if sizes[1]:
+        states = _mapped(folder / STATES, np.float16, sizes[1], sequences.lengths)
+    edges = load_file(str(folder / EDGES)) if (folder / EDGES).is_file() else {}
+    logits = _mapped(folder / LOGITS, np.float32, sizes[0], task.num_logits(sequences))
+    return TeacherOutputs(logits, states, edges)
+
+
+def _begins(counts: Array) -> Array:
+    return np.concatenate(([0], np.cumsum(counts)))
+
+
+def _write_rows(file: Any, rows: Array, starts: Array, group: Array) -> None:
+    """Write the rows of the sequences of a group to their places in a file."""
+    place = 0
+    for number in group:
+        count = int(starts[number + 1] - starts[number])
+        file.seek(int(starts[number]) * rows.shape[1] * rows.itemsize)
+        file.write(rows[place : place + count].tobytes())
+        place += count
+    if place != len(rows):
+        raise RuntimeError(f"{len(rows)} rows of logits or states for {place}")
+
+
+def _mapped(path: Path, kind: Any, columns: int, counts: Array) -> Ragged:
+    values = np.memmap(path, kind, mode="r", shape=(int(counts.sum()), columns))
+    return Ragged.of_counts(values.view(np.ndarray), counts)

@@ -1,0 +1,70 @@
+"""A model with some of the layers of another: the usual start of a small student of distillation.
+
+Sanh et al. (2019), "DistilBERT", take every second layer of the teacher.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from finetune.models.top_layers import TOP_LAYERS
+from finetune.types import UserError
+
+
+def spread_layers(number: int, total: int) -> list[int]:
+    """Return the layers, from 1, of a deep model that those of a shallow one stand for.
+
+    They are evenly spread and end with the last.
+
+    >>> spread_layers(2, 6)
+    [3, 6]
+    """
+    return [max(1, layer * total // number) for layer in range(1, number + 1)]
+
+
+def save_with_layers(head: Any, layers: Sequence[int], folder: Path) -> None:
+    """Write a model that has only some of its layers, with embeddings and head as they are.
+
+    ``head`` is changed, and cannot be used afterwards: load it from the folder.
+
+    Raises:
+        UserError: The layers of the model cannot be told apart, or others depend on their number.
+    """
+    model = head.encoder.model
+    config, total = model.config, head.encoder.num_layers
+    if not 0 < len(layers) <= total:
+        raise UserError(
+            f"--layers must be from 1 to the {total} of the teacher, not {len(layers)}."
+        )
+    lists = [
+        (parent, name, child)
+        for parent in model.modules()
+        for name, child in parent.named_children()
+        if isinstance(child, nn.ModuleList) and len(child) == total
+    ]
+    mixed = [name for name in TOP_LAYERS if getattr(config, name, False)]
+    if len(lists) != 1 or mixed or head.encoder.top_depth - 1 != total:
+        reason = f"--{mixed[0].replace('_', '-')}" if mixed else f"{config.model_type} models"
+        raise UserError(
+            f"--layers does not work with a teacher with {reason}: name a small model with --model."
+        )
+    parent, name, all_layers = lists[0]
+    setattr(parent, name, nn.ModuleList(all_layers[number - 1] for number in layers))
+    inside = [getattr(head.config, part, None) for part in ("encoder", "tagger")]
+    for each in (config, head.config, *inside):
+        _keep(each, layers, total)
+    head.save_pretrained(folder)
+
+
+def _keep(config: Any, layers: Sequence[int], total: int) -> None:
+    """Set the number of layers in a configuration, an object or a dict, and lists with one each."""
+    values = config if isinstance(config, dict) else getattr(config, "__dict__", {})
+    for name, value in list(values.items()):
+        if isinstance(value, list) and name == "layer_types" and len(value) == total:
+            values[name] = [value[number - 1] for number in layers]
+        elif name in ("num_hidden_layers", "n_layers") and value == total:
+            values[name] = len(layers)
