@@ -386,7 +386,7 @@ class DistillationRun(TrainingRun):
                 )
             if (saved := self.folder.last / OTHERS).is_file():
                 self.projections.load_state_dict(load_file(str(saved)))
-            self.projections.to(self.device)
+            self.projections.to(self.device, next(self.head.parameters()).dtype)
             peak = max(group["peak"] for group in groups)
             for decay, number in ((self.config.weight_decay, 2), (0.0, 1)):
                 weights = [w for w in self.projections.parameters() if w.ndim == number]

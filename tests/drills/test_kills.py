@@ -7,6 +7,9 @@ import shutil
 
 import pytest
 
+from finetune.config.tasks import TagConfig
+from finetune.tasks import load_task
+from finetune.training.trainer import fit
 from tests import small_data as data
 from tests.drills.faults import Server, assert_same, content, serving
 from tests.tiny import save_tiny_checkpoint
@@ -22,6 +25,7 @@ TASKS = {
     "pretrain": ("pretrain", "--data", "text"),
     "sentence": ("sentence", "--data", "numbers", "--objective", "cosine"),
     "multitask": ("multitask", "both.yaml"),
+    "distill": ("distill", "teacher", "--model", "narrow", "--unlabeled", "entities/test.jsonl"),
 }
 BOTH = """task: multitask
 model: bert
@@ -48,6 +52,12 @@ def server(tmp_path_factory: pytest.TempPathFactory):
     data.running_text(directory / "text")
     data.numbers(directory / "numbers")
     (directory / "both.yaml").write_text(BOTH, "utf-8")
+    save_tiny_checkpoint(directory / "narrow", "bert", hidden_size=16, num_hidden_layers=2)
+    settings = {"data": str(directory / "entities"), "max_length": 48, "precision": "fp32"}
+    config = TagConfig(
+        model=str(directory / "bert"), out=str(directory / "teacher"), steps=2, **settings
+    )
+    fit(*load_task(config, "tag"), config)
     with serving(directory, directory / "run") as started:
         yield started
 
@@ -56,8 +66,9 @@ def command(server: Server, name: str) -> list[str]:
     """The command of a task, which continues a run if there is one."""
     if name == "multitask":
         return [*TASKS[name], "--out", "run", *(["--resume"] if any_run(server) else [])]
-    fixed = ["--model", "bert", "--out", "run", "--steps", "9", "--eval-every", "4",
-             "--save-every", "2", "--max-length", "48", "--precision", "fp32"]  # fmt: skip
+    fixed = ["--out", "run", "--steps", "9", "--eval-every", "4", "--save-every", "2"]
+    if name != "distill":
+        fixed += ["--model", "bert", "--max-length", "48", "--precision", "fp32"]
     resume = ["--resume"] if (server.folder / "config.json").exists() else []
     return [*TASKS[name], *fixed, *resume]
 

@@ -1,0 +1,64 @@
+"""Models with some of the layers of another: which they keep, that they load, what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForSequenceClassification
+
+from finetune.models.fewer_layers import save_with_layers, spread_layers
+from finetune.models.heads.sequence_classification import SequenceClassifier
+from finetune.preprocessing.batching import pack
+from finetune.types import UserError
+from tests.models.parity import encodings
+from tests.tiny import LAYERS, PACKED, PADDED
+from tests.tiny import model as tiny_model
+
+
+def classifier(family: str, **changes) -> SequenceClassifier:
+    return SequenceClassifier(tiny_model(family, AutoModelForSequenceClassification, **changes))
+
+
+def shortened(head: SequenceClassifier, layers: list[int], folder: Path) -> SequenceClassifier:
+    save_with_layers(head, layers, folder)
+    return SequenceClassifier.from_pretrained(str(folder), labels=None).eval()
+
+
+def test_layers_are_spread_up_to_the_last() -> None:
+    assert spread_layers(2, 6) == [3, 6]
+    assert spread_layers(4, 12) == [3, 6, 9, 12]
+    assert spread_layers(5, 12) == [2, 4, 7, 9, 12]
+    assert spread_layers(6, 6) == [1, 2, 3, 4, 5, 6]
+    assert spread_layers(4, 2) == [1, 1, 1, 2]
+
+
+@pytest.mark.parametrize("family", [name for name in (*PACKED, *PADDED) if name != "albert"])
+def test_the_model_has_the_chosen_layers_of_the_other(family: str, tmp_path: Path) -> None:
+    head = classifier(family)
+    before = {name: value.clone() for name, value in head.named_parameters()}
+    batch = pack(encodings(head.encoder.model))
+    whole = head(batch)
+    all_of_it = shortened(classifier(family), list(range(1, LAYERS + 1)), tmp_path / "all")
+    torch.testing.assert_close(all_of_it(batch), whole)
+
+    short = shortened(head, [1, 3], tmp_path / "short")
+    assert short.encoder.num_layers == 2
+    assert short(batch).isfinite().all()
+    layers: dict[int, list[torch.Tensor]] = {}
+    for name, value in before.items():
+        layers.setdefault(head.depth_of(name), []).append(value)
+    for name, value in short.named_parameters():
+        depth = {0: 0, 1: 1, 2: 3, 3: LAYERS + 1}[short.depth_of(name)]
+        assert any(torch.equal(value, each) for each in layers[depth]), name
+
+
+def test_what_cannot_be_shortened_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="--layers does not work with a teacher with albert models"):
+        save_with_layers(classifier("albert"), [1, 2], tmp_path / "albert")
+    with pytest.raises(UserError, match="--layers must be from 1 to the 3 of the teacher, not 4"):
+        save_with_layers(classifier("bert"), [1, 1, 2, 3], tmp_path / "bert")
+    mixed = classifier("bert", layer_mix=True)
+    with pytest.raises(UserError, match="with a teacher with --layer-mix"):
+        save_with_layers(mixed, [1], tmp_path / "mixed")

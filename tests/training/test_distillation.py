@@ -1,0 +1,348 @@
+"""Students of every task: their losses, resuming, other tokenizers, and what is refused."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import finetune
+from finetune.api import distill
+from finetune.inference.predictor import Predictor
+from finetune.inference.teacher import read_outputs, write_outputs
+from finetune.preprocessing.batching import pack
+from finetune.runtime.launch import make_accelerator
+from finetune.runtime.progress import Reporter
+from finetune.runtime.signals import Interrupted
+from finetune.training.distillation import (
+    Distillation,
+    DistillationRun,
+    Teacher,
+    load_student,
+    starting_head,
+    student_config,
+)
+from finetune.types import UserError
+from tests import small_data, tiny
+from tests.command import run
+from tests.training.stopping import interrupt_in_step
+
+QUIET = {"reporter": Reporter(quiet=True), "report": lambda folder: None}
+KINDS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "classify": ("classify", "sentiment", {}),
+    "several": ("classify", "labels", {}),
+    "number": ("classify", "numbers", {}),
+    "nli": ("nli", "pairs", {"pair_encoder": "bi"}),
+    "tag": ("tag", "entities", {"label_subwords": "all", "word_score": "mean"}),
+    "crf": ("tag", "entities", {"crf": True}),
+    "ner": ("ner", "entities", {}),
+    "multi": ("ner", "entities", {"multi_label": True}),
+}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("distillation")
+    tiny.save_tiny_checkpoint(place / "plain", "bert", dropout=0.0)
+    tiny.save_tiny_checkpoint(place / "dropout", "bert", dropout=0.1)
+    tiny.save_tiny_checkpoint(place / "narrow", "bert", hidden_size=16, num_hidden_layers=2)
+    tiny.save_tiny_checkpoint(place / "roberta", "roberta")
+    small_data.sentiment(place / "sentiment")
+    small_data.pairs(place / "pairs")
+    small_data.entities(place / "entities", words=3)
+    for name, convert in (("labels", lambda row: [row["label"]] if row["label"] == "pos" else []),
+                          ("numbers", lambda row: len(row["text"]) / 9)):  # fmt: skip
+        for split in ("train", "validation", "test"):
+            lines = (place / "sentiment" / f"{split}.jsonl").read_text("utf-8").splitlines()
+            rows = [json.loads(line) for line in lines]
+            rows = [{"text": row["text"], "label": convert(row)} for row in rows]
+            small_data.write_jsonl(place / name / f"{split}.jsonl", rows)
+    return place
+
+
+def teacher_of(kind: str, place: Path, model: str = "plain") -> Path:
+    """The folder of a teacher, trained for a step on first use."""
+    folder = place / f"teacher-{kind}-{model}"
+    if not folder.exists():
+        task, data, settings = KINDS[kind]
+        config = finetune.config.tasks.CONFIGS[task](
+            model=str(place / model), data=str(place / data), out=str(folder), steps=1, lr=1e-2,
+            warmup=0, precision="fp32", max_length=48, **settings,
+        )  # fmt: skip
+        finetune.fit(*finetune.load_task(config, task), config)
+        if task == "ner" and model == "plain":  # whose head has dropout too
+            saved = folder / "best" / "config.json"
+            saved.write_text(saved.read_text("utf-8").replace('"dropout": 0.1', '"dropout": 0.0'))
+    return folder
+
+
+def unlabeled(kind: str, place: Path) -> str:
+    return str(place / KINDS[kind][1] / "test.jsonl")
+
+
+def losses(folder: Path) -> list[float]:
+    lines = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    return [line["loss"] for line in lines if "loss" in line]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(k, marks=[] if k in ("classify", "ner") else pytest.mark.slow)
+     for k in KINDS],
+)  # fmt: skip
+def test_a_student_with_the_weights_of_its_teacher_has_no_loss(
+    kind: str, place: Path, tmp_path: Path
+) -> None:
+    found = distill(
+        teacher_of(kind, place), layers=tiny.LAYERS, out=str(tmp_path / "run"), steps=1,
+        distillation=Distillation(hard_weight=0.0, unlabeled=unlabeled(kind, place)), **QUIET,
+    )  # fmt: skip
+    (loss,) = losses(tmp_path / "run")
+    assert abs(loss) < 1e-5
+    assert list(found.models) == ["teacher", "student"]
+    assert found.models["student"].parameters == found.models["teacher"].parameters
+    assert len(Predictor(tmp_path / "run").labels) == len(Predictor(teacher_of(kind, place)).labels)
+    assert not (tmp_path / "run" / "teacher").exists()
+
+
+@contextlib.contextmanager
+def prepared(
+    kind: str, place: Path, out: Path, weights: Distillation, model: str | None = None,
+    teacher: str = "dropout", **settings: Any,
+) -> Iterator[DistillationRun]:  # fmt: skip
+    """A run of a student in double precision, before its first step."""
+    loaded = Teacher(teacher_of(kind, place, teacher))
+    config = student_config(
+        loaded.task.record.config,
+        model,
+        str(loaded.folder.parent),
+        out=str(out),
+        lr=1e-2,
+        **settings,
+    )
+    task, data = load_student(loaded, config)
+    if model is None:
+        head = starting_head(task, task.head(loaded.folder), 2)
+    else:
+        torch.manual_seed(3)
+        head = task.head()
+    with contextlib.ExitStack() as restore:
+        yield DistillationRun(
+            task, data, config, make_accelerator(config), Reporter(quiet=True), head.double(),
+            restore, teacher=loaded, distillation=weights, facts={},
+        )  # fmt: skip
+
+
+def test_losses_and_gradients_are_those_of_plain_torch(place: Path, tmp_path: Path) -> None:
+    weights = Distillation(temperature=3.0, hard_weight=0.3, hidden_weight=0.7,
+                           unlabeled=unlabeled("classify", place))  # fmt: skip
+    narrow = str(place / "narrow")
+    with prepared("classify", place, tmp_path / "run", weights, narrow) as student:
+        teacher = student.teacher.head.double()
+        _write_and_attach(student, tmp_path / "outputs")
+        (batch,) = student.data.batch(1).micro_batches
+        for module in student.head.modules():
+            if isinstance(module, nn.Dropout):
+                module.p = 0.0
+        counts = student.step._loss_weights([batch], 1.0)
+        sums, numbers = student.step._loss(batch)
+        found = (sums * counts).sum() / numbers[0]
+
+        with torch.no_grad(), teacher.encoder.recording([1, 3]) as target:
+            goal = teacher.eval()(batch)
+        with student.head.encoder.recording([1, 2]) as states:
+            logits = student.head(batch)
+        labeled = batch.targets["weight"] > 0
+        assert 0 < labeled.sum() < len(labeled)
+        soft = functional.kl_div((logits / 3).log_softmax(-1), (goal / 3).softmax(-1),
+                                 reduction="batchmean") * 9  # fmt: skip
+        hard = functional.cross_entropy(logits[labeled], batch.targets["label"][labeled])
+        hidden = (
+            sum(
+                functional.mse_loss(layer(state), each)
+                for layer, state, each in zip(student.projections, states, target, strict=True)
+            )
+            / 2
+        )
+        expected = 0.7 * soft + 0.3 * hard + 0.7 * hidden
+        # the outputs of the teacher are in single and half precision
+        torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
+        parameters = [*student.head.parameters(), *student.projections.parameters()]
+        ours, theirs = (
+            torch.autograd.grad(each, parameters, retain_graph=True, allow_unused=True)
+            for each in (found, expected)
+        )
+        for one, other in zip(ours, theirs, strict=True):
+            if one is not None:
+                torch.testing.assert_close(one, other, rtol=0, atol=2e-3)
+
+
+def _write_and_attach(student: DistillationRun, folder: Path, **changes: Any) -> None:
+    sequences = student.data.train.sequences
+    task = student.teacher.task
+    settings: dict[str, Any] = {"layers": [1, 3], "device": torch.device("cpu")}
+    write_outputs(
+        folder, task, student.teacher.head.float(), sequences, precision="fp32",
+        reporter=Reporter(quiet=True), **{**settings, **changes},
+    )  # fmt: skip
+    student.data.add_outputs(read_outputs(folder, task, sequences))
+    student.teacher.head.double()
+
+
+def test_the_teacher_predicts_without_dropout_whatever_the_batches(
+    place: Path, tmp_path: Path
+) -> None:
+    loaded = Teacher(teacher_of("classify", place, "dropout"))
+    loaded.head.train()
+    model = Predictor(loaded.folder)
+    examples = finetune.read_text(str(place / "sentiment")).splits["test"]
+    sequences = loaded.task.encode(examples).sequences
+    write_outputs(
+        tmp_path / "a", loaded.task, loaded.head, sequences, layers=[0, 3], precision="fp32",
+        device=torch.device("cpu"), reporter=Reporter(quiet=True),
+    )  # fmt: skip
+    outputs = read_outputs(tmp_path / "a", loaded.task, sequences)
+    with torch.no_grad():
+        for number, encoding in enumerate(sequences):
+            batch = pack([encoding])
+            logits = outputs.logits.take(np.array([number])).values
+            torch.testing.assert_close(torch.tensor(logits), model.model(batch), rtol=0, atol=1e-5)
+            states = outputs.states.take(np.array([number])).values
+            expected = model.model.encoder.layers(batch, [0, 3])
+            expected = torch.cat(list(expected), 1)
+            torch.testing.assert_close(torch.tensor(states).float(), expected, rtol=0, atol=1e-2)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["classify", "crf", "ner",
+     *(pytest.param(k, marks=pytest.mark.slow) for k in ("several", "nli", "tag", "multi"))],
+)  # fmt: skip
+def test_sequences_without_gold_have_no_loss(kind: str, place: Path) -> None:
+    loaded = Teacher(teacher_of(kind, place))
+    _, data = load_student(loaded, loaded.task.record.config)
+    encoded = loaded.task.encode(data.splits["train"][:7]).sequences
+    targets = loaded.task.targets_without_gold(encoded)
+    assert set(targets) == set(encoded.targets or {})
+    batch = pack(encoded, loaded.task.collate(replace(encoded, targets=targets)))
+    logits = loaded.head(batch)
+    loss, count = loaded.task.loss(logits, batch)
+    assert abs(loss.item()) < 1e-4
+    assert count == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "model"),
+    [("classify", "narrow"), pytest.param("ner", None, marks=pytest.mark.slow),
+     pytest.param("crf", "narrow", marks=pytest.mark.slow),
+     pytest.param("tag", None, marks=pytest.mark.slow)],
+)  # fmt: skip
+def test_layout_of_batches_does_not_matter(
+    kind: str, model: str | None, place: Path, tmp_path: Path
+) -> None:
+    weights = Distillation(unlabeled=unlabeled(kind, place))
+    found = []
+    for number, changes in enumerate(({}, {"batching": "padded", "max_tokens": 64})):
+        folder = tmp_path / str(number)
+        named = model and str(place / model)
+        with prepared(kind, place, folder, weights, named, "plain", steps=4, **changes) as student:
+            for module in student.head.modules():
+                if isinstance(module, nn.Dropout):
+                    module.p = 0.0
+            student.run()
+            found.append({n: w.detach().clone() for n, w in student.head.named_parameters()})
+    for name, value in found[0].items():
+        # the outputs of the teacher are rounded to half precision
+        torch.testing.assert_close(found[1][name], value, rtol=0, atol=2e-3, msg=name)
+
+
+@pytest.mark.parametrize(
+    ("kind", "model"),
+    [("classify", "narrow"), pytest.param("ner", None, marks=pytest.mark.slow),
+     pytest.param("crf", None, marks=pytest.mark.slow),
+     pytest.param("tag", "narrow", marks=pytest.mark.slow)],
+)  # fmt: skip
+def test_interrupted_and_resumed_is_bit_equal(
+    kind: str, model: str | None, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    teacher, weights = teacher_of(kind, place, "dropout"), {"unlabeled": unlabeled(kind, place)}
+    start = {"layers": 2} if model is None else {"model": str(place / model)}
+
+    def train(out: str, **changes: Any) -> None:
+        own = {name: changes.pop(name) for name in ("temperature",) if name in changes}
+        distill(
+            teacher, **start, out=str(tmp_path / out), epochs=2, eval_every=2,
+            distillation=Distillation(**weights, **own), **changes, **QUIET,
+        )  # fmt: skip
+
+    train("whole")
+    interrupt_in_step(3, monkeypatch)
+    with pytest.raises(Interrupted, match="stopped at step 3"):
+        train("parts")
+    monkeypatch.undo()
+    with pytest.raises(UserError, match=r"started with temperature = 2\.0, now 3\.0"):
+        train("parts", temperature=3.0, resume=True)
+    config = finetune.saved_task(tmp_path / "parts").record.config
+    config = replace(config, resume=True)
+    with pytest.raises(UserError, match="`finetune distill` was started with"):
+        finetune.fit(*finetune.load_task(config, KINDS[kind][0]), config)
+    train("parts", resume=True)
+    for name in ("last/model.safetensors", "last/optimizer.safetensors", "metrics.json",
+                 "best/model.safetensors", "predictions.test.jsonl"):  # fmt: skip
+        assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "parts" / name).read_bytes()
+
+
+def test_a_student_with_another_tokenizer_and_without_its_teacher(
+    place: Path, tmp_path: Path
+) -> None:
+    teacher, student = teacher_of("ner", place), str(place / "roberta")
+    settings: dict[str, Any] = {"out": str(tmp_path / "run"), "steps": 2, **QUIET}
+    with pytest.raises(UserError, match="different tokenizers, so that long examples"):
+        distill(teacher, student, **settings)
+    lines = (place / "entities" / "train.jsonl").read_text("utf-8").splitlines()
+    rows = [{name: values[:8] for name, values in json.loads(line).items()} for line in lines]
+    data = {"train": rows, "validation": rows[:5], "test": rows[5:9]}
+    settings["data"] = data
+    with pytest.raises(UserError, match="--hidden-weight 1: teacher and student have different"):
+        distill(teacher, student, distillation=Distillation(hidden_weight=1.0), **settings)
+    settings["out"] = str(tmp_path / "short")
+    found = distill(teacher, student, baseline=True, **settings)
+    assert list(found.models) == ["teacher", "student", "student without teacher"]
+    assert found.baseline is not None
+    assert found.baseline.folder.name == "short-without-teacher"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "needs either --model SMALL or --layers N"),
+        (["--layers", "9"], "--layers must be from 1 to the 3 of the teacher, not 9"),
+        (["--layers", "1", "--temperature", "0"], "--temperature must be a finite number above 0"),
+        (
+            ["--layers", "1", "--hard-weight", "2"],
+            "--hard-weight must be a finite number from 0 to",
+        ),
+        (["--layers", "1", "--unlabeled", "none.txt"], "--unlabeled none.txt: no such file"),
+        (["--layers", "1", "--unlabeled", os.devnull], f"--unlabeled {os.devnull}: no such file"),
+        (["--layers", "1", "--unlabeled-columns", "text=a"], "needs --unlabeled FILE"),
+        (["--layers", "1", "--data", "PAIRS"], "is not one of the teacher's"),
+    ],
+)
+def test_refuses_what_does_not_fit(
+    arguments: list[str], message: str, place: Path, tmp_path: Path
+) -> None:
+    arguments = [str(place / "pairs") if each == "PAIRS" else each for each in arguments]
+    teacher = teacher_of("classify", place)
+    outcome = run("distill", teacher, "--out", tmp_path / "run", "--steps", "1", *arguments)
+    assert outcome.code == 2
+    assert message in outcome.err
