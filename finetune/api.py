@@ -253,6 +253,7 @@ def search(
 
     Raises:
         UserError: A setting or a value is illegal, or no trial has a score.
+        Interrupted: After Ctrl-C; the call with the same ``out`` continues.
 
     >>> found = finetune.search("classify", data="reviews/", trials=20)  # doctest: +SKIP
     >>> found.settings, found.run.metrics["test"]["accuracy"]  # doctest: +SKIP

@@ -28,6 +28,10 @@ class Choices:
     def __str__(self) -> str:
         return ",".join(self.values)
 
+    def typed(self, value: str) -> Any:
+        """Return the value of a text."""
+        return self.values[value]
+
     def examples(self) -> list[Any]:
         """Return all values."""
         return list(self.values.values())
@@ -45,6 +49,12 @@ class Range:
 
     def __str__(self) -> str:
         return f"{self.low:g}:{self.high:g}{':log' if self.log else ''}"
+
+    def typed(self, value: float) -> int | float:
+        """Return a number with three digits, which people can read and write in recipes."""
+        if self.whole:
+            return int(value)
+        return min(max(float(f"{value:.3g}"), self.low), self.high)
 
     def examples(self) -> list[Any]:
         """Return the ends of the range."""

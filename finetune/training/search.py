@@ -31,6 +31,7 @@ from finetune.models.heads.masked_lm import MaskedLanguageModel
 from finetune.runtime.files import (
     FolderInUse,
     SaveError,
+    clear_folder,
     entries,
     exclusive,
     lock_folder,
@@ -114,7 +115,7 @@ class SearchResult:
     def table(self, *, exact: bool = False) -> tuple[list[str], list[list[Any]]]:
         """Return columns and rows: the trials, the best first.
 
-        Numbers of settings have three digits, unless ``exact``.
+        Numbers of settings are text, with all digits, unless ``exact``.
         """
         sign = 1 if self.lower_is_better else -1
         order = sorted(
@@ -124,9 +125,9 @@ class SearchResult:
         rows = [
             [
                 each.number, each.state if each.same_as is None else f"as trial {each.same_as}",
-                each.score, round(each.epochs, 2), round(each.seconds, 1),
+                each.score, round(each.epochs, 2) or None, round(each.seconds),
                 *(
-                    value if exact or not isinstance(value, float) else f"{value:.3g}"
+                    value if exact or not isinstance(value, float) else f"{value:g}"
                     for value in map(each.settings.get, self.space)
                 ),
             ]
@@ -241,6 +242,13 @@ class Search:
             direction="minimize" if self.lower_is_better else "maximize",
         )  # fmt: skip
         saved = study.user_attrs.get("facts", facts)
+        if saved != facts and not any(each.state.is_finished() for each in study.get_trials()):
+            # the first trial stopped, perhaps at a setting that is now corrected
+            for folder in self.folder.glob("trial-*"):
+                with lock_folder(folder):
+                    clear_folder(folder)
+            optuna.delete_study(study_name=STUDY, storage=storage)
+            return self._open(pruner)
         for name, value in facts.items():
             if saved.get(name) != value:
                 raise UserError(
@@ -308,7 +316,7 @@ class Search:
         import optuna
 
         values = self._choose(trial)
-        shown = " ".join(f"{name}={_text(value)}" for name, value in values.items())
+        shown = " ".join(f"{name}={value}" for name, value in values.items())
         self.reporter.say(f"trial {trial.number}: {shown or 'the settings of the command'}")
         states = optuna.trial.TrialState
         if (earlier := self._earlier(trial)) is not None:
@@ -368,11 +376,8 @@ class Search:
 
     def _typed(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
         """Return the values of stored parameters."""
-        return {
-            name: each.values[parameters[name]] if isinstance(each, Choices) else parameters[name]
-            for name, each in self.space.items()
-            if name in parameters
-        }
+        chosen = {name: each for name, each in self.space.items() if name in parameters}
+        return {name: each.typed(parameters[name]) for name, each in chosen.items()}
 
     def _earlier(self, trial: optuna.Trial) -> Any:
         """Return an ended trial with the same settings, which would have the same result."""
@@ -520,10 +525,6 @@ def quiet_optuna() -> Iterator[None]:
         yield
     finally:
         optuna.logging.set_verbosity(before)
-
-
-def _text(value: Any) -> str:
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
 def _distribution(dimension: Any) -> Any:

@@ -133,6 +133,8 @@ def test_a_search_from_the_command_line_to_its_recipe(
     command = ["search", "classify", "--model", str(place / "model"), "--data", "data", "--epochs",
                "1", "--out", "found", "--space", "lr=1e-3,1e30", "batch_size=8,16", "--space",
                "freeze=none,all"]  # fmt: skip
+    outcome = run(*command, "--metric", "quality")  # a mistake that the next call corrects
+    assert outcome.code == 2 and "--metric 'quality' cannot select a model" in outcome.err
     outcome = run(*command, "--trials", "5")
     assert outcome.code == 2 and "test.jsonl:1" in outcome.err, outcome.err
     before = read_object(Path("found/search.json"))
