@@ -300,6 +300,8 @@ def search_once(
             task, config, parsed, folder, data, pruner=pruner, keep_models=keep_models,
             metrics=metrics, reporter=reporter,
         )  # fmt: skip
+        for line in (*describe(*study.loaded), *study.loaded[1].notes):
+            reporter.say(line)
         ended = study.run(trials, minutes, lambda: write_search(study.result()))
         result = study.result()
         run = recipe = None

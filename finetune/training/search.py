@@ -108,10 +108,6 @@ class SearchResult:
     importances: Mapping[str, float]
     """Fractions of the variance of the scores (fANOVA); empty with few trials."""
 
-    def trial_folder(self, number: int) -> Path:
-        """Return the run folder of a trial."""
-        return self.folder / f"trial-{number:03d}"
-
     def table(self, *, exact: bool = False) -> tuple[list[str], list[list[Any]]]:
         """Return columns and rows: the trials, the best first.
 
@@ -196,18 +192,13 @@ class Search:
         self.keep_models, self.metrics = keep_models, metrics
         self.reporter = reporter or Reporter()
         self.accelerator = make_accelerator(config)
-        if isinstance(data, Dataset):
-            splits = {split: rows for split, rows in data.splits.items() if not is_test(split)}
-            self.data = Dataset(data.name, splits, notes=data.notes, format=data.format)
-        else:
+        if not isinstance(data, Dataset):
             source = WithoutTest(config.data if data is None else data)
-            self.data = task_class(task).read(config, source)
-            self.data = replace(
-                self.data,
-                splits={s: rows for s, rows in self.data.splits.items() if not is_test(s)},
-            )
-        loaded, _ = load_task(self.config, task, self.data)
-        self.metric = loaded.record.metric
+            data = task_class(task).read(config, source)
+        splits = {split: rows for split, rows in data.splits.items() if not is_test(split)}
+        self.data = Dataset(data.name, splits, notes=data.notes, format=data.format)
+        self.loaded = load_task(self.config, task, self.data)
+        self.metric = self.loaded[0].record.metric
         own = own_metrics(config.own_metrics, metrics or {}).get(self.metric)
         self.lower_is_better = own is not None and own.lower_is_better
         require_writable(folder)
@@ -300,6 +291,8 @@ class Search:
             if each.state == "running":
                 with contextlib.suppress(FolderInUse):
                     held.enter_context(lock_folder(self._folder(each.number)))
+                    if self.trials()[each.number].state != "running":
+                        continue  # its process ended it before it gave up the folder
                     id = self.storage.get_trial_id_from_study_id_trial_number(
                         self.study_id, each.number
                     )
@@ -355,7 +348,7 @@ class Search:
         watch.schedule = Schedule.from_config(config, len(data.splits["train"]))
         with memory_kept():
             result = fit(
-                task, data, config, self.accelerator, Reporter(quiet=True), callbacks=[watch],
+                task, data, config, self.accelerator, self.reporter, callbacks=[watch],
                 metrics=self.metrics,
             )  # fmt: skip
         split = min(name for name in result.metrics if name.startswith("validation"))
@@ -554,7 +547,8 @@ def _sampler(seed: int, distributions: Mapping[str, Any]) -> Any:
 
     class Sampler(optuna.samplers.BaseSampler):
         def infer_relative_search_space(self, study: Any, trial: Any) -> dict[str, Any]:
-            return dict(distributions)  # trial 0 has none of them
+            # all of them, although trial 0 has none
+            return {name: each for name, each in distributions.items() if not each.single()}
 
         def sample_relative(self, study: Any, trial: Any, space: Any) -> dict[str, Any]:
             proposed: dict[str, Any] = estimator(trial).sample_relative(study, trial, space)

@@ -233,6 +233,11 @@ def command_line(place: Path, out: Path, trials: int) -> list[str]:
     ]  # fmt: skip
 
 
+def logged(folder: Path) -> int:
+    """The number of lines in the logs of all trials."""
+    return sum(path.read_bytes().count(b"\n") for path in folder.glob("trial-*/log.jsonl"))
+
+
 @pytest.mark.slow
 def test_processes_that_are_killed_end_with_the_same_trials(place: Path, tmp_path: Path):
     subprocess.run(command_line(place, tmp_path / "whole", 12), check=True)
@@ -240,13 +245,14 @@ def test_processes_that_are_killed_end_with_the_same_trials(place: Path, tmp_pat
     draw, kills = random.Random(2), 0
     while True:
         process = subprocess.Popen(command_line(place, tmp_path / "killed", 12))
-        try:
-            assert process.wait(draw.uniform(6, 14)) == 0
+        wanted = logged(tmp_path / "killed") + draw.randint(20, 120)
+        while process.poll() is None and logged(tmp_path / "killed") < wanted:
+            time.sleep(0.02)
+        time.sleep(draw.uniform(0, 0.2))
+        os.kill(process.pid, signal.SIGKILL)
+        if process.wait() == 0:
             break
-        except subprocess.TimeoutExpired:
-            os.kill(process.pid, signal.SIGKILL)
-            process.wait()
-            kills += 1
+        kills += 1
     found = read_object(tmp_path / "killed" / "search.json")
     for trial in (*whole["trials"], *found["trials"]):
         del trial["seconds"]
