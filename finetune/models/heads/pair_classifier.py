@@ -105,7 +105,10 @@ class PairClassifier(CustomModel):
         embedded.name_or_path, embedded.architectures = "", None  # those of the checkpoint
         model = load_weights(AutoModel, name, inner, **options)
         require_library_model(name, model)
-        return cls(config, batching, model)
+        head = cls(config, batching, model)
+        if head.codes is not None:  # as the authors' code; small codes all attend alike
+            nn.init.uniform_(head.codes.weight)
+        return head
 
     def forward(self, batch: Batch) -> Tensor:
         """Return logits [N, C] for a batch of N pairs."""
