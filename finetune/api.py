@@ -504,6 +504,7 @@ def distill(
         measure,
         plain_start,
         student_config,
+        student_folder,
     )
     from finetune.training.run_folder import hold, is_run, with_run_folder
 
@@ -512,14 +513,14 @@ def distill(
     if num_processes() > 1:
         raise UserError("distill runs in one process: start it without accelerate or torchrun.")
     loaded = Teacher(teacher)
-    name = f"{Path(teacher).resolve().name}-student"
     if isinstance(data, str | Path):
         settings["data"], data = str(data), None
     elif data is not None:
         settings["data"] = IN_MEMORY
     given = {key: value for key, value in settings.items() if value is not None}
+    given["out"] = given.get("out") or student_folder(teacher, given.get("resume", False))
     config = student_config(loaded.task.record.config, model, str(teacher), **given)
-    config = with_run_folder(config, loaded.task.name, name)
+    config = with_run_folder(config, loaded.task.name)
     accelerator, reporter = make_accelerator(config), reporter or Reporter()
     with hold(Path(config.out or "")), memory_kept():
         task, dataset = load_student(loaded, config, data)

@@ -35,7 +35,7 @@ class Distill:
     """Columns of that file if their names are not recognized, as `role=column`."""
     temperature: float = 2.0
     """Divides the logits of both models in the divergence between their predictions."""
-    hard_weight: float = 0.5
+    hard_weight: float = 0.2
     """Weight of the gold labels, from 0 to 1; that of the predictions of the teacher is the rest.
     """
     hidden_weight: float | None = None
@@ -77,7 +77,7 @@ class Distill:
         from finetune import api
         from finetune.runtime.progress import Reporter
         from finetune.runtime.signals import Interrupted
-        from finetune.training.distillation import Distillation
+        from finetune.training.distillation import Distillation, student_folder
         from finetune.training.environment import command_line, resume_command
 
         if self.unlabeled_columns and self.unlabeled is None:
@@ -91,19 +91,20 @@ class Distill:
             unlabeled=self.unlabeled,
             unlabeled_columns=self.unlabeled_columns,
         )
+        out = self.out or student_folder(self.teacher, self.resume)
         settings = {
             name: getattr(self, name)
-            for name in ("out", "limit", "epochs", "steps", "batch_size", "lr", "seed",
+            for name in ("limit", "epochs", "steps", "batch_size", "lr", "seed",
                          "eval_every", "save_every", "max_tokens", "resume")
         }  # fmt: skip
         try:
             result = api.distill(
                 self.teacher, self.model, layers=self.layers, data=self.data,
                 distillation=distillation, baseline=self.baseline, command=command_line(),
-                reporter=reporter, report=report_run, **settings,
+                reporter=reporter, report=report_run, out=out, **settings,
             )  # fmt: skip
         except (Interrupted, KeyboardInterrupt) as interrupted:
-            again = resume_command(self.out or "RUN")
+            again = resume_command(out)
             reporter.say(f"{interrupted or 'interrupted'}. Continue with: {again}")
             sys.exit(130)
         self._print(result)

@@ -7,9 +7,8 @@ The loss of a step is
 each a mean over the optimizer batch: ``soft`` the divergence from the teacher's distribution at a
 temperature (Hinton et al., 2015), over sequences or words; ``hard`` the loss of the task, over what
 has gold; ``hidden`` the squared difference from hidden states of the teacher, over tokens, through
-a learned projection if the widths differ (Mukherjee & Awadallah 2020, "XtremeDistil"). All three
-are trained together: the hidden states are of no use of their own here, and one schedule, one
-optimizer and one checkpoint do what stages need three of.
+a learned projection if the widths differ (Mukherjee & Awadallah 2020, "XtremeDistil"). XtremeDistil
+trains them in stages; here they are trained together, with one schedule and one checkpoint.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ from finetune.tasks.base import Task, load_tokenizer
 from finetune.training.checkpoint import checksum
 from finetune.training.data import TrainingData
 from finetune.training.optimizer import Schedule, adamw, parameter_groups
-from finetune.training.run_folder import OTHERS
+from finetune.training.run_folder import OTHERS, with_run_folder
 from finetune.training.step import Step
 from finetune.training.trainer import FitResult, TrainingRun
 from finetune.types import (
@@ -81,7 +80,7 @@ class Distillation:
 
     temperature: float = 2.0
     """Divides the logits of teacher and student in the soft loss."""
-    hard_weight: float = 0.5
+    hard_weight: float = 0.2
     """Weight of the gold labels against that of the teacher's predictions, from 0 to 1."""
     hidden_weight: float | None = None
     """Weight of the difference of hidden states; unset is 1 where they can be compared, else 0."""
@@ -122,6 +121,12 @@ class Teacher:
     def facts(self) -> dict[str, Any]:
         """Return its folder, and the checksum of its weights."""
         return {"folder": self.name, "weights": checksum(self.folder / "model.safetensors")}
+
+
+def student_folder(teacher: str | Path, resume: bool) -> str:
+    """Return the run folder of a student that names none: a new one, or the last to resume."""
+    name = f"{Path(teacher).resolve().name}-student"
+    return str(with_run_folder(TrainConfig(resume=resume), "", name).out)
 
 
 def student_config(
