@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from finetune.config.recipes import MultitaskRecipe, RecipeRun, recipe_text
 from finetune.config.tasks import CONFIGS, IN_MEMORY, TrainConfig
+from finetune.evaluation.metrics import DEFAULT_METRICS
 from finetune.reporting import write_report, write_run_readme, write_run_report
 from finetune.runtime.files import write_text
 from finetune.types import UserError, abbreviated, did_you_mean, quantity
@@ -454,6 +455,7 @@ class DistilledRun:
     """The run of the student without its teacher."""
     metric: str
     split: str
+    """The split of the scores: test, else validation; empty if neither has gold."""
     models: Mapping[str, Measured]
     """Score, size and speed of ``teacher``, ``student`` and ``student without teacher``."""
 
@@ -517,6 +519,8 @@ def distill(
         settings["data"], data = str(data), None
     elif data is not None:
         settings["data"] = IN_MEMORY
+    elif settings.get("data") is None and loaded.task.record.config.data == IN_MEMORY:
+        raise UserError(f"{teacher} was trained on data in memory: give data.")
     given = {key: value for key, value in settings.items() if value is not None}
     given["out"] = given.get("out") or student_folder(teacher, given.get("resume", False))
     config = student_config(loaded.task.record.config, model, str(teacher), **given)
@@ -550,12 +554,13 @@ def distill(
             result = fit_plain(task, dataset, config, accelerator, reporter, head, layers)
             plain = _finished(task, dataset, config, result, accelerator, None, command, report)
         models["student without teacher"] = plain.folder
-    split = next((s for s in ("test", *run.metrics) if s in run.metrics), None)
-    if split is None:
-        raise UserError("no split has gold to compare teacher and student on.")
-    examples = dataset.splits[split]
-    metric = task.record.metric
-    measured = {kind: measure(folder, examples, metric) for kind, folder in models.items()}
+    split = next((name for name in ("test", *run.metrics) if name in run.metrics), "")
+    metric = DEFAULT_METRICS[task.record.kind] if config.own_metrics else task.record.metric
+    measured = {
+        kind: measure(folder, dataset.splits[split], metric)
+        for kind, folder in models.items()
+        if split
+    }
     return DistilledRun(run, plain, metric, split, measured)
 
 

@@ -125,4 +125,7 @@ class Distill:
             if run.outcome.degenerate:
                 reasons = "; ".join(run.outcome.degenerate)
                 show(f"{name} is degenerate: {reasons}", error=True)
-        print_tables(self.format, ("", columns, rows))
+        if rows:
+            print_tables(self.format, ("", columns, rows))
+        else:
+            show("no split has gold to compare teacher and student on", error=True)

@@ -538,7 +538,7 @@ class Measured(NamedTuple):
     """Predictions on this machine, from examples to results."""
 
 
-def measure(folder: Path, examples: Sequence[Example], metric: str | None = None) -> Measured:
+def measure(folder: Path, examples: Sequence[Example], metric: str) -> Measured:
     """Score a model on examples with gold, and time it."""
     model = Predictor(folder)
     times: list[float] = []
@@ -549,7 +549,7 @@ def measure(folder: Path, examples: Sequence[Example], metric: str | None = None
     scores = model.task.score(examples, predicted)
     files = [path for path in model_folder(folder).rglob("*") if path.is_file()]
     return Measured(
-        scores[metric or model.task.record.metric],
+        scores[metric],
         sum(weight.numel() for weight in model.model.parameters()),
         sum(path.stat().st_size for path in files) / 1e6,
         len(examples) / min(times),
