@@ -34,6 +34,7 @@ from finetune.cli.score import Score
 from finetune.cli.search import Search, parse_search
 from finetune.cli.serve import Serve
 from finetune.cli.similarity import Similarity
+from finetune.cli.suggest import Suggest
 from finetune.cli.thresholds import Thresholds
 from finetune.cli.train import TASKS, Multitask, Run, TaskCommand, expand_recipe
 from finetune.cli.vocabulary import Vocabulary
@@ -55,8 +56,9 @@ COMMANDS: dict[str, type[Any]] = {
     **{
         kind.__name__.lower(): kind
         for kind in (Multitask, Run, Curve, Search, Distill, Recipes, Check, Convert, Agreement,
-                     Predict, Embed, Similarity, Geometry, Map, Wsd, Wic, Serve, Export, Score,
-                     Analyze, Compare, Thresholds, Report, Push, Vocabulary, Perplexity, Bench)
+                     Suggest, Predict, Embed, Similarity, Geometry, Map, Wsd, Wic, Serve, Export,
+                     Score, Analyze, Compare, Thresholds, Report, Push, Vocabulary, Perplexity,
+                     Bench)
     },
 }  # fmt: skip
 """The dataclass of each command: its options are the fields, and ``run()`` carries it out."""

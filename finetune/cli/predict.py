@@ -97,7 +97,7 @@ class Predict:
         inputs = [file, *run.glob("*"), *run.glob("best/*")]
         with open_output(self.output if process_index() == 0 else None, inputs) as out:
             records = (
-                _with_columns(
+                with_columns(
                     prediction.record() | {"id": keys.pop(prediction.id, prediction.id)},
                     rows.pop(prediction.id, {}),
                 )
@@ -141,7 +141,7 @@ class Predict:
             )
 
 
-def _with_columns(record: dict[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+def with_columns(record: dict[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the id, the columns of the input, and the prediction."""
     result = {"id": record["id"]}
     for name, value in values.items():

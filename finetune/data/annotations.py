@@ -98,7 +98,8 @@ def read_annotations(
         records: Any = list(read_file(file, options).records)
         if file.format == "standoff":
             records = [record._replace(key=record.document) for record in records]
-        return _of_records(records, None)
+        examples, notes = _examples(records)
+        return Annotations("tokens", [AnnotatedRow(each, {}) for each in examples], notes)
     columns = columns or {}
     if {"words", "tags", "spans"} & columns.keys():
         known = check_columns(columns, tokens.ROLES)
@@ -135,10 +136,7 @@ def _of_texts(table: Table, records: list[Record], columns: Mapping[str, str]) -
     examples = [texts.text_example(index, row, chosen, table) for index, row in enumerate(kept)]
     converted, note = convert_labels({"": examples}, table.typed)
     used = {chosen.text, chosen.pair, chosen.label}
-    rows = [
-        _row(example, record, used)
-        for example, record in zip(converted[""], kept, strict=True)
-    ]  # fmt: skip
+    rows = _rows(converted[""], kept, used)
     return Annotations("text", rows, [*table.notes, *notes, *([note] if note else [])])
 
 
@@ -153,9 +151,8 @@ def _of_tokens(table: Table, records: list[Record], columns: Mapping[str, str]) 
     chosen = guess_columns(table, columns, records)
     kept, notes = _without_skipped(records)
     found = [_with_text(token_record(row, chosen, table.names), row) for row in kept]
-    used = {*chosen}
-    read = _of_records(found, (kept, used))
-    return read._replace(notes=[*table.notes, *notes, *read.notes])
+    examples, more = _examples(found)
+    return Annotations("tokens", _rows(examples, kept, {*chosen}), [*table.notes, *notes, *more])
 
 
 def _with_text(record: TokenRecord, row: Record) -> TokenRecord:
@@ -170,9 +167,8 @@ def _with_text(record: TokenRecord, row: Record) -> TokenRecord:
     return record._replace(text=text, offsets=tuple((start, end) for start, end in offsets))
 
 
-def _of_records(
-    records: list[TokenRecord], table: tuple[list[Record], set[str | None]] | None
-) -> Annotations:
+def _examples(records: list[TokenRecord]) -> tuple[list[TokenExample], list[str]]:
+    """Return records as examples, with tags in BIO, and notes."""
     notes = list(
         counted([r.key or r.where for r in records if r.discontinuous],
                  "with discontinuous spans", "read from the first start to the last end")
@@ -182,33 +178,34 @@ def _of_records(
     converted, more = to_bio({"": records})
     more = [note for note in more if not note.startswith("nested")]
     examples = [tokens.token_example(index, row) for index, row in enumerate(converted[""])]
-    if table is None:
-        return Annotations("tokens", [AnnotatedRow(each, {}) for each in examples], notes + more)
-    rows = [_row(each, row, table[1]) for each, row in zip(examples, table[0], strict=True)]
-    return Annotations("tokens", rows, notes + more)
+    return examples, notes + more
 
 
-def _row(
-    example: TextExample | TokenExample, record: Record, used: set[str | None]
-) -> AnnotatedRow:
-    values = record.values
-    predicted = _is_prediction(values)
-    annotator = next((values[key] for key in ANNOTATORS if values.get(key) is not None), None)
+def _rows(
+    examples: Sequence[Any], records: Sequence[Record], used: set[str | None]
+) -> list[AnnotatedRow]:
+    """Return examples with their annotators and other columns; any score is of a prediction."""
+    predicted = any(_is_prediction(record.values) for record in records)
     unread = {*used, *_OF_TOOLS, *(_OF_PREDICTIONS if predicted else ())}
-    if isinstance(example, TokenExample) and example.text is not None:
-        unread.add("text")
-    if predicted and not isinstance(example, TextExample):
+    if predicted and examples and isinstance(examples[0], TokenExample):
         unread.add("tags")
-    unread |= {name for name in ANNOTATORS if values.get(name) is None}
-    others = {name: value for name, value in values.items() if name not in unread}
-    return AnnotatedRow(example, others, annotator, predicted)
+    rows = []
+    for example, record in zip(examples, records, strict=True):
+        values = {name: value for name, value in record.values.items() if name not in unread}
+        annotators = {name: values.pop(name) for name in ANNOTATORS if name in values}
+        annotators = {name: value for name, value in annotators.items() if value is not None}
+        if isinstance(example, TokenExample) and example.text is not None:
+            values.pop("text", None)
+        annotator = next(iter(annotators.values()), None)
+        rows.append(AnnotatedRow(example, values | annotators, annotator, predicted))
+    return rows
 
 
 def _is_prediction(values: Mapping[str, Any]) -> bool:
-    """Return whether a row is one of `finetune predict` or of the prediction file of a run."""
+    """Return whether a row is of `finetune predict` or `suggest`, or the predictions of a run."""
     spans = values.get("spans")
     scored = isinstance(spans, list) and any(isinstance(s, dict) and "score" in s for s in spans)
-    known = "gold" in values and "where" in values
+    known = "uncertainty" in values or ("gold" in values and "where" in values)
     return known or "scores" in values or (scored and "words" in values)
 
 

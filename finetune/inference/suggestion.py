@@ -1,0 +1,185 @@
+"""Active learning: the unlabeled examples that are worth labeling next.
+
+Uncertainty of a prediction, between 0 and 1:
+
+- one label: 1 less the margin between the two best labels (Scheffer et al. 2001);
+- several labels: the mean over labels of 1 - |2p - 1|;
+- tags: 1 less the geometric mean of the probabilities of the tags, which does not prefer long
+  sentences (MNLP, Shen et al. 2018; measures for sequences: Settles & Craven 2008);
+- spans: the entropy in bits of each candidate, span or not, summed and divided by the words.
+
+``both`` is diverse mini-batch active learning (Zhdanov 2019): of the most uncertain examples, ten
+times as many as wanted, k-means with the uncertainty as weight, and of each cluster the example
+nearest to the center. ``diversity`` clusters a random sample of all examples.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+import xxhash
+
+from finetune.data.dataset import normalized_texts
+from finetune.inference.embed import Embedder
+from finetune.inference.predictor import Predictor
+from finetune.types import (
+    Example,
+    Prediction,
+    SpanPrediction,
+    TextExample,
+    TextPrediction,
+    TokenPrediction,
+    UserError,
+)
+
+Strategy = Literal["both", "uncertainty", "diversity", "random"]
+PREFILTER = 10
+"""Number of uncertain examples from which ``both`` chooses one (β of Zhdanov)."""
+SAMPLE = 20_000
+"""Largest number of examples that ``diversity`` clusters."""
+
+
+@dataclass(frozen=True, eq=False)
+class Suggestion:
+    """An example to label, with its prediction and the uncertainty of this (None: no measure)."""
+
+    example: Example
+    prediction: Prediction
+    uncertainty: float | None
+
+
+def uncertainty(prediction: Prediction) -> float | None:
+    """Return the uncertainty of a prediction, None where it has no probabilities."""
+    if isinstance(prediction, TextPrediction) and prediction.scores is not None:
+        values = sorted(prediction.scores.values(), reverse=True)
+        if isinstance(prediction.label, tuple):
+            return float(np.mean([1 - abs(2 * value - 1) for value in values]))
+        return 1 - (values[0] - values[1]) if len(values) > 1 else 0.0
+    if isinstance(prediction, TokenPrediction):
+        logs = np.log(np.maximum(prediction.scores, np.finfo(float).tiny))
+        return 1 - math.exp(float(logs.mean())) if len(logs) else 0.0
+    if isinstance(prediction, SpanPrediction):
+        p = np.array([score for _, score in prediction.candidates], dtype=float)
+        p = np.clip(p, 1e-12, 1 - 1e-12)
+        entropy = float(-(p * np.log2(p) + (1 - p) * np.log2(1 - p)).sum())
+        return entropy / max(len(prediction.words), 1)
+    return None
+
+
+class Suggester:
+    """A trained model that chooses what to label next.
+
+    Args:
+        folder: Folder of a run.
+        options: ``batching`` and ``max_tokens`` of ``Predictor``.
+    """
+
+    def __init__(self, folder: str, **options: Any) -> None:
+        self.folder = folder
+        self.model = Predictor(folder, **options)
+        self.num_read = self.num_repeated = self.num_empty = 0
+
+    def suggest(
+        self,
+        examples: Iterable[Example],
+        number: int,
+        by: Strategy = "both",
+        seed: int = 1,
+        rows: dict[int, Any] | None = None,
+    ) -> list[Suggestion]:
+        """Return examples to label, the best first; of equal texts only the first.
+
+        Examples are read once and in bounded memory: as many as needed are kept. ``rows`` are
+        values by id of an example, which the reader enters; those of other examples are removed.
+
+        Raises:
+            UserError: The predictions of the model have no measure of uncertainty.
+        """
+        limit = {"both": PREFILTER * number, "diversity": max(SAMPLE, number)}.get(by, number)
+        kept: list[tuple[float, float, int, Suggestion]] = []
+        random = np.random.default_rng(seed)
+        for index, each in enumerate(self._predicted(examples)):
+            score = 0.0
+            if by in ("both", "uncertainty"):
+                if each.uncertainty is None:
+                    raise UserError(
+                        f"--by {by} needs labels with probabilities, and a model of "
+                        f"{self.model.task.name} predicts none: write --by diversity or random."
+                    )
+                score = each.uncertainty
+            item = (score, float(random.random()), -index, each)  # ties by chance
+            if len(kept) < limit:
+                heapq.heappush(kept, item)
+            else:
+                dropped = heapq.heappushpop(kept, item)[3].example
+                (rows or {}).pop(dropped.id, None)
+        found = [item[3] for item in sorted(kept, reverse=True, key=lambda item: item[:3])]
+        if by in ("uncertainty", "random") or len(found) <= number:
+            return found
+        weights = [max(each.uncertainty or 0.0, 1e-6) if by == "both" else 1.0 for each in found]
+        return [found[index] for index in central(self._vectors(found), weights, number, seed)]
+
+    def _predicted(self, examples: Iterable[Example]) -> Iterator[Suggestion]:
+        waiting: dict[int, Example] = {}
+        predictions = self.model.stream(self._distinct(examples, waiting))
+        for prediction in predictions:
+            found = uncertainty(prediction)
+            if isinstance(prediction, SpanPrediction):
+                prediction = replace(prediction, candidates=())
+            yield Suggestion(waiting.pop(prediction.id), prediction, found)
+
+    def _distinct(
+        self, examples: Iterable[Example], waiting: dict[int, Example]
+    ) -> Iterator[Example]:
+        """Yield examples with a text that no example before has."""
+        seen: set[int] = set()
+        for example in examples:
+            self.num_read += 1
+            texts = normalized_texts(example)
+            if not any(texts):
+                self.num_empty += 1
+                continue
+            digest = xxhash.xxh3_64_intdigest("\x00".join(texts).encode())
+            if digest in seen:
+                self.num_repeated += 1
+                continue
+            seen.add(digest)
+            waiting[example.id] = example
+            yield example
+
+    def _vectors(self, found: Sequence[Suggestion]) -> np.ndarray:
+        """Return the vector of each example, of length 1; of a pair, those of both texts."""
+        embedder = Embedder(self.folder, unit="text", normalize=True, pooling="mean")
+        sides: list[list[Any]] = [[each.example for each in found]]
+        if isinstance(found[0].example, TextExample) and found[0].example.pair is not None:
+            texts = [each.example for each in found]
+            sides = [[each.text for each in texts], [each.pair or "" for each in texts]]  # type: ignore[union-attr]
+        return np.concatenate(
+            [np.stack([each.vectors[0] for each in embedder.embed(side)]) for side in sides], 1
+        )
+
+
+def central(vectors: np.ndarray, weights: Sequence[float], number: int, seed: int = 1) -> list[int]:
+    """Return the indices of the vectors [N, H] nearest to the centers of weighted k-means.
+
+    Clusters of more weight are first. There are ``number`` indices, all different, if N allows it.
+    """
+    from sklearn.cluster import KMeans
+    from threadpoolctl import threadpool_limits
+
+    distinct = len(np.unique(vectors, axis=0))
+    with threadpool_limits(limits=1):  # the order of a sum decides ties
+        clusters = KMeans(min(number, distinct), n_init=1, random_state=seed)
+        labels = clusters.fit(vectors, sample_weight=weights).labels_
+    distance = np.linalg.norm(vectors - clusters.cluster_centers_[labels], axis=1)
+    mass = np.bincount(labels, weights, minlength=len(clusters.cluster_centers_))
+    order = np.lexsort((np.arange(len(vectors)), distance))
+    first = {int(labels[index]): int(index) for index in order[::-1]}
+    chosen = sorted(first.values(), key=lambda index: (-mass[labels[index]], index))
+    others = [index for index in range(len(vectors)) if index not in {*chosen}]
+    return [*chosen, *others][:number]
