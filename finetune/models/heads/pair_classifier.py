@@ -66,6 +66,7 @@ class PairClassifier(CustomModel):
         self.model = auto_class.from_config(config.encoder) if model is None else model
         remove_pooler(self.model)
         width = self.model.config.hidden_size
+        # small at first (post_init): codes attend almost evenly, as the mean of a bi-encoder does
         self.codes = nn.Embedding(config.num_codes, width) if config.kind == "poly" else None
         self.dropout = nn.Dropout(config.dropout)
         features = 4 if config.marked_words else 3
@@ -105,10 +106,7 @@ class PairClassifier(CustomModel):
         embedded.name_or_path, embedded.architectures = "", None  # those of the checkpoint
         model = load_weights(AutoModel, name, inner, **options)
         require_library_model(name, model)
-        head = cls(config, batching, model)
-        if head.codes is not None:  # as the authors' code; small codes all attend alike
-            nn.init.uniform_(head.codes.weight)
-        return head
+        return cls(config, batching, model)
 
     def forward(self, batch: Batch) -> Tensor:
         """Return logits [N, C] for a batch of N pairs."""
