@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import signal
 import subprocess
@@ -24,7 +23,7 @@ from finetune.runtime.progress import Reporter
 from finetune.training.callbacks import EvaluationEvent
 from finetune.training.optimizer import Schedule
 from finetune.training.run_folder import Diverged
-from finetune.training.search import Search, Trial, quiet_optuna
+from finetune.training.search import Search, Trial, default_space, quiet_optuna
 from finetune.types import UserError
 from tests import small_data
 from tests.command import run
@@ -210,6 +209,13 @@ def test_spaces_are_typed_and_conditional_values_legal():
     assert str(space["lr"]) == "1e-05:0.001:log" and space["epochs"].examples() == [2.0, 2.5]
 
 
+@pytest.mark.parametrize("task", CONFIGS)
+def test_default_spaces(task: str, place: Path):
+    config = CONFIGS[task](model=str(place / "model"), batch_size=4)
+    space = parse_space(task, config, default_space(task, config))
+    assert "lr" in space and "batch_size" not in space and ("head_lr" in space) == (task == "ner")
+
+
 def test_a_search_from_python_with_data_in_memory_and_an_own_metric(place: Path, tmp_path: Path):
     rows = [{"text": f"{word} film {n}", "label": label}
             for n in range(8) for word, label in (("good", "pos"), ("bad", "neg"))]  # fmt: skip
@@ -249,7 +255,7 @@ def test_processes_that_are_killed_end_with_the_same_trials(place: Path, tmp_pat
         while process.poll() is None and logged(tmp_path / "killed") < wanted:
             time.sleep(0.02)
         time.sleep(draw.uniform(0, 0.2))
-        os.kill(process.pid, signal.SIGKILL)
+        process.kill()  # nothing if it has ended
         if process.wait() == 0:
             break
         kills += 1
