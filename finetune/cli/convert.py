@@ -27,6 +27,8 @@ class Convert:
     columns: tuple[str, ...] = ()
     """Columns if their names are not recognized, as `role=column`; `spans=NAME` reads spans where
     a row has a label too."""
+    decisions: str | None = None
+    """Decisions on labels from the page of `review`, to apply."""
     encoding: str = "utf-8"
     """Text encoding of the source, such as `cp1252`, `utf-16` or `gb18030`."""
 
@@ -34,6 +36,7 @@ class Convert:
         """Write the output, and print what it does not hold."""
         from finetune.data.annotation_writers import check_format, to_text, write_brat
         from finetune.data.annotations import read_annotations
+        from finetune.data.decisions import apply_decisions, read_decisions
 
         output = Path(self.output)
         if self.to == "brat":
@@ -44,6 +47,10 @@ class Convert:
         annotations = read_annotations(
             self.source, columns=column_map(self.columns), encoding=self.encoding
         )
+        decided: list[str] = []
+        if self.decisions is not None:
+            decisions = read_decisions(Path(self.decisions))
+            annotations, decided = apply_decisions(annotations, decisions)
         check_format(annotations, self.to)
         if self.to == "brat":
             with replace_folder(output) as folder:
@@ -52,6 +59,6 @@ class Convert:
             text, notes = to_text(annotations, self.to)
             with replace_file(output, follow=True) as file:
                 file.write(text)
-        for note in [*annotations.notes, *notes]:
+        for note in [*annotations.notes, *decided, *notes]:
             show(f"note: {note}", error=True)
         show(f"wrote {quantity(len(annotations.rows), 'row')}: {output}", error=True)

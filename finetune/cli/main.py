@@ -30,6 +30,7 @@ from finetune.cli.predict import Predict
 from finetune.cli.push import Push
 from finetune.cli.recipes import Recipes
 from finetune.cli.report import Report
+from finetune.cli.review import Review
 from finetune.cli.score import Score
 from finetune.cli.search import Search, parse_search
 from finetune.cli.serve import Serve
@@ -56,9 +57,9 @@ COMMANDS: dict[str, type[Any]] = {
     **{
         kind.__name__.lower(): kind
         for kind in (Multitask, Run, Curve, Search, Distill, Recipes, Check, Convert, Agreement,
-                     Suggest, Predict, Embed, Similarity, Geometry, Map, Wsd, Wic, Serve, Export,
-                     Score, Analyze, Compare, Thresholds, Report, Push, Vocabulary, Perplexity,
-                     Bench)
+                     Suggest, Review, Predict, Embed, Similarity, Geometry, Map, Wsd, Wic, Serve,
+                     Export, Score, Analyze, Compare, Thresholds, Report, Push, Vocabulary,
+                     Perplexity, Bench)
     },
 }  # fmt: skip
 """The dataclass of each command: its options are the fields, and ``run()`` carries it out."""

@@ -1,0 +1,43 @@
+"""`finetune review`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from tyro.conf import Positional, arg
+
+from finetune.cli.output import check_output, show
+from finetune.runtime.files import replace_file, require_replaceable
+from finetune.types import UserError, quantity
+
+
+@dataclass(frozen=True, kw_only=True)
+class Review:
+    """Write a page to click through suspected or suggested labels of texts."""
+
+    file: Annotated[Positional[str], arg(metavar="FILE")]
+    """Suspects of `check --label-errors --out`, or the output of `suggest`, of texts."""
+    output: str
+    """HTML file to write: one file that needs no network."""
+
+    def run(self) -> None:
+        """Write the page."""
+        from finetune.data.files import read_lines
+        from finetune.data.json_files import parse_json
+        from finetune.reporting.review import page
+
+        path, output = Path(self.file), Path(self.output)
+        if not path.is_file():
+            raise UserError(f"{path}: no such file.")
+        check_output(self.output, [path])
+        require_replaceable(output, "<!doctype html", "--output")
+        rows = [
+            parse_json(line, f"{path}:{number}") for number, line in read_lines(str(path), path)
+        ]
+        if not rows or not all(isinstance(row, dict) for row in rows):
+            raise UserError(f"{path}: no lines of suspects or suggestions.")
+        with replace_file(output, follow=True) as file:
+            file.write(page(rows, path.name))
+        show(f"wrote {quantity(len(rows), 'text')}: {output}", error=True)
