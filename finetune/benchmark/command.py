@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import torch
 
-from finetune.benchmark import nested, prediction, pretraining, spans, training
+from finetune.benchmark import exported, nested, prediction, pretraining, spans, training
 from finetune.benchmark.measure import (
     Case,
     Row,
@@ -82,6 +82,9 @@ def _rows(case: Case, rounds: int, device: torch.device, peaks: Mapping[str, flo
 def _cases(settings: BenchSettings, which: str, size: Size, device: torch.device) -> Iterator[Case]:
     """Yield the cases of the phases, in the given order."""
     phases = settings.chosen_phases
+    if settings.run_folder:
+        yield from exported.cases_of_run(settings, size)
+        return
     texts = {"train": training.case_of, "predict": prediction.case_of}
     with model_of(settings) as model:
         if any(phase in texts for phase in phases):
@@ -90,6 +93,8 @@ def _cases(settings: BenchSettings, which: str, size: Size, device: torch.device
                     if phase in texts:
                         yield texts[phase](subject)
                         gc.collect()
+        if "onnx" in phases:
+            yield from exported.cases_of(settings, model, size)
         if "pretrain" in phases:
             yield pretraining.case_of(model, size)
         if "span" in phases:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 import transformers
 
@@ -50,7 +51,8 @@ class Arm:
     """One way to do the work of a case.
 
     ``turn`` does it once and returns the seconds it took, without those of its preparation.
-    ``heaviest`` does the part that needs most memory.
+    ``heaviest`` does the part that needs most memory. Turns add the seconds of each text to
+    ``latencies``, if texts are predicted one by one.
     """
 
     name: str
@@ -58,6 +60,7 @@ class Arm:
     work: Work
     turn: Callable[[], float]
     heaviest: Callable[[], object]
+    latencies: list[float] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +74,7 @@ class Row:
     matrix products in the arm's precision; None where there is no encoder. ``peak_memory_bytes`` is
     the highest that memory grows to in a turn beyond what is there before (training: the weights):
     on a GPU what torch allocates, else the resident set; None where that cannot be taken. ``spans``
-    are candidates.
+    are candidates. ``p50_milliseconds`` and ``p95_milliseconds`` are percentiles of the latencies.
     """
 
     phase: str
@@ -88,6 +91,8 @@ class Row:
     milliseconds: float
     representation: str | None = None
     spans: int | None = None
+    p50_milliseconds: float | None = None
+    p95_milliseconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +163,14 @@ def _row(
         milliseconds=1e3 * work.tokens / rate,
         representation=case.representation,
         spans=case.spans,
+        p50_milliseconds=_percentile(arm.latencies, 50),
+        p95_milliseconds=_percentile(arm.latencies, 95),
     )
+
+
+def _percentile(latencies: Sequence[float] | None, percent: int) -> float | None:
+    """Return a percentile of seconds, in milliseconds; None without any."""
+    return 1e3 * float(np.percentile(latencies, percent)) if latencies else None
 
 
 COLUMNS = (
@@ -173,8 +185,9 @@ def table(rows: Sequence[Row]) -> str:
     title = f"{first.phase}: {first.case}"
     if first.representation is not None:
         title += f", {first.representation}, {first.spans:,} spans"
-    rule = "|---|---|" + "--:|" * (len(COLUMNS) - 2)
-    return "\n".join([title, "", _line(COLUMNS), rule, *(_line(_cells(row)) for row in rows), ""])
+    columns = [*COLUMNS, *(["p50 ms", "p95 ms"] if first.p50_milliseconds else [])]
+    rule = "|---|---|" + "--:|" * (len(columns) - 2)
+    return "\n".join([title, "", _line(columns), rule, *(_line(_cells(row)) for row in rows), ""])
 
 
 def _line(cells: Sequence[str]) -> str:
@@ -193,6 +206,7 @@ def _cells(row: Row) -> list[str]:
         "" if row.peak_share is None else f"{row.peak_share:.0%}",
         "" if memory is None else f"{memory / 2**20:,.1f}",
         f"{row.milliseconds:,.1f}",
+        *(f"{p:,.2f}" for p in (row.p50_milliseconds, row.p95_milliseconds) if p is not None),
     ]
 
 

@@ -8,7 +8,7 @@ from typing import Literal
 from finetune.config.tasks import flag
 from finetune.types import UserError, did_you_mean
 
-PHASES = ("train", "predict", "span", "pretrain")
+PHASES = ("train", "predict", "span", "pretrain", "onnx")
 """The phases of the benchmark, each with its own comparison."""
 
 
@@ -28,7 +28,11 @@ class BenchSettings:
     columns: tuple[str, ...] = ()
     """Columns of --data if their names are not recognized, as `role=column`."""
     phases: str = "train,predict,span"
-    """Phases to measure, separated by commas: train, predict, span, pretrain."""
+    """Phases to measure, separated by commas: train, predict, span, pretrain, and onnx, which
+    compares torch, the exported graph and int8 on the CPU."""
+    run_folder: str = ""
+    """Trained run for `--phases onnx`, in place of --model and --task. It is measured on texts of
+    its validation split, or that of --data."""
     size: Literal["small", "default", "large"] | None = None
     """Amount of work: `default` suits two processor cores, `large` a GPU (with all cases of the
     span head), `small` only checks that everything works; unset depends on the device."""
@@ -52,6 +56,11 @@ class BenchSettings:
                     f"--phases {self.phases!r}: {name!r} is not one of {', '.join(PHASES)}."
                     f"{did_you_mean(name, PHASES)}"
                 )
+        if self.run_folder and self.chosen_phases != ["onnx"]:
+            raise UserError(
+                f"--run-folder {self.run_folder}: applies to --phases onnx alone: write that, or "
+                "leave --run-folder out."
+            )
         if self.columns and not self.data:
             raise UserError("--columns needs --data: add --data, or leave --columns out.")
 

@@ -148,7 +148,7 @@ def export_onnx(
     if output.is_file() or (output.exists() and any(output.iterdir())):
         problem = "is a file" if output.is_file() else "is not empty"
         raise UserError(f"--output {output}: {problem}: name a new folder.")
-    validation = _validation(task, source, data) if int8 else []
+    validation = validation_examples(task, source, data) if int8 else []
     head = task.head(source).eval()
     if part := head.encoder.family.reads_padding:
         kind = head.encoder.model.config.model_type
@@ -293,7 +293,7 @@ def _file_name(module: str) -> str:
     return "values.py" if stem == "types" else f"{stem}.py"  # types is of the standard library
 
 
-def _validation(task: Task, source: Path, data: Any) -> list[Any]:
+def validation_examples(task: Task, source: Path, data: Any) -> list[Any]:
     """Return the examples with gold of the validation split of a run, or of other data."""
     config: Any = task.record.config
     if data is None and config.data == IN_MEMORY:
@@ -313,12 +313,11 @@ def _validation(task: Task, source: Path, data: Any) -> list[Any]:
     return examples
 
 
-def _quantize(task: Task, fresh: Path, validation: list[Any], max_loss: float) -> Quantized:
-    """Replace the graph by one with weights of 8 bits; refuse if that costs too much."""
+def quantize(folder: Path) -> None:
+    """Replace the graph in a folder by one with weights of 8 bits."""
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
-    size, graph, full = _size(fresh), fresh / GRAPH, fresh / "full.onnx"
-    before = _score(task, fresh, validation)
+    graph, full = folder / GRAPH, folder / "full.onnx"
     graph.rename(full)
     logger = logging.getLogger()
     level = logger.level
@@ -331,6 +330,12 @@ def _quantize(task: Task, fresh: Path, validation: list[Any], max_loss: float) -
     finally:
         logger.setLevel(level)
     full.unlink()
+
+
+def _quantize(task: Task, fresh: Path, validation: list[Any], max_loss: float) -> Quantized:
+    """Replace the graph by one with weights of 8 bits; refuse if that costs too much."""
+    size, before = _size(fresh), _score(task, fresh, validation)
+    quantize(fresh)
     after = _score(task, fresh, validation)
     metric = task.record.metric
     found = Quantized(metric, before[metric], after[metric], len(validation), size)

@@ -98,6 +98,28 @@ def test_other_tasks_and_families(family: str, task: str, tmp_path: Path) -> Non
     assert [row["arm"] for row in found] == training + PREDICT
 
 
+@pytest.mark.slow
+def test_exported_graphs(checkpoint: Path, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    rows = bench(checkpoint, "--task", "tag", "--phases", "onnx", "--threads", "1")["rows"]
+    arms = ["finetune", "finetune-fp32", "onnx", "onnx-int8"]
+    assert [row["arm"] for row in rows if row["arm"] != "finetune-fp32"] == 2 * [
+        arm for arm in arms if arm != "finetune-fp32"
+    ]
+    alone = [row["case"].endswith("one by one") for row in rows]
+    assert alone == sorted(alone, reverse=True) and any(alone) and not all(alone)
+    for row, one in zip(rows, alone, strict=True):
+        assert (row["p50_milliseconds"] is not None) == one
+        assert not one or 0 < row["p50_milliseconds"] <= row["p95_milliseconds"]
+    source, run_folder = "examples/data/sentiment", tmp_path / "run"
+    run("classify", "--model", checkpoint, "--data", source, "--steps", "1", "--out", run_folder)
+    outcome = run("bench", "--size", "small", "--phases", "onnx", "--run-folder", run_folder)
+    assert outcome.code == 0, outcome.err
+    assert "p95 ms" in outcome.out and "onnx-int8" in outcome.out
+    refused = run("bench", "--run-folder", run_folder)
+    assert refused.code == 2 and "--phases onnx alone" in refused.err
+
+
 def test_data_of_ones_own(checkpoint: Path) -> None:
     found = bench(
         checkpoint, "--data", "examples/data/sentiment", "--phases", "train", "--batch-size", "6"
