@@ -246,12 +246,12 @@ def logged(folder: Path) -> int:
 
 @pytest.mark.slow
 def test_processes_that_are_killed_end_with_the_same_trials(place: Path, tmp_path: Path):
-    subprocess.run(command_line(place, tmp_path / "whole", 12), check=True)
+    subprocess.run(command_line(place, tmp_path / "whole", 8), check=True)
     whole = read_object(tmp_path / "whole" / "search.json")
     draw, kills = random.Random(2), 0
     while True:
-        process = subprocess.Popen(command_line(place, tmp_path / "killed", 12))
-        wanted = logged(tmp_path / "killed") + draw.randint(20, 120)
+        process = subprocess.Popen(command_line(place, tmp_path / "killed", 8))
+        wanted = logged(tmp_path / "killed") + draw.randint(20, 90)
         while process.poll() is None and logged(tmp_path / "killed") < wanted:
             time.sleep(0.02)
         time.sleep(draw.uniform(0, 0.2))
