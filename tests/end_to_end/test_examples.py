@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import runpy
+import sys
 from pathlib import Path
 
 import pytest
@@ -24,8 +25,11 @@ SAYS = {
     "rank": "ranked in",
     "vocabulary": "copied",
     "little_data": "95 % interval",
+    "annotation_loop": '"by": "both", "seed": 1, "labeled": 30',
 }
 """What an example's output must have, beyond an end without error."""
+ARGUMENTS = {"annotation_loop": "--start 20 --add 10 --pool 60 --test 20".split()}
+"""Small settings of examples that take arguments."""
 NEEDS = {"onnx_export": ("onnx", "onnxruntime")}
 """Packages of extras, without which an example is not run."""
 
@@ -47,7 +51,9 @@ def test_example(
         if importlib.util.find_spec(package) is None:
             pytest.skip(f"needs {package}")
     monkeypatch.chdir(ROOT)
-    for name, value in (("MODEL", model), ("STEPS", "6"), ("OUT", tmp_path / "run")):
+    monkeypatch.setattr(sys, "argv", [str(script), *ARGUMENTS.get(script.stem, ())])
+    settings = {"MODEL": model, "STEPS": "6", "OUT": tmp_path / "run", "ROUNDS": "1"}
+    for name, value in settings.items():
         monkeypatch.setenv(name, str(value))
     runpy.run_path(str(script), run_name="__main__")
     assert SAYS.get(script.stem, "") in capsys.readouterr().out
