@@ -14,7 +14,7 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from finetune.api import FinishedSearch, TrainedRun, search, train
+    from finetune.api import FinishedSearch, TrainedRun, distill, search, train
     from finetune.config.tasks import (
         ClassifyConfig,
         NerConfig,
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from finetune.runtime.launch import make_accelerator
     from finetune.tasks import load_task, saved_task
     from finetune.training.callbacks import Callback
+    from finetune.training.distillation import Distillation
     from finetune.training.trainer import fit
     from finetune.types import (
         Batch,
@@ -55,7 +56,7 @@ if TYPE_CHECKING:
     )
 
 _HOMES = {
-    "api": "FinishedSearch TrainedRun search train",
+    "api": "FinishedSearch TrainedRun distill search train",
     "config.tasks": "ClassifyConfig NerConfig NliConfig PretrainConfig SentenceConfig TagConfig "
     "TrainConfig",
     "data": "Dataset read_text read_tokens",
@@ -77,6 +78,7 @@ _HOMES = {
     "runtime.launch": "make_accelerator",
     "tasks": "load_task saved_task",
     "training.callbacks": "Callback",
+    "training.distillation": "Distillation",
     "training.trainer": "fit",
     "types": "Batch Encoding LabelSet Span TextExample TokenExample UserError",
 }
@@ -84,13 +86,13 @@ _HOMES = {
 _MODULES = {name: f"finetune.{home}" for home, names in _HOMES.items() for name in names.split()}
 
 __all__ = [
-    "Batch", "Callback", "ClassifyConfig", "CrfTagger", "Dataset", "Embedder", "Encoder",
-    "Encoding", "FinishedSearch", "LabelSet", "MaskedLanguageModel", "NerConfig", "NliConfig",
-    "OwnMetric", "Predictor", "PretrainConfig", "SentenceConfig", "SentenceEncoder",
+    "Batch", "Callback", "ClassifyConfig", "CrfTagger", "Dataset", "Distillation", "Embedder",
+    "Encoder", "Encoding", "FinishedSearch", "LabelSet", "MaskedLanguageModel", "NerConfig",
+    "NliConfig", "OwnMetric", "Predictor", "PretrainConfig", "SentenceConfig", "SentenceEncoder",
     "SequenceClassifier", "Span", "SpanNer", "Standardizer", "SubwordTokenizer", "TagConfig",
     "TextExample", "TokenExample", "TokenTagger", "TrainConfig", "TrainedRun", "UserError",
-    "__version__", "compute_metrics", "fit", "load", "load_task", "make_accelerator", "pack",
-    "predict", "read_text", "read_tokens", "saved_task", "search", "train",
+    "__version__", "compute_metrics", "distill", "fit", "load", "load_task", "make_accelerator",
+    "pack", "predict", "read_text", "read_tokens", "saved_task", "search", "train",
 ]  # fmt: skip
 
 
