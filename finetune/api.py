@@ -134,13 +134,10 @@ def _config(
             f"{task} has no setting {name!r}.{did_you_mean(name, legal)} Settings are "
             f"{abbreviated(legal, 100)}."
         )
-    given = dict(settings)
-    if isinstance(data, str | Path):
-        given["data"], data = str(data), None
-    elif data is not None:
-        given["data"] = IN_MEMORY
+    in_memory = data is not None and not isinstance(data, str | Path)
+    given = {"data": IN_MEMORY if in_memory else data and str(data), **settings}
     given = {name: value for name, value in given.items() if value is not None}
-    return kind(**given), given, data
+    return kind(**given), given, data if in_memory else None
 
 
 def _call(function: str, task: str, given: Mapping[str, Any]) -> str:
