@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 
-from finetune.config.tasks import CONFIGS, TrainConfig, from_settings, settings
+from finetune.config.tasks import CONFIGS, TextConfig, TrainConfig, from_settings, settings
 from finetune.data.json_files import check_types, read_object
 from finetune.runtime.files import write_text
 from finetune.types import LabelSet, UserError, abbreviated
@@ -27,6 +27,11 @@ TASKS = {
     "pretrain": "finetune.tasks.pretraining:PretrainingTask",
 }
 """Module and class of each task, imported on first use."""
+FEW_SHOT_TASKS = {
+    "classify": "finetune.tasks.few_shot:FewShotTask",
+    "nli": "finetune.tasks.few_shot:FewShotNliTask",
+}
+"""The same for tasks with ``--few-shot``."""
 
 TASK_FILE = "finetune.json"
 """File in the folder of a saved model with the task's record."""
@@ -34,9 +39,9 @@ FORMAT = 1
 """Version of that file."""
 
 
-def task_class(name: str) -> type[Task]:
+def task_class(name: str, *, few_shot: bool = False) -> type[Task]:
     """Import the class of a task."""
-    module, _, attribute = TASKS[name].partition(":")
+    module, _, attribute = (FEW_SHOT_TASKS if few_shot else TASKS)[name].partition(":")
     found: type[Task] = getattr(importlib.import_module(module), attribute)
     return found
 
@@ -52,7 +57,8 @@ def load_task(config: TrainConfig, name: str, data: Any = None) -> tuple[Task, D
     >>> config = ClassifyConfig(model="minilm", data="reviews/")  # doctest: +SKIP
     >>> task, data = load_task(config, "classify")  # doctest: +SKIP
     """
-    return task_class(name).load(config, data)
+    few_shot = isinstance(config, TextConfig) and config.few_shot
+    return task_class(name, few_shot=few_shot).load(config, data)
 
 
 def saved_task(folder: str | Path) -> Task:
@@ -67,7 +73,7 @@ def saved_task(folder: str | Path) -> Task:
             f"{path}: has format {version}, and this version of finetune reads format {FORMAT}: "
             "use the version that wrote it."
         )
-    task = task_class(content["task"])
+    task = task_class(content["task"], few_shot=content["config"].get("few_shot") is True)
     extra: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value
         for name, value in content["extra"].items()

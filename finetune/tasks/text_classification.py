@@ -8,7 +8,6 @@ Devlin et al., 2019). A pair forms one sequence with a separator between its tex
 
 from __future__ import annotations
 
-import random
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -31,9 +30,8 @@ from finetune.evaluation.metrics import text_scores
 from finetune.evaluation.pairs import named_positive, positive_label
 from finetune.models.heads.pair_classifier import PairClassifier
 from finetune.models.heads.pretrained import Problem
-from finetune.models.heads.sentence_encoder import SentenceEncoder, SentenceOutput
 from finetune.models.heads.sequence_classification import SequenceClassifier
-from finetune.preprocessing.encodings import Array, Encodings, Ragged
+from finetune.preprocessing.encodings import Encodings, Ragged
 from finetune.preprocessing.text_labels import class_weights, in_one_form, problem_of
 from finetune.preprocessing.texts import encode_apart, encode_marked, encode_texts
 from finetune.tasks.base import Task, TaskRecord, check_thresholds
@@ -44,16 +42,12 @@ from finetune.tasks.class_losses import (
     loss_targets,
 )
 from finetune.tasks.decoding import TextDecoder
-from finetune.tasks.sentence_encoder import starting_pooling
-from finetune.tasks.sentence_losses import cosine_loss
 from finetune.tasks.soft_losses import class_divergence, label_divergence
 from finetune.types import (
     Batch,
     Encoding,
     LabelSet,
     Partial,
-    SentencePrediction,
-    Sequences,
     TextExample,
     TextPrediction,
     UserError,
@@ -127,17 +121,6 @@ class TextClassificationTask(Task):
         )
 
     @classmethod
-    def load(cls, config: Any, data: Any = None) -> tuple[Task, Dataset]:
-        """As ``Task.load``; ``--few-shot`` needs examples of all labels."""
-        task, dataset = super().load(config, data)
-        found = {name for example in dataset.splits["train"] for name in _names(example)}
-        if config.few_shot and (missing := [n for n in task.record.labels if n not in found]):
-            raise UserError(
-                f"--few-shot: no training example is labeled {missing[0]!r}: train on more of them."
-            )
-        return task, dataset
-
-    @classmethod
     def prepare(cls, config: TextConfig, data: Dataset) -> Dataset:
         """Drop training and validation rows without a label; convert all labels for the problem.
 
@@ -158,7 +141,7 @@ class TextClassificationTask(Task):
         derived = {"problem": problem, "pairs": kinds.pop() if len(kinds) == 1 else None}
         if problem == "regression":
             return {**derived, "labels": LabelSet(["score"])}
-        counts = Counter(name for example in train for name in _names(example))
+        counts = Counter(name for example in train for name in label_names(example))
         labels = LabelSet(cls.order(counts))
         weights = class_weights(config.class_weights, list(labels), counts, len(train), problem)
         positive = config.positive
@@ -175,7 +158,7 @@ class TextClassificationTask(Task):
     @classmethod
     def classes(cls, example: TextExample) -> Sequence[str]:
         """Return the label names of an example."""
-        return _names(example)
+        return label_names(example)
 
     @classmethod
     def notes(cls, record: TextRecord, data: Dataset) -> list[str]:
@@ -230,8 +213,6 @@ class TextClassificationTask(Task):
 
     def _targets(self, rows: Mapping[str, Ragged]) -> dict[str, torch.Tensor]:
         """Return ``label`` [N] or [N, C], ``weight`` [N] of the window, and ``loss_targets``."""
-        if self.record.config.few_shot:
-            return {}
         label = rows["label"].values
         if self.record.problem == "multi":
             label = label.reshape(-1, len(self.record.labels))
@@ -246,13 +227,9 @@ class TextClassificationTask(Task):
             independent=record.problem == "multi",
         )
 
-    def head(
-        self, folder: str | Path | None = None
-    ) -> SequenceClassifier | PairClassifier | SentenceEncoder:
+    def head(self, folder: str | Path | None = None) -> Any:
         """Make a new classifier on the configured encoder, or load one from a folder."""
         config = self.record.config
-        if config.few_shot:
-            return self._few_shot_head(folder)
         if config.own_head:
             return self._pair_head(folder)
         if folder is not None:
@@ -285,92 +262,6 @@ class TextClassificationTask(Task):
                 batching=config.batching,
                 **checkpoint,
             )
-
-    def _few_shot_head(self, folder: str | Path | None) -> SentenceEncoder:
-        config = self.record.config
-        settings: dict[str, Any] = {
-            "pairs": False, "max_length": self.record.max_length, "batching": config.batching,
-        }  # fmt: skip
-        if folder is not None:
-            return SentenceEncoder.from_pretrained(str(folder), trained=True, **settings)
-        pooling, normalize = starting_pooling(config)
-        with self._pretrained() as checkpoint:
-            return SentenceEncoder.from_pretrained(
-                labels=list(self.record.labels), pooling=pooling, normalize=normalize,
-                **settings, **checkpoint,
-            )  # fmt: skip
-
-    @property
-    def couples_sequences(self) -> bool:
-        """True for ``--few-shot``, whose loss compares texts."""
-        return self.record.config.few_shot
-
-    def for_epoch(
-        self, sequences: Encodings, seed: int, epoch: int, rows: Array | None = None
-    ) -> Encodings:
-        """Return each text with one of its own label and one of another (``--few-shot``).
-
-        They are the anchor, its positive and its negative: ``first_word`` 0, 1 and 2.
-        """
-        if not self.record.config.few_shot:
-            return super().for_epoch(sequences, seed, epoch, rows)
-        chosen = np.arange(len(sequences)) if rows is None else rows
-        assert sequences.targets is not None
-        labels = sequences.targets["label"].values
-        triples = np.repeat(chosen, 3)
-        for index, row in enumerate(chosen):
-            generator = random.Random(f"{seed}/{epoch}/{row}")
-            same, others = labels == labels[row], labels != labels[row]
-            same[row] = same.sum() == 1  # a text without another of its label: with itself
-            for number, legal in ((1, same), (2, others)):
-                triples[3 * index + number] = generator.choice(np.flatnonzero(legal))
-        taken = sequences.take(triples)
-        return replace(
-            taken,
-            example=np.repeat(sequences.example[chosen], 3),
-            first_word=np.tile(np.arange(3), len(chosen)),
-        )
-
-    def coupled_loss(
-        self, head: SentenceEncoder, vectors: torch.Tensor, sequences: Sequences
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the squared errors of the cosines of ``--few-shot``, of 1 and of 0."""
-        number = torch.tensor(sequences.first_word, device=vectors.device)
-        anchor, *others = (vectors[number == each] for each in range(3))
-        label = torch.tensor([1.0, 0.0], device=vectors.device).repeat_interleave(len(anchor))
-        loss, count = cosine_loss(anchor.repeat(2, 1), torch.cat(others), label)
-        # a frozen encoder has no gradient, the classifier one of 0
-        return loss + 0.0 * head.classifier_weights().sum(), count
-
-    @property
-    def vector_task(self) -> Task | None:
-        """The task that predicts the vectors for the logistic regression of ``--few-shot``."""
-        return _VectorTask(self.record, self.tokenizer) if self.record.config.few_shot else None
-
-    def fit_head(
-        self,
-        head: SentenceEncoder,
-        gold: Sequence[TextExample],
-        predicted: Sequence[SentencePrediction],
-    ) -> None:
-        """Fit a logistic regression on the vectors, with an L2 penalty as in SetFit (C = 1)."""
-        from sklearn.linear_model import LogisticRegression  # which takes long to import
-
-        labels = self.record.labels
-        classes = np.array([labels.id(str(each.label), each.where) for each in gold])
-        weights = self.record.class_weights
-        model = LogisticRegression(max_iter=10_000).fit(
-            np.stack([each.vectors[0] for each in predicted]).astype(np.float64),
-            classes,
-            None if weights is None else np.array(weights)[classes],
-        )
-        weight, bias = model.coef_, model.intercept_
-        if len(weight) == 1:  # of two classes: a sigmoid, as a softmax
-            weight, bias = (np.concatenate([-each / 2, each / 2]) for each in (weight, bias))
-        assert head.classifier is not None
-        with torch.no_grad():
-            head.classifier.weight.copy_(torch.from_numpy(weight))
-            head.classifier.bias.copy_(torch.from_numpy(bias))
 
     def loss(self, logits: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the summed loss of classes or labels, or squared error, of [N, C]."""
@@ -416,9 +307,6 @@ class TextClassificationTask(Task):
 
     def decode(self, logits: Any, batch: Batch) -> list[Partial]:
         """Return the probabilities [C] of each sequence (regression: the number)."""
-        if isinstance(logits, SentenceOutput):
-            weights = logits.classifier
-            logits = functional.linear(logits.vectors, weights[:, :-1], weights[:, -1])
         rows = self.decoder.windows(logits.cpu().numpy())
         return [Partial(*item) for item in zip(batch.example, batch.first_word, rows, strict=True)]
 
@@ -486,19 +374,6 @@ class TextClassificationTask(Task):
         return calibration_scores(*(side.ravel().tolist() for side in (correct, after, before)))
 
 
-class _VectorTask(TextClassificationTask):
-    """Predicts the vectors of texts, in place of labels."""
-
-    def decode(self, logits: SentenceOutput, batch: Batch) -> list[Partial]:
-        rows = logits.vectors.cpu().numpy()
-        return [Partial(*item) for item in zip(batch.example, batch.first_word, rows, strict=True)]
-
-    def finish(
-        self, example: TextExample, partials: Sequence[Partial], *, log_probabilities: bool = False
-    ) -> Any:
-        return SentencePrediction(example.id, partials[0].values[None])
-
-
 def _drawn(config: TextConfig, data: Dataset) -> Dataset:
     """Keep ``--per-class`` training examples of each label."""
     train: Sequence[Any] = data.splits.get("train", [])
@@ -518,7 +393,7 @@ def _drawn(config: TextConfig, data: Dataset) -> Dataset:
 def _check_settings(config: TextConfig, problem: str, data: Dataset) -> None:
     """Raise UserError for settings that have no meaning for the kind of problem."""
     numbers = problem == "regression"
-    num_labels = len({name for example in data.splits["train"] for name in _names(example)})
+    num_labels = len({name for example in data.splits["train"] for name in label_names(example)})
     threshold = config.threshold if isinstance(config, ClassifyConfig) else 0.5
     for wrong, setting, reason in (
         (numbers and config.class_weights != "none", f"--class-weights {config.class_weights}",
@@ -531,9 +406,6 @@ def _check_settings(config: TextConfig, problem: str, data: Dataset) -> None:
          "it applies to several labels for a text (--problem multi)"),
         (config.positive is not None and (problem != "single" or num_labels != 2),
          f"--positive {config.positive}", "it applies to texts with one of two labels"),
-        (config.few_shot and problem != "single", "--few-shot",
-         "it compares texts by their one label, and these have several, or numbers"),
-        (config.few_shot and num_labels < 2, "--few-shot", "it needs two labels or more"),
         (numbers and config.calibrate != "none", f"--calibrate {config.calibrate}",
          "the predictions are numbers and have no probabilities"),
         (config.poly_codes is not None and config.pair_encoder != "poly",
@@ -563,7 +435,7 @@ def _require_pairs(config: TextConfig, data: Dataset) -> None:
                 )
 
 
-def _names(example: TextExample) -> Sequence[str]:
+def label_names(example: TextExample) -> Sequence[str]:
     """Return the label names of an example: none, one or several."""
     if isinstance(example.label, tuple):
         return example.label

@@ -1,0 +1,169 @@
+"""Few-shot classification: contrastive training of the encoder, then a logistic regression.
+
+SetFit (Tunstall et al., 2022): vectors of texts get a cosine of 1 if their labels are equal and of
+0 if not; the classifier is fitted on the vectors of the training texts before each evaluation.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from finetune.config.tasks import TextConfig
+from finetune.data import Dataset
+from finetune.models.heads.sentence_encoder import SentenceEncoder, SentenceOutput
+from finetune.preprocessing.encodings import Array, Encodings, Ragged
+from finetune.tasks.base import Task
+from finetune.tasks.sentence_encoder import starting_pooling
+from finetune.tasks.sentence_losses import cosine_loss
+from finetune.tasks.text_classification import NliTask, TextClassificationTask, label_names
+from finetune.types import (
+    Batch,
+    Partial,
+    SentencePrediction,
+    Sequences,
+    TextExample,
+    UserError,
+)
+
+
+class FewShotTask(TextClassificationTask):
+    """Texts or pairs of texts with one label each, few examples of each label."""
+
+    couples_sequences = True
+
+    @classmethod
+    def load(cls, config: Any, data: Any = None) -> tuple[Task, Dataset]:
+        """As ``Task.load``; every label needs a training example."""
+        task, dataset = super().load(config, data)
+        found = {name for example in dataset.splits["train"] for name in label_names(example)}
+        if missing := [name for name in task.record.labels if name not in found]:
+            raise UserError(
+                f"--few-shot: no training example is labeled {missing[0]!r}: train on more of them."
+            )
+        return task, dataset
+
+    @classmethod
+    def derive(cls, config: TextConfig, data: Dataset) -> dict[str, Any]:
+        """Return the record's fields; texts need one label each, of two or more."""
+        derived = super().derive(config, data)
+        for wrong, reason in (
+            (derived["problem"] != "single",
+             "it compares texts by their one label, and these have several, or numbers"),
+            (len(derived["labels"]) < 2, "it needs two labels or more"),
+        ):  # fmt: skip
+            if wrong:
+                raise UserError(f"--few-shot: {reason}: leave --few-shot out.")
+        return derived
+
+    def _targets(self, rows: Mapping[str, Ragged]) -> dict[str, torch.Tensor]:
+        return {}  # the loss compares vectors
+
+    def head(self, folder: str | Path | None = None) -> SentenceEncoder:
+        """Make a new sentence encoder with a classifier, or load one from a folder."""
+        config = self.record.config
+        settings: dict[str, Any] = {
+            "pairs": False, "max_length": self.record.max_length, "batching": config.batching,
+        }  # fmt: skip
+        if folder is not None:
+            return SentenceEncoder.from_pretrained(str(folder), trained=True, **settings)
+        pooling, normalize = starting_pooling(config)
+        with self._pretrained() as checkpoint:
+            return SentenceEncoder.from_pretrained(
+                labels=list(self.record.labels), pooling=pooling, normalize=normalize,
+                **settings, **checkpoint,
+            )  # fmt: skip
+
+    def for_epoch(
+        self, sequences: Encodings, seed: int, epoch: int, rows: Array | None = None
+    ) -> Encodings:
+        """Return each text with one of its own label and one of another.
+
+        They are the anchor, its positive and its negative: ``first_word`` 0, 1 and 2.
+        """
+        chosen = np.arange(len(sequences)) if rows is None else rows
+        assert sequences.targets is not None
+        labels = sequences.targets["label"].values
+        triples = np.repeat(chosen, 3)
+        for index, row in enumerate(chosen):
+            generator = random.Random(f"{seed}/{epoch}/{row}")
+            same, others = labels == labels[row], labels != labels[row]
+            same[row] = same.sum() == 1  # a text without another of its label: with itself
+            for number, legal in ((1, same), (2, others)):
+                triples[3 * index + number] = generator.choice(np.flatnonzero(legal))
+        return replace(
+            sequences.take(triples),
+            example=np.repeat(sequences.example[chosen], 3),
+            first_word=np.tile(np.arange(3), len(chosen)),
+        )
+
+    def coupled_loss(
+        self, head: SentenceEncoder, vectors: torch.Tensor, sequences: Sequences
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the squared errors of the cosines of texts, of 1 and of 0."""
+        number = torch.tensor(sequences.first_word, device=vectors.device)
+        anchor, *others = (vectors[number == each] for each in range(3))
+        label = torch.tensor([1.0, 0.0], device=vectors.device).repeat_interleave(len(anchor))
+        loss, count = cosine_loss(anchor.repeat(2, 1), torch.cat(others), label)
+        # a frozen encoder has no gradient, the classifier one of 0
+        return loss + 0.0 * head.classifier_weights().sum(), count
+
+    @property
+    def vector_task(self) -> Task:
+        """The task that predicts the vectors for the logistic regression."""
+        return _VectorTask(self.record, self.tokenizer)
+
+    def fit_head(
+        self,
+        head: SentenceEncoder,
+        gold: Sequence[TextExample],
+        predicted: Sequence[SentencePrediction],
+    ) -> None:
+        """Fit a logistic regression on the vectors, with an L2 penalty as in SetFit (C = 1)."""
+        from sklearn.linear_model import LogisticRegression  # which takes long to import
+
+        labels = self.record.labels
+        classes = np.array([labels.id(str(each.label), each.where) for each in gold])
+        weights = self.record.class_weights
+        model = LogisticRegression(max_iter=10_000).fit(
+            np.stack([each.vectors[0] for each in predicted]).astype(np.float64),
+            classes,
+            None if weights is None else np.array(weights)[classes],
+        )
+        weight, bias = model.coef_, model.intercept_
+        if len(weight) == 1:  # of two classes: a sigmoid, as a softmax
+            weight, bias = (np.concatenate([-each / 2, each / 2]) for each in (weight, bias))
+        assert head.classifier is not None
+        with torch.no_grad():
+            head.classifier.weight.copy_(torch.from_numpy(weight))
+            head.classifier.bias.copy_(torch.from_numpy(bias))
+
+    def decode(self, logits: SentenceOutput, batch: Batch) -> list[Partial]:
+        """Return the probabilities [C] of each text."""
+        weights = logits.classifier
+        logits_of_classes = functional.linear(logits.vectors, weights[:, :-1], weights[:, -1])
+        return super().decode(logits_of_classes, batch)
+
+
+class FewShotNliTask(FewShotTask, NliTask):
+    """Pairs of texts, whose labels are mapped by name."""
+
+
+class _VectorTask(FewShotTask):
+    """Predicts the vectors of texts, in place of labels."""
+
+    def decode(self, logits: SentenceOutput, batch: Batch) -> list[Partial]:
+        rows = logits.vectors.cpu().numpy()
+        return [Partial(*item) for item in zip(batch.example, batch.first_word, rows, strict=True)]
+
+    def finish(
+        self, example: TextExample, partials: Sequence[Partial], *, log_probabilities: bool = False
+    ) -> Any:
+        return SentencePrediction(example.id, partials[0].values[None])
