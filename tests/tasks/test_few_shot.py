@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 from sklearn.linear_model import LogisticRegression
 
-from finetune.config.tasks import ClassifyConfig
+from finetune.config.tasks import ClassifyConfig, NliConfig
 from finetune.data.splitting import per_class
 from finetune.inference.embed import Embedder
 from finetune.inference.predictor import Predictor
@@ -86,6 +86,16 @@ def test_a_run_is_resumed_bit_equal_and_predicts(place: Path, monkeypatch: pytes
         row["label"] for row in saved
     ]
     assert saved_task(place / "whole").record.config.few_shot
+
+
+def test_pairs_of_texts_have_the_standard_labels(place: Path) -> None:
+    config = NliConfig(model=str(place / "model"), data=str(place / "pairs"), few_shot=True,
+                       per_class=2, steps=2, batch_size=2, out=str(place / "nli"))  # fmt: skip
+    fit(*load_task(config, "nli"), config)
+    predictor = Predictor(place / "nli")
+    assert predictor.task.record.labels.names == ("entailment", "neutral", "contradiction")
+    (prediction,) = predictor.predict([("Ada lives in Rome", "Ada is in Rome")])
+    assert prediction.scores is not None and sum(prediction.scores.values()) == pytest.approx(1)
 
 
 def test_pairs_and_loss(place: Path) -> None:
