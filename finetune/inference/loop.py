@@ -118,18 +118,18 @@ def _partials(
     if device.type == "cpu":
         budget = min(budget, CPU_TOKENS)
     groups = grouped(sequences.lengths[first], budget)
-    head.eval()
+    if any(module.training for module in head.modules()):  # `eval()` takes longer
+        head.eval()
     if reporter:
         reporter.start(title, len(groups), unit="batch")
-    parts = (sequences.take(first[group]) for group in groups)
-    batches = (pack(part, task.collate(part) if task.reads_targets else None) for part in parts)
+    batches = _packed(task, sequences, [first[group] for group in groups])
     idle_passes = 0
     if is_sharded(head):
         idle_passes = max(gather_object([len(groups)])) - len(groups)
     # Autocast casts the weights once if one context holds all batches, but not in inference mode.
     casting = autocast(precision, device)
-    with torch.no_grad(), casting, contextlib.closing(ahead(batches)) as ready:
-        decoded = _decode_all(task, forward(head, ready, device), device)
+    with torch.no_grad(), casting, contextlib.closing(batches):
+        decoded = _decode_all(task, forward(head, batches, device), device)
         for done, (group, partials) in enumerate(zip(groups, decoded, strict=True)):
             for number, partial in zip(group, partials, strict=True):
                 for row in copies[number]:
@@ -141,6 +141,13 @@ def _partials(
             head(batch_to_device(idle_batch(head.encoder.pad_id), device))
     if reporter:
         reporter.stop()
+
+
+def _packed(task: Task, sequences: Encodings, groups: Sequence[np.ndarray]) -> Generator[Batch]:
+    """Yield a batch for each group of rows, in advance if there are several."""
+    parts = (sequences.take(group) for group in groups)
+    batches = (pack(part, task.collate(part) if task.reads_targets else None) for part in parts)
+    return ahead(batches) if len(groups) > 1 else batches
 
 
 def idle_batch(token: int) -> Batch:

@@ -13,7 +13,8 @@ from typing import Any
 
 from finetune.config.tasks import WordConfig, choices, marks_words
 from finetune.inference.loop import PredictionStream, predict
-from finetune.models.sharding import place
+from finetune.models.half_precision import keep_cast_weights
+from finetune.models.sharding import is_sharded, place
 from finetune.preprocessing.context import read_in_context
 from finetune.preprocessing.inputs import Input, as_example, check_pair
 from finetune.runtime.launch import make_accelerator
@@ -97,6 +98,8 @@ class Predictor:
         precision = resolve_precision(config, device)
         require_precision(precision)
         self.model = place(self.task.head(folder), device, precision)
+        if not is_sharded(self.model):
+            keep_cast_weights(self.model, precision)
 
     @property
     def labels(self) -> LabelSet:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 """The type of matrix products for each precision."""
 
 
+@functools.cache
 def supports_bf16(device: torch.device) -> bool:
     """Return whether the hardware multiplies bfloat16 matrices natively."""
     if device.type == "cuda":
