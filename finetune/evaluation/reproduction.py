@@ -220,7 +220,10 @@ def score_table(folder: Path) -> tuple[list[str], list[list[Any]]]:
     """Return columns and rows of the scores of a finished run, or of the summary of its seeds."""
     run = _read(folder)
     if not run.metrics:
-        raise UserError(f"{folder}: not the folder of a finished run: it has no scores.")
+        raise UserError(
+            f"{folder}: no scores in seeds.json, folds.json or metrics.json: give the folder of a "
+            "finished run, or train it again if the file is damaged."
+        )
     scores = [(split, *each) for split, found in run.metrics.items() for each in found.items()]
     if not run.seeds:
         return ["split", "metric", "value"], [list(row) for row in scores]
