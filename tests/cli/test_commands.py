@@ -205,6 +205,8 @@ def test_predictions_for_a_spreadsheet(
         assert {name: joined[known[name]] for name in row} == row
     outcome = run("predict", place / task, "--file", path, "--format", "csv")
     table = list(csv.DictReader(io.StringIO(outcome.out)))
+    assert run("predict", place / task, "--file", path, "--output", tmp_path / "p.csv").code == 0
+    assert (tmp_path / "p.csv").read_text("utf-8").splitlines() == outcome.out.splitlines()
     assert [row["id"] for row in table] == [f"'-n{n}" for n in range(5)]
     assert [row["note"] for row in table] == [f"'{row['note']}" for row in rows]
     for cells, prediction in zip(table, plain, strict=True):
@@ -240,9 +242,16 @@ def test_labels_of_texts_to_predict_are_not_looked_at(
     assert len(records(outcome.out)) == 2
 
 
-def test_one_text_at_a_time(place: Path):
+def test_several_texts(place: Path):
     outcome = run("predict", place / "classify", "--text", "one", "--text", "two")
-    assert outcome.code == 2 and "--text is given twice" in outcome.err
+    separate = [run("predict", place / "classify", "--text", text) for text in ("one", "two")]
+    alone = [records(each.out)[0]["scores"] for each in separate]
+    assert [row["id"] for row in records(outcome.out)] == [0, 1]
+    assert [row["scores"] for row in records(outcome.out)] == [
+        pytest.approx(scores, abs=1e-5) for scores in alone
+    ]
+    wrong = run("predict", place / "nli", "--text", "one", "--text", "two", "--pair", "x")
+    assert wrong.code == 2 and "--pair is the second text of one --text" in wrong.err
 
 
 def test_from_python(place: Path, outcomes: dict[str, Outcome]):
