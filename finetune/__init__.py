@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         NerConfig,
         NliConfig,
         PretrainConfig,
+        RelationsConfig,
         SentenceConfig,
         TagConfig,
         TrainConfig,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from finetune.models.encoder import Encoder
     from finetune.models.heads.crf_tagger import CrfTagger
     from finetune.models.heads.masked_lm import MaskedLanguageModel
+    from finetune.models.heads.relation_classifier import RelationClassifier
     from finetune.models.heads.sentence_encoder import SentenceEncoder
     from finetune.models.heads.sequence_classification import SequenceClassifier
     from finetune.models.heads.span_ner import SpanNer
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
         Batch,
         Encoding,
         LabelSet,
+        Relation,
         Span,
         TextExample,
         TokenExample,
@@ -57,8 +60,8 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "api": "FinishedSearch TrainedRun distill search train",
-    "config.tasks": "ClassifyConfig NerConfig NliConfig PretrainConfig SentenceConfig TagConfig "
-    "TrainConfig",
+    "config.tasks": "ClassifyConfig NerConfig NliConfig PretrainConfig RelationsConfig "
+    "SentenceConfig TagConfig TrainConfig",
     "data": "Dataset read_text read_tokens",
     "evaluation.hf_trainer": "compute_metrics",
     "evaluation.own_metrics": "OwnMetric",
@@ -69,6 +72,7 @@ _HOMES = {
     "models.encoder": "Encoder",
     "models.heads.crf_tagger": "CrfTagger",
     "models.heads.masked_lm": "MaskedLanguageModel",
+    "models.heads.relation_classifier": "RelationClassifier",
     "models.heads.sequence_classification": "SequenceClassifier",
     "models.heads.sentence_encoder": "SentenceEncoder",
     "models.heads.span_ner": "SpanNer",
@@ -80,7 +84,7 @@ _HOMES = {
     "training.callbacks": "Callback",
     "training.distillation": "Distillation",
     "training.trainer": "fit",
-    "types": "Batch Encoding LabelSet Span TextExample TokenExample UserError",
+    "types": "Batch Encoding LabelSet Relation Span TextExample TokenExample UserError",
 }
 """The public names of each module."""
 _MODULES = {name: f"finetune.{home}" for home, names in _HOMES.items() for name in names.split()}
@@ -88,11 +92,12 @@ _MODULES = {name: f"finetune.{home}" for home, names in _HOMES.items() for name 
 __all__ = [
     "Batch", "Callback", "ClassifyConfig", "CrfTagger", "Dataset", "Distillation", "Embedder",
     "Encoder", "Encoding", "FinishedSearch", "LabelSet", "MaskedLanguageModel", "NerConfig",
-    "NliConfig", "OwnMetric", "Predictor", "PretrainConfig", "SentenceConfig", "SentenceEncoder",
-    "SequenceClassifier", "Span", "SpanNer", "Standardizer", "SubwordTokenizer", "TagConfig",
-    "TextExample", "TokenExample", "TokenTagger", "TrainConfig", "TrainedRun", "UserError",
-    "__version__", "compute_metrics", "distill", "fit", "load", "load_task", "make_accelerator",
-    "pack", "predict", "read_text", "read_tokens", "saved_task", "search", "train",
+    "NliConfig", "OwnMetric", "Predictor", "PretrainConfig", "Relation", "RelationClassifier",
+    "RelationsConfig", "SentenceConfig", "SentenceEncoder", "SequenceClassifier", "Span", "SpanNer",
+    "Standardizer", "SubwordTokenizer", "TagConfig", "TextExample", "TokenExample", "TokenTagger",
+    "TrainConfig", "TrainedRun", "UserError", "__version__", "compute_metrics", "distill", "fit",
+    "load", "load_task", "make_accelerator", "pack", "predict", "read_text", "read_tokens",
+    "saved_task", "search", "train",
 ]  # fmt: skip
 
 

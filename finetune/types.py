@@ -35,6 +35,14 @@ class Span(NamedTuple):
     label: str
 
 
+class Relation(NamedTuple):
+    """A labeled relation from one span of a sentence to another."""
+
+    subject: Span
+    object: Span
+    label: str
+
+
 @dataclass(frozen=True, slots=True)
 class SenseTarget:
     """The words ``start`` to ``end - 1`` of a sentence, whose sense is to be found.
@@ -85,7 +93,8 @@ class TokenExample:
     word in ``text``) are set for raw text. ``before`` and ``after`` are the words of the preceding
     and following sentences of the same ``document`` that may be read as context. ``unreachable``
     are gold spans, in characters, that begin or end inside a word. ``targets`` are the words whose
-    sense is to be found. ``id`` and ``key`` are those of ``TextExample``.
+    sense is to be found. ``relations`` are those between ``spans``, None without gold. ``id`` and
+    ``key`` are those of ``TextExample``.
     """
 
     id: int
@@ -101,6 +110,7 @@ class TokenExample:
     unreachable: tuple[Span, ...] = ()
     key: str | int | None = None
     targets: tuple[SenseTarget, ...] = ()
+    relations: tuple[Relation, ...] | None = None
 
 
 Example = TextExample | TokenExample
@@ -329,6 +339,28 @@ class SpanPrediction:
 
 
 @dataclass(frozen=True, slots=True)
+class RelationPrediction:
+    """Labeled relations between given spans of words, with probabilities."""
+
+    id: int
+    words: tuple[str, ...]
+    spans: tuple[Span, ...]
+    relations: tuple[Relation, ...]
+    scores: tuple[float, ...]
+    offsets: tuple[tuple[int, int], ...] | None = None
+    text: str | None = None
+
+    def record(self) -> dict[str, Any]:
+        """Return the prediction as JSON values; relations name their spans by index."""
+        record: dict[str, Any] = {"id": self.id, "words": list(self.words)}
+        if self.offsets is not None:
+            record["offsets"] = [list(offset) for offset in self.offsets]
+        record["spans"] = span_records(self.spans, (), self.text, self.offsets)
+        record["relations"] = relation_records(self.spans, self.relations, self.scores)
+        return record
+
+
+@dataclass(frozen=True, slots=True)
 class SentencePrediction:
     """The vectors of a text, or of both texts of a pair, and what follows from those of a pair.
 
@@ -405,8 +437,9 @@ class MaskedPrediction:
 
 
 Prediction = (
-    TextPrediction | TokenPrediction | SpanPrediction | SentencePrediction | MaskedPrediction
-)
+    TextPrediction | TokenPrediction | SpanPrediction | RelationPrediction | SentencePrediction
+    | MaskedPrediction
+)  # fmt: skip
 
 
 def span_records(
@@ -415,15 +448,32 @@ def span_records(
     text: str | None,
     offsets: Sequence[tuple[int, int]] | None,
 ) -> list[dict[str, Any]]:
-    """Return spans as JSON values: words, label and score; with a text also characters."""
+    """Return spans as JSON values: words, label and score; with a text also characters.
+
+    ``scores`` are empty for given spans.
+    """
     records = []
-    for span, score in zip(spans, scores, strict=True):
-        record: dict[str, Any] = {**span._asdict(), "score": round(score, 6)}
+    for index, span in enumerate(spans):
+        record: dict[str, Any] = span._asdict()
+        if scores:
+            record["score"] = round(scores[index], 6)
         if offsets is not None and text is not None:
             start, end = offsets[span.start][0], offsets[span.end - 1][1]
             record |= {"start_char": start, "end_char": end, "text": text[start:end]}
         records.append(record)
     return records
+
+
+def relation_records(
+    spans: Sequence[Span], relations: Sequence[Relation], scores: Sequence[float] = ()
+) -> list[dict[str, Any]]:
+    """Return relations as JSON values: the indices of their spans, label and perhaps score."""
+    index = {span: number for number, span in enumerate(spans)}
+    return [
+        {"subject": index[subject], "object": index[object], "label": label}
+        | ({"score": round(scores[number], 6)} if scores else {})
+        for number, (subject, object, label) in enumerate(relations)
+    ]
 
 
 def did_you_mean(name: str, legal: Iterable[str]) -> str:

@@ -66,6 +66,24 @@ def entities(folder: Path, sizes: tuple[int, int, int] = (30, 9, 9), words: int 
     return _splits(folder, row, sizes)
 
 
+def relations(folder: Path, sizes: tuple[int, int, int] = (30, 9, 9)) -> Path:
+    """Sentences with a person and two places, of which one is where the person lives."""
+    rng = random.Random(9)
+
+    def row() -> dict:
+        lives, saw = ([*name.split()] for name in rng.sample(_PLACES, 2))
+        tokens = [rng.choice(_PEOPLE), "lives", "in", *lives, "and", "saw", *saw]
+        begin = len(tokens) - len(saw)
+        spans = [(0, 1, "PER"), (3, 3 + len(lives), "LOC"), (begin, len(tokens), "LOC")]
+        return {
+            "tokens": tokens,
+            "spans": [{"start": s, "end": e, "label": label} for s, e, label in spans],
+            "relations": [{"subject": 0, "object": 1, "label": "lives_in"}],
+        }
+
+    return _splits(folder, row, sizes)
+
+
 def documents(folder: Path, sizes: tuple[int, int, int] = (36, 12, 12)) -> Path:
     """Tagged sentences of documents; what a name is, is said by the sentence before or after."""
     rng = random.Random(6)

@@ -29,7 +29,7 @@ class Check:
     """Data as in training, or a recipe file (.yaml)."""
     data: str = ""
     """Data as in training, as an option: folder, file, `train=FILE,test=FILE`, or hub data set."""
-    task: Literal["classify", "nli", "tag", "ner"] | None = None
+    task: Literal["classify", "nli", "tag", "ner", "relations"] | None = None
     """Task that the data are for; unset decides by the data."""
     columns: tuple[str, ...] = ()
     """Columns if their names are not recognized, as `role=column`."""
@@ -92,10 +92,10 @@ class Check:
 
         options: Any = {"columns": column_map(self.columns), "encoding": self.encoding}
         data: Any
-        if words := self.task in ("tag", "ner") or (
+        if words := self.task in ("tag", "ner", "relations") or (
             self.task is None and data_kind(self.data, self.encoding) == "tokens"
         ):
-            data = read_tokens(self.data, **options)
+            data = read_tokens(self.data, **options, relations=self.task == "relations")
         else:
             data = read_text(self.data, **options, pair=self.task == "nli" or None)
             data = with_standard_names(data) if self.task == "nli" else data
@@ -106,6 +106,8 @@ class Check:
         show(render(findings), indent=9)
         if any(finding.level == "error" for finding in findings):
             sys.exit(1)
+        if self.label_errors and self.task == "relations":
+            raise UserError("--label-errors does not apply to relations: leave it out.")
         if self.label_errors:
             train: Sequence[Any] = data.splits.get("train", ())
             spans_only = words and any(e.tags is None and e.spans for e in train)

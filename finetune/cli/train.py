@@ -1,4 +1,4 @@
-"""`finetune classify`, `nli`, `tag`, `ner`, `sentence`, `pretrain`, `run`: commands that train."""
+"""`finetune classify`, `nli`, `tag`, `ner`, `relations` and so on: the commands that train."""
 
 from __future__ import annotations
 
@@ -257,7 +257,7 @@ def train(task: str, config: TrainConfig, recipe_run: RecipeRun | None) -> None:
         f"{clock(time.monotonic() - begin)} in all. Everything is in {folder}: README.md explains "
         f"its files, {REPORT_FILE} is the report; the model is {folder / 'best'}."
     )
-    show(f"Try it: {predict_command(folder, trained.pairs, trained.mask)}")
+    show(f"Try it: {predict_command(folder, task, trained.pairs, trained.mask)}")
     if id is not None and trained.degenerate:
         again = shlex.join(["finetune", "push", str(folder), id, "--yes"])
         show(f"not pushed, as the run is degenerate. Push it all the same with: {again}")

@@ -33,6 +33,10 @@ METRICS: Mapping[str, tuple[str, ...]] = {
         "span_precision_strict", "span_recall_strict", "span_f1_strict", "span_f1_outermost",
         "span_f1_inner", "inner_gold", "inner_predicted", "inner_found", "span_f1_uncalibrated",
     ),
+    "relations": (
+        "relation_precision_strict", "relation_recall_strict", "relation_f1_strict", "relation_f1",
+        "relation_f1_macro",
+    ),
     "sentence": (
         "spearman_all", "pearson_all", "ranking_accuracy", "ranking_mrr", *PROBLEMS["single"][:5],
     ),

@@ -47,8 +47,8 @@ class TrainConfig:
     written by datasets' save_to_disk, or a hub data set (`mnli`, `nyu-mll/glue:mrpc`)."""
     columns: tuple[str, ...] = ()
     """Columns to read if their names are not recognized, as `role=column`: roles are text, pair,
-    label and negative, or words, tags, spans and document. Numbers, from 0, name columns without a
-    header."""
+    label and negative, or words, tags, spans, relations and document. Numbers, from 0, name columns
+    without a header."""
     encoding: str = "utf-8"
     """Text encoding of the data files, such as `cp1252`, `utf-16` or `gb18030`."""
     validation: Literal["auto", "none"] = "auto"
@@ -408,6 +408,25 @@ class NerConfig(WordConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
+class RelationsConfig(WordConfig):
+    """Relations between given spans, such as the entities that a `ner` run predicts."""
+
+    pairs: Literal["seen", "all"] = "seen"
+    """Pairs of spans to classify: those whose types have a relation in training, in this order
+    (`seen`), or all. Types that do not occur in training are paired with all."""
+    decoding: Literal["auto", "one", "both"] = "auto"
+    """Predict a relation between two spans in the more probable direction only (`one`), or in each
+    direction (`both`). `auto` is one unless over 1 % of the related training pairs have both."""
+    classifier_dropout: float = 0.1
+    """Dropout before the classifier."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.overlap is not None:
+            raise UserError("--overlap: long texts are cut around a pair of spans: leave it out.")
+
+
+@dataclass(frozen=True, kw_only=True)
 class SentenceConfig(TrainConfig):
     """Sentence encoders: one vector for each text, for similarity and search."""
 
@@ -554,6 +573,7 @@ CONFIGS: dict[str, type[TrainConfig]] = {
     "nli": NliConfig,
     "tag": TagConfig,
     "ner": NerConfig,
+    "relations": RelationsConfig,
     "sentence": SentenceConfig,
     "pretrain": PretrainConfig,
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 
 from finetune.data.dataset import DataError
 from finetune.types import Span
@@ -34,6 +35,18 @@ def chars_to_words(
             start, end = max(start, starts[first]), min(end, ends[last - 1])
             unreachable.append(Span(start, end, label))
     return found, unreachable
+
+
+def split_offsets(
+    offsets: Iterable[tuple[int, int]], spans: Iterable[Span]
+) -> tuple[tuple[int, int], ...]:
+    """Return the offsets of words that are also split where spans of characters begin or end."""
+    edges = sorted({position for start, end, _ in spans for position in (start, end)})
+    return tuple(
+        piece
+        for start, end in offsets
+        for piece in pairwise([start, *(edge for edge in edges if start < edge < end), end])
+    )
 
 
 def words_to_chars(offsets: Sequence[tuple[int, int]], spans: Iterable[Span]) -> list[Span]:

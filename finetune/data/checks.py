@@ -135,6 +135,7 @@ def _distribution(counts: Counter[str], example: Example) -> str:
     unit = "label"
     if isinstance(example, TokenExample):
         unit = "tag" if example.spans is None else "span"
+        unit = unit if example.relations is None else "relation"
     listed = [f"{name} {count:,} ({100 * count / total:.1f}%)"
               for name, count in counts.most_common(_MAX_LABELS)]  # fmt: skip
     rest = f", … ({len(counts)} in all)" if len(counts) > _MAX_LABELS else ""

@@ -66,6 +66,8 @@ def _content(example: Example) -> list[Any]:
         return content if example.negative is None else [*content, example.negative]
     gold = [example.spans, example.tags]
     content = ["token", example.words, *gold, example.document, example.text, example.offsets]
+    if example.relations is not None:
+        content.append(example.relations)
     if example.targets:
         targets = [(t.start, t.end, t.lemma, t.pos, t.senses) for t in example.targets]
         return [*content, example.unreachable, targets]
@@ -88,8 +90,10 @@ def normalized_texts(example: Example) -> tuple[str, ...]:
 
 
 def gold_labels(example: Example) -> list[str] | None:
-    """Return the labels of an example (of its spans, else of its words), None without gold."""
+    """Return the labels of an example, None without gold: of its relations, spans or words."""
     if isinstance(example, TokenExample):
+        if example.relations is not None:
+            return [relation.label for relation in example.relations]
         if example.spans is not None:
             return [span.label for span in (*example.spans, *example.unreachable)]
         return None if example.tags is None else list(example.tags)

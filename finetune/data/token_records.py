@@ -8,12 +8,12 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from finetune.data.annotation_tools import SKIPPED_ANSWERS
-from finetune.data.character_spans import chars_to_words
+from finetune.data.character_spans import chars_to_words, split_offsets, words_to_chars
 from finetune.data.dataset import DataError
 from finetune.data.files import Record
 from finetune.data.tables import Table, find_column, missing_column
 from finetune.data.word_splitting import split_words
-from finetune.types import Span, abbreviated, quantity
+from finetune.types import Relation, Span, abbreviated, quantity
 
 Offsets = Sequence[tuple[int, int]]
 
@@ -21,11 +21,13 @@ WORD_COLUMNS = ("tokens", "words")
 TEXT_COLUMNS = ("text", "data")
 TAG_COLUMNS = ("tags", "ner_tags", "labels", "upos", "pos_tags", "chunk_tags")
 SPAN_COLUMNS = ("spans", "entities", "label")
+RELATION_COLUMN = "relations"
 DOCUMENT_COLUMNS = ("document", "document_id", "doc_id", "doc_key")
 HEADER_NAMES = frozenset({*WORD_COLUMNS, "text"})
 """Column names that tell a header from data."""
 
 _SPAN = '{"start": 0, "end": 2, "label": "PER"}'
+_RELATION = '{"subject": 0, "object": 1, "label": "lives_in"}'
 _CHARACTER_KEYS = (("start_char", "end_char"), ("start", "end"), ("start_offset", "end_offset"))
 
 
@@ -45,6 +47,7 @@ class TokenRecord(NamedTuple):
     skipped: str = ""  # Prodigy's answer if an annotator rejected or ignored the row
     unannotated: bool = False  # a document without an .ann file
     key: str | int | None = None  # the id of the row
+    relations: tuple[Relation, ...] | None = None
 
     @property
     def has_gold(self) -> bool:
@@ -68,6 +71,7 @@ class TokenColumns(NamedTuple):
     tags: str | None
     spans: str | None
     document: str | None
+    relations: str | None = None
 
 
 def guess_columns(table: Table, columns: Mapping[str, str], rows: Sequence[Record]) -> TokenColumns:
@@ -91,7 +95,9 @@ def guess_columns(table: Table, columns: Mapping[str, str], rows: Sequence[Recor
     spans = given.get("spans")
     if spans is None and "tags" not in given:
         spans = _first_fitting(by_name, SPAN_COLUMNS, rows, (dict, list, tuple))
-    return TokenColumns(words, text, tags, spans, given.get("document") or usual["document"])
+    related = given.get("relations") or by_name.get(RELATION_COLUMN)
+    document = given.get("document") or usual["document"]
+    return TokenColumns(words, text, tags, spans, document, related)
 
 
 def _first_fitting(
@@ -110,11 +116,16 @@ def _first_fitting(
 
 
 def table_records(
-    table: Table, columns: Mapping[str, str], streaming: bool = False, need_gold: bool = False
+    table: Table,
+    columns: Mapping[str, str],
+    streaming: bool = False,
+    need_gold: bool = False,
+    relations: bool = False,
 ) -> Iterator[TokenRecord]:
     """Yield the records of a table; when ``streaming``, the first row decides on the columns.
 
-    With ``need_gold``, raises DataError if no column holds tags or spans.
+    With ``need_gold``, raises DataError if no column holds tags or spans. ``relations`` are read on
+    request only.
     """
     rows = [first for first in (table.first(),) if first] if streaming else table.all()
     if not rows:
@@ -123,13 +134,19 @@ def table_records(
     if need_gold and chosen.tags is None and chosen.spans is None:
         raise missing_column(table, "tags", "tags or spans", "tags")
     for record in table.records if streaming else rows:
-        yield token_record(record, chosen, table.names)
+        yield token_record(record, chosen, table.names, relations)
 
 
 def token_record(
-    row: Record, columns: TokenColumns, names: Mapping[str, Sequence[str]]
+    row: Record,
+    columns: TokenColumns,
+    names: Mapping[str, Sequence[str]],
+    relations: bool = False,
 ) -> TokenRecord:
-    """Return the words and the gold of a row; a row of text alone is split into words."""
+    """Return the words and the gold of a row; a row of text alone is split into words.
+
+    With ``relations``, also at the ends of its spans.
+    """
     words, text = columns.words, columns.text or ""
     if words and row.values.get(words) is None and isinstance(row.values.get("text"), str):
         words, text = None, "text"
@@ -146,14 +163,28 @@ def token_record(
     value = row.values.get(columns.spans) if columns.spans else None
     if value is None and not (columns.spans and answer == "accept"):
         return record
-    found = read_spans(
-        [] if value is None else value, row.where, len(record.words), record.text, record.offsets
-    )
-    return record._replace(
+    value = [] if value is None else value
+    found = read_spans(value, row.where, len(record.words), record.text, record.offsets)
+    if relations and found.unreachable and columns.words is None:
+        record = _split_at(record, found)
+        found = read_spans(value, row.where, len(record.words), record.text, record.offsets)
+    record = record._replace(
         spans=found.spans,
         unreachable=found.unreachable,
         discontinuous=(row.where,) * found.num_discontinuous,
     )
+    given = row.values.get(columns.relations) if relations and columns.relations else None
+    if given is None:
+        return record
+    return record._replace(relations=read_relations(given, row.where, value, record))
+
+
+def _split_at(record: TokenRecord, found: ParsedSpans) -> TokenRecord:
+    """Return the record of a text with words that are split at the ends of all spans."""
+    offsets, text = record.offsets or (), record.text or ""
+    spans = [*words_to_chars(offsets, found.spans), *found.unreachable]
+    pieces = split_offsets(offsets, spans)
+    return record._replace(words=tuple(text[start:end] for start, end in pieces), offsets=pieces)
 
 
 def _from_words(row: Record, column: str) -> TokenRecord:
@@ -265,6 +296,52 @@ def read_spans(
     return ParsedSpans(tuple(sorted({*spans})), tuple(sorted({*unreachable})), num_discontinuous)
 
 
+def read_relations(value: Any, where: str, spans: Any, record: TokenRecord) -> tuple[Relation, ...]:
+    """Read a list of JSON relations between the JSON ``spans`` of a row, sorted.
+
+    A relation is an object with the indices of its spans, ``subject`` and ``object`` (or ``head``
+    and ``tail``), and a ``label`` (or ``type``). Raises DataError for anything else, for a relation
+    of a span to itself, and for a span that begins or ends inside a word.
+    """
+    if not isinstance(value, list | tuple):
+        problem = f"{value!r:.60} must be a list of relations"
+        raise DataError(f"{where}: {problem}: write [{_RELATION}, …].")
+    found = set()
+    for item in value:
+        values = item if isinstance(item, Mapping) else {}
+        subject, object, label = (
+            next((v for key in either if (v := values.get(key)) is not None), None)
+            for either in (("subject", "head"), ("object", "tail"), ("label", "type"))
+        )
+        if type(subject) is not int or type(object) is not int or not _is_name(label):
+            raise DataError(f"{where}: {item!r:.80} is not a relation: write {_RELATION}.")
+        sides: list[Span] = []
+        for end in (subject, object):
+            if not 0 <= end < len(spans):
+                has = quantity(len(spans), "span")
+                raise DataError(
+                    f"{where}: relation {label!r:.40} names span {end}, but the row has {has}: "
+                    "indices count from 0."
+                )
+            one = read_spans([spans[end]], where, len(record.words), record.text, record.offsets)
+            if len(one.spans) != 1:
+                problem = "begins or ends inside a word: give the row as `tokens`, split there"
+                if not one.unreachable:
+                    problem = "has several labels: write one span for each"
+                raise DataError(f"{where}: span {end} of relation {label!r:.40} {problem}.")
+            sides.append(one.spans[0])
+        if sides[0] == sides[1]:
+            raise DataError(
+                f"{where}: relation {label!r:.40} is from span {subject} to itself: name two spans."
+            )
+        found.add(Relation(sides[0], sides[1], str(label)))
+    return tuple(sorted(found))
+
+
+def _is_name(label: Any) -> bool:
+    return isinstance(label, str) and bool(label)
+
+
 def enclosing_range(fragments: Offsets, text: str | None = None) -> tuple[int, int, bool]:
     """Return the first start and the last end of fragments, and whether the span has gaps.
 
@@ -294,7 +371,7 @@ def _parse_span(item: Any, where: str, in_words: bool) -> tuple[list[tuple[int, 
         pairs = [pairs] if _is_pair(pairs) else pairs
     labels = label if isinstance(label, list) else [label]
     positions = isinstance(pairs, list) and pairs and all(map(_is_pair, pairs))
-    if not positions or not labels or not all(isinstance(name, str) and name for name in labels):
+    if not positions or not labels or not all(map(_is_name, labels)):
         legal = f'{_SPAN} or [0, 2, "PER"], end exclusive'
         raise DataError(f"{where}: {item!r:.80} is not a span: write {legal}.")
     return [(start, end) for start, end in pairs], labels

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import IO, Any, Literal
 
-from finetune.data.character_spans import chars_to_words, words_to_chars
+from finetune.data.character_spans import chars_to_words, split_offsets, words_to_chars
 from finetune.data.conll import looks_like_conll
 from finetune.data.dataset import DataError, Dataset
 from finetune.data.files import UTF_8, DataFile, ReadOptions
@@ -28,7 +27,7 @@ from finetune.data.token_records import (
 from finetune.data.word_splitting import split_words
 from finetune.types import Example, TokenExample, quantity
 
-ROLES = ("words", "tags", "spans", "text", "document")
+ROLES = ("words", "tags", "spans", "text", "document", "relations")
 
 
 def read_tokens(
@@ -37,6 +36,7 @@ def read_tokens(
     columns: Mapping[str, str] | None = None,
     splits: Sequence[str] | None = None,
     encoding: str = UTF_8,
+    relations: bool = False,
 ) -> Dataset:
     """Read words with tags or spans into TokenExamples.
 
@@ -47,10 +47,12 @@ def read_tokens(
 
     Args:
         spec: As in ``read_text``.
-        columns: Columns of the roles words, tags, spans, text and document if they have no usual
-            names: names, or numbers from 0 in column files.
+        columns: Columns of the roles words, tags, spans, text, document and relations if they have
+            no usual names: names, or numbers from 0 in column files.
         splits: The splits to read; None reads all.
         encoding: Text encoding of the files.
+        relations: Also read the relations between the spans. Words of a text are then split where
+            its spans begin or end.
 
     Raises:
         DataError: If the data cannot be read; the message names file and line.
@@ -63,7 +65,8 @@ def read_tokens(
     notes = list(source.notes)
     records: dict[str, list[TokenRecord]] = {}
     for split, opened in source.splits.items():
-        found = list(_records(opened, columns, need_gold=split == "train"))
+        need = split == "train"
+        found = list(_records(opened, columns, need_gold=need, relations=relations))
         notes += opened.notes if isinstance(opened, Table) else []
         records[split], more = _usable_records(split, opened.name, found)
         notes += more
@@ -83,6 +86,7 @@ def read_token_file(
     format: str | None = None,
     encoding: str = UTF_8,
     rows: dict[int, Mapping[str, Any]] | None = None,
+    relations: bool = False,
 ) -> Iterator[TokenExample]:
     """Stream the words of one file for prediction; ``id`` is the row number from 0.
 
@@ -90,13 +94,14 @@ def read_token_file(
     example without words), the ``text`` of JSON, CSV and TSV, or each .txt file of a folder. In
     column files only the column of the words is needed. Gold is kept if there is any, with tags in
     the scheme of the file. ``source`` is a path, ``-`` for standard input, or a file object.
-    ``rows`` gets the values of each row of a table by ``id``.
+    ``rows`` gets the values of each row of a table by ``id``. ``relations`` as in ``read_tokens``.
     """
     columns = check_columns(columns, ROLES)
     opened = _open(open_data(source, format, encoding), columns, words_only=True)
     if isinstance(opened, Table):
         note_rows(opened, rows)
-    for index, record in enumerate(_records(opened, columns, streaming=True)):
+    records = _records(opened, columns, streaming=True, relations=relations)
+    for index, record in enumerate(records):
         if len(record.layers) > 1:
             record = record._replace(layers=())
         yield token_example(index, with_tags(record, is_nested(record)))
@@ -107,14 +112,16 @@ def read_gold(
     *,
     columns: Mapping[str, str] | None = None,
     encoding: str = UTF_8,
+    relations: bool = False,
 ) -> list[TokenExample]:
     """Return all rows of one file, or documents of one folder, with tags and spans in BIO.
 
-    Other than in ``read_tokens``, rows without words or gold are kept, to align with predictions.
+    ``relations`` are read on request. Other than in ``read_tokens``, rows without words or gold are
+    kept, to align with predictions.
     """
     columns = check_columns(columns, ROLES)
     opened = _open(open_data(source, encoding=encoding), columns)
-    records, _ = to_bio({"gold": list(_records(opened, columns))})
+    records, _ = to_bio({"gold": list(_records(opened, columns, relations=relations))})
     return [token_example(index, record) for index, record in enumerate(records["gold"])]
 
 
@@ -164,9 +171,10 @@ def _records(
     *,
     streaming: bool = False,
     need_gold: bool = False,
+    relations: bool = False,
 ) -> Iterator[TokenRecord]:
     if isinstance(opened, Table):
-        return table_records(opened, columns, streaming, need_gold)
+        return table_records(opened, columns, streaming, need_gold, relations)
     return opened.records
 
 
@@ -176,7 +184,7 @@ def token_example(index: int, record: TokenRecord) -> TokenExample:
     context = record.document, record.text, record.offsets, record.where
     return TokenExample(
         index, record.words, record.spans, tags, *context,
-        unreachable=record.unreachable, key=record.key,
+        unreachable=record.unreachable, key=record.key, relations=record.relations,
     )  # fmt: skip
 
 
@@ -191,12 +199,7 @@ def split_at_gold(example: TokenExample) -> TokenExample:
     if list(offsets) != split_words(text)[1]:
         return example
     gold = [*words_to_chars(offsets, spans), *example.unreachable]
-    edges = sorted({position for start, end, _ in gold for position in (start, end)})
-    pieces = tuple(
-        piece
-        for start, end in offsets
-        for piece in pairwise([start, *(edge for edge in edges if start < edge < end), end])
-    )
+    pieces = split_offsets(offsets, gold)
     spans = tuple(sorted(chars_to_words(pieces, gold)[0]))
     words = tuple(text[start:end] for start, end in pieces)
     tags = example.tags and tuple(spans_to_tags(spans, len(words), "BIO"))

@@ -18,21 +18,21 @@ from finetune.data.tag_schemes import (
     detect_scheme,
     tags_to_spans,
 )
-from finetune.data.token_records import ParsedSpans, read_spans
+from finetune.data.token_records import ParsedSpans, TokenRecord, read_relations, read_spans
 from finetune.data.wordnet import sense_key
 from finetune.evaluation.pairs import CharacterSpans, Pairs, pair, spans_in_characters
 from finetune.evaluation.predictions import PredictionFile, ids_of
-from finetune.types import Example, SenseTarget, Span, TokenExample, quantity
+from finetune.types import Example, Relation, SenseTarget, Span, TokenExample, quantity
 
 
 class AlignedPredictions(NamedTuple):
     """Gold and predictions of one system, in the same order, for the examples that have gold.
 
     The kind of values is ``label`` (a name), ``labels`` (a tuple of names), ``number``, ``tags`` (a
-    list for each sentence), ``spans``, ``subwords`` (a list for each sequence) or ``senses``
-    (names for each target). ``schemes`` are the tag schemes of gold and predictions, None where
-    tags do not spell spans. ``rows`` are the lines of the prediction file, which may hold
-    probabilities; they were aligned ``by`` id or position. ``characters`` and ``positive`` are
+    list for each sentence), ``spans``, ``relations``, ``subwords`` (a list for each sequence) or
+    ``senses`` (names for each target). ``schemes`` are the tag schemes of gold and predictions,
+    None where tags do not spell spans. ``rows`` are the lines of the prediction file, which may
+    hold probabilities; they were aligned ``by`` id or position. ``characters`` and ``positive`` are
     those of ``Pairs``.
     """
 
@@ -83,6 +83,8 @@ def align(file: PredictionFile, gold: Gold, kind: str | None = None) -> AlignedP
         return _align_tags(file, gold)
     if kind == "spans":
         return _align_spans(file, gold)
+    if kind == "relations":
+        return _align_relations(file, gold)
     if kind == "subwords":
         return _align_subwords(file, gold)
     if kind == "senses":
@@ -342,6 +344,25 @@ def _align_spans(file: PredictionFile, gold: Gold) -> AlignedPredictions:
     )  # fmt: skip
 
 
+def _align_relations(file: PredictionFile, gold: Gold) -> AlignedPredictions:
+    """Align relations, whose spans are predicted or given: they need not be those of gold."""
+    if all(each.relations is None for each in gold.examples if isinstance(each, TokenExample)):
+        raise DataError(f"{gold.name}: no `relations` to score against.")
+    pairs, by = _pair_rows(file, gold, lambda example: example.relations)
+    found, examples, rows = [], [], []
+    for (where, row), example in pairs:
+        if example.relations is None:
+            continue
+        words = row.get("words", row.get("tokens"))
+        _check_words(where, words, example)
+        record = TokenRecord(example.words, where)
+        found.append(read_relations(row["relations"], where, row.get("spans") or (), record))
+        examples.append(example)
+        rows.append(row)
+    relations = [example.relations for example in examples]
+    return AlignedPredictions("relations", relations, found, examples=examples, rows=rows, by=by)
+
+
 def _with_spans(file: PredictionFile) -> PredictionFile:
     """Return the file, rows that have only tags with the spans that these spell."""
     only_tags = [row["tags"] for _, row in file.rows if "spans" not in row]
@@ -420,13 +441,20 @@ def with_probabilities(run: AlignedPredictions) -> list[list[tuple[float, bool]]
             predicted = [convert_tags(tags, str(other), scheme) for tags in predicted]
         for row in zip(words, run.gold, predicted, strict=True):
             found.append([(p, gold == tag) for p, gold, tag in zip(*row, strict=True)])
-    elif run.kind == "spans":
-        known = span_probabilities(run, run.gold, run.predicted)
-        for probabilities, gold, spans in zip(known, run.gold, run.predicted, strict=True):
-            if any(span not in probabilities for span in spans):
+    elif run.kind in ("spans", "relations"):
+        for probabilities, gold, items in zip(
+            _item_probabilities(run), run.gold, run.predicted, strict=True
+        ):
+            if any(item not in probabilities for item in items):
                 return None
-            found.append([(probabilities[s], s in set(gold)) for s in dict.fromkeys(spans)])
+            found.append([(probabilities[i], i in set(gold)) for i in dict.fromkeys(items)])
     return found if any(found) else None
+
+
+def _item_probabilities(run: AlignedPredictions) -> Sequence[Mapping[Any, float]]:
+    if run.kind == "relations":
+        return relation_probabilities(run)
+    return span_probabilities(run, run.gold, run.predicted)
 
 
 def predicted_label_probabilities(run: AlignedPredictions) -> list[float]:
@@ -474,6 +502,20 @@ def span_probabilities(
             for known, gold_spans, spans in zip(words, gold, predicted, strict=True)
         ]
     return [_row_probabilities(row) for row in run.rows] or [{} for _ in gold]
+
+
+def relation_probabilities(run: AlignedPredictions) -> list[dict[Relation, float]]:
+    """Return the known probabilities of the predicted relations of each sentence."""
+    found = []
+    for row, example in zip(run.rows, run.examples, strict=True):
+        record, given = TokenRecord(example.words, ""), row["relations"]
+        relations = (read_relations([each], "", row.get("spans") or (), record) for each in given)
+        found.append({
+            relation: float(each["score"])
+            for each, (relation,) in zip(given, relations, strict=True)
+            if _are_probabilities([each.get("score")])
+        })  # fmt: skip
+    return found
 
 
 def _row_probabilities(row: Mapping[str, Any]) -> dict[Span, float]:

@@ -13,8 +13,8 @@ from finetune.evaluation.metrics import METRICS
 from finetune.types import Example, TokenExample
 
 SELECTING_METRICS = (
-    "pearson", "micro_f1", "span_f1_conll", "span_f1_strict", "spearman_all", "ranking_accuracy",
-    "mlm_accuracy",
+    "pearson", "micro_f1", "span_f1_conll", "span_f1_strict", "relation_f1_strict", "spearman_all",
+    "ranking_accuracy", "mlm_accuracy",
 )  # fmt: skip
 """The metrics of tasks in which no single label is a prediction for every example."""
 CHANCE_LEVELS = {"pearson": 0.05, "spearman": 0.05, "spearman_all": 0.05, "matthews": 0.05}
@@ -91,11 +91,15 @@ def _only_prediction(path: Path) -> str | None:
     if not path.is_file():
         return None
     found: set[str] = set()
-    size = 0
+    size, nothing = 0, "no spans at all"
     with path.open(encoding="utf-8", newline="\n") as lines:
         for row in map(json.loads, lines):
             size += 1
-            if "tags" in row:
+            if "relations" in row:
+                if row["relations"]:
+                    return None
+                nothing = "no relations at all"
+            elif "tags" in row:
                 found |= set(row["tags"])
             elif "label" in row:
                 found.add(json.dumps(row["label"], ensure_ascii=False))
@@ -106,5 +110,5 @@ def _only_prediction(path: Path) -> str | None:
             if len(found) > 1:
                 return None
     if not found:
-        return "no spans at all" if size else None
+        return nothing if size else None
     return f"every prediction is {found.pop()}" if size > 1 else None

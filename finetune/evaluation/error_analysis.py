@@ -28,6 +28,7 @@ TITLES = {
     "counted": "By criterion (strict: boundaries and type; exact: boundaries; partial: overlap, "
     "counts half; type: overlap and type)",
     "type": "By type",
+    "relation": "By relation",
     "label": "By label",
     "tag": "By tag",
     "confusion": "Confusion: gold in rows, predicted in columns",
@@ -123,6 +124,9 @@ def analyze_predictions(
         _analyze_subwords(found, run)
     elif run.kind == "senses":
         _analyze_senses(found, run)
+    elif run.kind == "relations":
+        _add_scores(found, "relation", class_scores("relations", run.gold, run.predicted))
+        found.errors = errors.relation_errors(run)
     elif run.kind == "tags" and run.schemes[0] is None:
         _analyze_words(found, run, vocabulary)
     else:

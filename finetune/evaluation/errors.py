@@ -15,7 +15,7 @@ from finetune.evaluation.alignment import AlignedPredictions
 from finetune.evaluation.confident_learning import probable_label_errors
 from finetune.evaluation.span_matching import Match, match_sentences
 from finetune.evaluation.subgroups import surface
-from finetune.types import Example, Span, TextExample, TokenExample
+from finetune.types import Example, Relation, Span, TextExample, TokenExample
 
 AROUND = 12  # words of an excerpt on each side of an error
 MOST_CHARACTERS = 200  # of the excerpt of a text
@@ -132,6 +132,33 @@ def label_set_errors(run: AlignedPredictions) -> list[ErrorCase]:
     return found
 
 
+def relation_errors(run: AlignedPredictions) -> list[ErrorCase]:
+    """List every relation that was missed or is a false positive.
+
+    The category tells if the other side has a relation that differs in the label, the direction or
+    the type of a span only.
+    """
+    found = []
+    probabilities = alignment.relation_probabilities(run)
+    rows = zip(run.examples, run.gold, run.predicted, probabilities, strict=True)
+    for example, gold, predicted, known in rows:
+        for own, other in ((gold, predicted), (predicted, gold)):
+            near = {(*r.subject[:2], *r.object[:2]): r for r in other}
+            for relation in sorted({*own} - {*other}):
+                category = "miss" if own is gold else "false positive"
+                one, two = relation.subject[:2], relation.object[:2]
+                same, turned = near.get((*one, *two)), near.get((*two, *one))
+                if same is not None and same.label == relation.label:
+                    category = "type of a span"
+                elif same is not None:
+                    sides = (relation, same) if own is gold else (same, relation)
+                    category = _confusion(*(side.label for side in sides))
+                elif turned is not None and turned.label == relation.label:
+                    category = "direction"
+                found.append(_relation_error(category, example, relation, own is gold, known))
+    return found
+
+
 def number_errors(run: AlignedPredictions) -> list[ErrorCase]:
     """List all texts, those with the largest errors first."""
     rows = zip(run.examples, run.gold, run.predicted, strict=True)
@@ -184,6 +211,24 @@ def _words_error(
     return ErrorCase(
         category, example.id, example.where, gold, predicted, known.get(span), text,
         excerpt(example.words, span.start, span.end), example.key,
+    )  # fmt: skip
+
+
+def _relation_error(
+    category: str,
+    example: TokenExample,
+    relation: Relation,
+    is_gold: bool,
+    known: Mapping[Relation, float],
+) -> ErrorCase:
+    start = min(relation.subject.start, relation.object.start)
+    end = max(relation.subject.end, relation.object.end)
+    names = [f"{surface(example.words, span)} ({span.label})" for span in relation[:2]]
+    shown = Span(start, end, relation.label)._asdict() | {"text": " → ".join(names)}
+    gold, predicted = (shown, None) if is_gold else (None, shown)
+    return ErrorCase(
+        category, example.id, example.where, gold, predicted, known.get(relation),
+        example_text(example), excerpt(example.words, start, end), example.key,
     )  # fmt: skip
 
 

@@ -30,7 +30,7 @@ from finetune.evaluation.span_matching import (
     credit_counts,
     match_spans,
 )
-from finetune.types import MaskedPrediction, Span
+from finetune.types import MaskedPrediction, Relation, Span
 
 NUM_BINS = 15
 """Bins of equal width of the expected calibration error, as in Guo et al. 2017."""
@@ -116,6 +116,16 @@ def matching_counts(pairs: Pairs, criterion: str) -> np.ndarray:
     kinds = (count_kinds([match_spans(*sides)]) for sides in sets_of(pairs))
     rows = [credit_counts(each, criterion) for each in kinds]
     return np.array(rows, dtype=np.float64).reshape(-1, 3)
+
+
+def relation_boundary_counts(pairs: Pairs) -> np.ndarray:
+    """Return correct, predicted and gold relations without the types of their spans [N, 3]."""
+    gold, predicted = (
+        [{(*r.subject[:2], *r.object[:2], r.label) for r in relations} for relations in side]
+        for side in (pairs.gold, pairs.predicted)
+    )
+    rows = [(len(g & p), len(p), len(g)) for g, p in zip(gold, predicted, strict=True)]
+    return np.array(rows, dtype=np.int64).reshape(-1, 3)
 
 
 def character_counts(pairs: Pairs) -> np.ndarray:
@@ -407,6 +417,12 @@ METRICS: dict[str, dict[str, Metric]] = {
         "span_f1_inner": Metric(_inner_counts, subgroup_f1, _is_nested),
         **_SPANS,
     },
+    "relations": {
+        **{f"relation_{rate}_strict": Metric(item_counts, value) for rate, value in _RATES.items()},
+        "relation_f1": Metric(relation_boundary_counts, f1),
+        "relation_f1_macro": Metric(class_counts, macro_f1),
+        "ece": _ECE,
+    },
     "subwords": {
         "mlm_accuracy": Metric(subword_counts, mean),
         "mlm_loss": Metric(subword_losses, mean, lower_is_better=True),
@@ -422,8 +438,8 @@ METRICS: dict[str, dict[str, Metric]] = {
 
 DEFAULT_METRICS = {
     "label": "accuracy", "labels": "micro_f1", "number": "pearson", "plain tags": "accuracy",
-    "tags": "span_f1_conll", "spans": "span_f1_strict", "subwords": "mlm_accuracy",
-    "senses": "f1",
+    "tags": "span_f1_conll", "spans": "span_f1_strict", "relations": "relation_f1_strict",
+    "subwords": "mlm_accuracy", "senses": "f1",
 }  # fmt: skip
 """The metric that selects models, by kind."""
 
@@ -437,7 +453,8 @@ def metrics_of_names(pairs: Pairs) -> dict[str, Metric]:
     if pairs.kind == "senses":
         return {}
     forms = {"tags": {"span_{}_conll": False, "span_{}_strict": True},
-             "spans": {"span_{}_strict": False}}.get(pairs.kind, {"{}": False})  # fmt: skip
+             "spans": {"span_{}_strict": False},
+             "relations": {"relation_{}_strict": False}}.get(pairs.kind, {"{}": False})  # fmt: skip
     return {
         f"{form.format(rate)}:{name}": Metric(partial(item_counts, name=name, strict=strict), value)
         for form, strict in forms.items()
@@ -528,6 +545,22 @@ def span_scores(
         found |= {"inner_gold": of_gold, "inner_predicted": of_predicted, "inner_found": of_found}
     by_type = zip(pairs.names, f1(total(class_counts, pairs)).tolist(), strict=True)
     return found | {f"span_f1_strict:{name}": value for name, value in by_type}
+
+
+def relation_scores(
+    gold: Sequence[Collection[Relation]], predicted: Sequence[Collection[Relation]]
+) -> dict[str, float]:
+    """Return the scores of directed relations between spans; a repeated relation counts once.
+
+    A relation is correct in ``relation_f1_strict`` if its label and both spans are, with their
+    types ("Rel+" of Bekoulis et al. 2018), and in ``relation_f1`` if its label and the boundaries
+    of both spans are. ``relation_f1_strict:LABEL`` is that of a label, and ``relation_f1_macro``
+    the mean over the labels that occur: the official score of SemEval-2010 task 8 where each
+    sentence has one pair (Hendrickx et al. 2010).
+    """
+    pairs = pair("relations", gold, predicted)
+    by_label = zip(pairs.names, f1(total(class_counts, pairs)).tolist(), strict=True)
+    return scores(pairs) | {f"relation_f1_strict:{name}": value for name, value in by_label}
 
 
 def class_scores(

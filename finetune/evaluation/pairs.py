@@ -13,7 +13,7 @@ import numpy as np
 
 from finetune.data.character_spans import words_to_chars
 from finetune.data.tag_schemes import strict_spans, tags_to_spans
-from finetune.types import Span, TokenExample, UserError, did_you_mean, quantity
+from finetune.types import Relation, Span, TokenExample, UserError, did_you_mean, quantity
 
 CharacterSpans = Sequence[tuple[set[Span], set[Span]]]
 
@@ -24,8 +24,9 @@ class Pairs:
 
     ``kind`` is a key of ``metrics.METRICS``: "label" (a name), "labels" (a collection of names),
     "number", "tags" (a tag for each word, which spell spans), "plain tags" (which do not), "spans"
-    (a collection of ``Span``), "subwords" (those at masked positions, with ``losses``), or
-    "senses" (a collection of names for a target; one of gold is enough).
+    (a collection of ``Span``), "relations" (a collection of ``Relation``), "subwords" (those at
+    masked positions, with ``losses``), or "senses" (a collection of names for a target; one of gold
+    is enough).
     ``names`` are the sorted labels, plain tags or span types of all compared runs,
     ``all_predicted`` their numbers. ``labels`` are those of the model, if known. ``confidences``
     hold for each example the probability and correctness of each prediction. ``characters`` are the
@@ -90,8 +91,8 @@ def pair(
     elif kind == "tags":
         schemes = schemes[0], schemes[1] or schemes[0]
         names = {tag.partition("-")[2] for tag in names if tag != "O"}
-    elif kind == "spans":
-        names = {span.label for span in names}
+    elif kind in ("spans", "relations"):
+        names = {item.label for item in names}
     return Pairs(
         kind, gold, predicted, tuple(sorted({*labels, *names})), tuple(labels), schemes,
         characters=characters, positive=positive,
@@ -118,7 +119,7 @@ def spans_in_characters(
 
 
 def _check_lengths(kind: str, gold: Sequence[Any], predicted: Sequence[Any]) -> None:
-    unit = "sentence" if kind in ("tags", "spans") else "example"
+    unit = "sentence" if kind in ("tags", "spans", "relations") else "example"
     if len(gold) != len(predicted):
         raise UserError(
             f"{len(gold)} gold and {quantity(len(predicted), f'predicted {unit}')}: every one "
@@ -133,11 +134,11 @@ def _check_lengths(kind: str, gold: Sequence[Any], predicted: Sequence[Any]) -> 
             )
 
 
-Items = Sequence[Collection[str | Span]]
+Items = Sequence[Collection[str | Span | Relation]]
 
 
 def items_of(pairs: Pairs, strict: bool = False) -> tuple[Items, Items, Items]:
-    """Return the correct, the predicted and the gold labels, tags or spans of each example."""
+    """Return the correct, predicted and gold labels, tags, spans or relations of each example."""
     gold, predicted = pairs.gold, pairs.predicted
     if pairs.kind == "label":
         correct = [(g,) if g == p else () for g, p in zip(gold, predicted, strict=True)]
@@ -153,18 +154,18 @@ def items_of(pairs: Pairs, strict: bool = False) -> tuple[Items, Items, Items]:
     return [g & p for g, p in sets], [p for _, p in sets], [g for g, _ in sets]
 
 
-def name_of(item: str | Span) -> str:
-    """Return the label, the tag, or the type of a span."""
+def name_of(item: str | Span | Relation) -> str:
+    """Return the label, the tag, or the type of a span or relation."""
     return item if isinstance(item, str) else item.label
 
 
 def sets_of(pairs: Pairs, strict: bool = False) -> list[tuple[set[Any], set[Any]]]:
-    """Return the gold and the predicted spans, or sets of labels, of each example.
+    """Return the gold and the predicted spans, relations, or sets of labels, of each example.
 
     Tags are read tolerantly, as the script conlleval does, or strictly (``data.tag_schemes``).
     """
     sentences = zip(pairs.gold, pairs.predicted, strict=True)
-    if pairs.kind in ("spans", "labels"):
+    if pairs.kind in ("spans", "relations", "labels"):
         return [(set(g), set(p)) for g, p in sentences]
     read = strict_spans if strict else tags_to_spans
     source, target = map(str, pairs.schemes)

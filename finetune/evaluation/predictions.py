@@ -23,7 +23,7 @@ from finetune.data.files import UTF_8, DataFile, Line
 from finetune.data.formats import format_of, open_data
 from finetune.data.json_files import parse_json
 from finetune.data.labels import convert_labels
-from finetune.data.token_records import read_spans
+from finetune.data.token_records import TokenRecord, read_relations, read_spans
 from finetune.data.word_sense_files import parse_keys, read_keys
 from finetune.data.word_senses import read_sense_gold
 from finetune.data.wordnet import sense_key
@@ -36,6 +36,7 @@ from finetune.types import (
     TextExample,
     TokenExample,
     quantity,
+    relation_records,
 )
 
 
@@ -58,13 +59,13 @@ class PredictionFile:
     @property
     def kind(self) -> str:
         """The key of the lines with the prediction; ``tags`` where a line has spans too."""
-        names = ("tags", "spans", "label", "subwords", "senses")
+        names = ("relations", "tags", "spans", "label", "subwords", "senses")
         kinds = {next((name for name in names if name in row), "") for _, row in self.rows}
         if len(kinds) == 1 and (kind := kinds.pop()):
             return kind
         raise DataError(
             f"{self.path}: each line must have `label`, or each must have `tags`, or each `spans`, "
-            "or each `senses`."
+            "or each `relations`, or each `senses`."
         )
 
     @property
@@ -134,7 +135,7 @@ def read_gold_file(
         return convert_labels({"gold": examples}, typed=False)[0]["gold"]
     if kind == "tags":
         return list(read_token_file(path, columns=columns, encoding=encoding))
-    return read_gold(path, columns=columns, encoding=encoding)
+    return read_gold(path, columns=columns, encoding=encoding, relations=kind == "relations")
 
 
 def to_row(prediction: Prediction, example: Example) -> dict[str, Any]:
@@ -149,7 +150,7 @@ def to_row(prediction: Prediction, example: Example) -> dict[str, Any]:
 def gold_record(example: Example) -> dict[str, Any]:
     """Return the gold of an example, and what is needed to show it, as JSON values.
 
-    ``gold`` of words is an object with ``tags`` or ``spans`` or both.
+    ``gold`` of words is an object with ``tags`` or ``spans`` or both, and perhaps ``relations``.
     """
     shown: dict[str, Any] = {"text": example.text, "where": example.where or None}
     gold: Any
@@ -161,6 +162,8 @@ def gold_record(example: Example) -> dict[str, Any]:
         spans = None if example.spans is None else [span._asdict() for span in example.spans]
         unreachable = example.unreachable or None  # in characters
         known = {"tags": example.tags, "spans": spans, "unreachable": unreachable}
+        if example.relations is not None:
+            known["relations"] = relation_records(example.spans or (), example.relations)
         gold = {name: value for name, value in known.items() if value is not None} or None
     return {name: value for name, value in shown.items() if value is not None} | {"gold": gold}
 
@@ -197,7 +200,10 @@ def _gold_sentence(index: int, where: str, row: Mapping[str, Any]) -> TokenExamp
             raise DataError(
                 f"{where}: {quantity(len(tags), 'gold tag')} for {quantity(len(words), 'word')}."
             )
-    offsets = row.get("offsets")
+    offsets, relations = row.get("offsets"), gold.get("relations")
+    if relations is not None:
+        record = TokenRecord(tuple(words), where)
+        relations = read_relations(relations, where, spans or (), record)
     return TokenExample(
         index,
         tuple(words),
@@ -209,6 +215,7 @@ def _gold_sentence(index: int, where: str, row: Mapping[str, Any]) -> TokenExamp
         row.get("where", where),
         unreachable=tuple(Span(*span) for span in gold.get("unreachable", ())),
         key=row.get("id"),
+        relations=relations,
     )
 
 

@@ -17,7 +17,7 @@ from finetune.evaluation.alignment import (
     align_ids,
     predicts_numbers,
 )
-from finetune.evaluation.metrics import scores, span_scores, tagging_scores
+from finetune.evaluation.metrics import relation_scores, scores, span_scores, tagging_scores
 from finetune.evaluation.pairs import named_positive, positive_label
 from finetune.evaluation.predictions import PredictionFile, read_gold_file, read_predictions
 from finetune.evaluation.subgroups import TrainingVocabulary
@@ -32,7 +32,8 @@ from finetune.types import (
 
 _PREDICTIONS = "predictions.{}.jsonl"
 _KINDS = {"label": "a label", "labels": "sets of labels", "number": "numbers", "tags": "tags",
-          "spans": "spans", "subwords": "subwords", "senses": "senses"}  # fmt: skip
+          "spans": "spans", "relations": "relations", "subwords": "subwords",
+          "senses": "senses"}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -225,7 +226,8 @@ def _content(example: Example | SenseTarget, same_kind: bool) -> tuple[object, .
         return example.key, example.senses
     if isinstance(example, TextExample):
         return example.text, example.pair, example.label
-    return (example.words, example.tags, example.spans) if same_kind else example.words
+    gold = example.tags, example.spans, example.relations
+    return (example.words, *gold) if same_kind else example.words
 
 
 def _check_gold_column(run: AlignedPredictions, file: PredictionFile) -> None:
@@ -248,10 +250,11 @@ def score_predictions(
 ) -> dict[str, float]:
     """Return the metrics of a prediction file by name, without a model.
 
-    Predictions are JSON Lines with ``label`` (a name, a list of names, or a number), ``tags``, or
-    ``spans`` (in words; in characters where the line has a ``text`` and no words), or words in
-    columns of which the last is predicted. Predictions and gold are aligned by ``id`` where both
-    have ids, else by position. ``columns`` names columns of the gold file by role.
+    Predictions are JSON Lines with ``label`` (a name, a list of names, or a number), ``tags``,
+    ``relations``, or ``spans`` (in words; in characters where the line has a ``text`` and no
+    words), or words in columns of which the last is predicted. Predictions and gold are aligned by
+    ``id`` where both have ids, else by position. ``columns`` names columns of the gold file by
+    role.
     """
     return score_aligned(
         align_runs([predictions], gold, columns=columns, positive=positive).runs[0]
@@ -264,4 +267,6 @@ def score_aligned(run: AlignedPredictions) -> dict[str, float]:
         return tagging_scores(run.gold, run.predicted, *run.schemes, run.characters)
     if run.kind == "spans":
         return span_scores(run.gold, run.predicted, run.characters)
+    if run.kind == "relations":
+        return relation_scores(run.gold, run.predicted)
     return scores(run.pairs())

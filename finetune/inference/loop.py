@@ -83,6 +83,8 @@ def predict(
         if precision == "fp16" and device.type == "cpu":
             precision = "fp32"  # float16 is slower there, and less precise
     predicted: list[Prediction] = []
+    for id in [id for id, (_, number, _) in waiting.items() if not number]:  # without sequences
+        predicted.append(task.finish(waiting.pop(id)[0], []))
     computed = _partials(task, head, encoded.sequences, device, precision, reporter, title)
     with contextlib.closing(computed):
         for partial in computed:

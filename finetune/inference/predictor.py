@@ -27,12 +27,17 @@ from finetune.types import (
     Example,
     LabelSet,
     Prediction,
+    SpanPrediction,
     TextExample,
     TokenExample,
+    TokenPrediction,
     UserError,
     did_you_mean,
     quantity,
 )
+
+Given = Input | Example | SpanPrediction | TokenPrediction
+"""An input, an example, or for a model of relations the spans that another model predicted."""
 
 
 class Predictor:
@@ -107,14 +112,15 @@ class Predictor:
         return self.task.record.labels
 
     def predict(
-        self, inputs: Sequence[Input | Example], *, documents: Sequence[Any] | None = None
+        self, inputs: Sequence[Given], *, documents: Sequence[Any] | None = None
     ) -> list[Prediction]:
         """Predict each input, in order. The ``id`` of a prediction is the index of its input.
 
         Args:
             inputs: A text each; (text, text) for a model of pairs; a text or a list of words for a
                 model of words. A text is split into words, and its prediction has their character
-                offsets. Or examples with ids that differ.
+                offsets. For a model of relations, the predictions of a model of spans. Or examples
+                with ids that differ.
             documents: For a model trained with ``--context``: any value for the document of each
                 input (None: no document). Consecutive inputs with equal values share context.
         """
@@ -127,7 +133,7 @@ class Predictor:
             examples = list(read_in_context(named, record.config, record.max_length))
         return predict(self.task, self.model, examples, self.accelerator) if examples else []
 
-    def stream(self, inputs: Iterable[Input | Example]) -> PredictionStream:
+    def stream(self, inputs: Iterable[Given]) -> PredictionStream:
         """Predict a stream of inputs, in order and in bounded memory.
 
         Args:
@@ -136,12 +142,15 @@ class Predictor:
         """
         return PredictionStream(self.task, self.model, self._examples(inputs), self.accelerator)
 
-    def _examples(self, inputs: Iterable[Input | Example]) -> Iterator[Example]:
+    def _examples(self, inputs: Iterable[Given]) -> Iterator[Example]:
         for index, item in enumerate(inputs):
             if isinstance(item, TextExample):
                 yield _check(self.task, item)
             elif isinstance(item, TokenExample):
                 yield item
+            elif isinstance(item, SpanPrediction | TokenPrediction):
+                given = item.spans, None, None, item.text, item.offsets
+                yield TokenExample(index, item.words, *given, where=f"input {index}")
             else:
                 yield to_example(self.task, index, item)
 

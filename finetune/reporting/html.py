@@ -401,7 +401,8 @@ def _scatter(evaluated: Evaluated) -> Chart:
 def _reliability(analysis: Analysis) -> Chart | None:
     if not analysis.bins:
         return None
-    units = {"label": "labels", "labels": "labels that may apply", "tags": "words"}
+    units = {"label": "labels", "labels": "labels that may apply", "tags": "words",
+             "relations": "predicted relations"}  # fmt: skip
     caption = f"Accuracy by confidence ({units.get(analysis.kind, 'predicted spans')})"
     label = f"{caption}. Expected calibration error {error_of_bins(analysis.bins):.4f}."
     return charts.reliability_chart(caption, label, analysis.bins)

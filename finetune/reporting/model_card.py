@@ -165,7 +165,7 @@ def is_native(task: str, config: Mapping[str, Any]) -> bool:
     own_head = config.get("pair_encoder", "cross") != "cross" or any(
         config.get(name) for name in ("crf", "marked_words", "few_shot", "layer_mix", "bilstm")
     )
-    return task != "ner" and not own_head and config.get("objective") != "prompt"
+    return task not in ("ner", "relations") and not own_head and config.get("objective") != "prompt"
 
 
 def _mask_token(run: Run) -> str:
@@ -180,4 +180,5 @@ def _hub_task(run: Run) -> str:
         return "sentence-similarity"
     if run.task == "pretrain":
         return "fill-mask"
-    return "token-classification" if run.task in ("tag", "ner") else "text-classification"
+    of_words = run.task in ("tag", "ner", "relations")
+    return "token-classification" if of_words else "text-classification"

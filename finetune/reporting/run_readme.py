@@ -33,6 +33,8 @@ def write_run_readme(
         degenerate=outcome.degenerate,
         positive=outcome.positive,
         train_command=command,
-        predict_command=predict_command(result.folder, outcome.pairs, outcome.mask),
+        predict_command=predict_command(
+            result.folder, result.task.name, outcome.pairs, outcome.mask
+        ),
     )
     write_text(result.folder / "README.md", text)

@@ -236,7 +236,7 @@ def headline(runs: Sequence[Run], warnings: list[str]) -> Headline | None:
                 f"{metric} of {run.folder.name} on {split} is {value:.4f} over the labels of that "
                 f"split, but {saved:.4f} in metrics.json"
             )
-    unit = "sentence" if predictions[0].kind in ("tags", "spans") else "text"
+    unit = "sentence" if predictions[0].kind in ("tags", "spans", "relations") else "text"
     return Headline(
         metric,
         split,

@@ -31,6 +31,8 @@ class ServedModel:
     def __init__(self, name: str, predictor: Predictor, limits: Limits) -> None:
         if marks_words(predictor.task.record.config):
             raise UserError(f"{name}: models of marked words cannot be served: use predict --file.")
+        if predictor.task.name == "relations":
+            raise UserError(f"{name}: models of relations cannot be served: use predict --file.")
         self.name, self.predictor, self.limits = name, predictor, limits
         task = predictor.task
         self.keys: tuple[str, ...] = (

@@ -23,6 +23,7 @@ TASKS = {
     "nli": "finetune.tasks.text_classification:NliTask",
     "tag": "finetune.tasks.token_classification:TokenClassificationTask",
     "ner": "finetune.tasks.span_ner:SpanNerTask",
+    "relations": "finetune.tasks.relations:RelationTask",
     "sentence": "finetune.tasks.sentence_encoder:SentenceTask",
     "pretrain": "finetune.tasks.pretraining:PretrainingTask",
 }

@@ -176,8 +176,10 @@ def resume_command(out: str) -> str:
     return " ".join([*words, "--resume"])
 
 
-def predict_command(folder: Path, pairs: bool | None, mask: str = "") -> str:
+def predict_command(folder: Path, task: str, pairs: bool | None, mask: str = "") -> str:
     """Return a command that predicts with a trained model, in place of a mask if it has one."""
+    if task == "relations":
+        return f"finetune predict {shlex.quote(str(folder))} --file SPANS.jsonl"
     second = ' --pair "…"' if pairs else ""
     text = f"… {mask} …" if mask else "…"
     return f'finetune predict {shlex.quote(str(folder))} --text "{text}"{second}'

@@ -22,6 +22,7 @@ TASKS = {
     "tag": ("tag", "--data", "entities"),
     "crf": ("tag", "--data", "entities", "--crf"),
     "ner": ("ner", "--data", "entities"),
+    "relations": ("relations", "--data", "relations"),
     "pretrain": ("pretrain", "--data", "text"),
     "sentence": ("sentence", "--data", "numbers", "--objective", "cosine"),
     "multitask": ("multitask", "both.yaml"),
@@ -51,6 +52,7 @@ def server(tmp_path_factory: pytest.TempPathFactory):
     data.entities(directory / "entities", words=3)
     data.running_text(directory / "text")
     data.numbers(directory / "numbers")
+    data.relations(directory / "relations")
     (directory / "both.yaml").write_text(BOTH, "utf-8")
     save_tiny_checkpoint(directory / "narrow", "bert", hidden_size=16, num_hidden_layers=2)
     settings = {"data": str(directory / "entities"), "max_length": 48, "precision": "fp32"}

@@ -27,6 +27,7 @@ DATA = {
     "nli": data.pairs,
     "tag": data.entities,
     "ner": data.entities,
+    "relations": data.relations,
     "sentence": data.numbers,
     "pretrain": data.running_text,
 }

@@ -235,11 +235,11 @@ def test_the_documentation_lists_every_metric():
     kinds = {
         "a label": "label", "a set of labels": "labels", "a number": "number",
         "tags that are not spans": "plain tags", "tags that spell spans": "tags", "spans": "spans",
-        "masked subwords": "subwords", "senses of targets": "senses",
+        "masked subwords": "subwords", "senses of targets": "senses", "relations": "relations",
     }  # fmt: skip
     assert rows.keys() == kinds.keys()
     for name, cell in rows.items():
-        rates = ("span_precision", "span_recall")
+        rates = ("span_precision", "span_recall", "relation_precision", "relation_recall")
         whole = {
             metric for metric in METRICS[kinds[name]]
             if not metric.startswith(rates) and not metric.endswith("_all")  # of vectors

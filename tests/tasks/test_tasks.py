@@ -124,6 +124,23 @@ _SPANS = [
         strict=True,
     )
 ]
+_RELATIONS = [
+    {**row, "relations": [{"subject": s, "object": o, "label": label} for s, o, label in relations]}
+    for row, relations in zip(
+        [_SPANS[number] for number in (1, 1, 2, 2, 3, 6, 7, 7)],
+        [
+            [(0, 1, "in")],
+            [(0, 1, "in")],
+            [(1, 0, "names")],
+            [(1, 0, "names")],
+            [],
+            [(0, 1, "owns"), (1, 0, "owns")],
+            [(2, 1, "in"), (2, 0, "for")],
+            [(2, 1, "in"), (2, 0, "for")],
+        ],
+        strict=True,
+    )
+]
 CASES = {
     "single": Case("classify", _SINGLE, {}),
     "windows": Case(
@@ -160,6 +177,7 @@ CASES = {
     "ner attention": Case("ner", _SPANS, {"representation": "attention", "word_vectors": "mean"}),
     "ner biaffine": Case("ner", _SPANS, {"representation": "biaffine", "multi_label": True}),
     "ner calibrated": Case("ner", _SPANS, {"representation": "ffn", "calibrate": "types"}),
+    "relations": Case("relations", _RELATIONS, {"pairs": "all"}),
     "pos": Case("tag", tagged(_POS), {}),
     "pos crf": Case("tag", tagged(_POS), {"crf": True}),
     "pos all mean": Case("tag", tagged(_POS), {"label_subwords": "all", "word_score": "mean"}),
@@ -245,8 +263,9 @@ def same(one: list[dict], other: list[dict], tolerance: float = 1e-5) -> None:
     for mine, theirs in zip(one, other, strict=True):
         for key in ("id", "words", "tags"):
             assert mine.get(key) == theirs.get(key)
-        for span, other_span in zip(mine.get("spans", []), theirs.get("spans", []), strict=True):
-            assert span == pytest.approx(other_span, abs=tolerance)
+        for kind in ("spans", "relations"):
+            for item, other_item in zip(mine.get(kind, []), theirs.get(kind, []), strict=True):
+                assert item == pytest.approx(other_item, abs=tolerance)
         assert mine.get("label") == (
             pytest.approx(theirs["label"], abs=tolerance)
             if isinstance(theirs.get("label"), float)
@@ -288,6 +307,8 @@ def gold_logits(task: Any, batch: Any) -> torch.Tensor:
     if "span" in batch.targets:
         return span_logits(task, batch.targets["span"])
     label = batch.targets["label"]
+    if task.name == "relations":
+        return 12.0 * torch.nn.functional.one_hot(label, len(task.record.labels) + 1)
     if task.record.problem == "regression":
         return label[:, None].double()
     if task.record.problem == "multi":
@@ -337,8 +358,9 @@ def test_saved_task_and_head_answer_alike(runs: Runs, name: str) -> None:
     assert again.record == run.task.record
     head = again.head(run.folder)
     examples = run.data.splits["validation"]
+    gold = {"tags": None, "spans": None} if name != "relations" else {"relations": None}
     bare = [
-        replace(e, label=None) if isinstance(e, TextExample) else replace(e, tags=None, spans=None)
+        replace(e, label=None) if isinstance(e, TextExample) else replace(e, **gold)
         for e in examples
     ]
     assert records(predict(again, head, bare)) == records(predict(run.task, run.head, examples))
@@ -410,6 +432,8 @@ def test_loss_of_parts_is_loss_of_the_whole(runs: Runs, name: str) -> None:
     torch.testing.assert_close(sum(p[0] for p in parts), total, rtol=1e-9, atol=1e-9)
     torch.testing.assert_close(sum(p[1] for p in parts), count, rtol=1e-9, atol=1e-9)
     words = 8 if "text" in CASES[name].rows[0] else sum(len(r["tokens"]) for r in CASES[name].rows)
+    if name == "relations":
+        words = len(flat)  # pairs
     if name in TAGGING and task.record.config.label_subwords == "all":
         words = sum(e.word_starts[-1] - e.word_starts[0] for e in flat)
     assert float(count) == pytest.approx(words)

@@ -131,6 +131,38 @@ class PairClassifierConfig(PreTrainedConfig):
             raise UserError(f"num_codes must be 1 or more, not {self.num_codes}")
 
 
+class RelationClassifierConfig(PreTrainedConfig):
+    """The configuration of a ``RelationClassifier``, which embeds that of its ``encoder``.
+
+    Attributes:
+        subject_id: The token that represents the subject of a relation.
+        dropout: Dropout before the classifier.
+        id2label: The labels, without none.
+    """
+
+    model_type = "relation-classifier"
+    sub_configs = {"encoder": AutoConfig}  # noqa: RUF012 (transformers' own attribute)
+
+    encoder: PreTrainedConfig | dict[str, Any] | None = None
+    subject_id: int = 0
+    dropout: float = 0.1
+
+    def __post_init__(self, **more: Any) -> None:
+        """Embed a copy of the encoder's configuration, whose attention the base class resets."""
+        importlib.import_module("finetune.models.heads.relation_classifier")  # registers the model
+        if isinstance(self.encoder, dict):
+            self.encoder = AutoConfig.for_model(**self.encoder)
+        else:
+            self.encoder = copy.deepcopy(self.encoder)
+        super().__post_init__(**more)  # type: ignore[no-untyped-call]
+
+    def require_legal(self) -> None:
+        """Raise ``UserError`` if the settings are incomplete."""
+        if self.encoder is None:
+            raise UserError("a relation-classifier configuration needs that of its encoder")
+
+
 AutoConfig.register(CrfTaggerConfig.model_type, CrfTaggerConfig, exist_ok=True)
 AutoConfig.register(SpanNerConfig.model_type, SpanNerConfig, exist_ok=True)
 AutoConfig.register(PairClassifierConfig.model_type, PairClassifierConfig, exist_ok=True)
+AutoConfig.register(RelationClassifierConfig.model_type, RelationClassifierConfig, exist_ok=True)

@@ -1,0 +1,106 @@
+"""RelationClassifier: a label for each pair of marked spans.
+
+Zhong & Chen 2021, "A Frustratingly Easy Approach for Entity and Relation Extraction": markers stand
+around both spans, and the hidden states of the two start markers are classified (Baldini Soares et
+al. 2019, "Matching the Blanks").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoModel, PreTrainedModel
+
+from finetune.models.dropout import keyed_dropout
+from finetune.models.encoder import Batching, Encoder, remove_pooler
+from finetune.models.heads.base import CustomModel, labels_of, require_library_model
+from finetune.models.heads.configurations import RelationClassifierConfig
+from finetune.models.loading import load_config, load_weights
+from finetune.types import Batch, LabelSet
+
+
+class RelationClassifier(CustomModel):
+    """Logits of no relation and C labels for each of N pairs of spans, W [h_subject; h_object].
+
+    Use ``from_encoder`` for a model to train and ``from_pretrained`` for a trained one. A sequence
+    of a batch marks one pair; its two "words" (``Encoding.word_starts``) begin at the start markers
+    of the two spans, of which that of the subject is the token ``config.subject_id``.
+
+    Example:
+        >>> from finetune import Encoding, pack
+        >>> load = RelationClassifier.from_encoder
+        >>> model = load("bert-base-cased", labels=["in"], subject_id=137)  # doctest: +SKIP
+        >>> batch = pack([Encoding(0, [101, 137, 713, 108, 16, 102], word_starts=[1, 3, 6])])
+        >>> model(batch).shape  # no relation and one label  # doctest: +SKIP
+        torch.Size([1, 2])
+    """
+
+    config_class = RelationClassifierConfig
+    base_model_prefix = "model"
+    config: RelationClassifierConfig
+    encoder_prefix = "model."
+
+    def __init__(
+        self, config: RelationClassifierConfig, batching: Batching = "auto",
+        model: PreTrainedModel | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(config)
+        config.require_legal()
+        auto_class: Any = AutoModel
+        self.model = auto_class.from_config(config.encoder) if model is None else model
+        remove_pooler(self.model)
+        self.dropout = nn.Dropout(config.dropout)
+        self.classifier = nn.Linear(2 * self.model.config.hidden_size, len(self.labels) + 1)
+        self.__dict__["encoder"] = Encoder(self.model, batching)
+        self.post_init()  # type: ignore[no-untyped-call]
+
+    @classmethod
+    def from_encoder(
+        cls, name: str, *, labels: Sequence[str], subject_id: int, dropout: float = 0.1,
+        batching: Batching = "auto", **options: Any,
+    ) -> RelationClassifier:  # fmt: skip
+        """Make a model to train on a pretrained encoder, in float32.
+
+        Args:
+            name: As in ``load_config``.
+            labels: The labels of relations, without one for none.
+            subject_id: The id of the start marker of a subject.
+            dropout: Dropout of the features before the classifier.
+            batching: That of ``Encoder``.
+            options: As in ``load_config``.
+
+        Raises:
+            UserError: The encoder cannot be loaded, or comes with Python code.
+        """
+        inner = load_config(name, **options)
+        names = LabelSet(labels)
+        config = RelationClassifierConfig(
+            encoder=inner, subject_id=subject_id, dropout=dropout,
+            id2label=dict(enumerate(names)), label2id={n: i for i, n in enumerate(names)},
+        )  # fmt: skip
+        embedded: Any = config.encoder
+        embedded.name_or_path, embedded.architectures = "", None  # those of the checkpoint
+        model = load_weights(AutoModel, name, inner, **options)
+        require_library_model(name, model)
+        return cls(config, batching, model)
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Return logits [N, 1 + C] of a batch of N pairs; class 0 is no relation."""
+        hidden = self.encoder(batch)  # [T, H]
+        markers = batch.words.view(-1, 2)  # [N, 2]
+        swapped = batch.input_ids[markers[:, 1]] == self.config.subject_id
+        markers = torch.where(swapped[:, None], markers.flip(1), markers)
+        with keyed_dropout(batch, batch.cu_seqlens[:-1]):
+            logits: Tensor = self.classifier(self.dropout(hidden[markers].flatten(1)))
+        return logits
+
+    @property
+    def labels(self) -> LabelSet:
+        """The labels, without none, in the order of the classes."""
+        return labels_of(self.config)
+
+
+AutoModel.register(RelationClassifierConfig, RelationClassifier, exist_ok=True)

@@ -1,0 +1,114 @@
+"""Sequences of a sentence with markers around two of its spans.
+
+The markers are punctuation and the name of the type, which every vocabulary has (typed entity
+markers of Zhou & Chen 2022, "An Improved Baseline for Sentence-level Relation Extraction"):
+``@ * person * Ana @ lives in # ^ city ^ Oslo #``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from finetune.preprocessing.subwords import Subwords
+from finetune.types import Span, UserError
+
+MARKS = "@*#^$&%+=~|/_<>!?;:"
+"""Punctuation for markers: the first four that the tokenizer tells apart are used."""
+
+
+class Markers:
+    """The subwords of the markers of a tokenizer.
+
+    Attributes:
+        subject_id: The last subword of the mark before and after a subject, whose hidden state
+            represents it.
+    """
+
+    def __init__(self, tokenizer: Subwords) -> None:
+        self.tokenizer = tokenizer
+        found: dict[int, list[int]] = {}
+        for mark in tokenizer.raw_word_subwords([list(MARKS)])[0]:
+            if mark and mark[-1] != tokenizer.placeholder:
+                found.setdefault(mark[-1], mark)
+        if len(found) < 4:
+            raise UserError(
+                "the vocabulary of the model has too little punctuation to mark spans with "
+                f"({' '.join(MARKS)}): choose another model."
+            )
+        (self.subject_id, subject), (_, of_type), (_, object), (_, of_other), *_ = found.items()
+        self._marks = ((subject, of_type), (object, of_other))
+        self._types: dict[str, list[int]] = {}
+
+    def start(self, role: int, label: str) -> tuple[list[int], int]:
+        """Return the subwords before a span, and which of them represents it.
+
+        ``role`` is 0 for a subject and 1 for an object.
+        """
+        if label not in self._types:
+            name = label.replace("_", " ")
+            words = (name.lower() if name.isupper() else name).split()
+            pieces = self.tokenizer.word_subwords([words])[0]
+            self._types[label] = [id for piece in pieces for id in piece]
+        mark, of_type = self._marks[role]
+        return [*mark, *of_type, *self._types[label], *of_type], len(mark) - 1
+
+    def end(self, role: int) -> list[int]:
+        """Return the subwords after a span."""
+        return self._marks[role][0]
+
+    def size(self, *labels: str) -> int:
+        """Return the number of subwords of the markers of a subject and an object."""
+        pairs = enumerate(labels)
+        return sum(len(self.start(role, label)[0]) + len(self.end(role)) for role, label in pairs)
+
+
+def mark_pair(
+    words: Sequence[Sequence[int]], subject: Span, object: Span, markers: Markers, room: int
+) -> tuple[list[int], list[int], int]:
+    """Return the subwords of a sentence with a marked pair, in at most ``room``.
+
+    Of a sentence that is too long, the words nearest to the two spans are read, those of the spans
+    themselves first. Spans may be nested or overlap.
+
+    Returns:
+        The subwords; the index of the subword that represents each span, in the order of the text;
+        and the number of words that are not read.
+    """
+    spare = room - markers.size(subject.label, object.label)
+    kept: Sequence[Sequence[int]] = words
+    num_cut = 0
+    if sum(map(len, words)) > spare:
+        near = sorted(range(len(words)), key=lambda word: _distance(word, subject, object))
+        chosen = set()
+        for word in near:
+            spare -= len(words[word])
+            if spare < 0:
+                break
+            chosen.add(word)
+        kept = [ids if word in chosen else () for word, ids in enumerate(words)]
+        num_cut = len(words) - len(chosen)
+    # At a word, spans end before others begin; wider spans begin first and end last.
+    events: list[tuple[int, int, int, int, list[int], int | None]] = []
+    for role, span in enumerate((subject, object)):
+        ids, index = markers.start(role, span.label)
+        events.append((span.start, 1, -span.end, role, ids, index))
+        events.append((span.end, 0, -span.start, -role, markers.end(role), None))
+    result: list[int] = []
+    represents, begin = [], 0
+    for position, _, _, _, ids, at in sorted(events):
+        result += [id for word in kept[begin:position] for id in word]
+        if at is not None:
+            represents.append(len(result) + at)
+        result += ids
+        begin = position
+    result += [id for word in kept[begin:] for id in word]
+    return result, represents, num_cut
+
+
+def _distance(word: int, subject: Span, object: Span) -> tuple[int, int]:
+    """Return the number of words to the nearer span, and the position in a span or text."""
+    sides = [
+        (max(span.start - word, word - span.end + 1, 0), max(0, word - span.start))
+        for span in (subject, object)
+    ]
+    return min(sides)

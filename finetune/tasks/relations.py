@@ -1,0 +1,339 @@
+"""Relations between given spans, such as entities: each ordered pair of spans is classified.
+
+A sequence of a pair is the whole sentence, with markers around subject and object that tell their
+types (Zhong & Chen 2021, "A Frustratingly Easy Approach for Entity and Relation Extraction"; Zhou &
+Chen 2022). The start markers are classified together, into the labels or no relation.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import permutations
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from finetune.config.tasks import RelationsConfig, WordConfig, column_map, max_context_subwords
+from finetune.data import Dataset, read_tokens
+from finetune.evaluation.metrics import relation_scores
+from finetune.models.heads.relation_classifier import RelationClassifier
+from finetune.preprocessing.context import fill
+from finetune.preprocessing.encodings import Encoded, Ragged
+from finetune.preprocessing.marked_spans import Markers, mark_pair
+from finetune.preprocessing.text_labels import class_weights
+from finetune.preprocessing.windows import WordIds
+from finetune.tasks.class_losses import class_frequencies, class_losses, loss_targets
+from finetune.tasks.viterbi import log_softmax
+from finetune.tasks.word_task import WordRecord, WordTask
+from finetune.types import (
+    Batch,
+    Encoding,
+    LabelSet,
+    Partial,
+    Relation,
+    RelationPrediction,
+    Span,
+    TokenExample,
+    UserError,
+    abbreviated,
+    quantity,
+)
+
+MOST_BOTH = 0.01
+"""Largest fraction of related pairs with relations in both directions that is taken for errors."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RelationRecord(WordRecord):
+    """The record of a relation task."""
+
+    config: RelationsConfig
+    related: Mapping[str, list[str]]
+    """The types of the objects of each type of subject in training, for the types of all spans."""
+    both: bool
+    """Whether two spans may be related in both directions."""
+    class_weights: tuple[float, ...] | None = None
+    """The weight of each label; that of no relation is 1."""
+    class_frequencies: tuple[float, ...] | None = None
+    """Fraction of the training pairs without relation, and with each label, for some losses."""
+
+    kind = "relations"
+
+    @property
+    def calibrates(self) -> bool:
+        """False: nothing is fitted."""
+        return False
+
+
+class RelationTask(WordTask):
+    """Labels for pairs of spans of a sentence."""
+
+    name = "relations"
+    reads_windows = False
+    record_class = RelationRecord
+    record: RelationRecord
+    _gold = attrgetter("relations")
+    _predicted = attrgetter("relations")
+    no_gold = (
+        "relations: give each row `spans` and `relations`, such as "
+        '{"subject": 0, "object": 1, "label": "lives_in"}, which count the spans from 0.'
+    )
+
+    @classmethod
+    def read(cls, config: WordConfig, source: Any) -> Dataset:
+        """Read words or texts with spans and the relations between them."""
+        columns = column_map(config.columns)
+        return read_tokens(source, columns=columns, encoding=config.encoding, relations=True)
+
+    @classmethod
+    def prepare(cls, config: WordConfig, data: Dataset) -> Dataset:
+        """Drop sentences without gold, and training sentences without a pair to classify."""
+        assert isinstance(config, RelationsConfig)
+        data = super().prepare(config, data)
+        train, notes = data.splits.get("train", []), list(data.notes)
+        if train and not any(example.relations for example in train):
+            raise UserError(f"{data.name}: the training data have no relation: nothing to learn.")
+        related = _related(train)
+        kept = [e for e in train if next(_pairs(config, related, e.spans or ()), None)]
+        if len(kept) < len(train):
+            dropped = quantity(len(train) - len(kept), "sentence")
+            notes.append(f"{dropped} of train without a pair to classify left out")
+        several = [e for e in train if len(_gold_labels(e)) < len(e.relations or ())]
+        if several:
+            notes.append(
+                f"warning: {quantity(len(several), 'sentence')} of train with several relations of "
+                "one pair: the first in alphabetical order is learned, the others are missed; "
+                f"first in {several[0].where}"
+            )
+        return replace(data, splits={**data.splits, "train": kept}, notes=notes)
+
+    @classmethod
+    def derive(cls, config: RelationsConfig, data: Dataset) -> dict[str, Any]:
+        """Return the labels, the types that are related, and whether in both directions."""
+        train = data.splits["train"]
+        related = _related(train)
+        gold = [_gold_labels(example) for example in train]
+        counts = Counter(label for pairs in gold for label in pairs.values())
+        labels = sorted(relation.label for e in train for relation in e.relations or ())
+        names = LabelSet(dict.fromkeys(labels))
+        num_pairs = sum(1 for e in train for _ in _pairs(config, related, e.spans or ()))
+        num_both = sum((object, subject) in pairs for pairs in gold for subject, object in pairs)
+        both = config.decoding == "both"
+        if config.decoding == "auto":
+            both = num_both > MOST_BOTH * counts.total()
+        weights = class_weights(config.class_weights, list(names), counts, num_pairs, "single")
+        none = {"": num_pairs - counts.total()}
+        return {
+            "labels": names,
+            "related": related,
+            "both": both,
+            "class_weights": weights and tuple(weights),
+            "class_frequencies": class_frequencies(config, ["", *names], counts | none, num_pairs),
+        }
+
+    @classmethod
+    def classes(cls, example: TokenExample) -> Collection[str]:
+        """Return the labels of the relations of a sentence."""
+        return {relation.label for relation in example.relations or ()}
+
+    @classmethod
+    def notes(cls, record: RelationRecord, data: Dataset) -> list[str]:
+        """Return a note on the pairs that are classified, and one on each split's unseen types."""
+        found = []
+        for split, rows in data.splits.items():
+            spans = [example.spans or () for example in rows]
+            chosen = [{*_pairs(record.config, record.related, each)} for each in spans]
+            every = sum(len(each) * (len(each) - 1) for each in spans)
+            number = sum(map(len, chosen))
+            note = f"{split}: {number:,} of {quantity(every, 'ordered pair')} of spans classified"
+            gold = [{(r.subject, r.object) for r in example.relations or ()} for example in rows]
+            missed = sum(len(g - c) for g, c in zip(gold, chosen, strict=True))
+            if missed:
+                note += f"; {missed:,} of {quantity(sum(map(len, gold)), 'relation')} cannot be "
+                note += "found, as none in training is between spans of such types (--pairs all)"
+            found.append(note)
+            types = Counter(span.label for each in spans for span in each)
+            if unseen := sorted(types.keys() - record.related.keys()):
+                number = sum(types[name] for name in unseen)
+                found.append(
+                    f"{split}: {quantity(number, 'span')} of types that do not occur in training: "
+                    f"{abbreviated(unseen)}"
+                )
+        return found
+
+    @cached_property
+    def _markers(self) -> Markers:
+        return Markers(self.tokenizer)
+
+    def _sequences(self, examples: Sequence[TokenExample]) -> tuple[list[list[Encoding]], int]:
+        """Return a sequence for each pair, and how many words they leave out."""
+        record = self.record
+        limit = max_context_subwords(record.config.context, record.max_length)
+        neighbors = self._neighbors(examples) if limit else {}
+        subwords = self.tokenizer.word_subwords([example.words for example in examples])
+        result, num_cut = [], 0
+        for example, words in zip(examples, subwords, strict=True):
+            gold = None if example.relations is None else _gold_labels(example)
+            found = []
+            for number, pair in enumerate(_pairs(record.config, record.related, _spans(example))):
+                encoding, num_left_out = self._pair(example, words, pair, neighbors, limit)
+                target = None
+                if gold is not None:
+                    label = gold.get(pair)
+                    index = 0 if label is None else record.labels.id(label, example.where) + 1
+                    target = {"label": [index]}
+                found.append(replace(encoding, first_word=number, target=target))
+                num_cut += num_left_out
+            result.append(found)
+        return result, num_cut
+
+    def _pair(
+        self,
+        example: TokenExample,
+        words: WordIds,
+        pair: tuple[Span, Span],
+        neighbors: Mapping[tuple[str, ...], WordIds],
+        limit: int,
+    ) -> tuple[Encoding, int]:
+        """Return the sequence of a pair, and how many words of the sentence it leaves out."""
+        tokenizer, size = self.tokenizer, self._markers.size(*(span.label for span in pair))
+        room = self.record.max_length - tokenizer.single.num_special
+        if room < size + 2:
+            raise UserError(
+                f"{example.where}: --max-length {self.record.max_length} has no room for words "
+                f"between the {size} tokens of the markers: raise it."
+            )
+        if limit and (spare := room - size - sum(map(len, words))) > 0:
+            before = [word for sentence in example.before for word in neighbors[sentence]]
+            after = [word for sentence in example.after for word in neighbors[sentence]]
+            counts = [len(word) for word in reversed(before)], [len(word) for word in after]
+            first, last = fill(*counts, spare, limit)
+            words = [*before[len(before) - first :], *words, *after[:last]]
+            pair = tuple(s._replace(start=s.start + first, end=s.end + first) for s in pair)  # type: ignore[assignment]
+        marked, represents, num_left_out = mark_pair(words, *pair, self._markers, room)
+        ids, segments = tokenizer.build(marked)
+        begin = len(tokenizer.single.prefix)
+        starts = [*(begin + index for index in represents), len(ids)]
+        return Encoding(example.id, ids, segments, starts), num_left_out
+
+    def _encoding_notes(self, examples: Sequence[TokenExample], encoded: Encoded) -> list[str]:
+        notes = super()._encoding_notes(examples, encoded)
+        if number := sum(len(example.unreachable) for example in examples):
+            spans = quantity(number, "span begins or ends", "spans begin or end")
+            notes.append(f"{spans} inside a word: no pairs with them are classified")
+        return notes
+
+    def _targets(self, rows: Mapping[str, Ragged]) -> dict[str, torch.Tensor]:
+        """Return ``label`` [N], 0 for no relation, and ``loss_targets``."""
+        record = self.record
+        weights = record.class_weights and (1.0, *record.class_weights)
+        label = torch.from_numpy(rows["label"].values.astype(np.int64))
+        return {"label": label} | loss_targets(record.config, weights, record.class_frequencies)
+
+    def head(self, folder: str | Path | None = None) -> RelationClassifier:
+        """Make a new classifier on the configured encoder, or load one from a folder."""
+        config = self.record.config
+        if folder is not None:
+            head: RelationClassifier = RelationClassifier.from_pretrained(
+                str(folder), batching=config.batching
+            )
+            return head
+        with self._pretrained() as checkpoint:
+            return RelationClassifier.from_encoder(
+                labels=list(self.record.labels),
+                subject_id=self._markers.subject_id,
+                dropout=config.classifier_dropout,
+                batching=config.batching,
+                **checkpoint,
+            )
+
+    def loss(self, logits: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the summed loss of the pairs [N, 1 + C], and their summed weight."""
+        losses, weights = class_losses(
+            self.record.config, logits, batch.targets["label"], batch.targets
+        )
+        return (losses * weights).sum(), weights.sum()
+
+    def decode(self, logits: torch.Tensor, batch: Batch) -> list[Partial]:
+        """Return the probabilities [1 + C] of each pair."""
+        rows = np.exp(log_softmax(logits.cpu().numpy().astype(np.float64)))
+        return [Partial(*item) for item in zip(batch.example, batch.first_word, rows, strict=True)]
+
+    def finish(
+        self, example: TokenExample, partials: Sequence[Partial], *, log_probabilities: bool = False
+    ) -> RelationPrediction:
+        """Predict the most probable label of each pair, in one or both directions."""
+        record, spans = self.record, _spans(example)
+        pairs = list(_pairs(record.config, record.related, spans))
+        found: dict[tuple[Span, Span], tuple[float, Relation]] = {}
+        for partial in sorted(partials, key=lambda partial: partial.first_word):
+            best = int(partial.values.argmax())
+            if best:
+                subject, object = pairs[partial.first_word]
+                relation = Relation(subject, object, record.labels[best - 1])
+                found[subject, object] = float(partial.values[best]), relation
+        setting = record.config.decoding
+        if not (record.both if setting == "auto" else setting == "both"):
+            for (subject, object), (score, _) in list(found.items()):
+                other = found.get((object, subject))
+                if other is not None and other[0] >= score:
+                    del found[subject, object]
+        predicted = sorted((relation, score) for score, relation in found.values())
+        return RelationPrediction(
+            example.id, example.words, spans, tuple(relation for relation, _ in predicted),
+            tuple(score for _, score in predicted), example.offsets, example.text,
+        )  # fmt: skip
+
+    def _fit(self, gold: Any, predicted: Any) -> tuple[dict[str, Any], str]:
+        raise NotImplementedError
+
+    def _calibrated(self, example: Any, prediction: Any) -> Any:
+        raise NotImplementedError
+
+    def _score(
+        self, gold: Sequence[TokenExample], predicted: Sequence[RelationPrediction]
+    ) -> dict[str, float]:
+        expected = [example.relations or () for example in gold]
+        return relation_scores(expected, [prediction.relations for prediction in predicted])
+
+
+def _spans(example: TokenExample) -> tuple[Span, ...]:
+    """Return the spans of a sentence; raise UserError if it has none given."""
+    if example.spans is None:
+        where = f"{example.where}: " if example.where else ""
+        raise UserError(
+            f"{where}there are no `spans`, and this model finds relations between given ones: "
+            "predict them with a `ner` run first."
+        )
+    return example.spans
+
+
+def _related(examples: Sequence[TokenExample]) -> dict[str, list[str]]:
+    """Return the types of the objects of each type of span."""
+    found: dict[str, set[str]] = {s.label: set() for e in examples for s in e.spans or ()}
+    for example in examples:
+        for subject, object, _ in example.relations or ():
+            found[subject.label].add(object.label)
+    return {name: sorted(found[name]) for name in sorted(found)}
+
+
+def _pairs(
+    config: RelationsConfig, related: Mapping[str, list[str]], spans: Sequence[Span]
+) -> Iterator[tuple[Span, Span]]:
+    """Yield the ordered pairs of different spans to classify."""
+    for subject, object in permutations(spans, 2):
+        unseen = subject.label not in related or object.label not in related
+        if config.pairs == "all" or unseen or object.label in related[subject.label]:
+            yield subject, object
+
+
+def _gold_labels(example: TokenExample) -> dict[tuple[Span, Span], str]:
+    """Return the label of each related pair; the first in order if there are several."""
+    relations = reversed(example.relations or ())
+    return {(subject, object): label for subject, object, label in relations}
