@@ -18,8 +18,10 @@ from finetune.benchmark.measure import Arm, Case, Work, seconds
 from finetune.benchmark.settings import BenchSettings
 from finetune.benchmark.subject import Size, operations, subject_of
 from finetune.inference.loop import predict
-from finetune.inference.onnx import export_onnx, quantize, validation_examples
+from finetune.inference.onnx import export_onnx, validation_examples
+from finetune.inference.onnx_int8 import quantize
 from finetune.inference.onnx_model import OnnxModel
+from finetune.models.half_precision import keep_cast_weights
 from finetune.runtime.precision import resolve_precision
 from finetune.tasks import model_folder, saved_task
 from finetune.tasks.base import Task
@@ -49,12 +51,13 @@ def cases_of(settings: BenchSettings, model: str, size: Size) -> Iterator[Case]:
 def _cases(task: Task, folder: Path, texts: Sequence[Any], source: str) -> Iterator[Case]:
     head = task.head(folder).eval()
     best = resolve_precision(task.record.config, CPU)
+    keep_cast_weights(head, best)  # as in a `Predictor`
     lengths = torch.from_numpy(task.encode(texts).lengths)
     with TemporaryDirectory() as temporary:
         graphs = Path(temporary) / "fp32", Path(temporary) / "int8"
         for graph in graphs:
             export_onnx(folder, graph)
-        quantize(graphs[1])
+        quantize(graphs[1], texts)
         runs: dict[str, tuple[str, Callable[[Sequence[Any]], object]]] = {
             "finetune": (best, lambda rows: predict(task, head, rows, precision=best, device=CPU)),
             "finetune-fp32": (

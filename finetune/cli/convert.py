@@ -28,7 +28,7 @@ class Convert:
     """Columns if their names are not recognized, as `role=column`; `spans=NAME` reads spans where
     a row has a label too."""
     decisions: str | None = None
-    """Decisions on labels from the page of `review`, to apply."""
+    """Decisions from the page of `review`, to apply."""
     encoding: str = "utf-8"
     """Text encoding of the source, such as `cp1252`, `utf-16` or `gb18030`."""
 
@@ -44,12 +44,13 @@ class Convert:
                 raise UserError(f"--output {output} exists: name an empty or absent folder.")
         else:
             check_output(self.output, [Path(self.source)])
+        decisions = None if self.decisions is None else read_decisions(Path(self.decisions))
+        words = any("label" not in decision for decision in decisions or ())
         annotations = read_annotations(
-            self.source, columns=column_map(self.columns), encoding=self.encoding
+            self.source, columns=column_map(self.columns), encoding=self.encoding, words=words
         )
         decided: list[str] = []
-        if self.decisions is not None:
-            decisions = read_decisions(Path(self.decisions))
+        if decisions is not None:
             annotations, decided = apply_decisions(annotations, decisions)
         check_format(annotations, self.to)
         if self.to == "brat":

@@ -26,16 +26,16 @@ class Predict:
     folder: Annotated[Positional[str], arg(metavar="RUN")]
     """Folder of a run or of a model in it."""
     text: UseAppendAction[tuple[str, ...]] = ()
-    """One text. Write --text=TEXT if it begins with a dash."""
+    """A text. Write --text=TEXT if it begins with a dash."""
     pair: str | None = None
     """The second text, for a model of pairs."""
     file: str | None = None
     """Texts or words: JSON Lines, CSV, TSV, plain lines or CoNLL columns; `-` is standard input."""
     output: str | None = None
     """File to write; unset prints."""
-    format: Literal["jsonl", "csv"] = "jsonl"
+    format: Literal["jsonl", "csv"] | None = None
     """JSON Lines, or CSV for spreadsheets: lists in a cell are JSON, and a text that begins like a
-    formula gets an apostrophe."""
+    formula gets an apostrophe. Unset is CSV for an --output named .csv, else JSON Lines."""
     keep_columns: bool = False
     """Repeat the columns of the input before the prediction, as CSV always does; those with a name
     of the prediction become input_NAME."""
@@ -66,8 +66,8 @@ class Predict:
         """Write one line for each input."""
         if bool(self.text) == (self.file is not None):
             raise UserError("predict needs either --text or --file (- is standard input).")
-        if len(self.text) > 1:
-            raise UserError("--text is given twice: write several texts to a file, for --file.")
+        if len(self.text) > 1 and self.pair is not None:
+            raise UserError("--pair is the second text of one --text: write pairs to a file.")
         file = Path(self.file or "")
         stream = self.file == "-" or (file.exists() and not file.is_file())
         if num_processes() > 1 and self.file and stream:
@@ -89,7 +89,10 @@ class Predict:
         if self.pair is not None and task.reads_words:
             raise UserError("--pair needs a model of pairs of texts, and this model tags words.")
         keys: dict[int, str | int] = {}
-        keep = self.keep_columns or self.format == "csv"
+        as_csv = self.format == "csv" or (
+            self.format is None and (self.output or "").lower().endswith(".csv")
+        )
+        keep = self.keep_columns or as_csv
         rows: dict[int, Mapping[str, Any]] = {}
         examples = self._examples(task, rows if keep else None)
         predictions = model.stream(_noting_keys(examples, keys))
@@ -103,7 +106,7 @@ class Predict:
                 )
                 for prediction in predictions
             )
-            for line in _csv_lines(records) if self.format == "csv" else map(_json, records):
+            for line in _csv_lines(records) if as_csv else map(_json, records):
                 out.write((line if self.output else printable(line)) + "\n")
         for number, noun, problem in (
             (not self.text and predictions.num_without_document,
@@ -121,10 +124,12 @@ class Predict:
 
         columns = column_map(self.columns)
         if self.text:
-            text = self.text[0]
-            if rows is not None:
-                rows[0] = {"text": text} | ({} if self.pair is None else {"text_pair": self.pair})
-            yield to_example(task, 0, text if self.pair is None else (text, self.pair), "--text")
+            second = {} if self.pair is None else {"text_pair": self.pair}
+            for index, text in enumerate(self.text):
+                if rows is not None:
+                    rows[index] = {"text": text, **second}
+                given = text if self.pair is None else (text, self.pair)
+                yield to_example(task, index, given, "--text")
         elif task.reads_words:
             yield from data.read_token_file(
                 self.file or "", columns=columns, encoding=self.encoding, rows=rows,

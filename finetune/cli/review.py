@@ -15,10 +15,10 @@ from finetune.types import UserError, quantity
 
 @dataclass(frozen=True, kw_only=True)
 class Review:
-    """Write a page to click through suspected or suggested labels of texts."""
+    """Write a page to click through suspected or suggested labels, tags and spans."""
 
     file: Annotated[Positional[str], arg(metavar="FILE")]
-    """Suspects of `check --label-errors --out`, or the output of `suggest`, of texts."""
+    """Suspects of `check --label-errors --out`, output of `suggest`, or predictions of a run."""
     output: str
     """HTML file to write: one file that needs no network."""
 
@@ -38,6 +38,7 @@ class Review:
         ]
         if not rows or not all(isinstance(row, dict) for row in rows):
             raise UserError(f"{path}: no lines of suspects or suggestions.")
+        html, number = page(rows, path.name)
         with replace_file(output, follow=True) as file:
-            file.write(page(rows, path.name))
-        show(f"wrote {quantity(len(rows), 'text')}: {output}", error=True)
+            file.write(html)
+        show(f"wrote {quantity(number, 'text')} to decide on: {output}", error=True)

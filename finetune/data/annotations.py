@@ -82,11 +82,12 @@ def read_annotations(
     columns: Mapping[str, str] | None = None,
     format: str | None = None,
     encoding: str = UTF_8,
+    words: bool = False,
 ) -> Annotations:
     """Read a file, or a folder of standoff, with the rows of all annotators.
 
     Of a prediction file of a run, the labels are the predicted ones. Rows that an annotator
-    rejected or ignored are left out.
+    rejected or ignored are left out. Texts without gold are read as ``words`` if this is set.
     """
     file = open_data(source, format, encoding)
     if file.format == "xml":
@@ -109,7 +110,7 @@ def read_annotations(
     found = table.all(resolve=False)
     if not found:
         raise DataError(f"{file.name}: there is no row in it.")
-    if known.keys() & {"words", "tags", "spans"} or _hold_words(found):
+    if words or known.keys() & {"words", "tags", "spans"} or _hold_words(found):
         return _of_tokens(table, found, known)
     return _of_texts(table, found, known)
 

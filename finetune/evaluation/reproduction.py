@@ -187,6 +187,9 @@ def _read(folder: Path) -> FinishedRun:
     seeds = _read_object(folder / "seeds.json", _SEEDS) or _read_object(
         folder / "folds.json", {"metrics": _SUMMARY}
     )
+    degenerate = [each.get("seed") for each in seeds.get("degenerate", ())]
+    if not conforms(degenerate, list[int | str]):
+        seeds = {}
     first = min(folder.glob("seed-*"), default=folder) if seeds else folder
     metrics = seeds.get("metrics") or _read_object(folder / "metrics.json")
     if not conforms(metrics, _SUMMARY if seeds else _METRICS):

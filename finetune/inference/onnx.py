@@ -15,7 +15,6 @@ import contextlib
 import dataclasses
 import importlib.util
 import json
-import logging
 import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,8 +30,10 @@ import finetune
 from finetune.config.tasks import IN_MEMORY, TextConfig, WordConfig
 from finetune.data import hold_out
 from finetune.inference.loop import forward
+from finetune.inference.onnx_int8 import quantize
 from finetune.inference.onnx_model import GRAPH, SETTINGS, OnnxModel, folded
 from finetune.inference.predictor import to_example
+from finetune.models.attention import packed_attention
 from finetune.models.heads.crf_tagger import CrfTagger
 from finetune.models.heads.span_ner import SpanNer
 from finetune.preprocessing.batching import pack
@@ -52,8 +53,6 @@ LONGEST_CHECK = 1024
 """Longest sequence in tokens to compare on: attention over all of 8,192 takes gigabytes."""
 MAX_LOSS = 0.5
 """Points of the score on validation that int8 may cost."""
-QUANTIZED = ("MatMul", "Gemm", "Gather")
-"""Operators whose weights become int8: products, and embeddings, which are most of the size."""
 
 TEXTS = (
     "The train from Lisbon to Oslo was late again, and nobody on the platform knew why.",
@@ -201,11 +200,6 @@ def _unsupported(task: Task) -> str:
             "the classifier of --few-shot is not part of the model of transformers: use `finetune "
             "predict`, or train without it and export that"
         )
-    if isinstance(config, TextConfig) and config.few_shot:
-        return (
-            "few-shot models (--few-shot) classify vectors of a sentence encoder, and graphs are "
-            "written for other heads: use `finetune predict`"
-        )
     if isinstance(config, TextConfig) and config.own_head:
         return (
             "the model reads the texts of a pair apart, or compares marked words, which a graph of "
@@ -315,29 +309,10 @@ def validation_examples(task: Task, source: Path, data: Any) -> list[Any]:
     return examples
 
 
-def quantize(folder: Path) -> None:
-    """Replace the graph in a folder by one with weights of 8 bits."""
-    from onnxruntime.quantization import QuantType, quantize_dynamic
-
-    graph, full = folder / GRAPH, folder / "full.onnx"
-    graph.rename(full)
-    logger = logging.getLogger()
-    level = logger.level
-    logger.setLevel(logging.ERROR)  # it recommends steps that change nothing here
-    try:
-        quantize_dynamic(
-            full, graph, op_types_to_quantize=list(QUANTIZED), per_channel=True,
-            weight_type=QuantType.QInt8, extra_options={"MatMulConstBOnly": True},
-        )  # fmt: skip
-    finally:
-        logger.setLevel(level)
-    full.unlink()
-
-
 def _quantize(task: Task, fresh: Path, validation: list[Any], max_loss: float) -> Quantized:
     """Replace the graph by one with weights of 8 bits; refuse if that costs too much."""
     size, before = _size(fresh), _score(task, fresh, validation)
-    quantize(fresh)
+    quantize(fresh, validation)
     after = _score(task, fresh, validation)
     metric = task.record.metric
     found = Quantized(metric, before[metric], after[metric], len(validation), size)
@@ -381,7 +356,8 @@ def _export(task: Task, head: Any, fresh: Path, output: Path) -> Exported:
         model = head.tagger.model if isinstance(head, CrfTagger) else head.model
         module = Logits(model, tuple(traced))
         axes = ("batch", "sequence") if task.reads_words else ("batch",)
-    trace(module, kind, traced, fresh / GRAPH, axes)
+    with packed_attention(head.encoder.model.config, "eager"):  # others guard against empty rows
+        trace(module, kind, traced, fresh / GRAPH, axes)
     with export_errors(kind):
         model = OnnxModel(fresh, threads=torch.get_num_threads())
         difference, scale = _compare(model, head, groups)

@@ -15,7 +15,7 @@ from typing import Any
 
 from transformers import AutoConfig, AutoModel
 
-from finetune.config.tasks import TextConfig, TrainConfig, flag
+from finetune.config.tasks import PretrainConfig, SentenceConfig, TextConfig, TrainConfig, flag
 from finetune.data.json_files import read_object
 from finetune.models.heads.crf_tagger import CrfTagger
 from finetune.models.heads.pair_classifier import PairClassifier
@@ -34,6 +34,8 @@ CUSTOM_MODELS: dict[str, tuple[Any, str]] = {
     "pair-classifier": (PairClassifier, "encoder"),
 }
 """Model types of this toolkit: the class, and the setting with the configuration inside."""
+LANGUAGE_MODELS = ("MaskedLM", "PreTraining", "LMHeadModel")
+"""Ends of the names of architectures with a masked language model."""
 
 
 @dataclass(frozen=True)
@@ -48,12 +50,17 @@ class WarmStart:
     rows: tuple[int, ...] | None  # the old class of each new label; None if the head will be new
     head_class: ReusableHead | None
     options: dict[str, Any]  # those of load_config
+    whole: bool = False
+    """Whether the model keeps its masked language model, if it has one."""
 
     @property
     def note(self) -> str:
         """One line on the reused parts."""
         commit = getattr(self.config, "_commit_hash", None)
         name = f"{self.name}{f' (commit {commit})' if commit else ''}"
+        made = getattr(self.config, "architectures", None) or ()
+        if self.whole and any(each.endswith(LANGUAGE_MODELS) for each in made):
+            return f"encoder and masked language model from {name}"
         if self.rows is None:
             return f"encoder from {name}; new head"
         return f"encoder and head from {name}; classes by name: {', '.join(self.labels)}"
@@ -118,7 +125,13 @@ def find_warm_start(
     own_head = isinstance(config, TextConfig) and config.own_head
     head_class = None if own_head else heads.get(task)
     rows = _matching_rows(_reusable_labels(inner, custom_type, head_class, problem), labels)
-    return WarmStart(name, source, inner, custom_type, tuple(labels), rows, head_class, options)
+    masked = isinstance(config, PretrainConfig) or (
+        isinstance(config, SentenceConfig) and config.objective == "cmlm"
+    )
+    return WarmStart(
+        name, source, inner, custom_type, tuple(labels), rows, head_class, options,
+        whole=masked and custom_type is None,
+    )  # fmt: skip
 
 
 def _model_folder(name: str) -> str:

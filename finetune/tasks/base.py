@@ -379,18 +379,15 @@ class Task(ABC):
         """Apply the fitted values to the prediction of an uncalibrated model."""
 
     @contextlib.contextmanager
-    def _pretrained(self, *, whole: bool = False) -> Iterator[dict[str, Any]]:
-        """Provide name and options of the checkpoint that a new model starts from.
-
-        With ``whole`` a warm start has its head, perhaps a masked language model, if it can.
-        """
+    def _pretrained(self) -> Iterator[dict[str, Any]]:
+        """Provide name and options of the checkpoint that a new model starts from."""
         config = self.record.config
         trusted = {"trust_remote_code": config.trust_remote_code}
         trusted |= {name: True for name in TOP_LAYERS if getattr(config, name)}
         if self._warm_start is None:
             yield {"name": config.model, "revision": config.revision, **trusted}
             return
-        if whole and self._warm_start.custom_type is None:
+        if self._warm_start.whole:
             yield {"name": self._warm_start.source, **self._warm_start.options}
             return
         with self._warm_start.checkpoint() as folder:

@@ -158,10 +158,20 @@ class TagDecoder:
                 classes, probabilities = _best_tags(emissions, transitions, [len(emissions)])
         else:
             logs = np.concatenate(values)
-            classes = viterbi(logs, self._legal) if self.constrained else logs.argmax(-1)
+            classes = self._best_classes(logs)
             probabilities = probabilities_of(classes.tolist(), logs, self.temperature or 1.0)
         check_complete(example, len(classes))
         return self.decide(example, classes, probabilities, logs if log_probabilities else None)
+
+    def _best_classes(self, logs: np.ndarray) -> np.ndarray:
+        """Return the class of each word [W]; they need no search where they are legal anyway."""
+        classes: np.ndarray = logs.argmax(-1)
+        start, end, pairs = self._legal
+        if self.constrained and len(classes):
+            costs = start[classes[0]] + end[classes[-1]] + pairs[classes[:-1], classes[1:]].sum()
+            if costs < 0:
+                return viterbi(logs, self._legal)
+        return classes
 
     def decide(
         self,

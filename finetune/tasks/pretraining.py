@@ -30,6 +30,7 @@ from finetune.models.heads.pretraining import (
     require_next_sentence,
 )
 from finetune.models.loading import new_config
+from finetune.models.warm_start import LANGUAGE_MODELS
 from finetune.preprocessing.encodings import Array, Encoded, Encodings, Ragged
 from finetune.preprocessing.masking import KINDS, Masking, special_subwords
 from finetune.preprocessing.sentence_pairs import SentencePairs, follows
@@ -145,7 +146,7 @@ class PretrainingTask(Task):
         if config.nsp:
             longest -= tokenizer.pair.num_special - special
         record = cls.record_class(config=config, max_length=limit, **cls.derive(config, data))
-        notes = [*data.notes, *_head_notes(encoder)]
+        notes = [*data.notes, *([warm_start.note] if warm_start else _head_notes(encoder))]
         frequency = np.zeros(len(tokenizer.tokenizer), dtype=np.int64)
         splits = {}
         for split, documents in data.splits.items():
@@ -301,7 +302,7 @@ class PretrainingTask(Task):
         if config.config is not None:
             made = new_config(config.config, self.tokenizer.tokenizer)
             return model.from_config(made, **options)
-        with self._pretrained(whole=True) as checkpoint:
+        with self._pretrained() as checkpoint:
             return model.from_pretrained(**options, **checkpoint)
 
     def loss(self, scores: Any, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
@@ -396,10 +397,10 @@ class PretrainingTask(Task):
 
 def _head_notes(config: Any) -> list[str]:
     """Return a note for the log if a checkpoint has no head of a masked language model."""
-    kinds = ("MaskedLM", "PreTraining", "LMHeadModel")
-    if not config.architectures or any(name.endswith(kinds) for name in config.architectures):
+    made = config.architectures
+    if not made or any(name.endswith(LANGUAGE_MODELS) for name in made):
         return []
-    return [f"{config.architectures[0]} has no masked language model: its head is new"]
+    return [f"{made[0]} has no masked language model: its head is new"]
 
 
 def _block(

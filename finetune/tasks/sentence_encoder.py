@@ -347,7 +347,7 @@ class SentenceTask(Task):
             load = ConditionalMaskedLM.from_pretrained
             if folder is not None:
                 return load(str(folder), new_head=False, **settings)
-            with self._pretrained(whole=True) as checkpoint:
+            with self._pretrained() as checkpoint:
                 return load(**settings, **checkpoint)
         if folder is not None:
             return SentenceEncoder.from_pretrained(str(folder), trained=True, **settings)

@@ -76,8 +76,9 @@ class ZeroShotTask(TextClassificationTask):
                 "--labels needs a model of natural language inference, with a label entailment, "
                 f"and this is a `{task.name}` model{names}: leave --labels out."
             )
-        if record.config.marked_words:
-            raise UserError("--labels does not apply to models of marked words: leave it out.")
+        for setting, models in (("marked_words", "marked words"), ("few_shot", "--few-shot")):
+            if getattr(record.config, setting):
+                raise UserError(f"--labels does not apply to models of {models}: leave it out.")
         words = _words(labels)
         if len(words) < 2 and not multi_label:
             raise UserError("--labels: give two or more, or --multi-label.")

@@ -11,7 +11,7 @@ import contextlib
 import json
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -19,10 +19,11 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from finetune.config.tasks import TrainConfig
-from finetune.data.tag_schemes import convert_tags
+from finetune.data.tag_schemes import convert_tags, tags_to_spans
 from finetune.evaluation.confident_learning import confident_joint, probable_label_errors
 from finetune.evaluation.errors import example_text, excerpt, span_errors, text_excerpt
 from finetune.evaluation.metrics import span_scores
+from finetune.evaluation.predictions import gold_record
 from finetune.runtime.files import clear_folder, write_text
 from finetune.training.cross_validation import OutOfFold, cross_validate
 from finetune.training.run_folder import hold
@@ -57,15 +58,23 @@ class Suspect:
     """Position after the last word that the label covers."""
     worst: bool = True
     """Whether it is the first suspect of its sentence."""
+    key: str | int | None = None
+    """Id of the example in the data."""
+    sentence: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    """The words, their prediction and gold, as prediction files have them, of the worst suspect."""
 
     def record(self) -> dict[str, Any]:
         """Return JSON values, without the excerpt, and with words only for labels of words."""
-        record = {name: value for name, value in asdict(self).items() if name != "excerpt"}
+        record: dict[str, Any] = asdict(self)
+        del record["excerpt"]
+        key, sentence = record.pop("key"), dict(record.pop("sentence"))
         for name in ("confidence", "given_confidence", "margin"):
             record[name] = round(record[name], 6)
         if self.first_word is None:
             del record["first_word"], record["end_word"], record["worst"]
-        return record
+        if key is not None:
+            record["id"] = key
+        return record | sentence
 
 
 class CrossFitted(NamedTuple):
@@ -227,7 +236,17 @@ def _of_words(
         suspect = _suspect(examples[index], *names, scores, "word", (word, word + 1))
         rows.append((index, replace(suspect, worst=first)))
     rows.sort(key=lambda row: (-worst[row[0]], row[0], -row[1].margin))
-    return Suspects([s for _, s in rows], len(given), *_noise(probabilities, given, labels))
+    found = []
+    for index, suspect in rows:
+        if suspect.worst:
+            best = np.array(predictions[index], dtype=float).argmax(-1)
+            tags = tuple(labels[i] for i in best)
+            spans = None
+            if record.scheme is not None:
+                spans = [span._asdict() for span in tags_to_spans(tags, record.scheme)]
+            suspect = _with_sentence(suspect, examples[index], {"tags": tags, "spans": spans})
+        found.append(suspect)
+    return Suspects(found, len(given), *_noise(probabilities, given, labels))
 
 
 def _of_spans(examples: Sequence[TokenExample], predictions: Sequence[Any]) -> Suspects:
@@ -281,9 +300,24 @@ def _of_spans(examples: Sequence[TokenExample], predictions: Sequence[Any]) -> S
     rows.sort(key=lambda row: -row[0])
     found, seen = [], set()
     for _, index, suspect in rows:
+        if index not in seen:
+            spans = [
+                span._asdict() | {"score": round(score, 6)}
+                for span, score in predicted[index].items()
+            ]
+            suspect = _with_sentence(suspect, examples[index], {"spans": spans})
         found.append(replace(suspect, worst=index not in seen))
         seen.add(index)
     return Suspects(found, sum(map(len, gold)))
+
+
+def _with_sentence(
+    suspect: Suspect, example: TokenExample, predicted: Mapping[str, Any]
+) -> Suspect:
+    """Return a suspect with its sentence, the prediction of this and gold."""
+    shown = {"words": example.words, "offsets": example.offsets, **predicted}
+    known = {name: value for name, value in shown.items() if value is not None}
+    return replace(suspect, sentence=known | {"gold": gold_record(example)["gold"]})
 
 
 def _noise(
@@ -310,9 +344,10 @@ def _suspect(
     """Return a suspect from the probabilities of the suggested and of the given label."""
     text = example_text(example)
     shown = text_excerpt(text) if words is None else excerpt(example.words, *words)
+    first, end = words or (None, None)
     return Suspect(
         *file_and_line(example.where), given, suggested, *scores, scores[0] - scores[1], text,
-        shown, kind, *(words or (None, None)),
+        shown, kind, first, end, key=example.key,
     )  # fmt: skip
 
 

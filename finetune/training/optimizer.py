@@ -38,7 +38,9 @@ class Schedule:
         if few_shot and config.tuning == "head":
             num_steps = 1  # which changes no weight
         is_fraction = config.warmup < 1
-        warmup = math.ceil(config.warmup * num_steps) if is_fraction else int(config.warmup)
+        warmup = int(config.warmup)
+        if is_fraction:  # and a single step has no warm-up
+            warmup = min(math.ceil(config.warmup * num_steps), num_steps - 1)
         eval_every = config.eval_every or (num_steps if few_shot else per_epoch)
         return cls(
             num_examples, config.batch_size, per_epoch, num_steps, min(warmup, num_steps),

@@ -84,6 +84,11 @@ class SeedResults:
                 f"{folder}: was trained on other data than the other seeds: choose another --out, "
                 "or delete the folder to train it again."
             )
+        if self.metrics and bool(metrics) != any(self.metrics.values()):
+            raise UserError(
+                f"{folder / 'metrics.json'}: has {'' if metrics else 'no '}scores, unlike those of "
+                "the other runs here: delete the folder to train it again."
+            )
         self.metrics[seed] = metrics
         self.baselines = environment["baselines"]
         if reasons := environment["degenerate"]:
@@ -160,19 +165,20 @@ def train_runs(
             _require_same_folds(folder, results)
         return [_state(Path(each.out or ""), each) for each in configs.values()]
 
-    def record(key: Any, config: TrainConfig, diverged: str | None) -> None:
+    def record(key: Any, config: TrainConfig, diverged: str | None, *, write: bool) -> None:
         if diverged is None:
             results.add(key, Path(config.out or ""))
         else:
             results.degenerate[key] = [diverged]
-        results.write(folder)
+        if write:
+            results.write(folder)
 
     states = on_main_process(find_states)
     with hold(folder):
         on_main_process(lambda: recover(folder))
         if results.folds is not None:
             on_main_process(partial(results.write, folder))
-        for (key, each), state in zip(configs.items(), states, strict=True):
+        for index, ((key, each), state) in enumerate(zip(configs.items(), states, strict=True)):
             on_start(each, state == "finished")
             diverged = None
             if state != "finished":
@@ -180,7 +186,8 @@ def train_runs(
                     train_one(replace(each, resume=state == "unfinished"))
                 except Diverged as error:
                     diverged = str(error)
-            on_main_process(partial(record, key, each, diverged))
+            write = state != "finished" or index + 1 == len(states)
+            on_main_process(partial(record, key, each, diverged, write=write))
     return results
 
 

@@ -26,16 +26,17 @@ import finetune
 from finetune.config.tasks import IN_MEMORY, ClassifyConfig, NerConfig, NliConfig, TagConfig
 from finetune.data import Dataset
 from finetune.models.loading import quiet
-from finetune.tasks import load_task, save_task
+from finetune.tasks import load_task, save_task, saved_task
 from finetune.types import Span, TextExample, TokenExample
 from tests import tiny
 from tests.command import Outcome, run
 from tests.covering import covering
 
-pytest.importorskip("onnx")
+onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
 
 from finetune.inference import onnx as export  # noqa: E402
+from finetune.inference import onnx_int8  # noqa: E402
 from finetune.inference.onnx_model import OnnxModel  # noqa: E402
 
 FILES = {
@@ -383,3 +384,49 @@ def test_int8_is_measured_and_refused(tmp_path: Path, monkeypatch: pytest.Monkey
     for one, other in zip(expected, OnnxModel(graph).predict(ONE_TEXT), strict=True):
         assert one.scores == pytest.approx(other.scores, abs=0.2)
         assert one.scores != other.scores
+
+
+def test_large_components_are_divided_for_int8(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One component of a hidden state is 40 times the others, as in trained encoders."""
+    place, folders = saved(tmp_path, "classify"), [tmp_path / name for name in ("a", "b", "c")]
+    head = saved_task(place / "best").head(place / "best")
+    with torch.no_grad():
+        for layer in head.encoder.model.base_model.encoder.layer:
+            layer.attention.output.LayerNorm.weight[3] = 40
+            layer.intermediate.dense.weight[:, 3] /= 40
+    head.save_pretrained(place / "best")
+    texts = [TextExample(i, text) for i, text in enumerate(ONE_TEXT)]
+
+    def logits(folder: Path) -> np.ndarray:
+        model = OnnxModel(folder, threads=1)
+        return np.concatenate([model.logits(windows) for windows in model.encode(texts)])
+
+    for folder in folders:
+        export.export_onnx(place, folder)
+    graph = onnx.load(folders[0] / "model.onnx")
+    onnx_int8._divide_outliers(graph, onnx_int8._ranges(graph, folders[0], texts))
+    assert sum("/divided" in node.name for node in graph.graph.node) >= 2
+    expected = logits(folders[0])
+    onnx.save(graph, folders[0] / "model.onnx")
+    np.testing.assert_allclose(logits(folders[0]), expected, rtol=1e-5, atol=1e-5)
+    onnx_int8.quantize(folders[1], texts)
+    monkeypatch.setattr(onnx_int8, "OUTLIERS", 0.0)
+    onnx_int8.quantize(folders[2], texts)
+    divided, whole = (np.abs(logits(folder) - expected).mean() for folder in folders[1:])
+    assert 0 < divided < whole / 2
+
+
+@pytest.mark.parametrize("max_width", [3, 4])
+def test_int8_of_span_scorers_with_any_number_of_widths(max_width: int, tmp_path: Path) -> None:
+    """One layer computes the scores of all widths, so that several products share its weights."""
+    export.export_onnx(saved(tmp_path, "ner", max_width=max_width), tmp_path / "graph")
+    rows = [TokenExample(0, WORDS, ())]
+    found = []
+    for int8 in (False, True):
+        if int8:
+            onnx_int8.quantize(tmp_path / "graph", rows)
+        model = OnnxModel(tmp_path / "graph", threads=1)
+        found.append(model.logits(model.encode(rows)[0]))
+    assert 0 < np.abs(found[0] - found[1]).max() < 0.1 * np.abs(found[0]).max()

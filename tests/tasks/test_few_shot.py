@@ -96,6 +96,8 @@ def test_pairs_of_texts_have_the_standard_labels(place: Path) -> None:
     assert predictor.task.record.labels.names == ("entailment", "neutral", "contradiction")
     (prediction,) = predictor.predict([("Ada lives in Rome", "Ada is in Rome")])
     assert prediction.scores is not None and sum(prediction.scores.values()) == pytest.approx(1)
+    with pytest.raises(UserError, match="--labels does not apply to models of --few-shot"):
+        Predictor(place / "nli", labels="sports,politics")
 
 
 def test_pairs_and_loss(place: Path) -> None:

@@ -190,7 +190,8 @@ def test_the_encoder_begins_other_tasks_and_its_head_further_pretraining(
     own = task.head().encoder.model.state_dict()
     for name, value in saved.encoder.model.state_dict().items():
         torch.testing.assert_close(own[name], value, rtol=0, atol=0)
-    further, _ = load_task(config_of(place, model=None, init_from=str(run)), "pretrain")
+    further, again = load_task(config_of(place, model=None, init_from=str(run)), "pretrain")
+    assert f"encoder and masked language model from {run}" in again.notes
     for name, value in further.head().state_dict().items():
         torch.testing.assert_close(value, saved.state_dict()[name], rtol=0, atol=0)
 

@@ -36,7 +36,7 @@ def config(**settings) -> TrainConfig:
     [
         ({}, 20, 9, 1, 3),  # 3 epochs of 3 steps, the last step of each short
         ({"epochs": 1.5}, 20, 5, 1, 3),  # 4.5 steps
-        ({"epochs": 0.01}, 20, 1, 1, 3),
+        ({"epochs": 0.01}, 20, 1, 0, 3),  # a single step has no warm-up
         ({"steps": 7}, 20, 7, 1, 3),
         ({"steps": 7, "epochs": 100.0}, 20, 7, 1, 3),
         ({"warmup": 0.5}, 16, 6, 3, 2),

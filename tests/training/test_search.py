@@ -104,6 +104,74 @@ def test_killed_searches_end_with_the_same_trials(
     assert kills and outcomes(trials) == outcomes(whole)
 
 
+class Planned(Search):
+    """A search whose trials have planned scores and files, and take 20 s an epoch."""
+
+    scores = (0.5, 0.9, 0.4, 0.8, 0.95, 0.6, 0.92)
+    clock = 0.0
+    kill_at = -1.0
+
+    def _train(self, number: int, values: Mapping[str, Any], watch: Any) -> float:
+        watch.schedule = Schedule.from_config(CONFIGS["classify"](epochs=3, batch_size=10), 100)
+        for name in ("config.json", "log.jsonl", "report.html", "best/weights", "last/weights"):
+            path = self._folder(number) / name
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(name)
+        for epoch in (1, 2, 3):
+            Planned.clock += 20
+            if Planned.clock == Planned.kill_at:
+                raise Killed
+            metrics = {"accuracy": self.scores[number] * epoch / 3}
+            watch.on_evaluation(EvaluationEvent(epoch * 10, "validation", metrics, True, (), ()))
+        return self.scores[number]
+
+
+def planned(
+    place: Path, folder: Path, trials: int, minutes: float | None = None, **options: Any
+) -> list[Trial]:
+    config = CONFIGS["classify"](model=str(place / "model"), data=str(place / "data"))
+    with quiet_optuna():
+        space = parse_space("classify", config, SPACE)
+        quiet = Reporter(quiet=True)
+        search = Planned("classify", config, space, folder, reporter=quiet, **options)
+        search.run(trials, minutes)
+        return search.trials()
+
+
+@pytest.mark.parametrize(("pruner", "pruned", "keep_models"), [
+    ("median", [5], False),  # the first after four finished ones that is below their median, 0.8
+    ("halving", [2, 3, 5], True),  # below the best of 3 and 4, the second best of 6
+])  # fmt: skip
+def test_pruners_and_the_files_that_trials_keep(
+    pruner: str, pruned: list[int], keep_models: bool, place: Path, tmp_path: Path
+):
+    trials = planned(place, tmp_path, 7, pruner=pruner, keep_models=keep_models)
+    assert [each.number for each in trials if each.state == "pruned"] == pruned
+    assert all(each.epochs == (1 if each.number in pruned else 3) for each in trials)
+    for trial in trials:
+        files = {"config.json", "log.jsonl"}
+        if keep_models and trial.state == "finished":
+            files |= {"best"}
+        if trial.score == 0.95:  # the best
+            files |= {"best", "last", "report.html"}
+        folder = tmp_path / f"trial-{trial.number:03d}"
+        assert {path.name for path in folder.iterdir()} - {".lock"} == files
+
+
+def test_minutes_count_all_calls(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("finetune.training.search.time.monotonic", lambda: Planned.clock)
+    monkeypatch.setattr(Planned, "clock", 0.0)
+    assert len(planned(place, tmp_path, 7, 1, pruner="none")) == 1  # 60 s are a minute
+    assert len(planned(place, tmp_path, 7, 1, pruner="none")) == 1
+    monkeypatch.setattr(Planned, "kill_at", 100.0)
+    with pytest.raises(Killed):  # 40 s into trial 1, whose end then is at 160 s of training
+        planned(place, tmp_path, 7, 2.5, pruner="none")
+    trials = planned(place, tmp_path, 7, 2.5, pruner="none")
+    assert [each.seconds for each in trials] == [60, 100]
+    assert [each.state for each in trials] == ["finished"] * 2
+    assert len(planned(place, tmp_path, 3, 60, pruner="none")) == 3  # whichever comes first
+
+
 def test_a_trial_of_another_process_is_left_to_it(place: Path, tmp_path: Path):
     with pytest.raises(Killed):
         scripted(place, tmp_path, 5, trials=3)
@@ -131,7 +199,7 @@ def test_a_search_from_the_command_line_to_its_recipe(
     test.write_text("{this is no JSON")  # the test split: nobody may read it until the end
     command = ["search", "classify", "--model", str(place / "model"), "--data", "data", "--epochs",
                "1", "--out", "found", "--space", "lr=1e-3,1e30", "batch_size=8,16", "--space",
-               "freeze=none,all"]  # fmt: skip
+               "freeze=none,all", "--pruner", "halving"]  # fmt: skip
     outcome = run(*command, "--metric", "quality")  # a mistake that the next call corrects
     assert outcome.code == 2 and "--metric 'quality' cannot select a model" in outcome.err
     outcome = run(*command, "--trials", "5")
@@ -165,6 +233,8 @@ def test_a_search_from_the_command_line_to_its_recipe(
 
     outcome = run(*command, "--trials", "5", "--lr", "1e-3")
     assert outcome.code == 2 and "holds a search with lr = None, now 0.001" in outcome.err
+    outcome = run(*command[:-1], "none", "--trials", "5")
+    assert outcome.code == 2 and "with pruner = 'halving', now 'none'" in outcome.err
     outcome = run(*command, "--trials", "7")  # more trials continue it
     assert outcome.code == 0 and len(read_object(Path("found/search.json"))["trials"]) == 7
 
@@ -222,10 +292,12 @@ def test_a_search_from_python_with_data_in_memory_and_an_own_metric(place: Path,
     found = finetune.search(
         "classify", {"train": rows, "validation": rows[:6], "test": rows[6:10]},
         str(place / "model"), space={"lr": [1e-3, 1e-2]}, trials=2, minutes=60, epochs=1,
+        keep_models=True,
         metrics={"cost": finetune.OwnMetric(lambda gold, predicted: 0.5, lower_is_better=True)},
         metric="cost", out=str(tmp_path / "found"), quiet=True,
     )  # fmt: skip
     assert found.result.best.number == 0 and found.result.lower_is_better
+    assert (tmp_path / "found" / "trial-001" / "best" / "model.safetensors").is_file()
     assert found.run.metrics["test"]["cost"] == 0.5 and found.run.predictor.predict(["good film"])
     with pytest.raises(UserError, match="no setting 'spaces'"):
         finetune.search("classify", rows, spaces=3)
