@@ -187,7 +187,9 @@ class Check:
         noun = {"tag": "word", "ner": "span"}.get(task, "label")
         print_suspects(suspects, noun, self.examples)
         if out is not None:
-            show(f"all suspects, the most probable first: {out}")
+            show(
+                f"all suspects, the most probable first: {out} (for a page: finetune review {out})"
+            )
 
 
 def print_suspects(suspects: Suspects, noun: str, examples: int) -> None:

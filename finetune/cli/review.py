@@ -21,6 +21,8 @@ class Review:
     """Suspects of `check --label-errors --out`, output of `suggest`, or predictions of a run."""
     output: str
     """HTML file to write: one file that needs no network."""
+    labels: tuple[str, ...] = ()
+    """Labels to offer besides those of the file."""
 
     def run(self) -> None:
         """Write the page."""
@@ -38,7 +40,7 @@ class Review:
         ]
         if not rows or not all(isinstance(row, dict) for row in rows):
             raise UserError(f"{path}: no lines of suspects or suggestions.")
-        html, number = page(rows, path.name)
+        html, number = page(rows, path.name, self.labels)
         with replace_file(output, follow=True) as file:
             file.write(html)
         show(f"wrote {quantity(number, 'text')} to decide on: {output}", error=True)

@@ -189,7 +189,7 @@ def _rows(
     predicted = any(_is_prediction(record.values) for record in records)
     unread = {*used, *_OF_TOOLS, *(_OF_PREDICTIONS if predicted else ())}
     if predicted and examples and isinstance(examples[0], TokenExample):
-        unread.add("tags")
+        unread |= {"words", "tags"}
     rows = []
     for example, record in zip(examples, records, strict=True):
         values = {name: value for name, value in record.values.items() if name not in unread}

@@ -139,6 +139,8 @@ def data_kind(spec: str, encoding: str = UTF_8) -> Literal["text", "tokens"]:
         return "tokens"
     first = opened.first()
     values = first.values if first else {}
+    if isinstance(values.get("accept"), list):  # choices of Prodigy, with a list of options
+        return "text"
     if {name.lower() for name in values} & {*WORD_COLUMNS}:
         return "tokens"
     lists = (value for value in values.values() if isinstance(value, list) and value)

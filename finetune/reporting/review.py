@@ -24,8 +24,10 @@ from finetune.types import Span, UserError
 Row = Mapping[str, Any]
 
 
-def page(rows: Sequence[Row], title: str) -> tuple[str, int]:
-    """Return the page on rows of suspects, suggestions or predictions as HTML, and its items.
+def page(rows: Sequence[Row], title: str, labels: Iterable[str] = ()) -> tuple[str, int]:
+    """Return the page on rows of suspects, suggestions or predictions, and the number of its items.
+
+    It offers ``labels`` besides those of the rows.
 
     Raises:
         UserError: The rows are none of these, or nothing differs from gold.
@@ -46,7 +48,7 @@ def page(rows: Sequence[Row], title: str) -> tuple[str, int]:
             items.append(item)
     if not items:
         raise UserError(f"{title}: every prediction is as labeled: there is nothing to decide on.")
-    names = {name for item in items for name in item.pop("labels")}
+    names = {*labels, *(name for item in items for name in item.pop("labels"))}
     data: dict[str, Any] = {"items": items, "labels": sorted(names), "kind": items[0]["kind"]}
     if data["kind"] == "spans":
         sides = (side for item in items for side in (item["given"] or (), _bare(item)))
@@ -143,8 +145,8 @@ def _sentence(row: Row, where: str) -> dict[str, Any]:
             "labels": [span.label for span in both],
         }  # fmt: skip
     if offsets is None:
-        gaps = [_gap(left, right) for left, right in pairwise(words)]
-        return item | shown | {"words": words, "gaps": ["", *gaps, ""]}
+        gaps = ["", *[_blank(words)] * (len(words) - 1), ""]
+        return item | shown | {"words": words, "gaps": gaps}
     if not isinstance(text, str):
         raise UserError(
             f"{where}: offsets without a text: write the predictions with --keep-columns."
@@ -154,10 +156,9 @@ def _sentence(row: Row, where: str) -> dict[str, Any]:
     return item | shown | {"words": pieces[1::2], "gaps": pieces[::2], "offsets": offsets}
 
 
-def _gap(left: str, right: str) -> str:
-    """Return what is shown between two words without a text: nothing in scripts without spaces."""
-    unspaced = left and right and UNSPACED.match(left[-1]) and UNSPACED.match(right[0])
-    return "" if unspaced else " "
+def _blank(words: Sequence[str]) -> str:
+    """Return what is shown between words without a text: nothing in scripts without spaces."""
+    return "" if 2 * sum(bool(UNSPACED.match(word)) for word in words) > len(words) else " "
 
 
 def _split(

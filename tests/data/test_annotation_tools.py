@@ -77,6 +77,7 @@ def test_choices_of_prodigy(tmp_path):
             {"text": "c", "options": options, "accept": [], "answer": "ignore"}]  # fmt: skip
     dataset = read(tmp_path, rows, name="a.jsonl")
     assert [e.label for e in dataset.splits["train"]] == ["pos", "neg"]
+    assert data_kind(str(tmp_path / "a.jsonl")) == "text"
     for row in rows:
         row["config"] = {"choice_style": "multiple"}
     assert read(tmp_path, rows, name="a.jsonl").splits["train"][0].label == ("pos",)

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from finetune.data import DataError, read_text, read_tokens
 from finetune.data.annotation_writers import check_format, to_text, write_brat
 from finetune.data.annotations import Annotations, read_annotations
+from finetune.data.character_spans import chars_to_words
+from finetune.data.word_splitting import split_words
 from finetune.types import Span, TextExample, UserError
 from tests.command import run
 
@@ -252,18 +254,59 @@ def test_any_spans(rows, to: str, tmp_path_factory):
     assert content(again, False) == content(annotations, False)
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
-@given(
-    texts=st.lists(TEXTS, min_size=1, max_size=4),
-    labels=st.lists(st.sampled_from(["x", "ä b", "😀"]) | st.none(), min_size=4, max_size=4),
-    to=st.sampled_from(TOOLS),
-)
-def test_any_labels(texts, labels, to: str, tmp_path_factory):
+NAMES = st.sampled_from(["x", "ä b", "😀", "not x", "1"])
+SEVERAL = st.lists(NAMES, unique=True, max_size=3)
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data(), several=st.booleans(), pairs=st.booleans(), to=st.sampled_from(TOOLS))
+def test_any_labels(data, several: bool, pairs: bool, to: str, tmp_path_factory):
     folder = tmp_path_factory.mktemp("any")
-    rows = [{"id": i, "text": text, "label": labels[i]} for i, text in enumerate(texts)]
+    rows = [
+        {"id": i, "text": text, "label": data.draw(SEVERAL if several else NAMES | st.none())}
+        | ({"text_pair": data.draw(TEXTS)} if pairs else {})
+        for i, text in enumerate(data.draw(st.lists(TEXTS, min_size=1, max_size=4)))
+    ]
+    # Label Studio lists the choice of a single label, too
+    assume(not several or any(len(row["label"]) != 1 for row in rows))
     annotations = read_annotations(write(rows, folder / "in.jsonl"))
     again, _ = converted(annotations, to, folder)
     assert content(again) == content(annotations)
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data(), to=st.sampled_from([*TOOLS, "brat", "conll"]))
+def test_any_words(data, to: str, tmp_path_factory):
+    """Words without a text, with flat spans; columns leave out and count what they cannot hold."""
+    folder = tmp_path_factory.mktemp("any")
+    rows = []
+    for number, words in enumerate(
+        data.draw(st.lists(st.lists(TEXTS, max_size=4), min_size=1, max_size=4))
+    ):
+        edges = sorted(data.draw(st.sets(st.integers(0, len(words)), max_size=4)))
+        spans = [{"start": start, "end": end, "label": "A-b"}
+                 for start, end in zip(edges[::2], edges[1::2], strict=False)
+                 if any(c.isalnum() for word in words[start:end] for c in word)]  # fmt: skip
+        rows.append({"id": f"n{number}", "tokens": words, "spans": spans})
+    assume(any(row["spans"] for row in rows))
+    annotations = read_annotations(write(rows, folder / "in.jsonl"))
+    again, notes = converted(annotations, to, folder)
+    if to != "conll":
+        # tools know the words by the text; a span has no white space at its ends
+        assert [
+            (key, text, chars_to_words(split_words(text)[1], spans))
+            for key, text, spans in content(again, False)
+        ] == [
+            (key, text, chars_to_words(split_words(text)[1], spans))
+            for key, text, spans in content(annotations, False)
+        ]
+        return
+    kept = {row.example.key: row.example for row in again.rows}
+    for row in annotations.rows:
+        found = kept.get(row.example.key)
+        assert found is None or (found.words, found.spans) == (row.example.words, row.example.spans)
+    lost = sum(int(note.split()[0]) for note in notes if "left out" in note)
+    assert len(kept) + lost == len(rows)
 
 
 def test_any_words_in_columns(tmp_path):

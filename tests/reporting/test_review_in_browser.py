@@ -227,8 +227,9 @@ def test_tags_and_several_labels(open_page: Any, tmp_path: Path):
                         "tags": ["VERB", "NOUN", "VERB"]}  # fmt: skip
     row = {"id": 0, "text": "t", "label": ["b", "a"], "scores": {"a": 0.9, "b": 0.8, "c": 0.1}}
     write_jsonl(tmp_path / "labels.jsonl", [row, row | {"gold": ["a", "b"]}, row | {"gold": ["c"]}])
-    run("review", tmp_path / "labels.jsonl", "--output", tmp_path / "labels.html")
+    run("review", tmp_path / "labels.jsonl", "--output", tmp_path / "labels.html", "--labels", "z")
     page = open_page(tmp_path / "labels.html")
+    assert page.locator("#labels button").all_inner_texts()[3] == "z (4)"
     page.keyboard.press("3")
     page.keyboard.press("1")
     assert page.locator("#labels [aria-pressed=true]").all_inner_texts() == ["b (2)", "c (3)"]
