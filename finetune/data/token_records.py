@@ -306,6 +306,8 @@ def read_relations(value: Any, where: str, spans: Any, record: TokenRecord) -> t
     if not isinstance(value, list | tuple):
         problem = f"{value!r:.60} must be a list of relations"
         raise DataError(f"{where}: {problem}: write [{_RELATION}, …].")
+    if not isinstance(spans, list | tuple):
+        raise DataError(f"{where}: {spans!r:.60} must be a list of spans: write [{_SPAN}, …].")
     found = set()
     for item in value:
         values = item if isinstance(item, Mapping) else {}

@@ -6,10 +6,11 @@ import math
 import operator
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import compress
+from itertools import accumulate, compress, pairwise
 from typing import Any, NamedTuple
 
 from finetune.data import DataError
+from finetune.data.character_spans import chars_to_words, words_to_chars
 from finetune.data.dataset import normalized_texts
 from finetune.data.nli_labels import canonical_names
 from finetune.data.tag_conversion import respelled
@@ -353,14 +354,37 @@ def _align_relations(file: PredictionFile, gold: Gold) -> AlignedPredictions:
     for (where, row), example in pairs:
         if example.relations is None:
             continue
-        words = row.get("words", row.get("tokens"))
-        _check_words(where, words, example)
-        record = TokenRecord(example.words, where)
-        found.append(read_relations(row["relations"], where, row.get("spans") or (), record))
+        found.append(_predicted_relations(where, row, example))
         examples.append(example)
         rows.append(row)
     relations = [example.relations for example in examples]
     return AlignedPredictions("relations", relations, found, examples=examples, rows=rows, by=by)
+
+
+def _predicted_relations(
+    where: str, row: Mapping[str, Any], example: TokenExample
+) -> tuple[Relation, ...]:
+    """Return the predicted relations in words of the gold example.
+
+    Gold may have more words of the same text: those of texts are split where gold spans end.
+    """
+    words = row.get("words", row.get("tokens"))
+    texts = isinstance(words, list) and all(isinstance(word, str) for word in words)
+    if not texts or "".join(words) != "".join(example.words):
+        _check_words(where, words, example)
+    spans = row.get("spans") or ()
+    found = read_relations(row["relations"], where, spans, TokenRecord(tuple(words), where))
+    if words == [*example.words]:
+        return found
+    own, gold = (list(pairwise(accumulate(map(len, side), initial=0)))
+                 for side in (words, example.words))  # fmt: skip
+    converted = []
+    for relation in found:
+        reached, unreachable = chars_to_words(gold, words_to_chars(own, relation[:2]))
+        if unreachable:
+            _check_words(where, words, example)
+        converted.append(Relation(reached[0], reached[1], relation.label))
+    return tuple(converted)
 
 
 def _with_spans(file: PredictionFile) -> PredictionFile:
@@ -508,11 +532,10 @@ def relation_probabilities(run: AlignedPredictions) -> list[dict[Relation, float
     """Return the known probabilities of the predicted relations of each sentence."""
     found = []
     for row, example in zip(run.rows, run.examples, strict=True):
-        record, given = TokenRecord(example.words, ""), row["relations"]
-        relations = (read_relations([each], "", row.get("spans") or (), record) for each in given)
         found.append({
             relation: float(each["score"])
-            for each, (relation,) in zip(given, relations, strict=True)
+            for each in row["relations"]
+            for relation in _predicted_relations("", {**row, "relations": [each]}, example)
             if _are_probabilities([each.get("score")])
         })  # fmt: skip
     return found

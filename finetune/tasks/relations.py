@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import permutations
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,9 @@ from finetune.types import (
 
 MOST_BOTH = 0.01
 """Largest fraction of related pairs with relations in both directions that is taken for errors."""
+
+MANY_PAIRS = 1000
+"""Number of pairs of a text from which a warning says that it takes much time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,6 +154,11 @@ class RelationTask(WordTask):
             chosen = [{*_pairs(record.config, record.related, each)} for each in spans]
             every = sum(len(each) * (len(each) - 1) for each in spans)
             number = sum(map(len, chosen))
+            if len(chosen) and max(map(len, chosen)) > MANY_PAIRS:
+                most, example = max(zip(map(len, chosen), rows, strict=True), key=itemgetter(0))
+                found.append(
+                    f"warning: {example.where}: {most:,} pairs in one text: split it into sentences"
+                )
             note = f"{split}: {number:,} of {quantity(every, 'ordered pair')} of spans classified"
             gold = [{(r.subject, r.object) for r in example.relations or ()} for example in rows]
             missed = sum(len(g - c) for g, c in zip(gold, chosen, strict=True))

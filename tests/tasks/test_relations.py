@@ -301,3 +301,30 @@ def test_entities_of_a_model_then_their_relations(place: Path, tmp_path: Path):
     (found,) = Predictor(relations).predict(spans)
     assert found.text == "Ana lives in Oslo and saw Quito" and found.spans == spans[0].spans
     assert [e.spans for e in read_gold(tmp_path / "found.jsonl")]
+
+
+def test_words_of_predictions_may_be_fewer_than_those_of_gold(tmp_path: Path):
+    """Gold words are split where gold spans end, those of predicted spans are not."""
+    gold = {"text": "Ana of anti-CD3 and Oslo", "relations": [],
+            "spans": [{"start": 7, "end": 11, "label": "X"}, {"start": 0, "end": 3, "label": "X"},
+                      {"start": 20, "end": 24, "label": "Y"}, {"start": 13, "end": 15, "label": "Y"}]}  # fmt: skip  # noqa: E501
+    gold["relations"] = [{"subject": 1, "object": 2, "label": "r"}]
+    write_jsonl(tmp_path / "gold.jsonl", [gold])
+    words = ["Ana", "of", "anti", "-", "CD3", "and", "Oslo"]
+    spans = [{"start": 0, "end": 1, "label": "X"}, {"start": 6, "end": 7, "label": "Y"},
+             {"start": 2, "end": 5, "label": "Y"}]  # fmt: skip
+    related = [{"subject": 0, "object": o, "label": "r", "score": 0.9 - o / 10} for o in (1, 2)]
+    found = {"words": words, "spans": spans, "relations": related}
+    write_jsonl(tmp_path / "found.jsonl", [found])
+    scores = json.loads(run("score", tmp_path / "found.jsonl", tmp_path / "gold.jsonl").out)
+    assert (scores["relation_precision_strict"], scores["relation_recall_strict"]) == (0.5, 1.0)
+    shown = run("analyze", tmp_path / "found.jsonl", tmp_path / "gold.jsonl").out
+    assert "Ana (X) → anti - C D3 (Y)" in shown and "Calibration of relations" in shown
+    for bad, message in (
+        ({"words": [*words[:-1], "Osli"]}, "7 words for the 8 words"),
+        ({"spans": None}, "names span 0, but the row has 0 spans"),
+        ({"spans": {"0": 1}}, "must be a list of spans"),
+        ({"relations": "r"}, "must be a list of relations"),
+    ):
+        write_jsonl(tmp_path / "found.jsonl", [found | bad])
+        assert message in run("score", tmp_path / "found.jsonl", tmp_path / "gold.jsonl").err
