@@ -45,10 +45,15 @@ from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.runtime.progress import Reporter
 from finetune.runtime.signals import Interrupted
 from finetune.tasks import model_folder, saved_task
-from finetune.tasks.base import Task, load_tokenizer
+from finetune.tasks.base import Task, load_tokenizer, starting_config
 from finetune.training.checkpoint import checksum
 from finetune.training.data import TrainingData
-from finetune.training.optimizer import Schedule, adamw, parameter_groups
+from finetune.training.optimizer import (
+    Schedule,
+    adamw,
+    default_learning_rate,
+    parameter_groups,
+)
 from finetune.training.run_folder import OTHERS, with_run_folder
 from finetune.training.step import Step
 from finetune.training.trainer import FitResult, TrainingRun
@@ -61,6 +66,8 @@ from finetune.types import (
     quantity,
 )
 
+LR_FACTOR = 6.0
+"""The default learning rate of a student, relative to that of ordinary training."""
 TASKS = ("classify", "nli", "tag", "ner")
 """The tasks whose runs can be distilled."""
 OUTPUTS = "teacher"
@@ -135,7 +142,8 @@ def student_config(
     """Return the settings of a student: those of its teacher that describe the task.
 
     Without a ``model`` it starts from the ``folder`` of the teacher. ``given`` are settings of its
-    own; those of training are otherwise the defaults.
+    own; those of training are otherwise the defaults, but for the learning rate: few layers, which
+    many targets lead, take larger steps.
     """
     kind = type(teacher)
     own: dict[str, Any] = {
@@ -144,7 +152,11 @@ def student_config(
         if field.name not in OF_TEACHER
     }
     start = {"init_from": folder} if model is None else {"model": model}
-    return kind(**{**own, **start, **given})
+    config = kind(**{**own, **start, **given})
+    if config.lr is None:
+        lr = round(LR_FACTOR * default_learning_rate(starting_config(config).hidden_size), 8)
+        config = replace(config, lr=lr)
+    return config
 
 
 def load_student(teacher: Teacher, config: TrainConfig, data: Any = None) -> tuple[Task, Dataset]:
