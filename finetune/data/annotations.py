@@ -153,6 +153,8 @@ def _of_tokens(table: Table, records: list[Record], columns: Mapping[str, str]) 
     kept, notes = _without_skipped(records)
     found = [_with_text(token_record(row, chosen, table.names), row) for row in kept]
     examples, more = _examples(found)
+    related = [row.key or row.where for row in kept if row.values.get(chosen.relations or "")]
+    more += counted(related, "with relations between spans", "these are not written")
     return Annotations("tokens", _rows(examples, kept, {*chosen}), [*table.notes, *notes, *more])
 
 

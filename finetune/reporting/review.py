@@ -67,7 +67,8 @@ def _bare(item: Row) -> Any:
 
 def _item(row: Row, where: str) -> dict[str, Any]:
     """Return the kind of a row, what it shows, and what a decision repeats."""
-    if isinstance(row.get("words"), list) and isinstance(row.get("spans", row.get("tags")), list):
+    annotated = isinstance(row.get("spans", row.get("tags")), list) and "relations" not in row
+    if annotated and isinstance(row.get("words"), list):
         return _sentence(row, where)
     if "given" in row and "suggested" in row and row.get("kind", "label") == "label":
         given, suggested = row["given"], row["suggested"]
@@ -94,8 +95,8 @@ def _item(row: Row, where: str) -> dict[str, Any]:
     raise UserError(
         f"{where}: nothing to review: the page shows labels of texts, tags and spans: suspects of "
         "`finetune check --label-errors --out`, the output of `finetune suggest` or `predict "
-        "--keep-columns`, or the predictions of a run. Labels that are numbers, senses and vectors "
-        "are not shown."
+        "--keep-columns`, or the predictions of a run. Labels that are numbers, relations, senses "
+        "and vectors are not shown."
     )
 
 

@@ -216,6 +216,9 @@ def test_relations_and_discontinuous_spans_are_counted(tmp_path):
     assert "1 row with discontinuous spans: read from the first start to the last" in outcome.err
     assert "1 line of .ann files without text not read" in outcome.err
     assert json.loads(out.read_text())["label"] == [[0, 13, "X"]]
+    row = {"id": "r", "text": "a b", "spans": [[0, 1, "X"]], "relations": [[0, 0, "x"]]}
+    notes = read_annotations(write([row], tmp_path / "related.jsonl")).notes
+    assert notes == ["1 row with relations between spans: these are not written (r)"]
     outcome = run("convert", out, "--to", "jsonl", "--output", out)
     assert outcome.code == 2 and "would overwrite the input" in outcome.err
     outcome = run("convert", out, "--to", "brat", "--output", tmp_path / "in")

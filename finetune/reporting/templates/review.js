@@ -203,7 +203,7 @@
       : kind === "label" ? decision("other") && state.value === name
         : entity !== null && kind === "spans" ? now[entity][2] === name : null;
     get("labels").replaceChildren(...choices().map((name, number) =>
-      button(name, shortcut(number), pressed(name), () => choose(name))), field);
+      button(name, shortcut(number), pressed(name), () => choose(name))), ...labels.length || kind !== "label" ? [field] : []);
   };
   /** Go on; an edited text is decided, any other becomes a decision for what is shown. */
   const done = () => {
