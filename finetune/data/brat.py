@@ -1,8 +1,9 @@
 """Standoff annotation in the format of brat: NAME.txt and NAME.ann are one example.
 
 A line ``T1<TAB>LABEL START END<TAB>TEXT`` annotates characters. Several ``START END`` separated by
-``;`` are the fragments of a discontinuous annotation. Lines that annotate no text (relations R,
-events E, attributes A and M, normalizations N, equivalences ``*``, notes ``#``) are counted.
+``;`` are the fragments of a discontinuous annotation. A line ``R1<TAB>LABEL Arg1:T1 Arg2:T2`` is a
+relation, read on request. Other lines (events E, attributes A and M, normalizations N, equivalences
+``*``, notes ``#``) are counted.
 """
 
 from __future__ import annotations
@@ -12,13 +13,22 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from finetune.data.character_spans import split_offsets
 from finetune.data.dataset import DataError
 from finetune.data.files import IGNORED_NAMES, DataFile, ReadOptions, read_characters, read_lines
-from finetune.data.token_records import Sentences, TokenRecord, covers, read_spans
+from finetune.data.token_records import (
+    Sentences,
+    TokenRecord,
+    covers,
+    enclosing_range,
+    read_relations,
+    read_spans,
+)
 from finetune.data.word_splitting import split_words
-from finetune.types import Span
+from finetune.types import Relation, Span
 
 _TEXT_BOUND = re.compile(r"(T\S*)\t([^\t]+?) (\d+ \d+(?:;\d+ \d+)*) *(?:\t(.*))?")
+_RELATION = re.compile(r"R\S*\t(\S+) +[^\s:]+:(T\S*) +[^\s:]+:(T\S*)\s*")
 _SKIPPED_PREFIXES = tuple("REAMN*#")
 
 
@@ -29,6 +39,14 @@ class Annotation(NamedTuple):
     label: str
     fragments: list[tuple[int, int]]
     text: str
+    id: str
+
+
+class _Relation(NamedTuple):
+    where: str
+    label: str
+    subject: str
+    object: str
 
 
 def document_names(folder: Path) -> list[str]:
@@ -51,47 +69,76 @@ def read_brat(file: DataFile, options: ReadOptions) -> Sentences:
     path = Path(file.name)
     names = document_names(path) if path.is_dir() else []
     stems = [path / name for name in names] if path.is_dir() else [path.with_suffix("")]
-    return Sentences(file.name, (_document(stem, file.encoding) for stem in stems))
+    documents = (_document(stem, file.encoding, options.relations) for stem in stems)
+    return Sentences(file.name, documents)
 
 
-def _document(stem: Path, encoding: str) -> TokenRecord:
-    """Return the words of a document and its spans; ``spans`` is None without an .ann file."""
+def _document(stem: Path, encoding: str, relations: bool) -> TokenRecord:
+    """Return the words of a document and its spans; ``spans`` is None without an .ann file.
+
+    With ``relations``, words are also split where spans begin or end.
+    """
     text_path, ann_path = (stem.parent / f"{stem.name}{suffix}" for suffix in (".txt", ".ann"))
     if not text_path.is_file():
         raise DataError(f"{ann_path}: the file {text_path.name} is missing in its folder.")
     annotated = ann_path.is_file()
-    annotations, num_skipped = _annotations(ann_path, encoding) if annotated else ([], 0)
+    annotations, related, num_skipped = (
+        _annotations(ann_path, encoding) if annotated else ([], [], 0)
+    )
     text = _matching_text(read_characters(text_path, encoding), annotations)
     words, offsets = split_words(text)
+    if relations:
+        ends = (enclosing_range(each.fragments)[:2] for each in annotations)
+        offsets = list(split_offsets(offsets, (Span(*both, "") for both in ends)))
+        words = [text[start:end] for start, end in offsets]
     record = TokenRecord(
         tuple(words), str(text_path), document=stem.name, text=text, offsets=tuple(offsets),
-        num_skipped_lines=num_skipped, unannotated=not annotated,
+        num_skipped_lines=num_skipped + len(() if relations else related),
+        unannotated=not annotated,
     )  # fmt: skip
     if not annotated:
         return record
     found: set[Span] = set()
     outside: set[Span] = set()
     discontinuous: list[str] = []
-    for where, label, fragments, covered in annotations:
-        item = {"offsets": fragments, "label": label, "text": covered}
+    items = {
+        each.id: {"offsets": each.fragments, "label": each.label, "text": each.text}
+        for each in annotations
+    }
+    for each in annotations:
+        where, item = each.where, items[each.id]
         spans, unreachable, gaps = read_spans([item], where, len(words), text, offsets)
         found.update(spans)
         outside.update(unreachable)
         discontinuous += [where] * gaps
-    return record._replace(
+    record = record._replace(
         spans=tuple(sorted(found)),
         unreachable=tuple(sorted(outside)),
         discontinuous=tuple(discontinuous),
     )
+    if not relations:
+        return record
+    indices = {id: number for number, id in enumerate(items)}
+    between: set[Relation] = set()
+    for where, label, *ids in related:
+        for id in ids:
+            if id not in indices:
+                raise DataError(f"{where}: there is no {id} in this file: correct the relation.")
+        pair = {"subject": indices[ids[0]], "object": indices[ids[1]]}
+        one = [{**pair, "label": label}]
+        between.update(read_relations(one, where, list(items.values()), record))
+    return record._replace(relations=tuple(sorted(between)))
 
 
-def _annotations(path: Path, encoding: str) -> tuple[list[Annotation], int]:
-    """Return the text-bound annotations of a file, and the number of its other lines."""
-    annotations, num_skipped = [], 0
+def _annotations(path: Path, encoding: str) -> tuple[list[Annotation], list[_Relation], int]:
+    """Return the text-bound annotations of a file, its relations, and the number of other lines."""
+    annotations, related, num_skipped = [], [], 0
     for number, line in read_lines(str(path), path, encoding):
         where = f"{path}:{number}"
         if line.startswith("T"):
             annotations.append(_annotation(line, where))
+        elif match := _RELATION.fullmatch(line):
+            related.append(_Relation(where, *match.groups()))
         elif line.startswith(_SKIPPED_PREFIXES):
             num_skipped += 1
         elif line.strip():
@@ -99,7 +146,7 @@ def _annotations(path: Path, encoding: str) -> tuple[list[Annotation], int]:
                 f"{where}: {line!r:.60} is not a line of standoff annotation: lines begin with T "
                 f"(for text) or one of {' '.join(_SKIPPED_PREFIXES)}."
             )
-    return annotations, num_skipped
+    return annotations, related, num_skipped
 
 
 def _annotation(line: str, where: str) -> Annotation:
@@ -109,9 +156,9 @@ def _annotation(line: str, where: str) -> Annotation:
             f"{where}: {line!r:.60} is not a text-bound annotation: write "
             "T1<TAB>LABEL START END<TAB>TEXT (START END;START END if it is discontinuous)."
         )
-    _, label, ranges, text = match.groups()
+    id, label, ranges, text = match.groups()
     pairs = [pair.split() for pair in ranges.split(";")]
-    return Annotation(where, label, [(int(a), int(b)) for a, b in pairs], text or "")
+    return Annotation(where, label, [(int(a), int(b)) for a, b in pairs], text or "", id)
 
 
 def _matching_text(raw: str, annotations: Sequence[Annotation]) -> str:

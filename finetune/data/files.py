@@ -49,6 +49,7 @@ class ReadOptions(NamedTuple):
     columns: Mapping[str, str] = {}  # those that the user names, by role
     header_names: frozenset[str] = frozenset()  # in lower case; they tell a header from data
     words_only: bool = False  # no gold is needed (prediction)
+    relations: bool = False  # read relations between spans
 
 
 class DataFile:

@@ -61,7 +61,9 @@ def read_tokens(
     >>> example = data.splits["train"][0]  # TokenExample with words, tags and spans
     """
     columns = check_columns(columns, ROLES)
-    source = open_splits(resolve(spec), splits, lambda file: _open(file, columns), encoding)
+    source = open_splits(
+        resolve(spec), splits, lambda file: _open(file, columns, relations=relations), encoding
+    )
     notes = list(source.notes)
     records: dict[str, list[TokenRecord]] = {}
     for split, opened in source.splits.items():
@@ -97,7 +99,9 @@ def read_token_file(
     ``rows`` gets the values of each row of a table by ``id``. ``relations`` as in ``read_tokens``.
     """
     columns = check_columns(columns, ROLES)
-    opened = _open(open_data(source, format, encoding), columns, words_only=True)
+    opened = _open(
+        open_data(source, format, encoding), columns, words_only=True, relations=relations
+    )
     if isinstance(opened, Table):
         note_rows(opened, rows)
     records = _records(opened, columns, streaming=True, relations=relations)
@@ -120,7 +124,7 @@ def read_gold(
     kept, to align with predictions.
     """
     columns = check_columns(columns, ROLES)
-    opened = _open(open_data(source, encoding=encoding), columns)
+    opened = _open(open_data(source, encoding=encoding), columns, relations=relations)
     records, _ = to_bio({"gold": list(_records(opened, columns, relations=relations))})
     return [token_example(index, record) for index, record in enumerate(records["gold"])]
 
@@ -148,7 +152,10 @@ def data_kind(spec: str, encoding: str = UTF_8) -> Literal["text", "tokens"]:
 
 
 def _open(
-    file: DataFile, columns: Mapping[str, str], words_only: bool = False
+    file: DataFile,
+    columns: Mapping[str, str],
+    words_only: bool = False,
+    relations: bool = False,
 ) -> Table | Sentences:
     """Open a file; text, TSV and unknown files are CoNLL columns unless they hold raw text.
 
@@ -164,7 +171,7 @@ def _open(
         cells = {cell.strip().lower() for cell in file.first_line().split("\t")}
         table = words_only and file.format == "tsv" and cells & HEADER_NAMES
         file.format = file.format if raw or table else "conll"
-    return read_file(file, ReadOptions(columns, HEADER_NAMES, words_only))
+    return read_file(file, ReadOptions(columns, HEADER_NAMES, words_only, relations))
 
 
 def _records(

@@ -304,3 +304,23 @@ def test_what_is_annotated_is_read(tmp_path_factory, parts, data):
     whole = split_at_gold(example)
     assert {s[:2] for s in words_to_chars(whole.offsets, whole.spans)} == touched
     assert whole.unreachable == ()
+
+
+def test_relations_are_read_on_request(write):
+    """Between annotations, also inside words; other lines are still counted."""
+    annotation = (
+        "T1\tGENE 5 8\tCD3\nR1\tbinds Arg1:T3 Arg2:T1  \nT3\tDRUG 0 4\tanti\n"
+        "R2\tused Arg1:E1 Arg2:T1\nE1\tEvent:T1\nT2\tGENE 17 21\tbeta\n"
+    )
+    folder = write("a", "anti-CD3 or gammabeta", annotation)
+    (example,) = read_tokens(folder, relations=True).splits["train"]
+    ((subject, object, label),) = example.relations
+    words = [" ".join(example.words[s.start : s.end]) for s in (subject, object)]
+    assert (words, label, example.unreachable) == (["anti", "CD3"], "binds", ())
+    assert len(example.spans) == 3
+    plain = read_tokens(folder)
+    assert plain.splits["train"][0].relations is None and len(plain.splits["train"][0].spans) == 2
+    assert any("3 lines of .ann files not used" in note for note in plain.notes)
+    write("b", "anti-CD3", "T1\tGENE 5 8\tCD3\nR1\tbinds Arg1:T1 Arg2:T9\n")
+    with pytest.raises(DataError, match=r"b\.ann:2: there is no T9 in this file"):
+        read_tokens(folder, relations=True)
