@@ -286,7 +286,7 @@ def test_predictions_are_those_of_predict(
     inputs: Sequence[Any] = {"classify": ONE_TEXT, "nli": PAIRS}.get(task, SENTENCES)
     model = OnnxModel(tmp_path / "graph", threads=1)
     found = model.predict(inputs)
-    same(finetune.load(place).predict(inputs), found, 1.2e-5)
+    same(finetune.load(place).predict(inputs), found, 3e-5)  # of logits up to 150
     same(found, [model.predict([item])[0] for item in inputs], 3e-6)
     if task == "ner":
         assert sum(len(p.spans) for p in found) > 5
