@@ -1,4 +1,4 @@
-"""Relations between entities: train on gold entities, then go from text to relations.
+"""Relations between entities: train on sentences with entities, and predict those of a new one.
 
 python examples/relations.py
 """
@@ -6,23 +6,26 @@ python examples/relations.py
 import os
 
 import finetune
+from finetune import Span, TokenExample
 
-model = os.environ.get("MODEL", "minilm")
-steps = int(os.environ.get("STEPS", "0")) or None
-out = os.environ.get("OUT", "runs/example-relations")
-common = {"model": model, "data": "examples/data/relations", "steps": steps, "batch_size": 16}
+config = finetune.RelationsConfig(
+    model=os.environ.get("MODEL", "minilm"),
+    data="examples/data/relations",
+    epochs=5,
+    steps=int(os.environ.get("STEPS", "0")) or None,
+    batch_size=16,
+    out=os.environ.get("OUT", "runs/example-relations"),
+)
+task, data = finetune.load_task(config, "relations")
+result = finetune.fit(task, data, config)
+print(f"test F1: {result.metrics['test']['relation_f1_strict']:.4f}")
 
-config = finetune.RelationsConfig(epochs=5, out=out, **common)
-result = finetune.fit(*finetune.load_task(config, "relations"), config)
-print(f"given entities: F1 {result.metrics['test']['relation_f1_strict']:.4f}")
-
-config = finetune.NerConfig(epochs=10, out=f"{out}-entities", **common)
-finetune.fit(*finetune.load_task(config, "ner"), config)
-
-text = "Ana Costa, a lawyer for Arlen Foods, lives in Porto."
-entities = finetune.load(f"{out}-entities").predict([text])
-(prediction,) = finetune.load(out).predict(entities)
-print(f"entities: {[(span['text'], span['label']) for span in entities[0].record()['spans']]}")
-for subject, object, label in prediction.relations:
-    first, second = (" ".join(prediction.words[s.start : s.end]) for s in (subject, object))
-    print(f"{first} {label} {second}")
+# The entities are given here. A `ner` model finds them in a text:
+# relations.predict(finetune.load("runs/people").predict(["Ana Costa works for …"]))
+words = tuple("Ana Costa , a lawyer for Arlen Foods , lives in Porto .".split())
+entities = (Span(0, 2, "PER"), Span(6, 8, "ORG"), Span(11, 12, "LOC"))
+relations = finetune.load(config.out)
+(prediction,) = relations.predict([TokenExample(0, words, entities)])
+for (subject, object, label), score in zip(prediction.relations, prediction.scores, strict=True):
+    first, second = (" ".join(words[span.start : span.end]) for span in (subject, object))
+    print(f"{first} {label} {second} ({score:.2f})")
