@@ -66,13 +66,6 @@ def test_decisions(open_page: Any, folder: Path, tmp_path: Path):
     assert [row["text"] for row in rows] == TEXTS
 
 
-def test_contrast_and_phone(open_page: Any, folder: Path):
-    for scheme in ("light", "dark"):
-        page = open_page(folder / "page.html", viewport=PHONE, color_scheme=scheme)
-        assert page.evaluate(CONTRAST)["ratio"] >= 4.5
-        assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
-
-
 def test_suggestions_label_what_has_no_label(tmp_path: Path):
     rows = [{"id": 7, "text": "t", "text_pair": "u", "label": "x", "scores": {"x": 0.6, "y": 0.4},
              "uncertainty": 0.8}]  # fmt: skip
@@ -153,6 +146,15 @@ def spans(tmp_path_factory: pytest.TempPathFactory) -> Path:
     outcome = run("review", place / "predictions.jsonl", "--output", place / "page.html")
     assert "wrote 3 texts to decide on" in outcome.err  # one is predicted as labeled
     return place
+
+
+def test_contrast_and_phone(open_page: Any, folder: Path, spans: Path):
+    for scheme, place in (("light", folder), ("dark", folder), ("light", spans), ("dark", spans)):
+        page = open_page(place / "page.html", viewport=PHONE, color_scheme=scheme)
+        if place == spans:
+            page.locator("#text [data-word='0']").click()
+        assert page.evaluate(CONTRAST)["ratio"] >= 4.5
+        assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
 
 
 def test_spans(open_page: Any, spans: Path, tmp_path: Path):

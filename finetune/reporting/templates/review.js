@@ -172,7 +172,9 @@
     const differs = item.given !== null && !same(item.given, suggested(item));
     get("position").textContent = `${current + 1} of ${items.length}, ${Object.keys(decided).length} decided`
       + (saved ? "" : ". This browser does not keep them: download before you leave.");
-    get("facts").replaceChildren(...item.facts.map((fact) => element("p", fact, "note")));
+    const more = item.facts.length > 4 ? [`and ${item.facts.length - 3} more`] : [];
+    const facts = [...item.facts.slice(0, more.length ? 3 : 4), ...more];
+    get("facts").replaceChildren(...facts.map((fact) => element("p", fact, "note")));
     if (words) {
       if (item.given !== null) get("facts").append(side("given", item, item.given, differs ? suggested(item) : null));
       get("facts").append(side("suggested", item, item.suggested, differs ? item.given : null));
