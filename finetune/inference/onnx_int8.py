@@ -39,10 +39,11 @@ def quantize(folder: Path, examples: Sequence[Any]) -> None:
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     graph, full = folder / GRAPH, folder / "full.onnx"
+    outside = _files_of_weights(onnx.load(graph, load_external_data=False))
     model = onnx.load(graph)
     _copy_shared_weights(model)
     _divide_outliers(model, _ranges(model, folder, examples[:CALIBRATION]))
-    onnx.save(model, full)
+    _save(model, full)
     options = {"MatMulConstBOnly": True, "DefaultTensorType": onnx.TensorProto.FLOAT}
     logger = logging.getLogger()
     level = logger.level
@@ -54,7 +55,21 @@ def quantize(folder: Path, examples: Sequence[Any]) -> None:
         )  # fmt: skip
     finally:
         logger.setLevel(level)
-    full.unlink()
+    for name in {*outside, full.name, f"{full.name}.data"}:
+        (folder / name).unlink(missing_ok=True)
+
+
+def _files_of_weights(model: Any) -> set[str]:
+    """Return the files beside a graph of more than 2 GB."""
+    entries = (entry for tensor in model.graph.initializer for entry in tensor.external_data)
+    return {entry.value for entry in entries if entry.key == "location"}
+
+
+def _save(model: Any, path: Path) -> None:
+    """Write a graph of any size; its weights go to another file, and out of memory."""
+    import onnx
+
+    onnx.save(model, path, save_as_external_data=True, location=f"{path.name}.data")
 
 
 def _copy_shared_weights(model: Any) -> None:
@@ -95,9 +110,8 @@ def _ranges(
         kind = onnx.TensorProto.FLOAT
         probe.graph.output.append(onnx.helper.make_tensor_value_info(name, kind, None))
     path = folder / "probe.onnx"
-    onnx.save(probe, path)
+    _save(probe, path)
     runner = OnnxModel(folder, graph=path.name)
-    path.unlink()
     found: dict[str, tuple[np.ndarray, np.ndarray]] = {}
     for windows in runner.encode(examples):
         inputs = runner.session.run(names, runner.feed(windows))
@@ -107,6 +121,8 @@ def _ranges(
             if name in found:
                 low, high = np.minimum(low, found[name][0]), np.maximum(high, found[name][1])
             found[name] = low, high
+    for name in (path.name, f"{path.name}.data"):
+        (folder / name).unlink(missing_ok=True)
     return found
 
 

@@ -420,13 +420,23 @@ def test_large_components_are_divided_for_int8(
 
 @pytest.mark.parametrize("max_width", [3, 4])
 def test_int8_of_span_scorers_with_any_number_of_widths(max_width: int, tmp_path: Path) -> None:
-    """One layer computes the scores of all widths, so that several products share its weights."""
-    export.export_onnx(saved(tmp_path, "ner", max_width=max_width), tmp_path / "graph")
-    rows = [TokenExample(0, WORDS, ())]
+    """One layer computes the scores of all widths, so that several products share its weights.
+
+    Weights of the second graph are in files beside it, as of graphs of more than 2 GB.
+    """
+    folder = tmp_path / "graph"
+    export.export_onnx(saved(tmp_path, "ner", max_width=max_width), folder)
+    rows, graph = [TokenExample(0, WORDS, ())], folder / "model.onnx"
+    if max_width == 4:
+        model = onnx.load(graph)
+        graph.unlink()
+        onnx.save(model, graph, save_as_external_data=True, all_tensors_to_one_file=False)
+        assert len(list(folder.iterdir())) > len(FILES)
     found = []
     for int8 in (False, True):
         if int8:
-            onnx_int8.quantize(tmp_path / "graph", rows)
-        model = OnnxModel(tmp_path / "graph", threads=1)
-        found.append(model.logits(model.encode(rows)[0]))
+            onnx_int8.quantize(folder, rows)
+        runner = OnnxModel(folder, threads=1)
+        found.append(runner.logits(runner.encode(rows)[0]))
     assert 0 < np.abs(found[0] - found[1]).max() < 0.1 * np.abs(found[0]).max()
+    assert {path.name for path in folder.iterdir()} == FILES
