@@ -11,7 +11,7 @@ import numpy as np
 
 from finetune.data import DataError
 from finetune.data.json_files import read_object
-from finetune.evaluation.metrics import DEFAULT_METRICS, LOWER_IS_BETTER
+from finetune.evaluation.metrics import DEFAULT_METRICS, LOWER_IS_BETTER, score_limits
 from finetune.evaluation.own_metrics import load_metric
 from finetune.evaluation.resampling import count_metric, default_metric, own_counts
 from finetune.evaluation.runs import System, align_runs, find_system
@@ -126,7 +126,8 @@ def compare_folds(first: Path, second: Path, metric: str | None = None) -> FoldC
         raise UserError(f"{first} and {second} have {quantity(len(names), 'fold')} in common.")
     ratio = found[0]["ratio"]
     pairs = [(scores[0][name], scores[1][name]) for name in names]
-    one, other = (fold_interval(values, ratio) for values in zip(*pairs, strict=True))
+    limits = score_limits(metric)
+    one, other = (fold_interval(values, ratio, limits) for values in zip(*pairs, strict=True))
     difference, p = fold_test([a - b for a, b in pairs], ratio)
     return FoldComparison(metric, one, other, difference, p, len(names))
 

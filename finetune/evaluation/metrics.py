@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from finetune.config.expected_scores import CORRELATIONS, UNBOUNDED
 from finetune.data.spans import inner_spans
 from finetune.data.tag_schemes import convert_tags
 from finetune.evaluation.pairs import CharacterSpans, Pairs, items_of, name_of, pair, sets_of
@@ -446,6 +447,20 @@ DEFAULT_METRICS = {
 LOWER_IS_BETTER = frozenset(
     name for table in METRICS.values() for name, metric in table.items() if metric.lower_is_better
 )
+
+_BUILT_IN = {
+    "ranking_accuracy",
+    "ranking_mrr",
+    *(name for table in METRICS.values() for name in table),
+}
+
+
+def score_limits(metric: str) -> tuple[float, float]:
+    """Return the least and the largest score that a metric can have; own metrics have no limits."""
+    base = metric.split(":")[0]
+    if base in UNBOUNDED or base not in _BUILT_IN:
+        return -math.inf, math.inf
+    return (-1.0 if base in CORRELATIONS else 0.0), 1.0
 
 
 def metrics_of_names(pairs: Pairs) -> dict[str, Metric]:

@@ -14,6 +14,7 @@ from finetune.config.expected_scores import Expected
 from finetune.config.recipes import Recipe, changed, load_recipe
 from finetune.config.values import conforms
 from finetune.data.json_files import read_object
+from finetune.evaluation.metrics import score_limits
 from finetune.evaluation.significance import fold_interval
 from finetune.types import UserError, quantity
 
@@ -123,7 +124,7 @@ def summarize(
                     "seeds": by_seed,
                 }
                 if ratio is not None and split == "test" and len(values) > 1:
-                    interval = fold_interval(values, ratio)
+                    interval = fold_interval(values, ratio, score_limits(name))
                     summary[split][name] |= {"low": interval.low, "high": interval.high}
     return summary
 

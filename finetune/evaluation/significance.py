@@ -113,9 +113,12 @@ def estimate(runs: Sequence[Counts], *, num_resamples: int = 10_000, seed: int =
     return _estimate(float(observed.mean()), means)
 
 
-def fold_interval(scores: Sequence[float], ratio: float) -> Estimate:
-    """Return the mean of scores on folds with its interval (``fold_test``)."""
-    return fold_test(scores, ratio)[0]
+def fold_interval(
+    scores: Sequence[float], ratio: float, limits: tuple[float, float] = (-math.inf, math.inf)
+) -> Estimate:
+    """Return the mean of scores on folds with its interval (``fold_test``), cut at ``limits``."""
+    value, low, high = fold_test(scores, ratio)[0]
+    return Estimate(value, max(low, limits[0]), min(high, limits[1]))
 
 
 def fold_test(scores: Sequence[float], ratio: float) -> tuple[Estimate, float]:

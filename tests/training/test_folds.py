@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from finetune.data import assign_folds
+from finetune.evaluation.reproduction import summarize
 from finetune.evaluation.significance import fold_interval, fold_test
 from finetune.types import TextExample
 from tests import small_data as data
@@ -38,7 +39,7 @@ def test_folds_are_whole_disjoint_and_resumed(tmp_path: Path, monkeypatch: pytes
     assert tested[0] | tested[1] == texts and not tested[0] & tested[1]
     found = json.loads(Path("folds/folds.json").read_text())
     scores = found["metrics"]["test"]["accuracy"]
-    expected = fold_interval(list(scores["seeds"].values()), 1.0)
+    expected = fold_interval(list(scores["seeds"].values()), 1.0, (0.0, 1.0))
     assert (scores["mean"], scores["low"], scores["high"]) == pytest.approx(expected)
     table = json.loads(run("score", "folds").out)
     row = next(r for r in table if (r["split"], r["metric"]) == ("test", "accuracy"))
@@ -118,6 +119,22 @@ def test_the_interval_of_folds_covers_where_the_usual_one_does_not():
             low, high = fold_interval(scores, ratio)[1:]
             covered[index] += low <= np.mean(expected) <= high
     assert covered[0] / 200 > 0.93 and covered[1] / 200 < 0.85
+
+
+def test_intervals_end_at_the_limits_of_the_metric():
+    scores = {1: 0.9, 2: 1.0, 3: 0.8}
+    names = ("accuracy", "f1:Ann", "matthews", "mse", "own")
+    found = summarize({n: {"test": dict.fromkeys(names, s)} for n, s in scores.items()}, 0.5)[
+        "test"
+    ]
+    low, high = fold_interval(list(scores.values()), 0.5)[1:]
+    assert 0 < low < high and high > 1
+    assert [found[name]["high"] for name in names] == [1.0, 1.0, 1.0, high, high]
+    scores = {1: -0.1, 2: -0.9}
+    found = summarize({n: {"test": dict.fromkeys(names, s)} for n, s in scores.items()}, 0.5)[
+        "test"
+    ]
+    assert found["matthews"]["low"] == -1.0 and found["own"]["low"] < -1.0
 
 
 def normal_cdf(value: float) -> float:
