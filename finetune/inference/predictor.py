@@ -149,6 +149,8 @@ class Predictor:
             elif isinstance(item, TokenExample):
                 yield item
             elif isinstance(item, SpanPrediction | TokenPrediction):
+                if not self.task.reads_words:
+                    raise UserError(f"input {index}: predicted spans are for models of relations.")
                 given = item.spans, None, None, item.text, item.offsets
                 yield TokenExample(index, item.words, *given, where=f"input {index}")
             else:

@@ -60,7 +60,7 @@ class RelationRecord(WordRecord):
     related: Mapping[str, list[str]]
     """The types of the objects of each type of subject in training, for the types of all spans."""
     both: bool
-    """Whether two spans may be related in both directions."""
+    """True if two spans may be related in both directions."""
     class_weights: tuple[float, ...] | None = None
     """The weight of each label; that of no relation is 1."""
     class_frequencies: tuple[float, ...] | None = None
