@@ -270,6 +270,8 @@ def open_output(path: str | None, inputs: Iterable[Path] = ()) -> Iterator[TextI
 
 def check_output(path: str, inputs: Iterable[Path] = ()) -> None:
     """Raise UserError if --output cannot be a file, or is an input, perhaps by another name."""
+    if path == "-":
+        raise UserError("--output -: name a file, or leave it out if the command can print.")
     if Path(path).is_dir() or not Path(path).absolute().parent.is_dir():
         problem = "is a folder" if Path(path).is_dir() else "its folder does not exist"
         raise UserError(f"--output {path}: {problem}: name a file in a folder that exists.")

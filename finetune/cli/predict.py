@@ -32,7 +32,7 @@ class Predict:
     file: str | None = None
     """Texts or words: JSON Lines, CSV, TSV, plain lines or CoNLL columns; `-` is standard input."""
     output: str | None = None
-    """File to write; unset prints."""
+    """File to write; unset or `-` prints."""
     format: Literal["jsonl", "csv"] | None = None
     """JSON Lines, or CSV for spreadsheets: lists in a cell are JSON, and a text that begins like a
     formula gets an apostrophe. Unset is CSV for an --output named .csv, else JSON Lines."""
@@ -89,8 +89,9 @@ class Predict:
         if self.pair is not None and task.reads_words:
             raise UserError("--pair needs a model of pairs of texts, and this model tags words.")
         keys: dict[int, str | int] = {}
+        output = None if self.output == "-" else self.output
         as_csv = self.format == "csv" or (
-            self.format is None and (self.output or "").lower().endswith(".csv")
+            self.format is None and (output or "").lower().endswith(".csv")
         )
         keep = self.keep_columns or as_csv
         rows: dict[int, Mapping[str, Any]] = {}
@@ -98,7 +99,7 @@ class Predict:
         predictions = model.stream(_noting_keys(examples, keys))
         run = Path(self.folder)
         inputs = [file, *run.glob("*"), *run.glob("best/*")]
-        with open_output(self.output if process_index() == 0 else None, inputs) as out:
+        with open_output(output if process_index() == 0 else None, inputs) as out:
             records = (
                 with_columns(
                     prediction.record() | {"id": keys.pop(prediction.id, prediction.id)},
@@ -107,7 +108,7 @@ class Predict:
                 for prediction in predictions
             )
             for line in _csv_lines(records) if as_csv else map(_json, records):
-                out.write((line if self.output else printable(line)) + "\n")
+                out.write((line if output else printable(line)) + "\n")
         for number, noun, problem in (
             (not self.text and predictions.num_without_document,
              "input", "without a document, read without context"),

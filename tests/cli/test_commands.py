@@ -183,7 +183,9 @@ def test_words_in_columns_keep_their_words(
 
 
 def test_standard_input(place: Path, outcomes: dict[str, Outcome]):
-    plain = run("predict", place / "classify", "--file", "-", stdin=b"one\n\ntwo\n")
+    plain = run(
+        "predict", place / "classify", "--file", "-", "--output", "-", stdin=b"one\n\ntwo\n"
+    )
     assert [record["id"] for record in records(plain.out)] == [0, 1, 2]
     rows = b'{"premise": "Ana sings", "hypothesis": "she does"}\n' * 2
     assert len(records(run("predict", place / "nli", "--file", "-", stdin=rows).out)) == 2

@@ -63,6 +63,8 @@ def test_a_file_appears_when_it_is_complete(tmp_path: Path):
     assert path.read_text("utf-8") == "all"
     with pytest.raises(UserError, match="its folder does not exist"), open_output(f"{path}/x/y"):
         pass
+    with pytest.raises(UserError, match="--output -: name a file"), open_output("-"):
+        pass
 
 
 def test_control_characters_are_printed_as_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
