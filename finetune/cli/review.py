@@ -32,7 +32,8 @@ class Review:
 
         path, output = Path(self.file), Path(self.output)
         if not path.is_file():
-            raise UserError(f"{path}: no such file.")
+            what = "a folder: name a file in it" if path.is_dir() else "no such file"
+            raise UserError(f"{path}: {what}.")
         check_output(self.output, [path])
         require_replaceable(output, "<!doctype html", "--output")
         rows = [

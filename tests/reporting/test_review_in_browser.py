@@ -97,6 +97,8 @@ def test_several_labels_and_refusals(tmp_path: Path):
     outcome = run("review", tmp_path / "words.jsonl", "--output", tmp_path / "page.html")
     assert outcome.code == 2
     assert "words.jsonl:1: nothing to review" in outcome.err
+    outcome = run("review", tmp_path, "--output", tmp_path / "page.html")
+    assert "a folder: name a file in it" in outcome.err
 
 
 def prediction(number: int, spans: list, gold: list | None) -> dict:
