@@ -21,7 +21,7 @@ import pytest
 
 pytest.importorskip("fastapi")
 
-from finetune.cli.serve import named_runs
+from finetune.cli.serve import _listen, named_runs
 from finetune.types import UserError
 from tests import small_data
 from tests.command import run
@@ -51,6 +51,15 @@ def documented_program(port: int) -> list[dict]:
     assert words[3:5] == ["-H", "Content-Type: application/json"] and words[2].endswith("/predict")
     assert post(port, words[-1].encode())[0] == 200
     return ast.literal_eval(printed.getvalue())
+
+
+def test_answers_are_sent_at_once():
+    with (
+        _listen("127.0.0.1", 0) as listener,
+        socket.create_connection(listener.getsockname()),
+        listener.accept()[0] as connection,
+    ):
+        assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 def test_a_server(tmp_path: Path):
