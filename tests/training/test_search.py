@@ -84,6 +84,7 @@ def outcomes(trials: list[Trial]) -> list[Any]:
     return [(t.number, t.state, t.settings, t.score, t.epochs, t.error) for t in trials]
 
 
+@pytest.mark.slow
 def test_killed_searches_end_with_the_same_trials(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
