@@ -76,7 +76,7 @@ class OnnxModel:
 
     @property
     def reads_words(self) -> bool:
-        """Whether inputs are words, or texts that are split into words."""
+        """True if inputs are words, or texts that are split into words."""
         return self.task in ("tag", "ner")
 
     def predict(self, inputs: Sequence[Input]) -> list[Prediction]:

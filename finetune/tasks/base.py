@@ -370,13 +370,13 @@ class Task(ABC):
         fitted, note = self._fit(gold, predicted)
         return replace(self, record=replace(self.record, **fitted)), note
 
-    @abstractmethod
     def _fit(self, gold: Sequence[Any], predicted: Sequence[Any]) -> tuple[dict[str, Any], str]:
-        """Return fitted fields of the record, and a note about them."""
+        """Return fitted fields of the record, and a note about them (if it ``calibrates``)."""
+        raise NotImplementedError
 
-    @abstractmethod
     def _calibrated(self, example: Any, prediction: Any) -> Any:
         """Apply the fitted values to the prediction of an uncalibrated model."""
+        raise NotImplementedError
 
     @contextlib.contextmanager
     def _pretrained(self) -> Iterator[dict[str, Any]]:

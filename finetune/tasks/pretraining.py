@@ -388,12 +388,6 @@ class PretrainingTask(Task):
     def _score(self, gold: Sequence[Any], predicted: Sequence[Any]) -> dict[str, float]:
         return masked_scores(predicted)
 
-    def _fit(self, gold: Sequence[Any], predicted: Sequence[Any]) -> tuple[dict[str, Any], str]:
-        raise NotImplementedError
-
-    def _calibrated(self, example: Any, prediction: Any) -> Any:
-        raise NotImplementedError
-
 
 def _head_notes(config: Any) -> list[str]:
     """Return a note for the log if a checkpoint has no head of a masked language model."""

@@ -298,12 +298,6 @@ class RelationTask(WordTask):
             tuple(score for _, score in predicted), example.offsets, example.text,
         )  # fmt: skip
 
-    def _fit(self, gold: Any, predicted: Any) -> tuple[dict[str, Any], str]:
-        raise NotImplementedError
-
-    def _calibrated(self, example: Any, prediction: Any) -> Any:
-        raise NotImplementedError
-
     def _score(
         self, gold: Sequence[TokenExample], predicted: Sequence[RelationPrediction]
     ) -> dict[str, float]:

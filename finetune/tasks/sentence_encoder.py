@@ -442,12 +442,6 @@ class SentenceTask(Task):
         u, v = np.stack([prediction.vectors for prediction in predicted], axis=1)
         return ranking_scores(u, v, [str(e.text) for e in gold], [str(e.pair) for e in gold])
 
-    def _fit(self, gold: Any, predicted: Any) -> tuple[dict[str, Any], str]:
-        raise NotImplementedError
-
-    def _calibrated(self, example: Any, prediction: Any) -> Any:
-        raise NotImplementedError
-
 
 def starting_pooling(config: TrainConfig) -> tuple[Pooling | None, bool]:
     """Return pooling and normalization of the starting model; None if its folder names none."""

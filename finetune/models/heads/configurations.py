@@ -20,6 +20,11 @@ WORD_VECTORS = ("first", "mean")
 DECODINGS = ("flat", "nested", "overlapping")
 
 
+def _embedded(config: Any) -> Any:
+    """Return a copy of the configuration inside another one, which may be a dict from a file."""
+    return AutoConfig.for_model(**config) if isinstance(config, dict) else copy.deepcopy(config)
+
+
 class CrfTaggerConfig(PreTrainedConfig):
     """The whole configuration of the ``tagger`` inside, and the tag ``scheme`` (None for none)."""
 
@@ -64,10 +69,7 @@ class SpanNerConfig(PreTrainedConfig):
     def __post_init__(self, **more: Any) -> None:
         """Embed a copy of the encoder's configuration, whose attention the base class resets."""
         importlib.import_module("finetune.models.heads.span_ner")  # registers the model
-        if isinstance(self.encoder, dict):
-            self.encoder = AutoConfig.for_model(**self.encoder)
-        else:
-            self.encoder = copy.deepcopy(self.encoder)
+        self.encoder = _embedded(self.encoder)
         super().__post_init__(**more)  # type: ignore[no-untyped-call]
 
     def require_legal(self) -> None:
@@ -114,10 +116,7 @@ class PairClassifierConfig(PreTrainedConfig):
     def __post_init__(self, **more: Any) -> None:
         """Embed a copy of the encoder's configuration, whose attention the base class resets."""
         importlib.import_module("finetune.models.heads.pair_classifier")  # registers the model
-        if isinstance(self.encoder, dict):
-            self.encoder = AutoConfig.for_model(**self.encoder)
-        else:
-            self.encoder = copy.deepcopy(self.encoder)
+        self.encoder = _embedded(self.encoder)
         super().__post_init__(**more)  # type: ignore[no-untyped-call]
 
     def require_legal(self) -> None:
@@ -150,10 +149,7 @@ class RelationClassifierConfig(PreTrainedConfig):
     def __post_init__(self, **more: Any) -> None:
         """Embed a copy of the encoder's configuration, whose attention the base class resets."""
         importlib.import_module("finetune.models.heads.relation_classifier")  # registers the model
-        if isinstance(self.encoder, dict):
-            self.encoder = AutoConfig.for_model(**self.encoder)
-        else:
-            self.encoder = copy.deepcopy(self.encoder)
+        self.encoder = _embedded(self.encoder)
         super().__post_init__(**more)  # type: ignore[no-untyped-call]
 
     def require_legal(self) -> None:
