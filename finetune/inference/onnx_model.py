@@ -70,7 +70,7 @@ class OnnxModel:
         options.log_severity_level = 4  # errors are raised
         self.session = onnxruntime.InferenceSession(
             str(folder / graph), options, providers=["CPUExecutionProvider"],
-            disabled_optimizers=["SkipLayerNormFusion"],  # seven times slower than its parts
+            disabled_optimizers=["SkipLayerNormFusion"],  # slower than its parts on a CPU
         )  # fmt: skip
         self.inputs = [entry.name for entry in self.session.get_inputs()]
 
