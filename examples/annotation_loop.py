@@ -12,9 +12,9 @@ import shutil
 import numpy as np
 
 import finetune
+from finetune.annotation.suggestion import Suggester
 from finetune.data import read_text, read_tokens
 from finetune.data.dataset import renumbered
-from finetune.inference.suggestion import Suggester
 
 METRICS = {"classify": "accuracy", "nli": "accuracy", "tag": "span_f1_conll"}
 parser = argparse.ArgumentParser()

@@ -13,7 +13,7 @@ import onnxruntime
 from transformers import AutoConfig, AutoTokenizer
 
 from finetune import ClassifyConfig, fit, load, load_task
-from finetune.inference.onnx import export_onnx
+from finetune.deployment.onnx import export_onnx
 
 run = Path(os.environ.get("OUT", "runs/example-onnx"))
 if not (run / "best").exists():

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from finetune.data.running_text import text_sources
 from finetune.preprocessing.tokenizer import SubwordTokenizer
-from finetune.preprocessing.vocabulary import Layout, kind_of, train_tokenizer
-from finetune.preprocessing.vocabulary_transfer import embedding_map, with_vocabulary
+from finetune.pretraining.vocabulary import Layout, kind_of, train_tokenizer
+from finetune.pretraining.vocabulary_transfer import embedding_map, with_vocabulary
 
 model = os.environ.get("MODEL", "minilm")
 folder = Path(os.environ.get("OUT", "runs/example-vocabulary"))

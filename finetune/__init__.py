@@ -19,7 +19,6 @@ if TYPE_CHECKING:
         ClassifyConfig,
         NerConfig,
         NliConfig,
-        PretrainConfig,
         RelationsConfig,
         SentenceConfig,
         TagConfig,
@@ -42,6 +41,7 @@ if TYPE_CHECKING:
     from finetune.models.heads.token_classification import TokenTagger
     from finetune.preprocessing.batching import pack
     from finetune.preprocessing.tokenizer import SubwordTokenizer
+    from finetune.pretraining.settings import PretrainConfig
     from finetune.runtime.launch import make_accelerator
     from finetune.tasks import load_task, saved_task
     from finetune.training.callbacks import Callback
@@ -60,8 +60,8 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "api": "FinishedSearch TrainedRun distill search train",
-    "config.tasks": "ClassifyConfig NerConfig NliConfig PretrainConfig RelationsConfig "
-    "SentenceConfig TagConfig TrainConfig",
+    "config.tasks": "ClassifyConfig NerConfig NliConfig RelationsConfig SentenceConfig TagConfig "
+    "TrainConfig",
     "data": "Dataset read_text read_tokens",
     "evaluation.hf_trainer": "compute_metrics",
     "evaluation.own_metrics": "OwnMetric",
@@ -79,6 +79,7 @@ _HOMES = {
     "models.heads.token_classification": "TokenTagger",
     "preprocessing.batching": "pack",
     "preprocessing.tokenizer": "SubwordTokenizer",
+    "pretraining.settings": "PretrainConfig",
     "runtime.launch": "make_accelerator",
     "tasks": "load_task saved_task",
     "training.callbacks": "Callback",
@@ -147,7 +148,7 @@ def __getattr__(name: str) -> Any:
     if name == "__version__":
         from importlib.metadata import version
 
-        value: Any = version("finetune")
+        value: Any = version("finetune-encoders")
     elif name in _MODULES:
         value = getattr(importlib.import_module(_MODULES[name]), name)
     else:

@@ -155,7 +155,7 @@ def train_once(
     command: str,
     recipe_run: RecipeRun | None = None,
     reporter: Reporter | None = None,
-    report: Callable[[Path], None] = write_run_report,
+    report: Callable[[Path], object] = write_run_report,
     callbacks: Sequence[Callback] = (),
     metrics: Mapping[str, Callable[..., Any]] | None = None,
 ) -> TrainedRun | None:
@@ -175,7 +175,7 @@ def train_once(
     Returns:
         The run; None on all processes but the main one.
     """
-    from finetune.runtime.launch import make_accelerator
+    from finetune.runtime.launch import make_accelerator, on_all_processes
     from finetune.runtime.memory import memory_kept
     from finetune.runtime.progress import Reporter
     from finetune.tasks import load_task
@@ -186,7 +186,7 @@ def train_once(
     if reporter is None or not accelerator.is_main_process:
         reporter = Reporter(quiet=not accelerator.is_main_process)
     with hold(Path(config.out or "")), memory_kept():
-        task, dataset = load_task(config, task_name, data)
+        task, dataset = on_all_processes(lambda: load_task(config, task_name, data))
         if recipe_run:
             recipe_run.check_splits(list(dataset.splits)[1:])
         for line in (*describe(task, dataset), *dataset.notes):
@@ -196,7 +196,10 @@ def train_once(
         )
         if not accelerator.is_main_process:
             return None
-        return _finished(task, dataset, config, result, accelerator, recipe_run, command, report)
+        return _finished(
+            task, dataset, config, result, accelerator, recipe_run, command, report,
+            repeatable=data is None and not metrics and not callbacks,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -279,7 +282,7 @@ def search_once(
     command: str,
     reporter: Reporter,
     metrics: Mapping[str, Callable[..., Any]] | None = None,
-    report: Callable[[Path], None] = write_run_report,
+    report: Callable[[Path], object] = write_run_report,
 ) -> FinishedSearch:
     """Search in the folder ``config.out``; the arguments are those of ``search``."""
     from finetune.config.search_space import parse_space
@@ -331,7 +334,7 @@ def _scored(
     data: Any,
     command: str,
     reporter: Reporter,
-    report: Callable[[Path], None],
+    report: Callable[[Path], object],
     metrics: Mapping[str, Callable[..., Any]] | None,
 ) -> TrainedRun | None:
     """Score the model of the best trial on all splits, and write what a run has.
@@ -342,17 +345,16 @@ def _scored(
     from finetune.data.json_files import read_object
     from finetune.runtime.files import FolderInUse
     from finetune.training.environment import saved_outcome
-    from finetune.training.run_folder import hold
+    from finetune.training.run_folder import hold, pin_model
 
     folder = Path(config.out or "")
     try:
         with hold(folder):
+            pin_model(folder, config)
             if (folder / "README.md").is_file():
                 return TrainedRun(
                     folder, read_object(folder / "metrics.json"), saved_outcome(folder)
                 )
-            # it has the fingerprint of the data without test
-            (folder / "config.json").unlink(missing_ok=True)
             config = dataclasses.replace(config, resume=True)
             run = train_once(
                 task, config, data, command=command, reporter=reporter, report=report,
@@ -399,14 +401,14 @@ def train_multitask(
     *,
     command: str,
     reporter: Reporter | None = None,
-    report: Callable[[Path], None] = write_run_report,
+    report: Callable[[Path], object] = write_run_report,
 ) -> dict[str, TrainedRun]:
     """Train several tasks on one encoder; each has a run folder in ``out``, with its name.
 
     Arguments are those of ``train_once``. Returns the runs by name, none on all processes but the
     main one.
     """
-    from finetune.runtime.launch import make_accelerator
+    from finetune.runtime.launch import make_accelerator, on_all_processes
     from finetune.runtime.memory import memory_kept
     from finetune.runtime.progress import Reporter
     from finetune.tasks import load_task
@@ -417,8 +419,12 @@ def train_multitask(
     if reporter is None or not accelerator.is_main_process:
         reporter = Reporter(quiet=not accelerator.is_main_process)
     with hold(out), memory_kept():
-        loaded = {name: (*load_task(config, kind), config)
-                  for name, (kind, config) in recipe.tasks.items()}  # fmt: skip
+        loaded = on_all_processes(
+            lambda: {
+                name: (*load_task(config, kind), config)
+                for name, (kind, config) in recipe.tasks.items()
+            }
+        )
         steps, shares = planned_steps(
             [config for *_, config in loaded.values()],
             [len(data.splits["train"]) for _, data, _ in loaded.values()],
@@ -467,7 +473,7 @@ def distill(
     baseline: bool = False,
     command: str = "finetune.distill",
     reporter: Reporter | None = None,
-    report: Callable[[Path], None] = write_run_report,
+    report: Callable[[Path], object] = write_run_report,
     **settings: Any,
 ) -> DistilledRun:
     """Train a small student on the outputs of a trained model, and compare them.
@@ -505,7 +511,7 @@ def distill(
         student_config,
         student_folder,
     )
-    from finetune.training.run_folder import hold, is_run, with_run_folder
+    from finetune.training.run_folder import hold, is_run, require_free, with_run_folder
 
     if (model is None) == (layers is None):
         raise UserError("distill needs either --model SMALL or --layers N of the teacher.")
@@ -522,6 +528,9 @@ def distill(
     given["out"] = given.get("out") or student_folder(teacher, given.get("resume", False))
     config = student_config(loaded.task.record.config, model, str(teacher), **given)
     config = with_run_folder(config, loaded.task.name)
+    without_teacher = Path(f"{config.out}-without-teacher")
+    if baseline and not (config.resume and is_run(without_teacher)):
+        require_free(without_teacher)  # before the student is trained
     accelerator, reporter = make_accelerator(config), reporter or Reporter()
     with hold(Path(config.out or "")), memory_kept():
         task, dataset = load_student(loaded, config, data)
@@ -535,19 +544,17 @@ def distill(
     models = {"teacher": Path(teacher), "student": run.folder}
     plain = None
     if baseline:
-        out = Path(f"{config.out}-without-teacher")
         config = dataclasses.replace(
-            config, out=str(out), epochs=None, steps=schedule.num_steps,
-            eval_every=schedule.eval_every, resume=config.resume and is_run(out),
+            config, out=str(without_teacher), epochs=None, steps=schedule.num_steps,
+            eval_every=schedule.eval_every, resume=config.resume and is_run(without_teacher),
         )  # fmt: skip
-        config = with_run_folder(config, task.name)
         reporter.say(f"student without teacher: {config.out}")
-        with hold(out), memory_kept():
+        with hold(without_teacher), memory_kept():
             task = dataclasses.replace(task, record=dataclasses.replace(task.record, config=config))
             head = None
             if layers is not None:
                 task, head = plain_start(task, loaded, layers)
-                config = task.record.config
+            config = with_run_folder(task.record.config, task.name)
             result = fit_plain(task, dataset, config, accelerator, reporter, head, layers)
             plain = _finished(task, dataset, config, result, accelerator, None, command, report)
         models["student without teacher"] = plain.folder
@@ -569,7 +576,9 @@ def _finished(
     accelerator: Accelerator,
     recipe_run: RecipeRun | None,
     command: str,
-    report: Callable[[Path], None],
+    report: Callable[[Path], object],
+    *,
+    repeatable: bool = False,
 ) -> TrainedRun:
     """Write what describes a run whose training has ended."""
     from finetune.runtime.precision import resolve_precision
@@ -581,7 +590,8 @@ def _finished(
         weights=result.weights,
     )  # fmt: skip
     report(result.folder)
-    write_run_readme(config, result, outcome, command)  # last: now the run is finished
+    # last: now the run is finished
+    write_run_readme(config, result, outcome, command, repeatable=repeatable)
     return TrainedRun(result.folder, result.metrics, outcome, tuple(result.notes))
 
 

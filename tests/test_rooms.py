@@ -15,13 +15,22 @@ import pytest
 ROOT = Path(__file__).parents[1] / "finetune"
 
 ROOMS = (
-    "types", "config", "data", "runtime", "evaluation", "models", "preprocessing", "tasks",
-    "inference", "serving", "training", "reporting", "api", "benchmark", "cli",
+    "types", "registry", "config", "runtime", "data", "evaluation", "models", "preprocessing",
+    "tasks", "inference", "training", "reporting", "api", "cli",
 )  # fmt: skip
-"""Each room imports only those before it."""
+"""The core. Each room imports only those before it."""
+WINGS = ("annotation", "benchmark", "deployment", "pretraining")
+"""Subjects beside the core, which imports none of them. A wing imports the core and itself."""
 
-STANDARD_LIBRARY_ONLY = ("types", "config.tasks", "data.tag_schemes", "models.families", "")
-LIGHT = ("types", "config", "data", "evaluation", "")
+STANDARD_LIBRARY_ONLY = (
+    "types",
+    "registry",
+    "config.tasks",
+    "data.tag_schemes",
+    "models.families",
+    "",
+)
+LIGHT = ("types", "registry", "config", "data", "evaluation", "")
 """Rooms whose import loads nothing of HEAVY."""
 HEAVY = {"torch", "transformers", "accelerate", "datasets", "scipy", "sklearn", "pandas"}
 WITHOUT_TORCH = ("config", "data", "evaluation", "reporting")
@@ -110,15 +119,24 @@ def test_the_reading_of_imports_reads():
     assert "torch" not in others("types"), "it stands there for type checkers only"
     assert {"torch", "accelerate"} <= loaded_by("training.trainer")
     entries = {part for name in MODULES if (part := name.split(".")[0])}
-    assert entries == {*ROOMS, "__main__"}
+    assert entries == {*ROOMS, *WINGS, "__main__"}
 
 
 @pytest.mark.parametrize("module", of_rooms(*ROOMS))
 def test_a_room_imports_only_rooms_before_it(module: str):
     room = module.split(".")[0]
-    later = ROOMS[ROOMS.index(room) + 1 :]
+    later = {*ROOMS[ROOMS.index(room) + 1 :], *WINGS}
     upward = {(module, name) for name in ours(module) if name.split(".")[0] in later}
     assert not upward
+
+
+@pytest.mark.parametrize("wing", WINGS)
+def test_wings_do_not_import_each_other(wing: str):
+    if wing == "benchmark":  # it measures the others
+        return
+    others = {*WINGS} - {wing}
+    found = {(module, name) for module in of_rooms(wing) for name in ours(module)}
+    assert not [pair for pair in found if pair[1].split(".")[0] in others]
 
 
 def test_names_are_imported_from_where_they_are_defined():
@@ -141,7 +159,7 @@ def test_names_are_imported_from_where_they_are_defined():
 
 
 def test_the_package_has_few_entries():
-    entries = [path for path in ROOT.iterdir() if path.name != "__pycache__"]
+    entries = {path.name for path in ROOT.iterdir()} - {"__pycache__", *WINGS}
     assert len(entries) <= 18
 
 

@@ -17,10 +17,10 @@ import torch
 from finetune.benchmark.measure import Arm, Case, Work, seconds
 from finetune.benchmark.settings import BenchSettings
 from finetune.benchmark.subject import Size, operations, subject_of
+from finetune.deployment.onnx import export_onnx, validation_examples
+from finetune.deployment.onnx_int8 import quantize
+from finetune.deployment.onnx_model import OnnxModel
 from finetune.inference.loop import predict
-from finetune.inference.onnx import export_onnx, validation_examples
-from finetune.inference.onnx_int8 import quantize
-from finetune.inference.onnx_model import OnnxModel
 from finetune.models.half_precision import keep_cast_weights
 from finetune.runtime.precision import resolve_precision
 from finetune.tasks import model_folder, saved_task

@@ -22,12 +22,12 @@ from finetune.benchmark.subject import Size, longest
 from finetune.benchmark.synthetic_texts import LIKE, Words
 from finetune.benchmark.training import take_steps
 from finetune.benchmark.transformers_trainer import TrainerRun
-from finetune.config.tasks import PretrainConfig
 from finetune.data import Dataset
 from finetune.models.dropout import fast_dropout
 from finetune.models.heads.masked_lm import MaskedLanguageModel, MaskedScores
 from finetune.models.loading import load_config, load_weights
 from finetune.preprocessing.tokenizer import SubwordTokenizer
+from finetune.pretraining.settings import PretrainConfig
 from finetune.runtime.launch import make_accelerator
 from finetune.runtime.memory import memory_kept
 from finetune.runtime.precision import resolve_precision

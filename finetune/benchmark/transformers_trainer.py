@@ -22,7 +22,7 @@ from transformers import (
 
 from finetune.benchmark.measure import WARM_STEPS, now
 from finetune.benchmark.subject import LONGEST, Subject
-from finetune.models.loading import quiet
+from finetune.models.loading import load_config, load_weights, quiet
 from finetune.training.optimizer import default_learning_rate
 from finetune.types import IGNORED, Encoding
 
@@ -36,10 +36,9 @@ class TransformersTrainer:
 
     def __init__(self, subject: Subject) -> None:
         self.subject = subject
-        with quiet():
-            self.model = type(subject.head).auto_class.from_pretrained(
-                subject.folder, dtype=torch.float32
-            )
+        name = str(subject.folder)
+        auto_class = type(subject.head).auto_class
+        self.model = load_weights(auto_class, name, load_config(name), new_head=False)
         self.model.to(subject.device)
         self.rows = Dataset.from_list([_row(e) for (e, *_) in subject.encoded])
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional, arg
 
+from finetune.cli.command import Command
 from finetune.cli.output import EvaluationOptions, cell, print_table, print_tables, show
 from finetune.config.tasks import column_map
 from finetune.types import UserError, abbreviated, quantity
@@ -22,7 +23,7 @@ MOST_COLUMNS, MOST_ROWS = 20, 15
 
 
 @dataclass(frozen=True, kw_only=True)
-class Analyze(EvaluationOptions):
+class Analyze(EvaluationOptions, Command):
     """Analyze the predictions of one system: subgroup scores, calibration, and errors to read."""
 
     predictions: Annotated[Positional[str], arg(metavar="PREDICTIONS")]

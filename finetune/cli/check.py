@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
+import json
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from dataclasses import asdict, dataclass, replace
+from typing import Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
+from finetune.cli.command import Command
 from finetune.cli.output import quiet_libraries, show
-from finetune.config.tasks import CONFIGS, TrainConfig, column_map
-from finetune.types import UserError, quantity
-
-if TYPE_CHECKING:
-    from finetune.training.label_errors import Suspects
+from finetune.config.tasks import TrainConfig, column_map
+from finetune.registry import OPTIONS, Registry
+from finetune.types import UserError
 
 
 @dataclass(frozen=True, kw_only=True)
-class Check:
+class Check(Command):
     """Check data, or a recipe and its data: counts, labels, tag schemes, duplicates, lengths."""
 
     source: Annotated[Positional[str | None], arg(metavar="[DATA or RECIPE]")] = None
@@ -51,9 +48,26 @@ class Check:
     interruption the same command continues."""
     examples: int = 20
     """Number of suspects to print."""
+    format: Literal["table", "json"] = "table"
+    """Print a text for reading; or all findings as JSON: a list of objects with level (`info`,
+    `warning` or `error`), check, message and locations. `--json` is short for `json`."""
+    strict: bool = False
+    """Exit with 1 on warnings too, as on errors."""
+
+    @property
+    def trains(self) -> bool:
+        """True for label errors, which are found by training on folds."""
+        return self.label_errors
+
+    @property
+    def single_process(self) -> str | None:
+        """Folds train in one process."""
+        return "--label-errors" if self.label_errors else None
 
     def run(self) -> None:
-        """Print the findings; exit with 1 if one of them is an error."""
+        """Print the findings; exit with 1 if one of them is an error, or a warning if strict."""
+        if self.label_errors and self.format == "json":
+            raise UserError("--format json lists findings only; --out FILE has the label errors.")
         for name in () if self.label_errors else ("folds", "epochs", "out", "examples"):
             if getattr(self, name) != getattr(Check, name):
                 raise UserError(f"--{name} needs --label-errors: add it.")
@@ -71,7 +85,7 @@ class Check:
 
         recipe = load_recipe(source)
         config = recipe.config()
-        show(f"{source}: a valid recipe for {recipe.task}")
+        show(f"{source}: a valid recipe for {recipe.task}", error=self.format == "json")
         if self.task not in (None, recipe.task):
             raise UserError(f"{source} is a recipe for {recipe.task}, not {self.task}.")
         given = replace(
@@ -103,8 +117,12 @@ class Check:
             findings = check_data(data, count_subwords=None, max_length=self.max_length or 512)
         else:
             findings = self._check_with_tokenizer(data, words)
-        show(render(findings), indent=9)
-        if any(finding.level == "error" for finding in findings):
+        if self.format == "json":
+            show(json.dumps([asdict(each) for each in findings], indent=2, ensure_ascii=False))
+        else:
+            show(render(findings), indent=9)
+        stopping = ("error", "warning") if self.strict else ("error",)
+        if any(finding.level in stopping for finding in findings):
             sys.exit(1)
         if self.label_errors and self.task == "relations":
             raise UserError("--label-errors does not apply to relations: leave it out.")
@@ -112,7 +130,7 @@ class Check:
             train: Sequence[Any] = data.splits.get("train", ())
             spans_only = words and any(e.tags is None and e.spans for e in train)
             task = self.task or ("ner" if spans_only else "tag" if words else "classify")
-            self._find_label_errors(task, config)
+            Registry[Any](OPTIONS)["check --label-errors"](self, task, config)
 
     def _check_with_tokenizer(self, data: Any, words: bool) -> list[Any]:
         """Check the data, and count their subwords and those unknown to the model."""
@@ -146,65 +164,3 @@ class Check:
         for line in tokenizer.unreadable(seen[tokenizer.unknown], seen.total()):
             findings.append(Finding("warning", "subwords", line))
         return findings
-
-    def _find_label_errors(self, task: str, recipe_config: TrainConfig | None) -> None:
-        """Search for label errors, print the most probable ones and write all."""
-        from finetune.runtime.files import require_replaceable
-        from finetune.runtime.memory import memory_kept
-        from finetune.runtime.signals import Interrupted
-        from finetune.training.label_errors import search_label_errors
-        from finetune.training.run_folder import require_writable
-
-        if self.model is None and recipe_config is None:
-            raise UserError("--label-errors trains a model: name one with --model.")
-        if self.folds < 2:
-            raise UserError(f"--folds must be 2 or more, not {self.folds}.")
-        given = {"model": self.model, "max_length": self.max_length, "epochs": self.epochs}
-        config = replace(
-            recipe_config or CONFIGS[task](),
-            data=self.data,
-            columns=self.columns,
-            encoding=self.encoding,
-            **{name: value for name, value in given.items() if value is not None},  # type: ignore[arg-type]
-        )
-        out = Path(self.out) if self.out else None
-        with contextlib.ExitStack() as stack:
-            if out is None:
-                work = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            elif out.is_dir():
-                raise UserError(f"--out {out} is a folder: name a file.")
-            else:
-                require_writable(out.parent)
-                require_replaceable(out, '{"file": ')
-                work = Path(f"{out}.folds")  # kept after an interruption
-            try:
-                with memory_kept():
-                    suspects = search_label_errors(task, config, self.folds, out, work)
-            except Interrupted as interrupted:
-                kept = f"the same command continues ({work})" if out else "nothing is kept"
-                show(f"{interrupted}: {kept}{'' if out else ' without --out'}", error=True)
-                sys.exit(130)
-        noun = {"tag": "word", "ner": "span"}.get(task, "label")
-        print_suspects(suspects, noun, self.examples)
-        if out is not None:
-            show(
-                f"all suspects, the most probable first: {out} (for a page: finetune review {out})"
-            )
-
-
-def print_suspects(suspects: Suspects, noun: str, examples: int) -> None:
-    """Print the number of suspects, the most confused labels and the first suspects."""
-    found = quantity(len(suspects.found), "suspect")
-    show(f"{found} among the {quantity(suspects.number, noun)} of the training data")
-    show(str(suspects.score))
-    if suspects.share is not None:
-        show(f"estimated fraction of wrong labels: {100 * suspects.share:.1f} %")
-    for given, true, expected in suspects.taken[:8]:
-        show(f"  labeled {given}, probably {true}: about {expected:,.0f}")
-    for suspect in [suspect for suspect in suspects.found if suspect.worst][:examples]:
-        where = suspect.file if suspect.line is None else f"{suspect.file}:{suspect.line}"
-        kind = "" if suspect.kind in ("label", "word") else f" ({suspect.kind})"
-        show(
-            f"{where}  {suspect.given} -> {suspect.suggested} ({suspect.confidence:.3f} against "
-            f"{suspect.given_confidence:.3f}){kind}\n    {suspect.excerpt}"
-        )

@@ -2,32 +2,50 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from dataclasses import dataclass
+import math
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
-from finetune.cli.output import EvaluationOptions, print_table, print_tables, show
+from finetune.cli.command import Command
+from finetune.cli.output import (
+    EvaluationOptions,
+    ScoreCell,
+    print_table,
+    print_tables,
+    show,
+)
+from finetune.cli.predict import Predict
 from finetune.config.tasks import column_map
-from finetune.types import quantity
+from finetune.types import UserError, abbreviated, last_part, quantity
 
 if TYPE_CHECKING:
-    from finetune.evaluation.compare import SystemComparison
+    from finetune.evaluation.compare import Entry, SystemComparison, TableScore
     from finetune.evaluation.significance import Estimate
 
 
 @dataclass(frozen=True, kw_only=True)
-class Compare(EvaluationOptions):
-    """Test whether two systems differ on the same examples by more than chance."""
+class Compare(EvaluationOptions, Command):
+    """Test whether systems differ on the same examples by more than chance; tables for papers."""
 
     first: Annotated[Positional[str], arg(metavar="A")]
     """The first system: a file of predictions (JSON Lines, or columns of words with the prediction
-    last), a run folder, several runs (A1,A2,A3 or a folder of run folders), or a folder of
-    `--folds`."""
+    last), a run folder, several runs (A1,A2,A3 or a folder of run folders), a folder of `--folds`,
+    or the hub id of a model, which predicts the examples of --gold. `NAME=RUN` names the system,
+    `NAME:DATA=RUN` its data set too."""
     second: Annotated[Positional[str], arg(metavar="B")]
     """The second system, in the same form."""
+    more: Annotated[Positional[tuple[str, ...]], arg(metavar="SYSTEM ...")] = ()
+    """More systems. The result is then a table of systems and data sets."""
+    baseline: str | None = None
+    """Name of the system that a table tests all others against. Unset is the first system."""
     metric: str | None = None
     """Metric of `finetune score` or `finetune analyze`, for one label, tag or type (`f1:NAME`,
     `span_f1_strict:PER`), or for one subgroup in a table of the analysis (`span_f1_length:3`).
@@ -41,23 +59,58 @@ class Compare(EvaluationOptions):
 
     def run(self) -> None:
         """Compare the systems and print the result."""
+        entries = [self._entry(given) for given in (self.first, self.second, *self.more)]
+        data = {entry.data for entry in entries}
+        if len(entries) > 2 or len(data) > 1 or self.baseline is not None:
+            return self._print_table([self._named(entry) for entry in entries])
+        return self._compare_two(*entries)
+
+    def _entry(self, given: str) -> Entry:
+        """Return a system as it is written: `RUN`, `NAME=RUN` or `NAME:DATA=RUN`."""
+        from finetune.evaluation.compare import Entry
+
+        name, equals, runs = given.partition("=")
+        if not equals or Path(given).exists():
+            return Entry("", "", given)
+        system, colon, data = name.partition(":")
+        if not system or not runs or (colon and not data):
+            raise UserError(f"{given}: write RUN, NAME=RUN or NAME:DATA=RUN.")
+        return Entry(system, data, runs)
+
+    def _named(self, entry: Entry) -> Entry:
+        """Return an entry of a table with names for what has none: those of the run."""
+        from finetune.evaluation.runs import data_of_run, name_of_run
+
+        data = entry.data or (last_part(self.gold) if self.gold else data_of_run(entry.runs))
+        return entry._replace(system=entry.system or name_of_run(entry.runs), data=data)
+
+    def _reading(self) -> dict[str, Any]:
+        """Return the options of both comparisons."""
+        return {
+            "gold": self.gold,
+            "columns": column_map(self.columns),
+            "encoding": self.encoding,
+            "metric": self.metric,
+            "split": self.split,
+            "unit": self.unit,
+            "resamples": self.resamples,
+            "train": self.train,
+            "positive": self.positive,
+            "seed": self.seed,
+        }
+
+    def _compare_two(self, first: Entry, second: Entry) -> None:
         from finetune.evaluation.compare import compare_systems, comparison_record
 
-        if all((Path(folder) / "folds.json").is_file() for folder in (self.first, self.second)):
-            return self._compare_folds()
-        comparison = compare_systems(
-            self.first,
-            self.second,
-            gold=self.gold,
-            columns=column_map(self.columns),
-            encoding=self.encoding,
-            metric=self.metric,
-            split=self.split,
-            unit=self.unit,
-            resamples=self.resamples,
-            train=self.train,
-            positive=self.positive,
-            seed=self.seed,
+        if all((Path(entry.runs) / "folds.json").is_file() for entry in (first, second)):
+            return self._compare_folds(first, second)
+        with contextlib.ExitStack() as stack:
+            files = [stack.enter_context(self._predictions_of(e.runs)) for e in (first, second)]
+            comparison = compare_systems(*files, **self._reading())
+        comparison = replace(
+            comparison,
+            first=replace(comparison.first, name=first.system or first.runs),
+            second=replace(comparison.second, name=second.system or second.runs),
         )
         if self.format == "json":
             show(json.dumps(comparison_record(comparison), indent=2))
@@ -80,13 +133,84 @@ class Compare(EvaluationOptions):
             if comparison.positive_note:
                 show(comparison.positive_note, error=True)
 
-    def _compare_folds(self) -> None:
+    def _print_table(self, entries: Sequence[Entry]) -> None:
+        """Print the scores of systems on data sets: a row for each system; CSV and JSON are long.
+
+        Raises:
+            UserError: Two systems have one name, or --baseline names none.
+        """
+        from finetune.evaluation.compare import score_systems
+
+        baseline = self.baseline or entries[0].system
+        systems, data = (list(dict.fromkeys(side)) for side in list(zip(*entries, strict=True))[:2])
+        for (name, on), number in Counter(entry[:2] for entry in entries).items():
+            if number > 1:
+                raise UserError(
+                    f"{number} systems are named {name!r} on the data set {on!r}: write "
+                    "NAME=RUN or NAME:DATA=RUN; several runs of one system are RUN1,RUN2."
+                )
+        if baseline not in systems:
+            raise UserError(f"--baseline {baseline}: name one of {abbreviated(systems)}.")
+        if self.gold is not None and len(data) > 1:
+            raise UserError(
+                f"--gold {self.gold}: the systems are on {quantity(len(data), 'data set')} "
+                f"({abbreviated(data)}): leave --gold out and give run folders, which hold their "
+                "gold."
+            )
+        for entry in entries:
+            if (Path(entry.runs) / "folds.json").is_file():
+                raise UserError(
+                    f"{entry.runs}: systems of --folds are compared two at a time: finetune "
+                    "compare A B"
+                )
+        with contextlib.ExitStack() as stack:
+            read = [
+                entry._replace(runs=stack.enter_context(self._predictions_of(entry.runs)))
+                for entry in entries
+            ]
+            scores, notes = score_systems(read, baseline=baseline, **self._reading())
+        if self.format in ("csv", "json"):
+            records = [each.record() for each in scores]
+            columns = [*records[0]]
+            rows: list[list[Any]] = [[*record.values()] for record in records]
+        else:
+            metrics = {each.data: each.metric for each in scores}
+            columns = ["system", *(f"{name} {metrics[name]}" for name in data)]
+            cells = {(each.system, each.data): _score_cell(each) for each in scores}
+            rows = [[name, *(cells.get((name, each)) for each in data)] for name in systems]
+        print_tables(self.format, ("", columns, rows))
+        legend = _legend(scores, baseline, self.resamples, self.seed)
+        for note in (*([] if self.format in ("csv", "json") else [legend]), *notes):
+            self.note(note)
+
+    @contextlib.contextmanager
+    def _predictions_of(self, name: str) -> Iterator[str]:
+        """Yield a system; the predictions of a hub model for the gold file are a temporary file."""
+        from finetune.models.loading import is_hub_id
+
+        if "/" not in name or not is_hub_id(name):
+            yield name
+            return
+        if self.gold is None:
+            raise UserError(
+                f"{name}: no such file or folder. If it is a hub id, add --gold FILE: the model "
+                "predicts the examples of this file."
+            )
+        with tempfile.TemporaryDirectory(prefix="finetune-") as folder:
+            file = str(Path(folder) / "predictions.jsonl")
+            Predict(
+                folder=name, file=self.gold, output=file, columns=self.columns,
+                encoding=self.encoding,
+            ).run()  # fmt: skip
+            yield file
+
+    def _compare_folds(self, first: Entry, second: Entry) -> None:
         from finetune.evaluation.compare import compare_folds
         from finetune.evaluation.significance import ALPHA
 
-        found = compare_folds(Path(self.first), Path(self.second), self.metric)
-        rows = [(self.first, found.metric, *found.first, None),
-                (self.second, found.metric, *found.second, None),
+        found = compare_folds(Path(first.runs), Path(second.runs), self.metric)
+        rows = [(first.system or first.runs, found.metric, *found.first, None),
+                (second.system or second.runs, found.metric, *found.second, None),
                 ("A - B", found.metric, *found.difference, found.p)]  # fmt: skip
         columns = ("system", "metric", "mean", "low", "high", "p")
         print_tables(self.format, ("", columns, rows))
@@ -124,6 +248,39 @@ def print_comparison(comparison: SystemComparison) -> None:
     show(f"{verdict(comparison)} {seed_note(comparison)}")
     if comparison.positive_note:
         show(comparison.positive_note)
+
+
+def _in_percent(score: TableScore) -> bool:
+    from finetune.evaluation.metrics import score_limits
+
+    return math.isfinite(score_limits(score.metric)[1])
+
+
+def _score_cell(score: TableScore) -> ScoreCell:
+    """Return a score as papers print it: in percent unless the metric has no limits."""
+    percent = _in_percent(score)
+    mean, deviation = (
+        None if value is None else f"{100 * value:.2f}" if percent else f"{value:.4f}"
+        for value in (score.score.value, score.deviation)
+    )
+    return ScoreCell(mean or "", deviation, score.best, score.significant)
+
+
+def _legend(scores: Sequence[TableScore], baseline: str, resamples: int, seed: int) -> str:
+    """Return what the numbers and marks of a table are, for its caption."""
+    from finetune.evaluation.significance import ALPHA
+
+    runs = sorted({score.num_runs for score in scores})
+    number = quantity(runs[0], "run") if len(runs) == 1 else f"{runs[0]} to {runs[-1]} runs"
+    mean = "scores of one run" if runs == [1] else f"mean ± standard deviation over {number}"
+    tests = sum(score.p is not None for score in scores)
+    tested = (
+        f" † differs from {baseline} at {ALPHA} by the paired bootstrap and by approximate "
+        f"randomization ({quantity(resamples, 'resample')}, seed {seed}), adjusted for "
+        f"{quantity(tests, 'comparison')} (Holm, 1979)."
+    )
+    percent = "in percent, " if any(map(_in_percent, scores)) else ""
+    return f"Scores: {percent}{mean}; the best in bold.{tested if tests else ''}"
 
 
 def _cells(estimate: Estimate, sign: str = "") -> tuple[str, str]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 from tyro.conf import Positional, arg
 
+from finetune.cli.command import Command
 from finetune.cli.output import TableFormat, print_tables, quiet_libraries, show
 from finetune.cli.train import TaskCommand, announce, require_unset, train_once
 from finetune.types import UserError
@@ -35,12 +36,17 @@ class CurveOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Curve(CurveOptions):
+class Curve(CurveOptions, Command):
     """Train on growing parts of the data: scores by amount, and what more data would bring."""
 
     task: Annotated[Positional[str], arg(metavar="TASK")]
     """The task. Its other options are those of the command that trains it: `finetune TASK --help`.
     """
+
+    @property
+    def trains(self) -> bool:
+        """True: models are trained."""
+        return True
 
     def run(self) -> None:
         """Raise UserError: ``parse_curve`` replaces this command where TASK is one."""

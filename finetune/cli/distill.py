@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional, arg
 
+from finetune.cli.command import Command
 from finetune.cli.output import TableFormat, print_tables, quiet_libraries, show
 from finetune.cli.train import report_run, score_lines
 from finetune.types import UserError
@@ -17,12 +18,12 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Distill:
+class Distill(Command):
     """Train a small student on the predictions of a trained model, its teacher."""
 
     teacher: Annotated[Positional[str], arg(metavar="TEACHER")]
-    """Folder of a run of `classify`, `nli`, `tag` or `ner`. The student has its task, labels and
-    data, and its settings except those of training."""
+    """Folder of a run of `classify`, `nli`, `tag` or `ner`, or hub id of such a model. The student
+    has its task, labels and data, and its settings except those of training."""
     model: str | None = None
     """Encoder of the student: a hub id, short name or folder."""
     layers: int | None = None
@@ -71,6 +72,11 @@ class Distill:
     """Continue the run in --out from its last checkpoint."""
     format: TableFormat = "table"
     """Print the comparison as text, CSV or JSON with all digits, LaTeX (booktabs) or Markdown."""
+
+    @property
+    def trains(self) -> bool:
+        """True: models are trained."""
+        return True
 
     def run(self) -> None:
         """Train the student, and print the comparison with its teacher."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, UseAppendAction, arg
 
+from finetune.cli.command import Command
 from finetune.cli.output import ReadingOptions, check_output, quiet_libraries, show
 from finetune.config.tasks import column_map
 from finetune.types import TextExample, UserError, quantity
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Embed:
+class Embed(Command):
     """Write vectors of texts, words or subwords from the layers of an encoder."""
 
     model: Annotated[Positional[str], arg(metavar="MODEL")]
@@ -85,13 +86,19 @@ class Embed:
 
     def _inputs(self) -> Iterator[Example]:
         from finetune import data
+        from finetune.data.dataset import WordsNotTexts
 
         file = self.file or ""
         options: Any = {"columns": column_map(self.columns), "encoding": self.encoding}
         if self.text:
             yield from (TextExample(index, text) for index, text in enumerate(self.text))
         elif self.unit == "text":
-            yield from data.read_text_file(file, pair=False, labels=False, **options)
+            try:
+                yield from data.read_text_file(file, pair=False, labels=False, **options)
+            except WordsNotTexts:
+                raise UserError(
+                    f"{file}: holds words, not texts: add --unit word or --unit subword."
+                ) from None
         else:
             yield from data.read_token_file(file, **options)
 

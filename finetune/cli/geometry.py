@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, UseAppendAction, arg
 
+from finetune.cli.command import Command
 from finetune.cli.output import (
     FormatOption,
     ReadingOptions,
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Geometry(FormatOption):
+class Geometry(FormatOption, Command):
     """Measure the geometry of an encoder's word vectors, and its attention, layer by layer."""
 
     model: Annotated[Positional[str], arg(metavar="MODEL")]
@@ -76,6 +77,7 @@ class Geometry(FormatOption):
             sentences=self.sentence,
             seed=self.seed,
             reporter=Reporter(quiet=self.format != "table"),
+            name=f"--data {self.data}",
         )
         self._write(geometry)
         if self.format == "json":
@@ -85,9 +87,7 @@ class Geometry(FormatOption):
 
     def _check_outputs(self) -> None:
         for output in self.output:
-            if Path(output).suffix not in (".html", ".json"):
-                raise UserError(f"--output {output}: write a name with the suffix .html or .json.")
-            check_output(output, [Path(self.data)])
+            check_output(output, [Path(self.data)], (".html", ".json"))
             if Path(output).suffix == ".html":
                 require_replaceable(Path(output), "<!doctype html", "--output")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import logging
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -12,37 +13,15 @@ from typing import Annotated, Any, Union
 import tyro
 from tyro.conf import subcommand
 
-from finetune.cli.agreement import Agreement
-from finetune.cli.analyze import Analyze
-from finetune.cli.bench import Bench
-from finetune.cli.check import Check
-from finetune.cli.compare import Compare
-from finetune.cli.convert import Convert
-from finetune.cli.curve import Curve, parse_curve
-from finetune.cli.distill import Distill
-from finetune.cli.embed import Embed
-from finetune.cli.export import Export
-from finetune.cli.geometry import Geometry
-from finetune.cli.map import Map
+import finetune
+from finetune import registry
+from finetune.cli.command import Command
 from finetune.cli.output import error_line, show
-from finetune.cli.perplexity import Perplexity
-from finetune.cli.predict import Predict
-from finetune.cli.push import Push
-from finetune.cli.recipes import Recipes
-from finetune.cli.report import Report
-from finetune.cli.review import Review
-from finetune.cli.score import Score
-from finetune.cli.search import Search, parse_search
-from finetune.cli.serve import Serve
-from finetune.cli.similarity import Similarity
-from finetune.cli.suggest import Suggest
-from finetune.cli.thresholds import Thresholds
-from finetune.cli.train import TASKS, Multitask, Run, TaskCommand, expand_recipe
-from finetune.cli.vocabulary import Vocabulary
-from finetune.cli.wic import Wic
-from finetune.cli.wsd import Wsd
-from finetune.config.tasks import RENAMED, flag
+from finetune.cli.overview import overview
+from finetune.config.tasks import CONFIGS, RENAMED, flag
+from finetune.registry import Registry
 from finetune.runtime.processes import (
+    ReportedError,
     end_with_launcher,
     leave_launch,
     num_processes,
@@ -52,17 +31,11 @@ from finetune.runtime.processes import (
 from finetune.runtime.progress import output_may_be_lost
 from finetune.types import UserError, did_you_mean
 
-COMMANDS: dict[str, type[Any]] = {
-    **TASKS,
-    **{
-        kind.__name__.lower(): kind
-        for kind in (Multitask, Run, Curve, Search, Distill, Recipes, Check, Convert, Agreement,
-                     Suggest, Review, Predict, Embed, Similarity, Geometry, Map, Wsd, Wic, Serve,
-                     Export, Score, Analyze, Compare, Thresholds, Report, Push, Vocabulary,
-                     Perplexity, Bench)
-    },
-}  # fmt: skip
-"""The dataclass of each command: its options are the fields, and ``run()`` carries it out."""
+OPTIONS_OF_ALL = ("--quiet", "--verbose")
+"""The options of every command: results and errors only; all messages of libraries, tracebacks."""
+
+COMMANDS = (*CONFIGS, *registry.COMMANDS)
+"""The names of all commands."""
 
 OLD_NAMES = {"analyse": "analyze"} | {flag(old): flag(new) for old, new in RENAMED.items()}
 """Former names of commands and options, accepted for one release."""
@@ -82,12 +55,6 @@ OTHER_MEANING = {
 }
 """Options of these scripts that have no equivalent, and the reason."""
 
-DESCRIPTION = """Fine-tune pretrained text encoders.
-
-`finetune COMMAND --help` lists the options of a command. A first run that needs no download:
-finetune nli --model minilm --data examples/data/nli"""
-
-
 MARKERS = (tyro.conf.OmitArgPrefixes, tyro.conf.HelptextFromCommentsOff)
 
 
@@ -97,16 +64,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if isinstance(stream, io.TextIOWrapper):  # a terminal may not have all characters
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")
     command, main_process = None, process_index() == 0
+    given = list(sys.argv[1:] if arguments is None else arguments)
     try:
+        given, output = _with_verbosity(given)
         with contextlib.nullcontext() if main_process else _no_output():
-            parsed = parse(sys.argv[1:] if arguments is None else arguments)
+            parsed = parse(given)
             alone = num_processes() > 1 and not _shares_work(parsed)
         if alone and not main_process:
             return
         if alone:
             leave_launch()
         command = parsed
-        with contextlib.nullcontext() if main_process else _no_output(errors=True):
+        with contextlib.nullcontext() if main_process else _no_output(errors=True), output:
             _run(command)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -114,7 +83,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except KeyboardInterrupt:
         show("interrupted", error=True)
         sys.exit(130)
+    except ReportedError:
+        sys.exit(2)
     except Exception as error:
+        logging.getLogger(__name__).info("the error:", exc_info=error)  # with --verbose
         line, code = error_line(error)
         if main_process or command is not None:  # all processes have the same arguments
             show(line, error=True)
@@ -129,14 +101,34 @@ def _no_output(errors: bool = False) -> Iterator[None]:
             yield
 
 
-def _run(command: Any) -> None:
+def _with_verbosity(
+    arguments: list[str],
+) -> tuple[list[str], contextlib.AbstractContextManager[None]]:
+    """Return the arguments without ``OPTIONS_OF_ALL``, and the context to run their command in."""
+    quiet, verbose = (option in arguments for option in OPTIONS_OF_ALL)
+    if quiet and verbose:
+        raise UserError("--quiet and --verbose exclude each other: leave one out.")
+    if verbose:
+        logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
+    rest = [argument for argument in arguments if argument not in OPTIONS_OF_ALL]
+    return rest, _errors_only() if quiet else contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def _errors_only() -> Iterator[None]:
+    """Context without progress and notes, which are on standard error."""
+    with open(os.devnull, "w", encoding="utf-8") as nothing, contextlib.redirect_stderr(nothing):
+        yield
+
+
+def _run(command: Command) -> None:
     """Run a command, and leave the other processes in the end."""
-    trains = isinstance(command, TaskCommand | Multitask | Curve | Search | Distill) or (
-        isinstance(command, Check) and command.label_errors
-    )
+    seed = vars(command).get("seed")
+    if seed is not None and not 0 <= seed < 2**32:
+        raise UserError(f"--seed {seed}: must be from 0 to {2**32 - 1}.")
     try:
         with contextlib.ExitStack() as stack:
-            if trains:
+            if command.trains:
                 stack.enter_context(output_may_be_lost())
             if num_processes() > 1:
                 end_with_launcher()
@@ -151,16 +143,21 @@ def _run(command: Any) -> None:
             destroy_process_group()
 
 
-def _shares_work(command: Any) -> bool:
+def _shares_work(command: Command) -> bool:
     """Return whether all processes of a launch run a command; else the main process runs it."""
     require_honored_settings()
-    label_errors = isinstance(command, Check) and command.label_errors
-    if label_errors or isinstance(command, Bench):
-        name = "--label-errors" if label_errors else "bench"
+    if name := command.single_process:
         raise UserError(f"{name} runs in one process: start it without accelerate or torchrun.")
-    return isinstance(command, Predict | Multitask) or (
-        isinstance(command, TaskCommand) and not command.dry_run
-    )
+    return command.shares_work
+
+
+def command_class(name: str) -> type[Any]:
+    """Import the dataclass of a command: its options are the fields."""
+    if name not in CONFIGS:
+        return Registry[type[Any]](registry.COMMANDS)[name]
+    from finetune.cli.train import task_command
+
+    return task_command(name)
 
 
 def parse(arguments: Sequence[str]) -> Any:
@@ -171,35 +168,40 @@ def parse(arguments: Sequence[str]) -> Any:
         SystemExit: After help, or with 2 after tyro's message about wrong arguments.
     """
     name, *rest = [_current_name(argument) for argument in arguments] or ["help"]
-    if name == "curve" and rest and rest[0] in TASKS:
-        return parse_curve(rest[0], rest[1:], parse)
-    if name == "search" and rest and rest[0] in TASKS:
-        return parse_search(rest[0], rest[1:], parse)
-    if name in (*TASKS, "run", "check"):
+    if name in ("curve", "search") and rest and rest[0] in CONFIGS:
+        return _parse_repeated(name, rest)
+    if name in (*CONFIGS, "run", "check"):
         rest = _translated(rest)
-    if name == "--version":
-        from importlib.metadata import version
-
-        show(version("finetune"))
-        sys.exit()
-    if name in ("help", "-h", "--help") or name.startswith("--tyro-"):  # shell completion
-        commands: Any = Union[*(Annotated[k, subcommand(n)] for n, k in COMMANDS.items())]
-        given = [name, *rest] if name.startswith("--tyro-") else ["-h"]
-        tyro.cli(commands, prog="finetune", description=DESCRIPTION, args=given, config=MARKERS)
+    if name in ("--version", "help", "-h", "--help"):
+        show(finetune.__version__ if name == "--version" else overview())
+        sys.exit(0)
+    if name.startswith("--tyro-"):  # shell completion
+        commands: Any = Union[
+            *(Annotated[command_class(each), subcommand(each)] for each in COMMANDS)
+        ]
+        tyro.cli(commands, prog="finetune", args=[name, *rest], config=MARKERS)
     if name not in COMMANDS:
         raise UserError(
             f"unknown command {name!r}.{did_you_mean(name, COMMANDS)} Commands are "
             f"{', '.join(COMMANDS)}."
         )
-    if name in ("analyze", "compare"):
+    if name in ("analyze", "compare", "check"):
         rest = ["--format=json" if argument == "--json" else argument for argument in rest]
-    name, rest, recipe = expand_recipe(name, rest)
-    default = tyro.MISSING_NONPROP if recipe is None else recipe
+    default: Any = tyro.MISSING_NONPROP
+    if name in (*CONFIGS, "run"):
+        from finetune.cli.train import expand_recipe
+
+        name, rest, recipe = expand_recipe(name, rest)
+        default = tyro.MISSING_NONPROP if recipe is None else recipe
     messages = io.StringIO()
     try:
         with contextlib.redirect_stderr(messages):
             return tyro.cli(
-                COMMANDS[name], prog=f"finetune {name}", args=rest, default=default, config=MARKERS
+                command_class(name),
+                prog=f"finetune {name}",
+                args=rest,
+                default=default,
+                config=MARKERS,
             )
     except SystemExit as end:
         cause: BaseException | None = end
@@ -210,6 +212,17 @@ def parse(arguments: Sequence[str]) -> Any:
         if text := messages.getvalue():
             show(text.rstrip("\n"), error=True)
         raise
+
+
+def _parse_repeated(name: str, arguments: list[str]) -> Command:
+    """Return the command that trains a task many times."""
+    if name == "curve":
+        from finetune.cli.curve import parse_curve
+
+        return parse_curve(arguments[0], arguments[1:], parse)
+    from finetune.cli.search import parse_search
+
+    return parse_search(arguments[0], arguments[1:], parse)
 
 
 def _current_name(argument: str) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, UseAppendAction, arg
 
+from finetune.cli.command import Command
 from finetune.cli.output import ReadingOptions, check_output, print_table, quiet_libraries, show
 from finetune.config.tasks import column_map
 from finetune.runtime.files import replace_file, require_replaceable
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Map:
+class Map(Command):
     """Draw the occurrences of a word in many contexts as a map of their vectors, layer by layer."""
 
     model: Annotated[Positional[str], arg(metavar="MODEL")]
@@ -31,7 +32,8 @@ class Map:
     """Texts or sentences of any format of `predict`, with labels, tags, spans or nothing; `-` is
     standard input."""
     output: UseAppendAction[tuple[str, ...]] = ()
-    """File to write: .html (a page), .json or .csv (coordinates); may be repeated."""
+    """File to write: .html (a page), .svg (a picture of each layer), .json or .csv (coordinates);
+    may be repeated."""
     layers: str = "all"
     """`all`, `last`, `last4`, or numbers separated by commas: 0 is the output of the embeddings."""
     method: Literal["tsne", "umap", "pca"] = "tsne"
@@ -85,12 +87,14 @@ class Map:
 
     def _check_outputs(self) -> None:
         if not self.output:
-            raise UserError("map needs --output FILE: .html, .json or .csv.")
+            raise UserError("map needs --output FILE: .html, .svg, .json or .csv.")
         for output in self.output:
-            if Path(output).suffix not in _FORMATS:
-                legal = ", ".join(_FORMATS)
-                raise UserError(f"--output {output}: the suffix names the format: one of {legal}.")
-            check_output(output, [Path(self.file)])
+            if Path(output).suffix.lower() in (".png", ".pdf", ".jpg"):
+                raise UserError(
+                    f"--output {output}: a picture is written as .svg, which browsers and Inkscape "
+                    "turn into PNG and PDF."
+                )
+            check_output(output, [Path(self.file)], _FORMATS)
             if Path(output).suffix == ".html":
                 require_replaceable(Path(output), "<!doctype html", "--output")
 
@@ -110,16 +114,21 @@ class Map:
     def _write(self, word_map: WordMap) -> None:
         """Write all files."""
         from finetune.inference.word_map import write_csv, write_json
-        from finetune.reporting.word_map import write_page
+        from finetune.reporting.word_map import write_page, write_picture
 
-        writers = {".html": write_page, ".json": write_json, ".csv": write_csv}
+        writers = {
+            ".html": write_page,
+            ".svg": write_picture,
+            ".json": write_json,
+            ".csv": write_csv,
+        }
         for output in self.output:
             with replace_file(Path(output), follow=True) as file:
                 writers[Path(output).suffix](file, word_map, self.model)
         show(f"wrote {' and '.join(self.output)}", error=True)
 
 
-_FORMATS = (".html", ".json", ".csv")
+_FORMATS = (".html", ".svg", ".json", ".csv")
 
 
 def _print_scores(word_map: WordMap) -> None:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import csv
-import io
 import json
+import logging as python_logging
 import math
 import os
 import re
@@ -17,15 +16,23 @@ import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TextIO
+from typing import Any, Literal
 
 from rich.box import SIMPLE
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from finetune.runtime.files import replace_file, vacant
+from finetune.runtime.files import vacant
 from finetune.runtime.memory import is_out_of_memory
+from finetune.runtime.progress import terminal
+from finetune.runtime.records import (
+    RECORD_SUFFIXES,
+    Write,
+    csv_line,
+    json_line,
+    record_writer,
+    require_suffix,
+)
 from finetune.types import OwnMetricError, UserError, printable
 
 TableFormat = Literal["table", "csv", "latex", "markdown", "json"]
@@ -119,16 +126,16 @@ def print_table(
 
     Columns whose first value is a number are aligned to the right.
     """
-    console = Console(highlight=False)
-    terminal = console.is_terminal
-    if not terminal:  # nothing is wrapped or cut
-        console = Console(highlight=False, width=10_000, no_color=True)
-    table = Table(box=SIMPLE if terminal else None, pad_edge=False, padding=(0, 2, 0, 0))
+    console = terminal()
+    on_terminal = console.is_terminal
+    if not on_terminal:  # nothing is wrapped or cut
+        console = terminal(width=10_000, no_color=True)
+    table = Table(box=SIMPLE if on_terminal else None, pad_edge=False, padding=(0, 2, 0, 0))
     for column, value in zip(columns, rows[0] if rows else columns, strict=True):
         table.add_column(
             Text(printable(column)),
             justify="left" if isinstance(value, str) else "right",
-            no_wrap=not terminal,
+            no_wrap=not on_terminal,
             overflow="fold",
         )
     for row in rows:
@@ -164,28 +171,6 @@ def print_tables(
     return None
 
 
-def csv_line(values: Iterable[Any]) -> str:
-    """Return values as a line of CSV for a spreadsheet, without a line end.
-
-    Numbers have all digits; lists and objects are JSON. A text that a spreadsheet would take for a
-    formula begins with an apostrophe.
-    """
-    line = io.StringIO()
-    csv.writer(line, lineterminator="").writerow([_csv_value(value) for value in values])
-    return line.getvalue()
-
-
-def _csv_value(value: Any) -> Any:
-    if isinstance(value, list | tuple | dict | bool):
-        value = json.dumps(value, ensure_ascii=False)
-    if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r"):
-        try:
-            float(value)
-        except ValueError:
-            return f"'{value}"
-    return value
-
-
 def _csv(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     return "\n".join(map(csv_line, [columns, *rows]))
 
@@ -197,9 +182,38 @@ _LATEX = {character: f"\\{character}" for character in "&%$#_{}"} | {
 }  # fmt: skip
 
 
+@dataclass(frozen=True)
+class ScoreCell:
+    """A score in a table for papers: perhaps with a deviation, in bold, and with a mark."""
+
+    score: str
+    deviation: str | None = None
+    bold: bool = False
+    marked: bool = False
+
+    def __str__(self) -> str:
+        """Return the score as Markdown and plain text show it."""
+        deviation = "" if self.deviation is None else f" ± {self.deviation}"
+        score = f"**{self.score}**" if self.bold else self.score
+        return f"{score}{deviation}{' †' * self.marked}"
+
+    @property
+    def latex(self) -> str:
+        """Return the score as LaTeX."""
+        deviation = "" if self.deviation is None else rf" $\pm$ {self.deviation}"
+        score = rf"\textbf{{{self.score}}}" if self.bold else self.score
+        mark = r"$^{\dagger}$" if self.marked else ""
+        return f"{score}{deviation}{mark}"
+
+
 def _latex(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     def line(values: Sequence[Any]) -> str:
-        texts = ("".join(_LATEX.get(c, c) for c in cell(value)) for value in values)
+        texts = (
+            value.latex
+            if isinstance(value, ScoreCell)
+            else "".join(_LATEX.get(c, c) for c in cell(value))
+            for value in values
+        )
         return " & ".join(texts) + r" \\"
 
     sides = "".join("r" if right else "l" for right in _numeric(columns, rows))
@@ -211,7 +225,12 @@ def _latex(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) ->
 
 def _markdown(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     def line(values: Sequence[Any]) -> str:
-        texts = (re.sub(r"([\\`*_|<\[])", r"\\\1", cell(value)) for value in values)
+        texts = (
+            str(value)
+            if isinstance(value, ScoreCell)
+            else re.sub(r"([\\`*_|<\[])", r"\\\1", cell(value))
+            for value in values
+        )
         return "| " + " | ".join(text.replace("\n", " ") for text in texts) + " |"
 
     rule = " | ".join("---:" if right else "---" for right in _numeric(columns, rows))
@@ -258,18 +277,24 @@ def error_line(error: Exception) -> tuple[str, int]:
 
 
 @contextlib.contextmanager
-def open_output(path: str | None, inputs: Iterable[Path] = ()) -> Iterator[TextIO]:
-    """Open a file for --output that appears when it is complete; None is standard output."""
+def open_records(path: str | None, inputs: Iterable[Path] = ()) -> Iterator[Write]:
+    """Yield a function that writes a record to --output, whose suffix is the format.
+
+    The file appears when it is complete. None prints JSON Lines.
+    """
     if path is None:
-        yield sys.stdout
+        yield lambda record: show(json_line(record))
         return
-    check_output(path, inputs)
-    with replace_file(Path(path), follow=True) as file:
-        yield file
+    check_output(path, inputs, RECORD_SUFFIXES)
+    with record_writer(path) as write:
+        yield write
 
 
-def check_output(path: str, inputs: Iterable[Path] = ()) -> None:
-    """Raise UserError if --output cannot be a file, or is an input, perhaps by another name."""
+def check_output(path: str, inputs: Iterable[Path] = (), suffixes: Iterable[str] = ()) -> None:
+    """Raise UserError if --output cannot be a file, or is an input, perhaps by another name.
+
+    The suffix must be one of ``suffixes``, if there are any.
+    """
     if path == "-":
         raise UserError("--output -: name a file, or leave it out if the command can print.")
     if Path(path).is_dir() or not Path(path).absolute().parent.is_dir():
@@ -278,6 +303,8 @@ def check_output(path: str, inputs: Iterable[Path] = ()) -> None:
     for each in inputs:
         if each.is_file() and Path(path).is_file() and each.samefile(path):
             raise UserError(f"--output {path} would overwrite the input {each}: name another file.")
+    if suffixes:
+        require_suffix(path, suffixes)
 
 
 def require_vacant(out: str | None) -> Path:
@@ -288,17 +315,6 @@ def require_vacant(out: str | None) -> Path:
     return folder
 
 
-def json_lines(records: Iterable[Any]) -> Iterator[str]:
-    """Return a line of JSON Lines for each record."""
-    return (json.dumps(record, ensure_ascii=False) + "\n" for record in records)
-
-
-def write_records(path: Path, records: Iterable[Any]) -> None:
-    """Write records to a new file as JSON Lines."""
-    with path.open("w", encoding="utf-8", newline="\n") as file:
-        file.writelines(json_lines(records))
-
-
 def write_run(folder: Path, config: dict[str, Any], metrics: dict[str, Any]) -> None:
     """Write the settings and the scores of a run that trains no model."""
     for name, content in (("config", config), ("metrics", metrics)):
@@ -307,7 +323,9 @@ def write_run(folder: Path, config: dict[str, Any], metrics: dict[str, Any]) -> 
 
 
 def quiet_libraries() -> None:
-    """Turn off the progress bars and advice of transformers."""
+    """Turn off the progress bars and advice of transformers, unless --verbose asks for them."""
+    if python_logging.getLogger().isEnabledFor(python_logging.INFO):
+        return
     import transformers
 
     logging: Any = transformers.logging

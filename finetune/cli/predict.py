@@ -2,45 +2,50 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, UseAppendAction, arg
 
-from finetune.cli.output import csv_line, open_output, quiet_libraries, show
-from finetune.config.tasks import column_map, marks_words
+from finetune.cli.command import Command
+from finetune.cli.output import check_output, open_records, quiet_libraries, show
+from finetune.config.tasks import column_map
 from finetune.runtime.processes import num_processes, process_index
-from finetune.types import UserError, printable, quantity
+from finetune.runtime.records import RECORD_SUFFIXES, TABLE_SUFFIXES, csv_lines, json_line
+from finetune.types import UserError, quantity
 
 if TYPE_CHECKING:
     from finetune.types import Example
 
 
 @dataclass(frozen=True, kw_only=True)
-class Predict:
+class Predict(Command):
     """Predict with a trained model: one line for each input, in input order."""
 
     folder: Annotated[Positional[str], arg(metavar="RUN")]
-    """Folder of a run or of a model in it."""
+    """Folder of a run, folder of a model in it, or hub id (OWNER/NAME, OWNER/NAME@REVISION). Also a
+    classifier, tagger or masked language model of transformers: a folder, hub id or short name."""
     text: UseAppendAction[tuple[str, ...]] = ()
-    """A text. Write --text=TEXT if it begins with a dash."""
+    """A text. Write --text=TEXT if it begins with a dash. A masked language model fills [MASK] or
+    <mask> with the five most probable subwords."""
     pair: str | None = None
     """The second text, for a model of pairs."""
     file: str | None = None
     """Texts or words: JSON Lines, CSV, TSV, plain lines or CoNLL columns; `-` is standard input."""
     output: str | None = None
-    """File to write; unset or `-` prints."""
-    format: Literal["jsonl", "csv"] | None = None
-    """JSON Lines, or CSV for spreadsheets: lists in a cell are JSON, and a text that begins like a
-    formula gets an apostrophe. Unset is CSV for an --output named .csv, else JSON Lines."""
+    """File to write, in the format of its suffix: .jsonl, .json, .csv, .tsv, .xlsx or .parquet;
+    unset or `-` prints."""
+    format: Literal["jsonl", "csv"] = "jsonl"
+    """Print JSON Lines, or CSV for spreadsheets: lists in a cell are JSON, and a text that begins
+    like a formula gets an apostrophe. The suffix of --output goes before."""
     keep_columns: bool = False
-    """Repeat the columns of the input before the prediction, as CSV always does; those with a name
+    """Repeat the columns of the input before the prediction, as tables always do; those with a name
     of the prediction become input_NAME."""
     columns: tuple[str, ...] = ()
-    """Columns if their names are not recognized, as `role=column`."""
+    """Columns if their names are not recognized, as `role=column`. Unset are those that training
+    named, if the file has them."""
     encoding: str = "utf-8"
     """Text encoding of the file, such as `cp1252`, `utf-16` or `gb18030`."""
     decoding: str | None = None
@@ -62,13 +67,22 @@ class Predict:
     """Tokens per forward pass: changes memory and speed only. Unset is as in training, and at most
     1024 on a CPU."""
 
+    @property
+    def shares_work(self) -> bool:
+        """True: all processes predict."""
+        return True
+
     def run(self) -> None:
         """Write one line for each input."""
         if bool(self.text) == (self.file is not None):
             raise UserError("predict needs either --text or --file (- is standard input).")
         if len(self.text) > 1 and self.pair is not None:
             raise UserError("--pair is the second text of one --text: write pairs to a file.")
-        file = Path(self.file or "")
+        output = None if self.output == "-" else self.output
+        file, run = Path(self.file or ""), Path(self.folder)
+        if output is not None:
+            inputs = [file, *run.glob("*"), *run.glob("best/*")]
+            check_output(output, inputs, RECORD_SUFFIXES)
         stream = self.file == "-" or (file.exists() and not file.is_file())
         if num_processes() > 1 and self.file and stream:
             raise UserError(f"--file {file}: processes cannot share a stream: name a plain file.")
@@ -89,29 +103,30 @@ class Predict:
         if self.pair is not None and task.reads_words:
             raise UserError("--pair needs a model of pairs of texts, and this model tags words.")
         keys: dict[int, str | int] = {}
-        output = None if self.output == "-" else self.output
-        as_csv = self.format == "csv" or (
-            self.format is None and (output or "").lower().endswith(".csv")
-        )
-        keep = self.keep_columns or as_csv
+        tables = TABLE_SUFFIXES if output else (".csv",)
+        as_table = Path(output or f"x.{self.format}").suffix.lower() in tables
+        keep = self.keep_columns or as_table
         rows: dict[int, Mapping[str, Any]] = {}
         examples = self._examples(task, rows if keep else None)
         predictions = model.stream(_noting_keys(examples, keys))
-        run = Path(self.folder)
-        inputs = [file, *run.glob("*"), *run.glob("best/*")]
-        with open_output(output if process_index() == 0 else None, inputs) as out:
-            records = (
-                with_columns(
-                    prediction.record() | {"id": keys.pop(prediction.id, prediction.id)},
-                    rows.pop(prediction.id, {}),
-                )
-                for prediction in predictions
+        records = (
+            with_columns(
+                prediction.record() | {"id": keys.pop(prediction.id, prediction.id)},
+                rows.pop(prediction.id, {}),
             )
-            for line in _csv_lines(records) if as_csv else map(_json, records):
-                out.write((line if output else printable(line)) + "\n")
+            for prediction in predictions
+        )
+        if output is None or process_index() > 0:
+            for line in csv_lines(records) if as_table else map(json_line, records):
+                show(line)
+        else:
+            with open_records(output) as write:
+                for record in records:
+                    write(record)
         for number, noun, problem in (
             (not self.text and predictions.num_without_document,
              "input", "without a document, read without context"),
+            (predictions.num_blank, "blank text", "not predicted (label null)"),
             (predictions.num_cut, "word" if task.reads_words else "text",
              f"cut to {task.record.max_length} tokens"),
         ):  # fmt: skip
@@ -120,10 +135,9 @@ class Predict:
 
     def _examples(self, task: Any, rows: dict[int, Mapping[str, Any]] | None) -> Iterator[Example]:
         """Yield the inputs; enter the values of their rows in ``rows``."""
-        from finetune import data
+        from finetune.inference.inputs import read_inputs
         from finetune.inference.predictor import to_example
 
-        columns = column_map(self.columns)
         if self.text:
             second = {} if self.pair is None else {"text_pair": self.pair}
             for index, text in enumerate(self.text):
@@ -131,19 +145,12 @@ class Predict:
                     rows[index] = {"text": text, **second}
                 given = text if self.pair is None else (text, self.pair)
                 yield to_example(task, index, given, "--text")
-        elif task.reads_words:
-            yield from data.read_token_file(
-                self.file or "", columns=columns, encoding=self.encoding, rows=rows,
-                relations=task.name == "relations",
-            )  # fmt: skip
         else:
-            yield from data.read_text_file(
+            yield from read_inputs(
+                task,
                 self.file or "",
-                columns=columns,
-                pair=task.record.pairs,
-                labels=False,
+                columns=column_map(self.columns),
                 encoding=self.encoding,
-                targets=marks_words(task.record.config),
                 rows=rows,
             )
 
@@ -158,30 +165,6 @@ def with_columns(record: dict[str, Any], values: Mapping[str, Any]) -> dict[str,
             name = f"input_{name}"
         result[name] = value
     return result | record
-
-
-def _json(record: Mapping[str, Any]) -> str:
-    return json.dumps(record, ensure_ascii=False, default=str)
-
-
-def _csv_lines(records: Iterable[dict[str, Any]]) -> Iterator[str]:
-    """Yield a header with the columns of the first record, and a line for each record."""
-    columns: list[str] = []
-    for record in records:
-        scores = record.pop("scores", None)
-        if isinstance(scores, dict):
-            record |= {f"score:{name}": value for name, value in scores.items()}
-        elif scores is not None:
-            record["scores"] = scores
-        if not columns:
-            columns = list(record)
-            yield csv_line(columns)
-        if unknown := [name for name in record if name not in columns]:
-            raise UserError(
-                f"row {record['id']}: the column {unknown[0]!r} is not in the first row, so not in "
-                "the header of the CSV file: write --format jsonl."
-            )
-        yield csv_line(record.get(name) for name in columns)
 
 
 def _noting_keys(examples: Iterator[Example], keys: dict[int, str | int]) -> Iterator[Example]:

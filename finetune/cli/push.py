@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional, arg
 
+from finetune.cli.command import Command
 from finetune.cli.output import show
-from finetune.types import UserError
+from finetune.types import UserError, abbreviated
+
+if TYPE_CHECKING:
+    from finetune.reporting.hub_upload import Pushed
 
 
 @dataclass(frozen=True, kw_only=True)
-class Push:
+class Push(Command):
     """Upload the best model of a run, with its model card, to the Hugging Face hub."""
 
     folder: Annotated[Positional[str], arg(metavar="RUN")]
@@ -26,9 +31,19 @@ class Push:
     yes: bool = False
     """Upload the model of a degenerate run without a question."""
 
+    license: str | None = None
+    """License of the model, such as `apache-2.0`, for its card. Unset is the license in the card of
+    the base model."""
+
     def run(self) -> None:
         """Upload the model and print its address."""
         from finetune.reporting.hub_upload import degenerate_reasons, push
+
+        if self.license is not None and not re.fullmatch(r"[a-z0-9][a-z0-9.+-]*", self.license):
+            raise UserError(
+                f"--license {self.license!r}: write an identifier of the hub, such as apache-2.0, "
+                "mit, cc-by-4.0 or other."
+            )
 
         reasons = degenerate_reasons(Path(self.folder))
         if reasons and not self.yes:
@@ -38,4 +53,18 @@ class Push:
             show(f"{problem}. Upload its model all the same? [y/N]")
             if input().strip().lower() not in ("y", "yes"):
                 raise UserError("nothing was uploaded.")
-        show(f"pushed: {push(Path(self.folder), self.id, private=self.private)}")
+        show_push(push(Path(self.folder), self.id, private=self.private, license=self.license))
+
+
+def show_push(pushed: Pushed) -> None:
+    """Print the address of a model that was uploaded."""
+    if pushed.removed:
+        names = abbreviated(pushed.removed, 3)
+        show(f"removed what the model does not have: {names}", error=True)
+    if pushed.license is None:
+        show(
+            "note: the card names no license, as the card of the base model has none: add one with "
+            "finetune push … --license apache-2.0",
+            error=True,
+        )
+    show(f"pushed: {pushed.address}")

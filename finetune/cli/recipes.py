@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from finetune.cli.command import Command
 from finetune.cli.output import TableFormat, error_line, print_tables, show
 from finetune.types import UserError, abbreviated, quantity
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recipes:
+class Recipes(Command):
     """List the recipes, the scores they expect, and the scores of your runs of them."""
 
     folder: str = "recipes"

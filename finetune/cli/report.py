@@ -8,12 +8,13 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
+from finetune.cli.command import Command
 from finetune.cli.output import show
 from finetune.types import UserError
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report:
+class Report(Command):
     """Write an HTML page on a run or several: scores, curves, classes, calibration, errors."""
 
     folders: Annotated[Positional[tuple[str, ...]], arg(metavar="RUN [RUN ...]")] = ()

@@ -3,27 +3,33 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated
 
 from tyro.conf import Positional, arg
 
+from finetune.cli.command import Command
 from finetune.cli.output import TableFormat, print_tables, show
+from finetune.cli.predict import Predict
 from finetune.config.tasks import column_map
 from finetune.types import UserError
 
 
 @dataclass(frozen=True, kw_only=True)
-class Score:
-    """Score a file of predictions against a file of gold labels; or print the scores of a run."""
+class Score(Command):
+    """Score predictions against gold labels, a model on a file, or print the scores of a run."""
 
     predictions: Annotated[Positional[str], arg(metavar="PREDICTIONS")]
     """File of predictions (JSON Lines), aligned with gold by `id` where both have ids, else by
     position. `-` reads standard input. A run folder, or a folder of seeds, has scores: the
-    command prints them."""
+    command prints them. With --data, a run folder, saved model or hub id."""
     gold: Annotated[Positional[str | None], arg(metavar="GOLD")] = None
     """File of gold labels."""
+    data: str | None = None
+    """File with gold labels that the model predicts first, such as another test set."""
     format: TableFormat = "json"
     """Print JSON or CSV with all digits, or a table as text, LaTeX (booktabs) or Markdown."""
     positive: str | None = None
@@ -38,17 +44,45 @@ class Score:
     def run(self) -> None:
         """Print the metrics."""
         from finetune.evaluation.reproduction import score_table
-        from finetune.evaluation.runs import align_runs, score_aligned
 
+        if self.data is not None:
+            return self._score_model(self.data)
         folder = Path(self.predictions)
         if self.gold is None and folder.is_dir():
             return print_tables(self.format, ("", *score_table(folder)))
         if self.gold is None:
             raise UserError(f"{folder}: name the file of gold labels too; a run folder needs none.")
+        self._score(Path(self.predictions), self.gold, None)
+
+    def _score_model(self, data: str) -> None:
+        """Predict a file with the model, and print the metrics."""
+        if self.gold is not None:
+            raise UserError(f"--data {data} holds the gold labels, too: leave out {self.gold}.")
+        if not Path(data).is_file():
+            raise UserError(f"--data {data}: no such file: name one file with gold labels.")
+        from finetune.tasks import saved_task
+
+        with TemporaryDirectory() as folder:
+            predictions = Path(folder) / "predictions.jsonl"
+            Predict(
+                folder=self.predictions,
+                file=data,
+                output=str(predictions),
+                columns=self.columns,
+                encoding=self.encoding,
+            ).run()
+            columns = saved_task(self.predictions).record.config.columns
+            self._score(predictions, data, column_map(columns))
+
+    def _score(self, predictions: Path, gold: str, usual: Mapping[str, str] | None) -> None:
+        """Print the metrics of a file of predictions; ``usual`` are the columns of training."""
+        from finetune.evaluation.runs import align_runs, score_aligned
+
         found = align_runs(
-            [Path(self.predictions)],
-            self.gold,
+            [predictions],
+            gold,
             columns=column_map(self.columns),
+            usual_columns=usual,
             positive=self.positive,
             encoding=self.encoding,
         )

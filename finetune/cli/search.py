@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 from tyro.conf import Positional, UseAppendAction, arg
 
+from finetune.cli.command import Command
 from finetune.cli.output import TableFormat, print_tables, quiet_libraries, show
 from finetune.cli.train import TaskCommand, report_run, require_unset, score_lines
 from finetune.types import UserError, quantity
@@ -43,12 +44,17 @@ class SearchOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Search(SearchOptions):
+class Search(SearchOptions, Command):
     """Search for the settings with the best validation score; the test split decides nothing."""
 
     task: Annotated[Positional[str], arg(metavar="TASK")]
     """The task. Its other options are those of the command that trains it: `finetune TASK --help`.
     """
+
+    @property
+    def trains(self) -> bool:
+        """True: models are trained."""
+        return True
 
     def run(self) -> None:
         """Raise UserError: ``parse_search`` replaces this command where TASK is one."""

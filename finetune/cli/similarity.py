@@ -10,17 +10,19 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
+from finetune.cli.command import Command
 from finetune.cli.embed import layer_numbers
 from finetune.cli.output import (
     FormatOption,
     ReadingOptions,
     check_output,
-    open_output,
+    open_records,
     print_tables,
     quiet_libraries,
     show,
 )
 from finetune.config.tasks import column_map
+from finetune.runtime.records import RECORD_SUFFIXES
 from finetune.types import UserError, quantity
 
 if TYPE_CHECKING:
@@ -34,7 +36,7 @@ NUM_CONTEXTS = 5
 
 
 @dataclass(frozen=True, kw_only=True)
-class Similarity(FormatOption):
+class Similarity(FormatOption, Command):
     """Compare texts, words, or words in context, and correlate their similarity with gold."""
 
     model: Annotated[Positional[str], arg(metavar="MODEL")]
@@ -141,7 +143,7 @@ class Similarity(FormatOption):
             if self.combine == "none":
                 raise UserError("--output needs one cosine of a pair: write --combine mean or sum.")
             inputs = (self.data, self.standardize, self.contexts)
-            check_output(self.output, [Path(path) for path in inputs if path])
+            check_output(self.output, [Path(path) for path in inputs if path], RECORD_SUFFIXES)
         if self.num_contexts is not None and (self.num_contexts < 0 or self.contexts is None):
             raise UserError("--num-contexts must be 0 or more, and needs --contexts CORPUS.")
 
@@ -212,11 +214,10 @@ class Similarity(FormatOption):
         from finetune.evaluation.predictions import to_row
         from finetune.types import TextPrediction
 
-        with open_output(self.output) as file:
+        with open_records(self.output) as write:
             for number, pair in enumerate(data.pairs):
                 predicted = TextPrediction(pair.example.id, float(cosines[-1].values[number]))
-                row = to_row(predicted, _named(pair)) | _details(pair)
-                file.write(json.dumps(row, ensure_ascii=False) + "\n")
+                write(to_row(predicted, _named(pair)) | _details(pair))
         show(f"wrote {self.output}: {quantity(len(data.pairs), 'pair')}", error=True)
 
     def _record(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional, arg
 
+from finetune.cli.command import Command
 from finetune.cli.output import FormatOption, print_tables, show
 from finetune.types import UserError
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Thresholds(FormatOption):
+class Thresholds(FormatOption, Command):
     """Choose on validation from which probability a model predicts a label, without training.
 
     For models of several labels for a text, one for each label; for models of two labels, one for
@@ -45,11 +46,16 @@ class Thresholds(FormatOption):
         """Choose thresholds, save them, and print what they trade."""
         import numpy as np
 
-        from finetune.evaluation.thresholds import choose, cross_fitted
+        from finetune.evaluation.thresholds import FEWEST, choose, cross_fitted, table_of
         from finetune.tasks import model_folder, replace_record, saved_task
 
         goal = self._goal()
         folder, model = Path(self.folder), model_folder(self.folder)
+        if not (folder.exists() or self.dry_run):
+            raise UserError(
+                f"{folder} is a hub id, whose files cannot be changed here: add --dry-run, or "
+                "download the model into a folder."
+            )
         task = saved_task(model)
         record: Any = task.record
         if task.name not in ("classify", "nli") or not record.with_threshold:
@@ -67,6 +73,11 @@ class Thresholds(FormatOption):
         if goal.precision is None and goal.recall is None:
             goal = replace(goal, metric=metric)
         chosen = choose(data, goal, record.threshold)
+        if all(row[-1] < FEWEST for row in table_of(data, chosen)):
+            raise UserError(
+                f"{folder}: no label has {FEWEST} gold examples in {self.split}, too few to choose "
+                "a threshold on: train with more validation data."
+            )
         fitted = cross_fitted(data, goal, record.threshold)
         scores: dict[str, tuple[float, float]] = {}
         for split, own in splits.items():

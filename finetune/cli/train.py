@@ -8,14 +8,16 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, make_dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import tyro
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
+from finetune.cli.command import Command
 from finetune.cli.output import error_line, print_table, quiet_libraries, show
+from finetune.cli.push import show_push
 from finetune.config.recipes import RecipeRun, load_multitask, load_recipe
 from finetune.config.tasks import CONFIGS, TrainConfig, flag, settings
 from finetune.types import UserError, quantity
@@ -57,12 +59,22 @@ class TaskOptions(RunOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TaskCommand(TaskOptions):
+class TaskCommand(TaskOptions, Command):
     """A command that trains a task."""
 
     task: ClassVar[str]
     config: OmitArgPrefixes[TrainConfig]
     """Settings of the run."""
+
+    @property
+    def trains(self) -> bool:
+        """True: models are trained."""
+        return True
+
+    @property
+    def shares_work(self) -> bool:
+        """True, except that one process shows the plan."""
+        return not self.dry_run
 
     def run(self) -> None:
         """Train one run or several seeds, or show the plan."""
@@ -107,6 +119,7 @@ class TaskCommand(TaskOptions):
         if self.hold_out and self.repeats < 2:
             raise UserError("--hold-out needs --repeats 2 or more: one score has no interval.")
         for name, given in (("--seeds", self.seeds is not None), ("--resume", config.resume),
+                            ("--test-share", config.test_share is not None),
                             ("--push-to-hub", config.push_to_hub is not None)):  # fmt: skip
             if given:
                 raise UserError(f"{name} does not go with --folds: leave one of them out.")
@@ -114,15 +127,16 @@ class TaskCommand(TaskOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class Run(RunOptions):
-    """Train with the settings of a recipe, which options of its task override."""
+    """Train with the settings of a recipe or of a run, which options of its task override."""
 
     recipe: Annotated[Positional[str], arg(metavar="RECIPE")]
-    """File, or name of a packaged recipe. `finetune recipes` lists them, and `finetune run RECIPE
-    --help` lists the options of its task with the values of the recipe."""
+    """File, name of a packaged recipe, or folder of a run, whose settings it takes. `finetune
+    recipes` lists recipes, and `finetune run RECIPE --help` lists the options of its task with the
+    values of the recipe."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Multitask:
+class Multitask(Command):
     """Train several tasks on one encoder, with the settings of a recipe."""
 
     recipe: Annotated[Positional[str], arg(metavar="RECIPE")]
@@ -142,6 +156,16 @@ class Multitask:
     """Seed, in place of the recipe's."""
     resume: bool = False
     """Continue the run in the folder from its last checkpoint."""
+
+    @property
+    def trains(self) -> bool:
+        """True: models are trained."""
+        return True
+
+    @property
+    def shares_work(self) -> bool:
+        """True: all processes train."""
+        return True
 
     def run(self) -> None:
         """Train the tasks, and print the scores of each."""
@@ -176,8 +200,11 @@ class Multitask:
                 show(f"this run is degenerate: {'; '.join(run.outcome.degenerate)}")
 
 
-TASKS: dict[str, type[TaskCommand]] = {
-    task: make_dataclass(
+@cache
+def task_command(task: str) -> type[TaskCommand]:
+    """Return the command that trains a task."""
+    config = CONFIGS[task]
+    return make_dataclass(
         task.capitalize(),
         [("config", OmitArgPrefixes[config])],  # type: ignore[misc, valid-type]
         bases=(TaskCommand,),
@@ -185,8 +212,8 @@ TASKS: dict[str, type[TaskCommand]] = {
         frozen=True,
         kw_only=True,
     )
-    for task, config in CONFIGS.items()
-}
+
+
 """The commands that train one task."""
 
 
@@ -211,7 +238,7 @@ def expand_recipe(name: str, rest: list[str]) -> tuple[str, list[str], TaskComma
         path = _known_options(Run, name, rest).recipe
         rest.remove(path)
         name, rest = load_recipe(path).task, [f"--recipe={path}", *rest]
-    if name not in TASKS:
+    if name not in CONFIGS:
         return name, rest, None
     options = _known_options(TaskOptions, name, rest)
     if options.recipe is None:
@@ -221,7 +248,7 @@ def expand_recipe(name: str, rest: list[str]) -> tuple[str, list[str], TaskComma
         raise UserError(f"{options.recipe} is a recipe for {recipe.task}, not {name}.")
     if options.smoke:
         recipe = recipe.smoke_recipe()
-    return name, rest, TASKS[name](config=recipe.config())
+    return name, rest, task_command(name)(config=recipe.config())
 
 
 def _known_options(kind: type[Any], name: str, arguments: list[str]) -> Any:
@@ -251,6 +278,8 @@ def train(task: str, config: TrainConfig, recipe_run: RecipeRun | None) -> None:
     trained = run.outcome
     if trained.degenerate:
         show(f"this run is degenerate: {'; '.join(trained.degenerate)}")
+    if trained.advice:
+        show(trained.advice)
     for verdict in trained.verdicts:
         show(verdict.line())
     show(
@@ -262,7 +291,7 @@ def train(task: str, config: TrainConfig, recipe_run: RecipeRun | None) -> None:
         again = shlex.join(["finetune", "push", str(folder), id, "--yes"])
         show(f"not pushed, as the run is degenerate. Push it all the same with: {again}")
     elif id is not None:
-        show(f"pushed: {push(folder, id)}")
+        show_push(push(folder, id))
 
 
 def train_seeds(task: str, config: TrainConfig, number: int, recipe_run: RecipeRun | None) -> None:
@@ -276,6 +305,7 @@ def train_seeds(task: str, config: TrainConfig, number: int, recipe_run: RecipeR
     folder = Path(config.out or RUNS / f"{name}-seeds")
 
     results = seeds.train_seeds(
+        task,
         config,
         number,
         folder,
@@ -361,10 +391,11 @@ def train_once(
     from finetune.training.environment import command_line
 
     reporter = Reporter(quiet=not is_main_process())
+    summary: list[str] = []
     try:
         run = api.train_once(
             task, config, data, command=command_line(), recipe_run=recipe_run, reporter=reporter,
-            report=report_run,
+            report=lambda folder: summary.extend(report_run(folder)),
         )  # fmt: skip
     except (Interrupted, KeyboardInterrupt) as interrupted:
         reporter.say(f"{interrupted or 'interrupted'}. Continue with: {resume_command()}")
@@ -372,6 +403,8 @@ def train_once(
     if run is not None:
         lines = score_lines(run.metrics, run.outcome.baselines, run.outcome.positive)
         show(lines, indent=14, error=error)
+        for line in summary:
+            show(line, error=error)
     return run
 
 
@@ -396,12 +429,16 @@ def score_lines(
     return "\n".join(lines) or "no split with gold labels to score"
 
 
-def report_run(folder: Path) -> None:
-    """Write the report and the model card of finished runs; print why if that fails."""
+def report_run(folder: Path) -> list[str]:
+    """Write the report and the model card of finished runs; print why if that fails.
+
+    Return the lines that sum up the run.
+    """
     from finetune.reporting import write_run_report
+    from finetune.reporting.summary import summary_lines
 
     try:
-        write_run_report(folder)
+        return summary_lines(write_run_report(folder))
     except Exception as error:  # the run is finished: a bug writes its traceback to a file
         problem, _ = error_line(error)
         show(
@@ -409,6 +446,7 @@ def report_run(folder: Path) -> None:
             f"with: finetune report {shlex.quote(str(folder))}\n{problem}",
             error=True,
         )
+        return []
 
 
 def dry_run(name: str, config: TrainConfig) -> None:

@@ -7,19 +7,19 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from finetune.cli.command import Command
 from finetune.cli.embed import layer_numbers
 from finetune.cli.output import (
     EncoderOptions,
-    json_lines,
-    open_output,
+    open_records,
     print_table,
     quiet_libraries,
     require_vacant,
     show,
-    write_records,
     write_run,
 )
 from finetune.config.tasks import column_map
+from finetune.runtime.records import write_records
 from finetune.types import UserError
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ SPLITS = ("train", "validation", "test")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wic:
+class Wic(Command):
     """Tell whether a word has the same sense in two texts, by a threshold on the cosine."""
 
     data: str
@@ -136,8 +136,9 @@ class Wic:
         predicted = WordInContext.load(run, **self.encoder.keywords()).predict(
             pairs, reporter=Reporter()
         )
-        with open_output(self.output, [Path(self.data), *run.glob("*")]) as out:
-            out.writelines(json_lines(_records(pairs, predicted)))
+        with open_records(self.output, [Path(self.data), *run.glob("*")]) as write:
+            for record in _records(pairs, predicted):
+                write(record)
         if scores := _scores(pairs, predicted):
             show(f"accuracy {scores['accuracy']:.4f}", error=True)
 

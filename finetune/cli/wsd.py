@@ -8,19 +8,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from finetune.cli.command import Command
 from finetune.cli.embed import layer_numbers
 from finetune.cli.output import (
     EncoderOptions,
-    json_lines,
-    open_output,
+    open_records,
     print_table,
     quiet_libraries,
     require_vacant,
     show,
-    write_records,
     write_run,
 )
 from finetune.config.tasks import flag
+from finetune.runtime.records import write_records
 from finetune.types import UserError, abbreviated, quantity
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ BASELINES = {"first_sense": False, "most_frequent": True}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wsd:
+class Wsd(Command):
     """Find the senses of words: nearest neighbor among the sense vectors of an annotated corpus."""
 
     model: str = "minilm"
@@ -67,6 +67,9 @@ class Wsd:
     """Run folder whose sense vectors find the senses of --file, in place of --data."""
     file: str | None = None
     """Sentences with targets, for --senses; `-` is standard input."""
+    text: str | None = None
+    """A sentence with a word between asterisks, as in `He sat on the *bank*.`, for --senses: print
+    its senses with their glosses, the best first. `*went=go*` gives the base form."""
     output: str | None = None
     """File of predictions for --senses; unset prints them."""
     encoding: str = "utf-8"
@@ -84,18 +87,23 @@ class Wsd:
             if value is not None and not 0 <= value < float("inf"):
                 raise UserError(f"--{name} must be a finite number of 0 or more, not {value}.")
         required: tuple[str, ...] = ("data", "out")
-        excluded: tuple[str, ...] = ("file", "output")
+        excluded: tuple[str, ...] = ("file", "text", "output")
         if self.senses is not None:
-            required = ("file",)
+            required = ("file",) if self.text is None else ()
             excluded = tuple(
                 field.name for field in dataclasses.fields(self)
-                if field.name not in ("senses", "file", "output", "inventory", "encoding",
-                                      "encoder")
+                if field.name not in ("senses", "file", "text", "output", "inventory",
+                                      "encoding", "encoder")
             )  # fmt: skip
+        if self.text is not None and (self.file is not None or self.output is not None):
+            raise UserError(
+                "--text prints the senses of one sentence: leave --file and --output out."
+            )
         for name in required:
             if getattr(self, name) is None:
                 with_senses = " with --senses" if self.senses is not None else ""
-                raise UserError(f"wsd{with_senses} needs {flag(name)}.")
+                or_text = " or --text" if name == "file" else ""
+                raise UserError(f"wsd{with_senses} needs {flag(name)}{or_text}.")
         for name in excluded:
             if getattr(self, name) != getattr(Wsd, name):
                 problem = "is saved with --senses" if self.senses is not None else "needs --senses"
@@ -106,6 +114,8 @@ class Wsd:
         quiet_libraries()
         if self.senses is None:
             self._fit()
+        elif self.text is not None:
+            self._show_senses(self.text)
         else:
             self._predict()
 
@@ -200,12 +210,49 @@ class Wsd:
         senses = WordSenses.load(run, inventory=self.inventory, **self.encoder.keywords())
         targets, predictions = senses.predict(examples, reporter=Reporter())
         _report_unknown(senses, targets)
-        with open_output(self.output, [Path(file), *run.glob("*")]) as out:
-            out.writelines(json_lines(_records(targets, predictions)))
+        with open_records(self.output, [Path(file), *run.glob("*")]) as write:
+            for record in _records(targets, predictions):
+                write(record)
         if number := senses.num_without_vector:
             show(f"targets without subwords, answered by the first sense: {number:,}", error=True)
         if scores := sense_scores(targets, predictions):
             show("  ".join(f"{name} {value:.4f}" for name, value in scores.items()), error=True)
+
+    def _show_senses(self, text: str) -> None:
+        """Print the senses of the marked words of a sentence, with scores and definitions."""
+        from finetune.data.word_senses import marked_sentence
+        from finetune.data.wordnet import pos_of
+        from finetune.inference.word_senses import WordSenses
+
+        senses = WordSenses.load(
+            Path(self.senses or ""), inventory=self.inventory, **self.encoder.keywords()
+        )
+        inventory, counts = senses.model.inventory, senses.model.counts
+
+        def known(lemma: str, pos: str) -> bool:
+            listed = inventory is not None and (lemma, pos) in inventory.senses
+            return listed or (lemma, pos) in counts
+
+        targets, predictions = senses.predict([marked_sentence(text, known)])
+        by_word: dict[tuple[int, int], list[int]] = {}
+        for index, target in enumerate(targets):
+            by_word.setdefault((target.start, target.end), []).append(index)
+        for number, indices in enumerate(by_word.values()):
+            scores: dict[str, float | None] = {}
+            for index in indices:
+                scores |= predictions[index].scores
+            scores = dict(sorted(scores.items(), key=lambda item: -(item[1] or 0.0)))
+            for index in indices:  # senses without vectors follow in the order of the inventory
+                scores |= {s: scores.get(s) for s in senses.model.candidates(targets[index])}
+            definitions = {} if inventory is None else inventory.definitions(scores)
+            show("\n" * (number > 0) + targets[indices[0]].key)
+            print_table(
+                ("sense", "part of speech", "score", "gloss"),
+                [(s, pos_of(s), score, definitions.get(s)) for s, score in scores.items()],
+            )
+        if inventory is None:
+            show("glosses are those of WordNet: name the folder of its files, --inventory FOLDER.",
+                 error=True)  # fmt: skip
 
 
 def _records(

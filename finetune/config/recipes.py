@@ -1,7 +1,8 @@
 """Recipes: YAML files with a task's settings and the scores that these settings reach.
 
 The keys of a recipe are the fields of the task's configuration, plus ``task``, ``description``,
-``expected`` (a list of scores with their source) and ``smoke`` (settings for a quick check).
+``expected`` (a list of scores with their source) and ``smoke`` (settings for a quick check). The
+``config.json`` of a run is a recipe too.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from finetune.config.expected_scores import Expected, read_expected
 from finetune.config.tasks import (
     CONFIGS,
+    IN_MEMORY,
+    REMOVED,
     RENAMED,
     RESULT_FREE,
     TrainConfig,
@@ -30,6 +33,16 @@ from finetune.config.values import description
 from finetune.types import UserError, abbreviated, did_you_mean
 
 OWN_KEYS = ("task", "description", "expected", "smoke")
+RUN_SETTINGS = "config.json"
+"""File in a run folder with the settings of the run."""
+FACTS = frozenset({"task", "fingerprint", "training_fingerprint", "precision_used"}) | {
+    "revision_used", "data_used", "num_processes", "teacher", "fsdp",
+}  # fmt: skip
+"""Keys of that file which are no settings."""
+NOT_REPEATED = frozenset({"out", "resume", "push_to_hub", "trust_remote_code"})
+"""Settings of a run that another run with its settings does not take over."""
+SMOKE_EVALUATION = 200
+"""Examples of each split besides train that a quick check scores."""
 MULTITASK = "multitask"
 """The ``task`` of a recipe for several tasks on one encoder."""
 JOINT_TASKS = ("classify", "nli", "tag", "ner")
@@ -52,7 +65,8 @@ class Recipe:
     @property
     def name(self) -> str:
         """The name of the recipe's runs: its task and the name of its file."""
-        return f"{self.task}-{self.path.stem}{'-smoke' if self.is_smoke else ''}"
+        stem = self.path.parent.name if self.path.name == RUN_SETTINGS else self.path.stem
+        return f"{self.task}-{stem}{'-smoke' if self.is_smoke else ''}"
 
     def config(self) -> TrainConfig:
         """Return the configuration; raises UserError if a value is out of range."""
@@ -68,7 +82,8 @@ class Recipe:
                 f"{self.path} has no `smoke` settings for a quick check: add some, such as "
                 "`smoke: {steps: 3}`, or leave --smoke out."
             )
-        return dataclasses.replace(self, settings={**self.settings, **self.smoke}, is_smoke=True)
+        settings = {**self.settings, "limit_eval": SMOKE_EVALUATION, **self.smoke}
+        return dataclasses.replace(self, settings=settings, is_smoke=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +142,14 @@ def packaged_folder(name: str) -> Path:
     return installed if installed.is_dir() else package.parent / name
 
 
+def local_path(spec: str | Path) -> Path:
+    """Return the path that the user names, ``examples/data/…`` also from the distribution."""
+    path = Path(spec).expanduser()
+    if path.parts[:2] == ("examples", "data") and not path.exists():
+        path = packaged_folder("examples").joinpath(*path.parts[1:])
+    return path
+
+
 def packaged_recipes() -> Path:
     """Return the folder of recipes."""
     return packaged_folder("recipes")
@@ -158,9 +181,14 @@ def find_recipes(folder: str | Path) -> list[Path]:
 
 
 def load_recipe(path: str | Path) -> Recipe:
-    """Read and check a recipe: a file, or the name of a packaged one, such as ``cola-minilm``."""
+    """Read and check a recipe: a file, or the name of a packaged one, such as ``cola-minilm``.
+
+    The settings of a run (a run folder, or its ``config.json``) are a recipe too.
+    """
     path, content, where = _open(path)
     task = content.get("task")
+    if path.name == RUN_SETTINGS:
+        return _recipe_of_run(path, content, where)
     if task == MULTITASK:
         raise UserError(f"{path} is a recipe for several tasks: finetune {MULTITASK} {path}")
     if not isinstance(task, str) or task not in CONFIGS:
@@ -189,6 +217,26 @@ def load_recipe(path: str | Path) -> Recipe:
         scores,
         _with_own_data(path, _typed_settings(where, task, smoke, "smoke")),
     )
+
+
+def _recipe_of_run(path: Path, content: dict[str, Any], where: Callable[..., str]) -> Recipe:
+    """Return the recipe in the ``config.json`` of a run, without the facts of that run."""
+    task = content.get("task")
+    if not isinstance(task, str) or task not in CONFIGS or "fingerprint" not in content:
+        raise UserError(f"{path}: not the settings of a run: name the config.json of a run folder.")
+    if content.get("teacher"):
+        raise UserError(
+            f"{path}: the run learned from a teacher: repeat the `finetune distill` command in "
+            f"{path.with_name('README.md')} with another --out."
+        )
+    if content.get("data") == IN_MEMORY:
+        raise UserError(
+            f"{path}: the run was trained on data in memory, which it does not keep: save the data "
+            f"to a file, and train with `finetune {task} --data FILE`."
+        )
+    values = {name: value for name, value in content.items() if name not in FACTS | NOT_REPEATED}
+    typed = _typed_settings(where, task, {n: v for n, v in values.items() if n not in REMOVED})
+    return Recipe(path, task, typed, f"The settings of the run {path.parent}.")
 
 
 def load_multitask(path: str | Path, **overrides: Any) -> MultitaskRecipe:
@@ -237,7 +285,8 @@ def load_multitask(path: str | Path, **overrides: Any) -> MultitaskRecipe:
 
 def _open(path: str | Path) -> tuple[Path, dict[str, Any], Callable[..., str]]:
     """Return the path of a recipe, its content, and the function that locates keys in it."""
-    path = _locate(Path(path))
+    path = Path(path)
+    path = path / RUN_SETTINGS if (path / RUN_SETTINGS).is_file() else _locate(path)
     if not path.is_file():
         raise UserError(f"{path}: no such recipe file. `finetune recipes` lists the recipes.")
     content, lines = _read(path)
@@ -250,17 +299,21 @@ def _open(path: str | Path) -> tuple[Path, dict[str, Any], Callable[..., str]]:
 
 def _with_own_data(path: Path, values: dict[str, Any]) -> dict[str, Any]:
     """Return the settings with absolute paths of the data that exist relative to the recipe."""
+
+    def absolute(file: str) -> str:
+        own = path.parent / file
+        return str(own.resolve()) if file and own.exists() else file
+
     data = values.get("data")
     if not data:
         return values
-    parts = [("", "", data)]
-    if not (path.parent / data).exists():  # train=FILE,test=FILE
-        parts = [part.rpartition("=") for part in data.split(",")]
-    files = []
-    for split, mark, file in parts:
-        own = path.parent / file
-        files.append(f"{split}{mark}{own.resolve() if file and own.exists() else file}")
-    return {**values, "data": ",".join(files)}
+    if (path.parent / data).exists():
+        return {**values, "data": absolute(data)}
+    items = []
+    for item in data.split(","):  # train=FILE,test=FILE+FILE
+        split, mark, files = item.rpartition("=")
+        items.append(split + mark + "+".join(map(absolute, files.split("+"))))
+    return {**values, "data": ",".join(items)}
 
 
 def _locate(path: Path) -> Path:

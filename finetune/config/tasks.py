@@ -12,9 +12,10 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from finetune.config.values import conforms, description, text_encoding
+from finetune.registry import TASKS, Registry
 from finetune.types import UserError
 
 LARGEST = 2**53
@@ -43,8 +44,9 @@ class TrainConfig:
     is of the same kind and has all the new labels by name; otherwise, and always with `ner`, the
     head is new. A --model given as well must have the same architecture."""
     data: str = ""
-    """A folder with train/validation/test files, one file, `train=FILE,test=FILE`, a folder
-    written by datasets' save_to_disk, or a hub data set (`mnli`, `nyu-mll/glue:mrpc`)."""
+    """A folder with train/validation/test files, one file, `train=FILE,test=FILE` (`FILE+FILE`
+    reads several), a folder written by datasets' save_to_disk, or a hub data set (`mnli`,
+    `nyu-mll/glue:mrpc`)."""
     columns: tuple[str, ...] = ()
     """Columns to read if their names are not recognized, as `role=column`: roles are text, pair,
     label and negative, or words, tags, spans, relations and document. Numbers, from 0, name columns
@@ -55,10 +57,18 @@ class TrainConfig:
     """Split that selects the best model: the validation split of the data, else examples held out
     of train (`auto`); or `none`: train on every row and keep the last model."""
     validation_share: float | None = None
-    """Fraction of train to hold out if the data have no validation split; unset is 0.1. Equal
-    texts, and with 20 documents or more whole documents, stay together; labels are stratified."""
+    """Fraction of train to hold out if the data have no validation split; unset is 0.1, of at
+    most 10,000 examples. Equal texts, and with 20 documents or more whole documents, stay
+    together; labels are stratified."""
+    test_share: float | None = None
+    """Fraction of train to hold out as a test split if the data have none, in the same way. Unset
+    holds none out."""
     limit: int | None = None
     """Train on the first N training examples only."""
+    limit_eval: int | None = None
+    """Score the first N examples of each other split only; unset is all, and 200 with --smoke."""
+    predict_unlabeled: bool = False
+    """Also predict the test splits without labels, such as the test splits of GLUE."""
     out: str | None = None
     """Run folder; unset makes a new one under `runs/`."""
     epochs: float | None = None
@@ -150,12 +160,30 @@ class TrainConfig:
     trust_remote_code: bool = False
     """Allow a model's own Python code from the hub to run."""
 
+    @property
+    def new_encoder(self) -> str | None:
+        """Name of the configuration of an encoder with random weights, in place of ``model``."""
+        return None
+
+    @property
+    def trains_language_model(self) -> bool:
+        """Whether the masked language model of a checkpoint is trained, and not a new head."""
+        return False
+
+    @property
+    def lr_factor(self) -> float:
+        """Default learning rate in multiples of the one of fine-tuning."""
+        return 1.0
+
     def __post_init__(self) -> None:
         if self.model is None and self.init_from is None:
             object.__setattr__(self, "model", DEFAULT_MODEL)
         hints = get_type_hints(type(self))
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
+            if get_origin(hints[field.name]) is tuple:
+                value = _as_items(value)
+                object.__setattr__(self, field.name, value)
             if not conforms(value, hints[field.name]):
                 wanted = description(hints[field.name])
                 raise UserError(f"{flag(field.name)} must be {wanted}, not {value!r:.60}.")
@@ -216,6 +244,12 @@ class LabelConfig(TrainConfig):
     """Cross entropy (`ce`); `focal:GAMMA` (2 if left out), in which examples that the model gets
     right count less; or `logit-adjusted:TAU` (1 if left out), cross entropy with the logarithms of
     the class frequencies added to the logits, for balanced errors."""
+    labels_case: Literal["keep", "fold"] = "keep"
+    """`fold` reads labels that differ only in case, blanks or invisible characters as one, in the
+    most frequent spelling."""
+    label_map: str | None = None
+    """File with new names for labels: a JSON object `{"label": "new name"}`, or a CSV or TSV table
+    with the columns `label` and `name`. Labels with the same new name become one."""
     sampling: str = "none"
     """Draw rare classes more often: `balanced` gives all classes the same share of an epoch, and
     `balanced:0.5` shares by the square root of their frequency. An epoch keeps its size."""
@@ -454,6 +488,11 @@ class SentenceConfig(TrainConfig):
     """The two templates of `--objective prompt`, with {text} and {mask}; unset are those of
     PromptBERT. Vectors of texts are those in the first."""
 
+    @property
+    def trains_language_model(self) -> bool:
+        """True for the conditional language model."""
+        return self.objective == "cmlm"
+
     def __post_init__(self) -> None:
         super().__post_init__()
         objective = self.objective
@@ -467,6 +506,8 @@ class SentenceConfig(TrainConfig):
              "the softmax of --objective cmlm trains the embeddings of all subwords"),
             (objective != "mirror" and self.mask_span != SentenceConfig.mask_span,
              f"--mask-span {self.mask_span}", "it applies to --objective mirror"),
+            (objective not in ("softmax", "cosine", "cmlm") and self.batch_size == 1,
+             "--batch-size 1", f"--objective {objective} compares the texts of a batch"),
             (objective != "prompt" and bool(self.templates), f"--templates {self.templates}",
              "they apply to --objective prompt"),
         ):  # fmt: skip
@@ -481,102 +522,7 @@ class SentenceConfig(TrainConfig):
             raise UserError(f"--templates must be two templates, not {len(self.templates)}.")
 
 
-@dataclass(frozen=True, kw_only=True)
-class PretrainConfig(TrainConfig):
-    """Masked language modeling on running text: adapt an encoder, or train one from scratch."""
-
-    data: str = ""
-    """Running text: a file, a folder of files, `train=PATH,validation=PATH`, or sources such as
-    `en=PATH,de=PATH`. Each line is a sentence, with blank lines between documents; in a file
-    without blank lines, and in JSON Lines, each line is a document."""
-    config: str | None = None
-    """Train a new encoder with random weights: `small` (BERT of 4 layers, 256 wide), or the model
-    or folder whose configuration to take. Needs --tokenizer, unless that model has one."""
-    tokenizer: str | None = None
-    """Folder or model with the tokenizer, for --config."""
-    alpha: float = 0.3
-    """Exponent of the shares of several sources: 1 keeps their proportions, 0 makes them equal.
-    Sequences of small sources are repeated."""
-    packing: Literal["doc-sentences", "full-sentences"] = "doc-sentences"
-    """Fill sequences with whole lines of one document, or also of the next ones, after a
-    separator."""
-    mask: Literal["subwords", "words", "spans"] = "subwords"
-    """Choose single subwords, whole words, or spans of words of geometric length."""
-    mask_probability: float = 0.15
-    """Fraction of the subwords to predict. Of these, 80 % are masked, 10 % are random subwords and
-    10 % are kept."""
-    replacement: Literal["uniform", "unigram"] = "uniform"
-    """Draw random subwords from the vocabulary, or by their frequency in the training text."""
-    explore: bool = False
-    """Mask each subword exactly once in every 1 / --mask-probability epochs."""
-    boundary: bool = False
-    """With --mask spans, predict the subwords of a span also from its two neighbors (SpanBERT)."""
-    nsp: bool = False
-    """Add next sentence prediction (BERT): half of the sequences are two parts of one document,
-    half have a second part from another one."""
-    lr: float | None = None
-    """Peak learning rate; unset is 1e-4, and 5e-4 for small encoders (narrower than 512)."""
-    warmup: float = 0.06
-    adam_beta2: float = 0.98
-    adam_epsilon: float = 1e-6
-    validation_share: float | None = None
-    """Fraction of the documents to hold out if the data have no validation split; unset is 0.05."""
-
-    def __post_init__(self) -> None:
-        if self.config is not None:
-            if self.model not in (None, DEFAULT_MODEL) or self.init_from is not None:
-                given = "--model" if self.init_from is None else "--init-from"
-                raise UserError(f"--config trains a new encoder: leave {given} out.")
-            object.__setattr__(self, "model", DEFAULT_MODEL)
-        super().__post_init__()
-        if self.config is not None:
-            object.__setattr__(self, "model", None)
-            if self.tuning != "full":
-                raise UserError(
-                    f"--tuning {self.tuning}: --config has random weights, which all need training."
-                )
-        if self.tokenizer is not None and self.config is None:
-            raise UserError(
-                f"--tokenizer {self.tokenizer} is for a new encoder, with --config: an encoder "
-                "reads the subwords that it was trained with."
-            )
-        if self.explore and self.mask == "spans":
-            raise UserError("--explore divides subwords or words: choose another --mask.")
-        if self.boundary and self.mask != "spans":
-            raise UserError(
-                f"--boundary predicts spans from their neighbors, not {self.mask}: add --mask "
-                "spans, or leave --boundary out."
-            )
-        if self.nsp and self.packing != "doc-sentences":
-            raise UserError(
-                f"--nsp divides texts of one document: leave --packing {self.packing} out."
-            )
-        if self.overlap is not None:
-            raise UserError("--overlap does not apply to running text: leave it out.")
-        if self.sparse_embeddings == "on":
-            raise UserError(
-                "--sparse-embeddings on: the softmax trains the embeddings of all subwords: use "
-                "auto or off."
-            )
-
-    def _check_combinations(self) -> None:
-        super()._check_combinations()
-        for name in ("layer_mix", "bilstm"):
-            if getattr(self, name):
-                raise UserError(
-                    f"{flag(name)}: a pretrained encoder has no such layer: leave it out."
-                )
-
-
-CONFIGS: dict[str, type[TrainConfig]] = {
-    "classify": ClassifyConfig,
-    "nli": NliConfig,
-    "tag": TagConfig,
-    "ner": NerConfig,
-    "relations": RelationsConfig,
-    "sentence": SentenceConfig,
-    "pretrain": PretrainConfig,
-}
+CONFIGS = Registry[type[TrainConfig]]({name: paths.config for name, paths in TASKS.items()})
 """The configuration class of each task."""
 
 RESULT_FREE = frozenset({"out", "resume", "track", "save_every", "trust_remote_code"}) | {
@@ -595,16 +541,16 @@ NUMBER = r"[0-9]{1,3}(\.[0-9]{1,6})?"
 """A number in a setting such as `focal:2`."""
 
 RANGES: dict[tuple[str, ...], tuple[Callable[[Any], bool], str]] = {
-    ("batch_size", "epochs", "lr", "limit", "steps", "max_tokens", "max_length", "head_lr",
-     "crf_lr", "eval_every", "save_every", "patience", "max_width", "adam_epsilon", "temperature",
-     "mask_span", "poly_codes", "per_class", "lora_rank", "lora_alpha"): (
+    ("batch_size", "epochs", "lr", "limit", "limit_eval", "steps", "max_tokens", "max_length",
+     "head_lr", "crf_lr", "eval_every", "save_every", "patience", "max_width", "adam_epsilon",
+     "temperature", "mask_span", "poly_codes", "per_class", "lora_rank", "lora_alpha"): (
         lambda value: value > 0, "above 0"),
     ("warmup", "weight_decay", "clip", "overlap"): (
         lambda value: value >= 0, "0 or more"),
     ("layer_decay", "negatives"): (lambda value: 0 < value <= 1, "above 0 and at most 1"),
     ("adam_beta2", "classifier_dropout"): (
         lambda value: 0 <= value < 1, "0 or more and below 1"),
-    ("threshold", "validation_share", "mask_probability"): (
+    ("threshold", "validation_share", "test_share", "mask_probability"): (
         lambda value: 0 < value < 1, "between 0 and 1"),
     ("alpha",): (lambda value: 0 <= value <= 1, "from 0 to 1"),
     ("seed",): (lambda value: 0 <= value < 2**32, "from 0 to 4294967295"),
@@ -640,6 +586,13 @@ def flag(name: str) -> str:
 def marks_words(config: TrainConfig) -> bool:
     """Return whether a model compares marked words of texts."""
     return isinstance(config, TextConfig) and config.marked_words
+
+
+def _as_items(value: Any) -> Any:
+    """Return a list, or a mapping such as ``{"text": "Ticket"}``, as the tuple of a setting."""
+    if isinstance(value, Mapping):
+        return tuple(f"{name}={item}" for name, item in value.items())
+    return tuple(value) if isinstance(value, list) else value
 
 
 def column_map(columns: Sequence[str]) -> dict[str, str]:

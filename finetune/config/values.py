@@ -8,8 +8,16 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 from finetune.types import UserError
 
-_NAMES = {float: "a number", int: "a whole number", bool: "true or false", str: "text",
-          list: "a list", tuple: "a list", dict: "an object", type(None): "null"}  # fmt: skip
+_NAMES = {
+    float: "a number",
+    int: "a whole number",
+    bool: "true or false",
+    str: "text",
+    list: "a list",
+    tuple: "a list of texts",
+    dict: "an object",
+    type(None): "null",
+}
 
 
 def conforms(value: object, hint: Any) -> bool:

@@ -7,7 +7,14 @@ from finetune.data.checks import check_data, document_notes
 from finetune.data.dataset import WITHOUT_LEAKS, DataError, Dataset, fingerprint
 from finetune.data.findings import Finding, render
 from finetune.data.hub import ALIASES, hub_dataset
-from finetune.data.splitting import assign_folds, halved, hold_out, leaked, unmeasured_labels
+from finetune.data.splitting import (
+    assign_folds,
+    halved,
+    hold_out,
+    leaked,
+    unmeasured_labels,
+    with_held_out_splits,
+)
 from finetune.data.texts import read_text, read_text_file
 from finetune.data.tokens import data_kind, read_gold, read_token_file, read_tokens, split_at_gold
 
@@ -34,4 +41,5 @@ __all__ = [
     "render",
     "split_at_gold",
     "unmeasured_labels",
+    "with_held_out_splits",
 ]

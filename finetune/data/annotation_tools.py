@@ -41,7 +41,9 @@ def tool_rows(row: dict[str, Any], where: str) -> Iterator[Record]:
         if not annotations:
             yield Record(base, where)
     elif isinstance(row.get("accept"), list) and isinstance(row.get("options"), list):
-        single = row.get("config", {}).get("choice_style", "single") == "single"
+        config = row.get("config")
+        style = config.get("choice_style") if isinstance(config, Mapping) else None
+        single = style in (None, "single")
         chosen = row["accept"]
         label = (chosen[0] if chosen else None) if single else chosen
         yield Record({**row, "label": label}, where)

@@ -348,11 +348,14 @@ def _spans(dataset: Dataset) -> Iterator[Finding]:
             unseen = train and not nested_in_train
             message += ", but none in train is: no model learns this" if unseen else ""
             yield Finding("warning" if unseen else "info", "nesting", message)
-        yield from _unreachable(split, found, total)
+        related = any(row.relations is not None for row in _token_examples(dataset.splits[split]))
+        yield from _unreachable(split, found, total, related)
 
 
-def _unreachable(split: str, rows: LocatedSpans, total: int) -> Iterator[Finding]:
+def _unreachable(split: str, rows: LocatedSpans, total: int, related: bool) -> Iterator[Finding]:
     """Report spans with several labels and crossing spans, which need an option to be predicted."""
+    if related:
+        return  # the spans are given, and none is predicted
     several = [(where, same) for where, spans in rows for same in multi_label_spans(spans)]
     names = [", ".join(span.label for span in same) for _, same in several]
     locations = [f"{where}, words {same[0].start} to {same[0].end} ({labels})"

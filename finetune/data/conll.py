@@ -55,7 +55,7 @@ def read_conll(file: DataFile, options: ReadOptions) -> Sentences:
     The user may name the columns of the roles words and tags by number (from 0; -1 is the last) or
     by their usual names; tags also as several numbers, ``1,2``, for nested annotation.
     """
-    layout = find_layout(file, options.columns)
+    layout = find_layout(file, options.columns, options.usual_columns)
     return Sentences(file.name, _sentences(file, layout, options.words_only))
 
 
@@ -74,7 +74,9 @@ def looks_like_conll(file: DataFile) -> bool:
     return sentences or all(SPAN_TAG.fullmatch(row[-1]) for row in rows)
 
 
-def find_layout(file: DataFile, columns: Mapping[str, str]) -> Layout:
+def find_layout(
+    file: DataFile, columns: Mapping[str, str], usual_columns: Mapping[str, str] | None = None
+) -> Layout:
     """Return the layout of a file from its first lines and the user's ``columns``."""
     lines = [line for line in file.peek(_NUM_LAYOUT_LINES) if line.text.strip()]
     lines = [line for line in lines if not line.text.startswith("#")] or lines
@@ -92,7 +94,7 @@ def find_layout(file: DataFile, columns: Mapping[str, str]) -> Layout:
         layout = Layout(10, 1, (3,), tabs=True, indexed=True, conllu=True)
     else:
         layout = _guessed_layout(rows, width, tabs)
-    return _with_named_columns(file, layout, columns)
+    return _with_named_columns(file, layout, columns, usual_columns or {})
 
 
 def _guessed_layout(rows: Sequence[Sequence[str]], width: int, tabs: bool) -> Layout:
@@ -106,7 +108,9 @@ def _guessed_layout(rows: Sequence[Sequence[str]], width: int, tabs: bool) -> La
     return Layout(width, word, tuple(rest) if nested else tuple(rest[-1:]), tabs, indexed)
 
 
-def _with_named_columns(file: DataFile, layout: Layout, columns: Mapping[str, str]) -> Layout:
+def _with_named_columns(
+    file: DataFile, layout: Layout, columns: Mapping[str, str], usual: Mapping[str, str]
+) -> Layout:
     if "document" in columns:
         raise DataError(
             f"{file.name}: --columns document={columns['document']}: leave it out: CoNLL files "
@@ -115,6 +119,12 @@ def _with_named_columns(file: DataFile, layout: Layout, columns: Mapping[str, st
     names = CONLLU_COLUMNS if layout.conllu else COLUMN_NAMES.get(layout.num_columns, ())
     if layout.indexed and not layout.conllu:
         names = ("id", *COLUMN_NAMES.get(layout.num_columns - 1, ()))
+    usual = {
+        role: name
+        for role, name in usual.items()
+        if all(_place(each.strip(), layout, names) is not None for each in name.split(","))
+    }
+    columns = {**usual, **columns}
     if "words" in columns:
         layout = layout._replace(word=_column(file, "words", columns["words"], layout, names))
     if "tags" in columns:
@@ -125,17 +135,24 @@ def _with_named_columns(file: DataFile, layout: Layout, columns: Mapping[str, st
 
 
 def _column(file: DataFile, role: str, name: str, layout: Layout, names: Sequence[str]) -> int:
+    if (place := _place(name, layout, names)) is not None:
+        return place
     width = layout.num_columns
-    for candidate in (name.lower(), _OTHER_NAMES.get(name.lower(), "")):
-        if candidate in names:
-            return names.index(candidate)
-    if re.fullmatch(r"-?\d+", name) and -width <= int(name) < width:
-        return int(name) % width
     called = f", named {', '.join(names)}" if names else ""
     raise DataError(
         f"{file.name}: no column {name!r} (--columns {role}={name}): the file has "
         f"{quantity(width, 'column')}, 0 to {width - 1}{called}.{did_you_mean(name, names)}"
     )
+
+
+def _place(name: str, layout: Layout, names: Sequence[str]) -> int | None:
+    """Return the column of a name or number; None if there is none."""
+    width = layout.num_columns
+    for candidate in (name.lower(), _OTHER_NAMES.get(name.lower(), "")):
+        if candidate in names:
+            return names.index(candidate)
+    in_range = re.fullmatch(r"-?\d{1,9}", name) and -width <= int(name) < width
+    return int(name) % width if in_range else None
 
 
 def _cells(text: str, tabs: bool) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from unicodedata import normalize
@@ -20,6 +20,10 @@ class DataError(UserError):
     """An error in the user's data; the message names file and line, and what to write instead."""
 
 
+class WordsNotTexts(DataError):
+    """The data are words where texts are read."""
+
+
 @dataclass(frozen=True)
 class Dataset:
     """A data set in memory.
@@ -31,6 +35,9 @@ class Dataset:
             format the data were stored.
         notes: Sentences for people: what was converted, left out or chosen while reading.
         format: Formats of the files, ``hub`` or ``save_to_disk``.
+        label_order: Names of the classes in the order of their numbers, if the data number them
+            (``ClassLabel`` of `datasets`).
+        pinned: The ``--data`` value that reads the same commit of a hub data set again.
     """
 
     name: str
@@ -38,11 +45,22 @@ class Dataset:
     fingerprint: str = ""
     notes: list[str] = field(default_factory=list)
     format: str = ""
+    label_order: tuple[str, ...] = ()
+    pinned: str | None = None
 
     def __post_init__(self) -> None:
         """Compute the fingerprint unless it is given."""
         if not self.fingerprint:
             object.__setattr__(self, "fingerprint", fingerprint(self.splits))
+
+    @property
+    def training_fingerprint(self) -> str:
+        """The fingerprint of the splits that influence a training: all but test splits."""
+        return fingerprint({n: rows for n, rows in self.splits.items() if not n.startswith("test")})
+
+    def with_splits(self, splits: dict[str, list[Any]]) -> Dataset:
+        """Return the data set with other examples, and so with another fingerprint."""
+        return dataclasses.replace(self, splits=splits, fingerprint="")
 
 
 def fingerprint(splits: Mapping[str, Sequence[Example]]) -> str:
@@ -100,6 +118,11 @@ def gold_labels(example: Example) -> list[str] | None:
     if example.label is None:
         return None
     return list(example.label) if isinstance(example.label, tuple) else [str(example.label)]
+
+
+def numbered_order(labels: Collection[str], order: Sequence[str]) -> list[str]:
+    """Return labels in the order of their numbers; empty if they are not all in ``order``."""
+    return [name for name in order if name in labels] if {*labels} <= {*order} else []
 
 
 def renumbered(examples: Sequence[Example]) -> list[Example]:

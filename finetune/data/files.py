@@ -50,6 +50,7 @@ class ReadOptions(NamedTuple):
     header_names: frozenset[str] = frozenset()  # in lower case; they tell a header from data
     words_only: bool = False  # no gold is needed (prediction)
     relations: bool = False  # read relations between spans
+    usual_columns: Mapping[str, str] = {}  # to read if the file has them and the user names none
 
 
 class DataFile:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
+from finetune.config.recipes import local_path
 from finetune.config.values import text_encoding
 from finetune.data import tables
 from finetune.data.brat import document_names, read_brat
@@ -78,7 +79,7 @@ def open_data(
         )
     if str(source) == "-":
         return _detected("<stdin>", sys.stdin.buffer, format or "lines", encoding)
-    path = Path(source)
+    path = local_path(source)
     format = format or format_of(path)
     # the .ann file of a text without annotation may be missing
     documents = path.is_dir() and document_names(path)

@@ -6,20 +6,25 @@ The `datasets` library is imported only here, and only when such a set is read.
 from __future__ import annotations
 
 import contextlib
+import os
 import re
-import socket
-import urllib.parse
-import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from finetune.data.dataset import DataError
-from finetune.data.files import Record
-from finetune.data.tables import Table, class_names
+from finetune.data.files import DataFile, ReadOptions, Record
+from finetune.data.joining import joined
+from finetune.data.tables import Table, class_names, read_parquet
+from finetune.runtime.hub import COMMIT, HubError, Repository, find_repository
+from finetune.runtime.processes import num_processes
+from finetune.types import abbreviated, did_you_mean
 
 PARQUET_COPY = "refs/convert/parquet"
 """Revision with the hub's Parquet copy: `datasets` no longer runs the scripts of some sets."""
+_COPIED = re.compile(r"(?P<config>[^/]+)/(?P<split>[^/]+)/\d+\.parquet")
+"""A file of a Parquet copy."""
 
 
 class HubDataset(NamedTuple):
@@ -28,6 +33,11 @@ class HubDataset(NamedTuple):
     id: str
     config: str | None = None
     revision: str | None = None
+
+    def __str__(self) -> str:
+        """Return the value of ``--data``."""
+        config = f":{self.config}" if self.config else ""
+        return f"{self.id}{config}" + (f"@{self.revision}" if self.revision else "")
 
 
 _GLUE = ("cola", "mnli", "mrpc", "qnli", "qqp", "rte", "sst2", "stsb", "wnli")
@@ -80,28 +90,147 @@ CLASS_NAMES = {
 
 
 def hub_dataset(spec: str) -> HubDataset | None:
-    """Return the hub data set of an alias or of ``owner/name[:config]``, or None."""
-    name, _, config = spec.partition(":")
+    """Return the hub data set of ``NAME[:CONFIG][@REVISION]``, or None.
+
+    ``NAME`` is ``owner/name`` or one of ``ALIASES``.
+    """
+    name, _, revision = spec.partition("@")
+    name, _, config = name.partition(":")
     known = ALIASES.get(name.lower().replace("-", "_")) or ALIASES.get(name.lower())
-    if known is not None:
-        return known._replace(config=config or known.config)
-    if re.fullmatch(r"[\w.\-]+/[\w.\-]+", name):
-        return HubDataset(name, config or None)
-    return None
+    if known is None and not re.fullmatch(r"[\w.\-]+/[\w.\-]+", name):
+        return None
+    known = known or HubDataset(name)
+    return known._replace(config=config or known.config, revision=revision or known.revision)
 
 
-def hub_tables(chosen: HubDataset) -> dict[str, Table]:
-    """Return the tables by the hub's split names; raises DataError if the hub fails."""
+def hub_tables(chosen: HubDataset) -> tuple[dict[str, Table], HubDataset]:
+    """Return the tables by the hub's split names, and the data set with the commit that was read.
+
+    Of several processes on one machine, the main process alone asks the hub.
+
+    Raises:
+        UserError: The hub or the cache has no such data set, or refuses it, or does not answer.
+    """
+    if num_processes() > 1 and os.environ.get("LOCAL_WORLD_SIZE") == str(num_processes()):
+        from finetune.runtime.launch import on_main_process
+
+        found = on_main_process(lambda: _download(chosen))
+    else:
+        found = _download(chosen)
+    return found.tables(), found.used
+
+
+class _Prepared(NamedTuple):
+    """A data set that `datasets` has prepared: a ``DatasetDict`` with its rows in the cache."""
+
+    used: HubDataset
+    splits: Mapping[str, Any]
+
+    def tables(self) -> dict[str, Table]:
+        return dataset_tables(self.splits, self.used.id)
+
+
+class _Copy(NamedTuple):
+    """The files of a Parquet copy by split."""
+
+    used: HubDataset
+    repository: Repository
+    files: Mapping[str, Sequence[str]]
+
+    def tables(self) -> dict[str, Table]:
+        folder = self.repository.download(chain.from_iterable(self.files.values()))
+        tables = {}
+        for split, names in self.files.items():
+            files = [DataFile(str(folder / name), "parquet") for name in names]
+            table = joined([read_parquet(file, ReadOptions()) for file in files])
+            table.name = f"{self.used.id}[{split}]"
+            table.records = _numbered(table.records, table.name)
+            table.names = {**table.names, **CLASS_NAMES.get(self.used.id, {})}
+            tables[split] = table
+        return tables
+
+
+def _download(chosen: HubDataset) -> _Prepared | _Copy:
+    """Bring a data set into the cache, unless it is there."""
+    try:
+        repository = find_repository("dataset", chosen.id, chosen.revision)
+        copied = {name: match for name in repository.files if (match := _COPIED.fullmatch(name))}
+        if chosen.revision and copied and "README.md" not in repository.files:
+            found = _copy(chosen, repository, copied)
+            repository.download(chain.from_iterable(found.files.values()))
+            return found
+        return _prepare(chosen, repository)
+    except HubError as error:
+        raise HubError(f"{error}{_advice(chosen, error)}", error.reason) from error
+
+
+def _copy(chosen: HubDataset, repository: Repository, files: Mapping[str, re.Match[str]]) -> _Copy:
+    """Return the files of a configuration of a Parquet copy, which must be named if it has some."""
+    configs = sorted({match["config"] for match in files.values()})
+    config = chosen.config or (configs[0] if len(configs) == 1 else None)
+    if config not in configs:
+        known = "" if repository.online else " in the cache, and the hub is not reached"
+        raise _unknown_config(chosen, configs, known)
+    by_split: dict[str, list[str]] = {}
+    for name, match in sorted(files.items()):
+        if match["config"] == config:
+            by_split.setdefault(match["split"].removeprefix("partial-"), []).append(name)
+    named = None if config == "default" else config
+    return _Copy(HubDataset(chosen.id, named, repository.commit), repository, by_split)
+
+
+def _prepare(chosen: HubDataset, repository: Repository) -> _Prepared | _Copy:
+    """Let `datasets` download and prepare a data set."""
     import datasets
 
+    revision = repository.commit if repository.online else chosen.revision
     try:
-        with cache_without_network(datasets.config):
-            loaded = datasets.load_dataset(chosen.id, chosen.config, revision=chosen.revision)
+        with repository.access(datasets.config), _quiet_datasets():
+            builder = datasets.load_dataset_builder(chosen.id, chosen.config, revision=revision)
+            if repository.online:
+                repository.download(_data_files(builder, repository))
+            builder.download_and_prepare()
+            splits = builder.as_dataset()
     except Exception as error:  # the library raises errors of many types
+        if isinstance(error, HubError) and repository.online:
+            raise
         if "scripts are no longer supported" in str(error) and chosen.revision is None:
-            return hub_tables(chosen._replace(revision=PARQUET_COPY))
-        raise DataError(_hub_message(chosen, error)) from error
-    return dataset_tables(loaded, chosen.id)
+            return _download(chosen._replace(revision=PARQUET_COPY))
+        raise _reading_error(chosen, repository, error) from error
+    commit = str(builder.hash) if COMMIT.fullmatch(str(builder.hash)) else repository.commit
+    # datasets falls back to its cache where the hub fails, whatever the commit
+    if (chosen.revision or repository.online) and commit != (repository.commit or commit):
+        problem = "its files cannot be read now" if repository.online else "the hub is not reached"
+        raise DataError(
+            f"--data {chosen}: {problem}, and the cache has commit {commit} instead: run again "
+            f"later, or write {chosen._replace(revision=commit)}."
+        )
+    config = None if builder.config.name == "default" else builder.config.name
+    return _Prepared(HubDataset(chosen.id, config, commit), splits)
+
+
+def _data_files(builder: Any, repository: Repository) -> list[str]:
+    """Return the names of the files of the hub that a data set is made from."""
+    found = builder.config.data_files or {}
+    places = (str(file).partition(f"@{repository.commit}/") for files in found.values()
+              for file in files)  # fmt: skip
+    return [name for _, _, name in places if name in repository.files]
+
+
+@contextlib.contextmanager
+def _quiet_datasets() -> Iterator[None]:
+    """Hide the bars of `datasets`, which come and go, and its warnings, which our notes replace."""
+    import datasets
+
+    were_disabled = datasets.are_progress_bars_disabled()
+    verbosity = datasets.logging.get_verbosity()
+    datasets.disable_progress_bars()
+    datasets.logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        (datasets.disable_progress_bars if were_disabled else datasets.enable_progress_bars)()
+        datasets.logging.set_verbosity(verbosity)
 
 
 def saved_tables(folder: Path) -> dict[str, Table]:
@@ -131,11 +260,16 @@ def dataset_tables(loaded: Mapping[str, Any], name: str) -> dict[str, Table]:
 
 
 def _records(rows: Any, name: str) -> Iterator[Record]:
-    number = 0
-    for batch in rows.iter(batch_size=1000):
-        for values in zip(*batch.values(), strict=True):
-            number += 1
-            yield Record(dict(zip(batch, values, strict=True)), f"{name}:{number}")
+    batches = rows.iter(batch_size=1000)
+    values = (dict(zip(batch, row, strict=True)) for batch in batches
+              for row in zip(*batch.values(), strict=True))  # fmt: skip
+    return _numbered((Record(row, "") for row in values), name)
+
+
+def _numbered(records: Iterator[Record], name: str) -> Iterator[Record]:
+    """Yield records whose places are ``NAME:ROW``, from 1."""
+    for number, record in enumerate(records, 1):
+        yield record._replace(where=f"{name}:{number}")
 
 
 def _first_line(error: Exception) -> str:
@@ -145,49 +279,60 @@ def _first_line(error: Exception) -> str:
 
 _EXAMPLES = {ALIASES["mnli"]: "nli", ALIASES["conll2003"]: "ner"}
 """Packaged example data for the default data of a task."""
+_ADVICE = (
+    " Or run the same command with --data FOLDER, or as a trial with --model minilm --data "
+    "examples/data/{}, which every installation has."
+)
 
 
-def _hub_message(chosen: HubDataset, error: Exception) -> str:
-    name = chosen.id + (f":{chosen.config}" if chosen.config else "")
-    kinds = {kind.__name__ for kind in type(error).__mro__}
-    text = str(error)
-    if "Config name is missing" in text or "BuilderConfig" in text:
-        reason = " ".join(text.split())[:400]
-        return f"{name}: choose a configuration, --data {chosen.id}:CONFIG ({reason})"
-    if kinds & {"ConnectionError", "OfflineModeIsEnabled", "ConnectTimeout", "ConnectError",
-                "LocalEntryNotFoundError", "TimeoutException", "TransportError"}:  # fmt: skip
-        example = f"--model minilm --data examples/data/{_EXAMPLES.get(chosen, 'sentiment')}"
-        return (
-            f"{name}: the hub cannot be reached. Run the same command with --data FOLDER, or as a "
-            f"trial with {example}, which every installation has; or download the set on a machine "
-            "with network, then set HF_HUB_OFFLINE=1 to read it from the cache."
+def _unknown_config(chosen: HubDataset, configs: Sequence[str], known: str = "") -> DataError:
+    """Return the error for a configuration that must be named, or that there is not."""
+    names = f"{abbreviated(configs, 20)}{known}"
+    if chosen.config is None:
+        example = chosen._replace(config=configs[0], revision=None)
+        return DataError(
+            f"--data {chosen.id}: the data set has several configurations: choose one of {names}, "
+            f"as in --data {example}."
         )
-    return (
-        f"{name}: the hub has no such data set that can be read ({_first_line(error)}). Check the "
-        "id, sign in with `hf auth login`, or give local files with --data FOLDER."
+    hint = did_you_mean(chosen.config, configs)
+    return DataError(
+        f"--data {chosen.id}: there is no configuration {chosen.config!r}, only {names}.{hint}"
     )
 
 
-@contextlib.contextmanager
-def cache_without_network(*modules: Any) -> Iterator[None]:
-    """Read from the cache at once where the name of the hub does not resolve.
+def _reading_error(chosen: HubDataset, repository: Repository, error: Exception) -> DataError:
+    """Return what an error of `datasets` means."""
+    text = " ".join(str(error).split())
+    if repository.online:  # datasets drops the reason why the hub refuses a gated data set
+        from huggingface_hub import HfApi
 
-    Otherwise the hub's client retries for many seconds first. ``modules`` are libraries with a
-    switch ``HF_HUB_OFFLINE`` besides that of the client. A proxy, if set, resolves names itself.
-    """
-    from huggingface_hub import constants
+        with repository.access():
+            HfApi().auth_check(chosen.id, repo_type="dataset")
+    else:
+        _, _, cached = text.partition("Available configs in the cache: ")
+        has = f"only {cached}" if cached else "nothing"
+        return DataError(
+            f"--data {chosen}: the hub is not reached, and the cache has {has} of {chosen.id}: run "
+            f"once with network.{_ADVICE.format(_example(chosen))}"
+        )
+    if listed := re.search(r"(?:Available|available configs?)[^\[]*(\[.*?\])", text):
+        configs = re.findall(r"'([^']+)'", listed[1])
+        if configs and ("Config name is missing" in text or "BuilderConfig" in text):
+            return _unknown_config(chosen, configs)
+    return DataError(
+        f"--data {chosen}: `datasets` cannot read this data set ({_first_line(error)}): download "
+        "its files and give them with --data FOLDER."
+    )
 
-    modules = (constants, *modules)
-    before = [module.HF_HUB_OFFLINE for module in modules]
-    host = urllib.parse.urlsplit(constants.ENDPOINT).hostname or ""
-    try:
-        if not (constants.HF_HUB_OFFLINE or urllib.request.getproxies()):
-            socket.getaddrinfo(host, None)
-    except OSError:
-        for module in modules:
-            module.HF_HUB_OFFLINE = True
-    try:
-        yield
-    finally:
-        for module, value in zip(modules, before, strict=True):
-            module.HF_HUB_OFFLINE = value
+
+def _advice(chosen: HubDataset, error: HubError) -> str:
+    """Return advice for a hub that does not answer: local data, or data of the package."""
+    if error.reason not in ("unreachable", "failed"):
+        return ""
+    return _ADVICE.format(_example(chosen))
+
+
+def _example(chosen: HubDataset) -> str:
+    """Return the name of packaged example data for the same task."""
+    by_id = {known.id: example for known, example in _EXAMPLES.items()}
+    return by_id.get(chosen.id, "sentiment")

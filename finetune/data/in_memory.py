@@ -21,20 +21,56 @@ def memory_tables(data: Any) -> dict[str, Table]:
 
     Args:
         data: Rows, which are the train split, or a mapping from splits to rows. Rows are a
-            ``datasets.Dataset``, a data frame of pandas or polars, or a list of dicts.
+            ``datasets.Dataset``, a data frame of pandas or polars, a list of dicts, or a dict of
+            columns.
 
     Raises:
         DataError: The data have another type, or a row is not a dict.
     """
-    splits = dict(data) if isinstance(data, Mapping) else {"train": data}
-    tables: dict[str, Table] = {}
-    for split, rows in splits.items():
-        name = f"data[{split!r}]" if isinstance(data, Mapping) else "data"
-        if _is_from("datasets", "Dataset", rows):
-            tables |= dataset_tables({str(split): rows}, name)
-        else:
-            tables[str(split)] = Table(name, [], _records(_dicts(rows, name), name))
-    return tables
+    by_split = isinstance(data, Mapping) and not _is_columns(data)
+    splits = dict(data) if by_split else {"train": data}
+    return {
+        str(split): _table(rows, f"data[{split!r}]" if by_split else "data")
+        for split, rows in splits.items()
+    }
+
+
+def input_table(data: Any) -> Table | None:
+    """Return a table in memory to predict, as ``memory_tables`` takes it; None for a plain list.
+
+    Raises:
+        DataError: The data are a dict of splits, or no table at all.
+    """
+    if isinstance(data, Mapping) and not _is_columns(data):
+        names = ", ".join(map(repr, list(data)[:3])) or "nothing"
+        raise DataError(
+            f"predict takes rows, not a dict of {names}: give one split such as data['test'], a "
+            "dict of columns such as {'text': ['Fine film', 'Dull film']}, or a list of inputs."
+        )
+    is_list = isinstance(data, Sequence) and not isinstance(data, str | bytes)
+    if is_list and not any(isinstance(row, Mapping) for row in data[:1]):
+        return None
+    return _table(data, "data")
+
+
+def _table(rows: Any, name: str) -> Table:
+    if _is_from("datasets", "Dataset", rows):
+        return dataset_tables({"rows": rows}, name)["rows"]
+    return Table(name, [], _records(_dicts(rows, name), name))
+
+
+def _is_columns(data: Mapping[Any, Any]) -> bool:
+    """Return whether a dict has columns, as lists of cells, and not splits, as lists of dicts."""
+    return bool(data) and all(_is_cells(values) for values in data.values())
+
+
+def _is_cells(values: Any) -> bool:
+    if _is_from("pandas", "Series", values) or _is_from("polars", "Series", values):
+        return True
+    if _is_from("numpy", "ndarray", values):
+        return True
+    is_list = isinstance(values, Sequence) and not isinstance(values, str | bytes)
+    return is_list and len(values) > 0 and not isinstance(values[0], Mapping)
 
 
 def _is_from(library: str, kind: str, rows: Any) -> bool:
@@ -50,12 +86,19 @@ def _dicts(rows: Any, name: str) -> Sequence[Any]:
         return found
     if _is_from("polars", "DataFrame", rows):
         return list(rows.to_dicts())
+    if isinstance(rows, Mapping) and _is_columns(rows):
+        columns = {str(column): list(values) for column, values in rows.items()}
+        lengths = {column: len(values) for column, values in columns.items()}
+        if len({*lengths.values()}) > 1:
+            counted = ", ".join(f"{column} has {length:,}" for column, length in lengths.items())
+            raise DataError(f"{name}: the columns have different lengths: {counted}.")
+        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     if isinstance(rows, Sequence) and not isinstance(rows, str | bytes):
         return rows
     raise DataError(
         f"{name}: {type(rows).__name__} is not a table: give a datasets.Dataset, a data frame of "
-        "pandas or polars, or a list of dicts such as {'text': 'Fine film', 'label': 'positive'}; "
-        "or a dict of these by split."
+        "pandas or polars, a list of dicts such as {'text': 'Fine film', 'label': 'positive'}, or "
+        "a dict of columns; or a dict of these by split."
     )
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import unicodedata
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from finetune.data.dataset import gold_labels
 from finetune.data.findings import Finding, located
+from finetune.data.label_names import variants
 from finetune.types import Example, TextExample, TokenExample, abbreviated, did_you_mean, quantity
 
 NO_LABEL = {"n/a", "#n/a", "na", "<na>", "null", "nil", "nan", "?"}
@@ -62,16 +62,13 @@ def _odd_names(counts: Mapping[str, Counter[str]]) -> Iterator[Finding]:
                 "where "
             )
             yield Finding("warning", "labels", f"{message}there is no label")
-    variants = defaultdict(list)
-    for name in total:
-        plain = unicodedata.normalize("NFKC", name).casefold()
-        visible = "".join(c for c in plain if unicodedata.category(c) != "Cf")
-        variants[" ".join(visible.split())].append(name)
-    for names in variants.values():
-        if len(names) > 1:
-            listed = ", ".join(f"{name!a} ({total[name]:,})" for name in sorted(names))
-            message = f"labels that differ only in case, blanks or invisible characters: {listed}"
-            yield Finding("warning", "labels", f"{message}: write one if they mean one class")
+    if groups := variants(total):
+        listed = "; ".join(
+            ", ".join(f"{name!a} ({total[name]:,})" for name in names) for names in groups
+        )
+        message = f"labels that differ only in case, blanks or invisible characters: {listed}"
+        advice = "if they mean one class, read them as one with --labels-case fold, or name them in"
+        yield Finding("warning", "labels", f"{message}: {advice} a file, --label-map FILE")
 
 
 def _unseen(

@@ -19,6 +19,9 @@ MIN_CLASS_FRACTION = 0.05
 """Fraction of the labels from which -1 is a class, as in -1, 0, 1 for negative, neutral, positive;
 SNLI without a majority is 0.1 % of train and 1.6 % of test."""
 
+SINGLE = "each label is a list of one: read as one label for each text (--problem multi otherwise)"
+"""The note on lists of one label everywhere, as doccano exports them."""
+
 RawLabel = str | int | float | tuple[str, ...] | None
 """A label before the whole column is known: JSON integers are not yet names or numbers."""
 Label = str | tuple[str, ...] | float | None
@@ -76,6 +79,9 @@ def convert_labels(
     labels = [row.label for split, rows in splits.items() if split not in empty
               for row in rows if row.label is not None]  # fmt: skip
     lists = any(isinstance(label, tuple) for label in labels)
+    if lists and all(isinstance(x, str) or (isinstance(x, tuple) and len(x) == 1) for x in labels):
+        single = {split: [_without_list(row) for row in rows] for split, rows in splits.items()}
+        return convert_labels(single, typed)[0], SINGLE
     numbers = not lists and _are_numbers(labels, typed)
     if not lists:
         _check_spelling([row for split, rows in splits.items() if split not in empty
@@ -108,6 +114,11 @@ def convert_labels(
         ]
         for split, rows in splits.items()
     }, note if numbers or is_class else None
+
+
+def _without_list(row: TextExample) -> TextExample:
+    label = row.label
+    return dataclasses.replace(row, label=label[0]) if isinstance(label, tuple) and label else row
 
 
 def _check_spelling(rows: Sequence[TextExample], numbers: bool) -> None:

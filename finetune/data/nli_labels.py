@@ -48,4 +48,5 @@ def with_standard_names(data: Dataset) -> Dataset:
     renamed = sorted(name for name, standard in mapped.items() if name != standard)
     listed = ", ".join(f"{name!r} is {mapped[name]}" for name in renamed)
     notes = [*data.notes, f"labels mapped by name: {listed}"]
-    return dataclasses.replace(data, splits=splits, notes=notes)
+    order = tuple(mapped.get(name, name) for name in data.label_order)
+    return dataclasses.replace(data, splits=splits, notes=notes, label_order=order)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from random import Random
 
@@ -12,8 +14,8 @@ from finetune.config.tasks import column_map
 from finetune.data.dataset import DataError, Dataset
 from finetune.data.files import UTF_8, name_without_gz, read_lines
 from finetune.data.formats import format_of
-from finetune.data.sources import SPLIT_ORDER, canonical_split, is_test
-from finetune.data.texts import read_text_file
+from finetune.data.sources import SPLIT_ORDER, WithoutTest, canonical_split, is_test, resolve
+from finetune.data.texts import read_text, read_text_file
 from finetune.data.tokens import data_kind, read_token_file
 from finetune.types import TextExample, UserError, quantity
 
@@ -44,21 +46,28 @@ def sampling_probabilities(sizes: Sequence[float], alpha: float) -> list[float]:
 
 @dataclass(frozen=True)
 class TextSource:
-    """The running text of one language or source: the files of ``name``."""
+    """The running text of one language or source: the files, or the hub data set, of ``name``."""
 
     name: str
-    files: tuple[Path, ...]
+    files: tuple[Path, ...] = ()
     encoding: str = UTF_8
+    hub: str | None = None
 
     def lines(self) -> Iterator[str]:
-        """Yield all lines of text that are not blank; words of tagged data are joined by spaces."""
+        """Yield all lines of text that are not blank; words of tagged data are joined by spaces.
+
+        Of a hub data set the training split is read.
+        """
+        if self.hub is not None:
+            for example in read_text(self.hub, pair=False, splits=["train"]).splits["train"]:
+                yield from filter(str.strip, example.text.split("\n"))
         for file in self.files:
             for text in _texts(file, self.encoding):
                 yield from filter(str.strip, text.split("\n"))
 
 
 def text_sources(spec: str, encoding: str = UTF_8) -> list[TextSource]:
-    """Return the sources of a file, of a folder of files, or of ``en=FILE,de=FOLDER``.
+    """Return the source of a file, a folder or a hub data set, or those of ``en=FILE,de=FOLDER``.
 
     Files are plain text, JSON Lines, CSV, TSV or Parquet with a column of texts, or tagged words.
 
@@ -67,31 +76,31 @@ def text_sources(spec: str, encoding: str = UTF_8) -> list[TextSource]:
     """
     if not spec.strip():
         raise DataError("there is no text: name a file, a folder, or en=FILE,de=FILE.")
-    if "=" not in spec or Path(spec).exists():
-        return [TextSource(Path(spec).name.split(".")[0], _files(spec), encoding)]
+    if not re.match(r"[^,=]+=", spec) or Path(spec).exists():
+        return [_source(Path(spec).name.split(".")[0], spec, encoding)]
     named: dict[str, TextSource] = {}
     for part in spec.split(","):
         name, _, path = (each.strip() for each in part.partition("="))
         if not name or not path or name in named:
             problem = f"source {name!r} is named twice" if name in named else f"{part!r} is no pair"
             raise DataError(f"{spec}: {problem}: write en=FILE,de=FILE.")
-        named[name] = TextSource(name, _files(path), encoding)
+        named[name] = _source(name, path, encoding)
     return list(named.values())
 
 
-def _files(path: str) -> tuple[Path, ...]:
-    """Return a file, or the data files in a folder in the order of their names."""
+def _source(name: str, path: str, encoding: str) -> TextSource:
+    """Return a file, the data files in a folder in the order of their names, or a hub data set."""
     found = Path(path).expanduser()
     if found.parts[:2] == ("examples", "data") and not found.exists():
         found = packaged_folder("examples").joinpath(*found.parts[1:])
-    if not found.exists():
-        raise DataError(f"{path}: no such file or folder of text.")
+    if not found.exists() and resolve(path).hub is not None:
+        return TextSource(name, encoding=encoding, hub=path)
     if not found.is_dir():
-        return (found,)
+        return TextSource(name, (found,), encoding)
     files = sorted(file for file in found.iterdir() if file.is_file() and format_of(file))
     if not files:
         raise DataError(f"{path}: no data files (such as .txt, .jsonl or .txt.gz) in this folder.")
-    return tuple(files)
+    return TextSource(name, tuple(files), encoding)
 
 
 def _texts(path: Path, encoding: str) -> Iterator[str]:
@@ -125,10 +134,11 @@ def read_running_text(
 
     A plain text file has one sentence, or any other unit that is not cut, in each line, and blank
     lines between documents; without blank lines each line is a document. In other files each row
-    is a document, whose line ends divide it in the same way.
+    is a document, whose line ends divide it in the same way. Rows of a hub data set with blank rows
+    between documents are read as lines.
 
     Args:
-        spec: A file, a folder, ``train=PATH,validation=PATH``, or sources such as
+        spec: A file, a folder, ``train=PATH,validation=PATH``, a hub data set, or sources such as
             ``en=PATH,de=PATH``. Of a folder with files that are named after splits (train.txt,
             test.txt) these are read, of another all files are training text.
         columns: The column of the text if it has no usual name, as ``text=column``.
@@ -138,8 +148,8 @@ def read_running_text(
     Raises:
         DataError: If the text cannot be read, or a file has none.
     """
-    sources = {source.name: source.files for source in text_sources(spec)}
-    named = "=" in spec and not Path(spec).exists()
+    sources = {source.name: source for source in text_sources(spec, encoding)}
+    named = bool(re.match(r"[^,=]+=", spec)) and not Path(spec).exists()
     splits = {name: canonical_split(name) if named else None for name in sources}
     if any(splits.values()) and not all(splits.values()):
         other = next(name for name, split in splits.items() if split is None)
@@ -148,35 +158,68 @@ def read_running_text(
             "whose folders hold files train and validation."
         )
     documents: dict[str, list[TextExample]] = {}
-    notes = []
-    for name, files in sources.items():
-        by_split = {splits[name] or "train": list(files)}
-        found = [canonical_split(name_without_gz(file)) for file in files]
-        if splits[name] is None and "train" in found and len(files) > 1:
-            by_split = {}
-            for file, split in zip(files, found, strict=True):
-                if split is None:
-                    notes.append(f"not read, as others in its folder are named by split: {file}")
-                else:
-                    by_split.setdefault(split, []).append(file)
-        for split, own in by_split.items():
-            if without_test and is_test(split):
-                continue
+    notes: list[str] = []
+    pinned = []
+    for name, source in sources.items():
+        found: Iterable[tuple[str, str, str]]
+        if source.hub is None:
+            found = _of_files(source, splits[name], columns, without_test, notes)
+        else:
+            data = read_text(
+                WithoutTest(source.hub) if without_test else source.hub,
+                columns=column_map(columns), pair=False, splits=["train"] if splits[name] else None,
+            )  # fmt: skip
+            notes += [note for note in data.notes if "label" not in note]
+            pinned.append(f"{name}={data.pinned}" if named else str(data.pinned))
+            found = (
+                (splits[name] or split, *document)
+                for split, rows in data.splits.items()
+                for document in _documents_of_rows(rows)
+            )
+        key = name if len(sources) > 1 and not splits[name] else None
+        for split, text, where in found:
             rows = documents.setdefault(split, [])
-            for file in own:
-                before = len(rows)
-                for text, where in _documents(file, columns, encoding):
-                    key = name if len(sources) > 1 and not splits[name] else None
-                    rows.append(TextExample(len(rows), text, where=where, key=key))
-                if len(rows) == before:
-                    raise DataError(f"{file}: there is no text in it: remove it.")
+            rows.append(TextExample(len(rows), text, where=where, key=key))
     order = [split for split in SPLIT_ORDER if split in documents]
     ordered = {split: documents[split] for split in order}
     for split, rows in ordered.items():
         lines = sum(document.text.count("\n") + 1 for document in rows)
         notes.append(f"{split}: {quantity(len(rows), 'document')}, {quantity(lines, 'line')}")
-    name = ",".join(sources) if len(sources) > 1 else next(iter(sources))
-    return Dataset(name, ordered, notes=notes, format="running text")
+    title = ",".join(sources) if len(sources) > 1 else next(iter(sources))
+    format = "hub" if pinned else "running text"
+    return Dataset(title, ordered, notes=notes, format=format, pinned=",".join(pinned) or None)
+
+
+def _of_files(
+    source: TextSource, split: str | None, columns: Sequence[str], without_test: bool,
+    notes: list[str],
+) -> Iterator[tuple[str, str, str]]:  # fmt: skip
+    """Yield split, text and ``file:line`` of the documents of a source; add to ``notes``."""
+    by_split: dict[str, list[Path]] = {split or "train": list(source.files)}
+    found = [canonical_split(name_without_gz(file)) for file in source.files]
+    if split is None and "train" in found and len(source.files) > 1:
+        by_split = {}
+        for file, own in zip(source.files, found, strict=True):
+            if own is None:
+                notes.append(f"not read, as others in its folder are named by split: {file}")
+            else:
+                by_split.setdefault(own, []).append(file)
+    for name, files in by_split.items():
+        for file in files if not (without_test and is_test(name)) else ():
+            documents = list(_documents(file, columns, source.encoding))
+            if not documents:
+                raise DataError(f"{file}: there is no text in it: remove it.")
+            yield from ((name, *document) for document in documents)
+
+
+def _documents_of_rows(rows: Sequence[TextExample]) -> Iterator[tuple[str, str]]:
+    """Yield the text of each document with its place; blank rows are between documents, if any."""
+    texts = ["\n".join(filter(str.strip, row.text.split("\n"))) for row in rows]
+    separated = not all(texts)
+    for filled, group in groupby(range(len(rows)), lambda index: bool(texts[index])):
+        numbers = list(group) if filled else []
+        for part in [numbers] if separated and numbers else ([number] for number in numbers):
+            yield "\n".join(texts[number] for number in part), rows[part[0]].where
 
 
 def _documents(path: Path, columns: Sequence[str], encoding: str) -> Iterator[tuple[str, str]]:

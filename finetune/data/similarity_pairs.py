@@ -115,7 +115,9 @@ def read_similarity(
     pairs, label_notes = _with_gold(pairs)
     known = canonical_split(chosen) or chosen
     split_name = known if source.saved or source.hub or len(source.files) > 1 or "=" in spec else ""
-    return SimilarityData(source.name, split_name, pairs, (*table.notes, *notes, *label_notes))
+    return SimilarityData(
+        source.name, split_name, pairs, (*opened.notes, *table.notes, *notes, *label_notes)
+    )
 
 
 def _subset_column(

@@ -6,14 +6,13 @@ A path that exists always wins over a hub id of the same name.
 from __future__ import annotations
 
 import difflib
-import itertools
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic
 
-from finetune.config.recipes import packaged_folder
+from finetune.config.recipes import local_path
 from finetune.config.values import text_encoding
 from finetune.data.brat import document_names
 from finetune.data.dataset import DataError
@@ -28,8 +27,8 @@ from finetune.data.hub import (
     saved_tables,
 )
 from finetune.data.in_memory import memory_tables
+from finetune.data.joining import Opened, joined, joined_splits
 from finetune.data.tables import Table
-from finetune.data.token_records import Sentences, TokenRecord
 from finetune.types import abbreviated, did_you_mean
 
 SPLITS = {
@@ -50,13 +49,16 @@ SAVED_FILES = ("dataset_dict.json", "state.json")
 
 @dataclass(frozen=True)
 class Source:
-    """The location of a data set: exactly one of the fields besides ``name`` is set."""
+    """The location of a data set: exactly one of files, saved, hub and memory is set."""
 
     name: str
     files: dict[str, tuple[Path, ...]] = field(default_factory=dict)  # folders: of documents
     saved: Path | None = None
     hub: HubDataset | None = None
     memory: Any = None
+    parts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """For each split the names of the splits of a hub data set or saved folder to read as it; empty
+    reads all by their names."""
     without_test: bool = False
     """Whether test splits are left unread, as if there were none."""
 
@@ -68,9 +70,6 @@ class WithoutTest:
     spec: Any
 
 
-Opened = TypeVar("Opened", bound=Table | Sentences)
-
-
 @dataclass
 class OpenSource(Generic[Opened]):
     """The opened tables or sentences of the chosen splits, in order, before they are read."""
@@ -79,6 +78,8 @@ class OpenSource(Generic[Opened]):
     splits: dict[str, Opened]
     format: str
     notes: list[str] = field(default_factory=list)
+    pinned: str | None = None
+    """The ``--data`` value that reads the same commit of a hub data set again."""
 
 
 def resolve(spec: Any) -> Source:
@@ -95,24 +96,22 @@ def resolve(spec: Any) -> Source:
     spec = str(spec)
     if not spec.strip():
         raise DataError("--data is empty: give a folder, a file, or a hub data set such as mnli.")
-    path = Path(spec).expanduser()
-    if path.parts[:2] == ("examples", "data") and not path.exists():
-        path = packaged_folder("examples").joinpath(*path.parts[1:])
+    path = local_path(spec)
     if path.is_dir():
         return _folder(path)
     if path.is_file():
         return Source(name_without_gz(path).split(".")[0] or path.name, {"train": (path,)})
     if "=" in spec:
-        return _named_files(spec)
+        return _named_parts(spec)
+    chosen = hub_dataset(spec)
     if (
         spec.startswith(("/", ".", "~", "\\"))
         or spec.endswith("/")
-        or spec.count("/") > 1
+        or spec.partition("@")[0].count("/") > 1
         or path.suffix.lower() in {*SUFFIXES, ".gz"}
-        or ("/" in spec and path.parent.is_dir())
+        or ("/" in spec and "@" not in spec and path.parent.is_dir())
     ):
         raise DataError(f"--data {spec}: no such file or folder.{_nearest(path)}")
-    chosen = hub_dataset(spec)
     if chosen is not None:
         return Source(spec, hub=chosen)
     if (advice := MANUAL_DOWNLOADS.get(spec.lower())) is not None:
@@ -120,7 +119,8 @@ def resolve(spec: Any) -> Source:
     hint = did_you_mean(spec.partition(":")[0], [*ALIASES, *(e.name for e in Path().iterdir())])
     raise DataError(
         f"--data {spec}: neither a file or folder nor a known data set. Known short names: "
-        f"{', '.join(sorted(ALIASES))}; write other hub data sets owner/name[:config].{hint}"
+        f"{', '.join(sorted(ALIASES))}; write other hub data sets "
+        f"owner/name[:config][@revision].{hint}"
     )
 
 
@@ -134,47 +134,54 @@ def open_splits(
     if source.files:
         chosen = _select_splits(list(source.files), wanted, source.name)
         opened: dict[str, Opened | Table] = {
-            split: _open_shards(source.files[split], open_file, encoding) for split in chosen
+            split: joined(
+                [open_file(open_data(path, encoding=encoding)) for path in source.files[split]]
+            )
+            for split in chosen
         }
         formats = {format_of(source.files[split][0]) or "plain" for split in chosen}
         return OpenSource(source.name, opened, "+".join(sorted(formats)))
     if text_encoding(encoding) != UTF_8:
         raise DataError(f"{source.name}: --encoding {encoding}: only files have an encoding.")
+    pinned = None
     if source.hub is not None:
-        found, format = hub_tables(source.hub), "hub"
+        found, used = hub_tables(source.hub)
+        parts = [f"{split}={'+'.join(names)}" for split, names in source.parts.items()]
+        format, pinned = "hub", ",".join([str(used), *parts])
     elif source.saved is None:
         found, format = memory_tables(source.memory), IN_MEMORY
     else:
         found, format = saved_tables(source.saved), "save_to_disk"
-    named: dict[str, Opened | Table] = {canonical_split(s) or s: t for s, t in found.items()}
+    named = _chosen_parts(source, found)
     if source.without_test:
-        named = {split: table for split, table in named.items() if not is_test(split)}
+        named = {split: parts for split, parts in named.items() if not is_test(split)}
     legal = list(named)
     if wanted is None:
         legal = [split for split in named if canonical_split(split)] or legal
     chosen = _select_splits(legal, wanted, source.name)
     left = [split for split in named if split not in chosen]
     notes = [f"splits not read: {', '.join(left)}"] if left and wanted is None else []
-    return OpenSource(source.name, {split: named[split] for split in chosen}, format, notes)
+    tables, more = joined_splits(source.name, {split: named[split] for split in chosen})
+    return OpenSource(source.name, {**tables}, format, notes + more, pinned)
 
 
-def _open_shards(
-    paths: Sequence[Path], open_file: Callable[[DataFile], Opened], encoding: str
-) -> Opened:
-    """Open the file, or all shards, of a split as one."""
-    shards = [open_file(open_data(path, encoding=encoding)) for path in paths]
-    if len(shards) > 1:
-        parts = [_with_unique_documents(shard.records, i) for i, shard in enumerate(shards, 1)]
-        shards[0].records = itertools.chain.from_iterable(parts)
-    return shards[0]
-
-
-def _with_unique_documents(records: Iterator[Any], number: int) -> Iterator[Any]:
-    """Yield the records of a shard, with its number in the names of documents."""
-    for record in records:
-        if number > 1 and isinstance(record, TokenRecord) and record.document is not None:
-            record = record._replace(document=f"{record.document} in file {number}")
-        yield record
+def _chosen_parts(source: Source, found: Mapping[str, Table]) -> dict[str, list[tuple[str, Table]]]:
+    """Return the tables of each split with their names: those that the user chose, else all."""
+    named: dict[str, list[tuple[str, Table]]] = {}
+    if not source.parts:
+        for name, table in found.items():
+            named.setdefault(canonical_split(name) or name, []).append((name, table))
+        return named
+    for split, names in source.parts.items():
+        for name in names:
+            if name not in found:
+                hint = did_you_mean(name, list(found))
+                raise DataError(
+                    f"--data {source.name}: there is no split {name!r}, only "
+                    f"{abbreviated(list(found))}.{hint}"
+                )
+            named.setdefault(split, []).append((name, found[name]))
+    return named
 
 
 def canonical_split(name: str) -> str | None:
@@ -223,7 +230,8 @@ def _folder(folder: Path) -> Source:
         entries = abbreviated(sorted(path.name for path in folder.iterdir()), 6) or "none"
         raise DataError(
             f"{folder} holds no split files (its entries: {entries}): name them train.jsonl, "
-            "validation.jsonl and test.jsonl, or write --data train=FILE,validation=FILE."
+            "validation.jsonl and test.jsonl, or write --data train=FILE,validation=FILE; "
+            f"train=FILE+FILE reads several files, and train={folder} all of the folder."
         )
     chosen = {split: _file_or_shards(folder, split, paths) for split, paths in files.items()}
     return Source(folder.resolve().name, chosen)
@@ -256,16 +264,19 @@ def _documents(folder: Path) -> dict[str, list[Path]]:
     return {"train": [folder]} if annotated else inside
 
 
+def _may_hold_data(path: Path) -> bool:
+    """Return whether an entry of a folder is a file that is not hidden, a README or the like."""
+    name = name_without_gz(path).lower()
+    return path.is_file() and name[:1] != "." and re.split(r"[._\-]", name)[0] not in IGNORED_NAMES
+
+
 def _split_of(path: Path) -> str | None:
     """Return the split that a file of a folder holds, None for files without data."""
     name = name_without_gz(path)
-    first = re.split(r"[._\-]", name.lower())[0]
-    if not path.is_file() or name.startswith(".") or first in IGNORED_NAMES:
-        return None
     suffix = Path(name).suffix.lower()
     if suffix and format_of(path) is None and suffix[1:] not in SPLITS:
         return None
-    return canonical_split(name)
+    return canonical_split(name) if _may_hold_data(path) else None
 
 
 def _file_or_shards(folder: Path, split: str, paths: list[Path]) -> tuple[Path, ...]:
@@ -274,33 +285,86 @@ def _file_or_shards(folder: Path, split: str, paths: list[Path]) -> tuple[Path, 
     if len(by_name) > 1 and len({SHARD.sub("", name) for name in by_name}) > 1:
         first, second = sorted(path.name for path in by_name.values())[:2]
         raise DataError(
-            f"{folder} has two files for the {split} split, {first} and {second}: remove one, or "
-            f"choose with --data {split}={folder / first},…"
+            f"{folder} has two files for the {split} split, {first} and {second}: choose with "
+            f"--data {split}={folder / first},…, or read both with {split}={folder / first}+"
+            f"{folder / second},…"
         )
     return tuple(by_name[name] for name in sorted(by_name))
 
 
-def _named_files(spec: str) -> Source:
-    """Parse ``train=FILE,validation=FILE,test=FILE`` (a comma splits only before ``name=``)."""
-    files: dict[str, tuple[Path, ...]] = {}
-    for item in re.split(r",(?=\s*\w+=)", spec):
+def _named_parts(spec: str) -> Source:
+    """Parse ``train=FILE,test=FILE`` or ``DATA,train=SPLIT,test=SPLIT``; ``A+B`` are several.
+
+    A comma splits only before ``name=``.
+    """
+    first, *items = re.split(r",(?=\s*\w+=)", spec)
+    if not items or re.match(r"\s*\w+=", first):
+        return _named_files([first, *items])
+    source = resolve(first)
+    if source.hub is None and source.saved is None:
+        raise DataError(
+            f"--data {spec}: {first} has no named splits to choose from: write "
+            "train=FILE,test=FILE."
+        )
+    return replace(
+        source,
+        parts={
+            split: tuple(value.split("+")) for split, value in _split_items(items, "SPLIT").items()
+        },
+    )
+
+
+def _split_items(items: Sequence[str], what: str) -> dict[str, str]:
+    """Parse ``train=VALUE`` items; raises DataError for an unknown or repeated split."""
+    values: dict[str, str] = {}
+    for item in items:
         key, _, value = item.strip().partition("=")
         split = canonical_split(key)
         if split is None or not value:
-            problem = f"{key!r} is not a split" if value else "no file is named"
+            problem = f"{key!r} is not a split" if value else f"no {what.lower()} is named"
             hint = did_you_mean(key, ("train", "validation", "test")) if split is None else ""
-            legal = "train=FILE,validation=FILE,test=FILE"
+            legal = f"train={what},validation={what},test={what}"
             raise DataError(f"--data {item.strip()}: {problem}: write {legal}.{hint}")
-        if split in files:
-            raise DataError(f"--data names the {split} split twice: remove {value}.")
-        path = Path(value).expanduser()
-        if not path.is_file() and not (path.is_dir() and document_names(path)):
-            problem = "is a folder, not a file, and holds no NAME.txt with NAME.ann"
-            problem = problem if path.is_dir() else "no such file"
-            raise DataError(f"--data {split}={value}: {problem}.{_nearest(path)}")
-        files[split] = (path,)
+        if split in values:
+            raise DataError(
+                f"--data names the {split} split twice: write {split}={values[split]}+{value} to "
+                "read both."
+            )
+        values[split] = value
+    return values
+
+
+def _named_files(items: Sequence[str]) -> Source:
+    """Return the files of ``train=FILE``, ``train=FILE+FILE`` or ``train=FOLDER`` items."""
+    files = {
+        split: tuple(path for name in _file_names(value) for path in _split_files(split, name))
+        for split, value in _split_items(items, "FILE").items()
+    }
     first = next(iter(files.values()))[0]
     return Source(first.resolve().parent.name, files)
+
+
+def _file_names(value: str) -> list[str]:
+    """Split ``FILE+FILE``, unless a file has this name itself."""
+    return [value] if Path(value).expanduser().exists() else value.split("+")
+
+
+def _split_files(split: str, name: str) -> list[Path]:
+    """Return a file, a folder of standoff documents, or all data files of another folder."""
+    path = Path(name).expanduser()
+    if path.is_file() or (path.is_dir() and document_names(path)):
+        return [path]
+    if not path.is_dir():
+        raise DataError(f"--data {split}={name}: no such file.{_nearest(path)}")
+    inside = [each for each in sorted(path.iterdir()) if _may_hold_data(each) and format_of(each)]
+    formats = sorted({format_of(each) or "" for each in inside})
+    if not inside or len(formats) > 1:
+        problem = f"holds files of several formats ({', '.join(formats)})"
+        problem = problem if inside else "holds no data files, nor NAME.txt with NAME.ann"
+        raise DataError(
+            f"--data {split}={name}: the folder {problem}: name the files, {split}=A.jsonl+B.jsonl."
+        )
+    return inside
 
 
 def _nearest(path: Path) -> str:

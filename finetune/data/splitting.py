@@ -12,12 +12,17 @@ import random
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Literal
 
+from finetune.config.tasks import TrainConfig
 from finetune.data.dataset import DataError, Dataset, gold_labels, normalized_texts, renumbered
 from finetune.types import Example, TextExample, TokenExample, abbreviated, quantity
 
 DEFAULT_SHARE = 0.1
-"""Fraction of the training examples to hold out."""
+"""Fraction of the training examples to hold out by default."""
+MOST_HELD_OUT = 10_000
+"""Most training examples to hold out by default: more make each evaluation slow."""
 MOST_RARE = 0.2
 """Most examples, as a fraction, that are held out only so that rare labels are on both sides."""
 MIN_DOCUMENTS = 20
@@ -29,18 +34,39 @@ NUM_BINS, MIN_BIN = 10, 20
 """Numbers are stratified by as many quantiles, of at least so many examples."""
 
 
-def hold_out(dataset: Dataset, share: float | None = None) -> Dataset:
-    """Return the data set with a validation split, held out of train if there is none.
+def with_held_out_splits(
+    dataset: Dataset, config: TrainConfig, default: float = DEFAULT_SHARE
+) -> Dataset:
+    """Return the data set with the splits that the settings hold out of train.
 
-    The rule is fixed and uses no seed, so that runs with different seeds are scored on the same
+    These are a test split (``test_share``), then a validation split if there is none.
+    """
+    if config.test_share is not None:
+        dataset = hold_out(dataset, config.test_share, split="test")
+    if config.validation != "none":
+        dataset = hold_out(dataset, config.validation_share, default)
+    return dataset
+
+
+def hold_out(
+    dataset: Dataset,
+    share: float | None = None,
+    default: float = DEFAULT_SHARE,
+    *,
+    split: Literal["validation", "test"] = "validation",
+) -> Dataset:
+    """Return the data set with a validation (or test) split, held out of train if there is none.
+
+    Without a ``share``, ``default`` is the fraction, of at most ``MOST_HELD_OUT`` examples. The
+    rule is fixed and uses no seed, so that runs with different seeds are scored on the same
     examples. It keeps groups together (documents from ``MIN_DOCUMENTS`` on) and the fraction of
     each label; a label of two groups or more is on both sides (up to ``MOST_RARE``).
     """
-    if any(name.split("_")[0] == "validation" for name in dataset.splits):
+    if any(name.split("_")[0] == split for name in dataset.splits):
         if share is not None:
             raise DataError(
-                f"--validation-share {share}: {dataset.name} has a validation split, so nothing is "
-                "held out: leave it out."
+                f"--{split}-share {share}: {dataset.name} has a {split} split, so nothing is held "
+                "out: leave it out."
             )
         return dataset
     train = dataset.splits.get("train", [])
@@ -49,23 +75,29 @@ def hold_out(dataset: Dataset, share: float | None = None) -> Dataset:
     groups = list(_groups(train, by_document))
     unit = "document" if by_document else "different text"
     if len(groups) < 2:
+        without = "--validation none" if split == "validation" else "no --test-share"
         raise DataError(
-            f"{dataset.name} has no validation split and train has only "
-            f"{quantity(len(groups), unit)}, so none can be held out: add a file validation.jsonl, "
-            "or write --validation none."
+            f"{dataset.name} has no {split} split and train has only "
+            f"{quantity(len(groups), unit)}, so none can be held out: add a file {split}.jsonl, or "
+            f"write {without}."
         )
-    held = {i for group in _held_out(train, groups, share or DEFAULT_SHARE) for i in group}
-    splits: dict[str, list[Example]] = {
+    share = share or min(default, MOST_HELD_OUT / len(train))
+    held = {i for group in _held_out(train, groups, share) for i in group}
+    kept = {
         "train": renumbered([e for i, e in enumerate(train) if i not in held]),
-        "validation": renumbered([e for i, e in enumerate(train) if i in held]),
-        **{name: rows for name, rows in dataset.splits.items() if name != "train"},
+        split: renumbered([e for i, e in enumerate(train) if i in held]),
+    }
+    splits = {
+        name: kept.get(name) or dataset.splits.get(name, [])
+        for name in dict.fromkeys(("train", "validation", *dataset.splits, split))
+        if name in kept or name in dataset.splits
     }
     note = (
-        f"no validation split: held out {len(held):,} of {quantity(len(train), 'example')} of "
+        f"no {split} split: held out {len(held):,} of {quantity(len(train), 'example')} of "
         f"train{', stratified by label' if any(map(gold_labels, train)) else ''}; "
         f"{'documents' if by_document else 'equal texts'} stay together"
     )
-    return Dataset(dataset.name, splits, notes=[*dataset.notes, note], format=dataset.format)
+    return replace(dataset.with_splits(splits), notes=[*dataset.notes, note])
 
 
 def _held_out(

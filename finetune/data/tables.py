@@ -15,7 +15,7 @@ from finetune.data.annotation_tools import resolve_annotators, tool_rows
 from finetune.data.dataset import DataError
 from finetune.data.files import DataFile, ReadOptions, Record
 from finetune.data.json_files import parse_json
-from finetune.types import abbreviated, did_you_mean, quantity
+from finetune.types import abbreviated, did_you_mean, install_command, quantity
 
 
 @dataclass
@@ -29,6 +29,23 @@ class Table:
     names: Mapping[str, Sequence[str]] = field(default_factory=dict)  # class names of columns
     headless: list[str] | None = None  # first row of a file without column names: 0, 1, …
     notes: list[str] = field(default_factory=list)
+    usual_columns: Mapping[str, str] = field(default_factory=dict)
+    """Columns to read by role if the table has them and the user names none."""
+    label_column: str | None = None
+    """The column of labels or tags, once a reader has chosen it."""
+
+    @property
+    def label_order(self) -> tuple[str, ...]:
+        """The class names of the labels in the order of their numbers; empty if they have none."""
+        return tuple(self.names.get(self.label_column or "", ()))
+
+    def columns(self, given: Mapping[str, str], roles: Sequence[str]) -> dict[str, str]:
+        """Return the columns that the user names, and the usual ones of these roles it has."""
+        known = {name.lower() for name in self.header}
+        usual = self.usual_columns.items()
+        return {role: name for role, name in usual if role in roles and name.lower() in known} | {
+            **given
+        }
 
     def first(self) -> Record | None:
         """Return the first row without consuming it; sets ``header`` from it if it is empty."""
@@ -247,7 +264,7 @@ def read_excel(file: DataFile, options: ReadOptions) -> Table:
         from openpyxl.utils.exceptions import InvalidFileException
     except ImportError as error:
         raise DataError(
-            f"{file.name}: workbooks need openpyxl: pip install 'finetune[excel]', or save as CSV."
+            f"{file.name}: workbooks need openpyxl: {install_command('openpyxl')}, or save as CSV."
         ) from error
     try:
         book = openpyxl.load_workbook(file.name, read_only=True, data_only=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from finetune.data.annotation_tools import SKIPPED_ANSWERS
-from finetune.data.dataset import DataError, Dataset
+from finetune.data.dataset import DataError, Dataset, WordsNotTexts
 from finetune.data.files import UTF_8, DataFile, ReadOptions, Record
 from finetune.data.formats import open_data, read_file
 from finetune.data.labels import convert_labels, raw_label
@@ -76,7 +76,7 @@ def read_text(
     Rows without a label are kept with label None.
 
     Args:
-        spec: A folder, a file (read as train), ``train=FILE,test=FILE``, a folder written by
+        spec: A folder, a file (read as train), ``train=FILE,test=FILE+FILE``, a folder written by
             save_to_disk, or a hub data set; or data in memory: a ``DatasetDict`` or ``Dataset``, a
             data frame, a list of dicts, or a dict of these by split.
         columns: Columns of the roles text, pair and label, and of ``TARGET_ROLES``, if they have no
@@ -104,6 +104,7 @@ def read_text(
         if not records:
             raise DataError(f"{table.name}: the {split} split is empty: add rows or leave it out.")
         chosen = _chosen_columns(table, columns, pair, targets)
+        table.label_column = chosen.label
         notes += table.notes
         if "answer" not in chosen[:3]:
             kept = [row for row in records if row.values.get("answer") not in SKIPPED_ANSWERS]
@@ -126,13 +127,22 @@ def read_text(
         if missing := sum(row.label is None for row in rows):
             counted = f"{missing:,} of {quantity(len(rows), 'row')}"
             notes.append(f"{split}: {counted} without label (empty, '-', NaN or -1)")
-    return Dataset(source.name, examples, notes=notes, format=source.format)
+    order = next((order for table in source.splits.values() if (order := table.label_order)), ())
+    return Dataset(
+        source.name,
+        examples,
+        notes=notes,
+        format=source.format,
+        label_order=order,
+        pinned=source.pinned,
+    )
 
 
 def read_text_file(
-    source: str | Path | IO[Any] | DataFile,
+    source: str | Path | IO[Any] | DataFile | Table,
     *,
     columns: Mapping[str, str] | None = None,
+    usual_columns: Mapping[str, str] | None = None,
     pair: bool | None = None,
     format: str | None = None,
     labels: bool = True,
@@ -142,13 +152,20 @@ def read_text_file(
 ) -> Iterator[TextExample]:
     """Stream the texts of one file for prediction; ``id`` is the row number from 0.
 
-    ``source`` is a path, ``-`` for standard input, or a file object. The latter two hold JSON Lines
-    or, by their first line, one text per line. In a plain text file each line is a row, blank lines
-    too. ``labels`` False ignores labels, so that any column may have their name. ``targets`` is as
-    for ``read_text``. ``rows`` gets the values of each row by ``id``.
+    ``source`` is a path, ``-`` for standard input, a file object, or a table in memory
+    (``input_table``). Standard input and file objects hold JSON Lines or, by their first line, one
+    text per line. ``usual_columns`` are read if the file has them and ``columns`` names none. In a
+    plain text file each line is a row, blank lines too. ``labels`` False ignores labels, so that
+    any column may have their name. ``targets`` is as for ``read_text``. ``rows`` gets the values of
+    each row by ``id``.
     """
     columns = check_columns(columns, (*ROLES, *TARGET_ROLES) if targets else ROLES)
-    table = open_text_table(open_data(source, format, encoding), columns, streaming=True)
+    if isinstance(source, Table):
+        table = source
+        table.usual_columns = usual_columns or {}
+    else:
+        file = open_data(source, format, encoding)
+        table = open_text_table(file, columns, streaming=True, usual_columns=usual_columns)
     note_rows(table, rows)
     if table.first() is None:
         return
@@ -157,7 +174,7 @@ def read_text_file(
     chosen = _chosen_columns(table, columns, pair, targets)
     chosen = chosen if labels else chosen._replace(label=None)
     for index, record in enumerate(table.records):
-        example = text_example(index, record, chosen, table)
+        example = text_example(index, _with_blank_cells(record, chosen), chosen, table)
         if isinstance(example.label, int):
             example = dataclasses.replace(example, label=str(example.label))
         yield example
@@ -183,13 +200,15 @@ def _chosen_columns(
 def guess_columns(table: Table, columns: Mapping[str, str], pair: bool | None) -> TextColumns:
     """Return the columns that the user names, else those with usual names."""
     by_name = {name.lower(): name for name in reversed(table.header)}
+    columns = table.columns(columns, ROLES)
     given = {role: find_column(table, role, name) for role, name in columns.items()}
     text, second = given.get("text"), given.get("pair")
     if text is None:
         usual = [a for a, b in PAIR_COLUMNS if a in by_name and b in by_name]
         usual += [name for name in TEXT_COLUMNS if name in by_name]
         if not usual:
-            raise missing_column(table, "text", "a text", "text")
+            missing = missing_column(table, "text", "a text", "text")
+            raise WordsNotTexts(str(missing)) if by_name.keys() & {"tokens", "words"} else missing
         text = by_name[usual[0]]
     if second is None and pair is not False:
         partners = (b for a, b in PAIR_COLUMNS if a == text.lower() and b in by_name)
@@ -206,20 +225,28 @@ def guess_columns(table: Table, columns: Mapping[str, str], pair: bool | None) -
     return TextColumns(text, second, next(iter(labels), None), tuple(labels[1:]), negative)
 
 
-def open_text_table(file: DataFile, columns: Mapping[str, str], streaming: bool = False) -> Table:
+def open_text_table(
+    file: DataFile,
+    columns: Mapping[str, str],
+    streaming: bool = False,
+    usual_columns: Mapping[str, str] | None = None,
+) -> Table:
     """Open a file as a table; streamed text has columns only if its first line names some."""
+    usual_columns = usual_columns or {}
+    header_names = HEADER_NAMES | {name.lower() for name in usual_columns.values()}
     if file.format in ("txt", "unknown"):
         first = file.first_line()
         tabs, commas = ({c.strip().lower() for c in first.split(mark)} for mark in "\t,")
-        tsv = len(tabs) > 1 and (not streaming or columns or tabs & HEADER_NAMES)
-        csv = file.format == "unknown" and len(commas) > 1 and commas & HEADER_NAMES
+        tsv = len(tabs) > 1 and (not streaming or columns or tabs & header_names)
+        csv = file.format == "unknown" and len(commas) > 1 and commas & header_names
         file.format = "tsv" if tsv else "csv" if csv else "txt"
-    table = read_file(file, ReadOptions(columns, HEADER_NAMES))
+    table = read_file(file, ReadOptions(columns, header_names))
     if isinstance(table, Sentences):
-        raise DataError(
+        raise WordsNotTexts(
             f"{file.name} has the format {file.format}, words and spans instead of texts with a "
             "label: use finetune tag or finetune ner, or give JSON Lines, CSV or TSV."
         )
+    table.usual_columns = usual_columns
     return table
 
 
@@ -243,6 +270,7 @@ def text_example(index: int, record: Record, columns: TextColumns, table: Table)
 
 def target_columns(table: Table, columns: Mapping[str, str]) -> tuple[str, ...]:
     """Return the columns that name the compared words: two or four, none without any."""
+    columns = table.columns(columns, TARGET_ROLES)
     by_name = {name.lower(): name for name in reversed(table.header)}
     for roles in (CHARACTER_ROLES, WORD_ROLES):
         found = {
@@ -289,6 +317,19 @@ def _characters_of_word(text: str, where: str, index: int) -> Characters:
     return words[index].span()
 
 
+def is_missing(value: Any) -> bool:
+    """Return whether a cell is empty: None, or NaN as in data frames."""
+    return value is None or value != value
+
+
+def _with_blank_cells(record: Record, columns: TextColumns) -> Record:
+    """Return a row with a blank text in place of an empty cell, as workbooks and Parquet have."""
+    values = record.values
+    read = [name for name in (columns.text, columns.pair) if name is not None and name in values]
+    blank = {name: "" for name in read if is_missing(values[name])}
+    return record._replace(values={**values, **blank}) if blank else record
+
+
 def _text(record: Record, column: str) -> str:
     value = record.values.get(column)
     if isinstance(value, str):
@@ -296,7 +337,7 @@ def _text(record: Record, column: str) -> str:
     if isinstance(value, int | float) and value == value:
         return str(value)
     problem = f"holds {type(value).__name__}, not a text"
-    if value is None or value != value:
+    if is_missing(value):
         problem = "is empty" if column in record.values else "is missing in this row"
     raise DataError(
         f"{record.where}: column {column!r} {problem} (columns here: {', '.join(record.values)}): "
@@ -313,6 +354,6 @@ def _column_notes(table: Table, chosen: TextColumns, columns: Mapping[str, str])
     read = {chosen.text, chosen.pair, chosen.label, chosen.negative, *chosen.targets}
     known = (*LABEL_COLUMNS, "index", "idx", "")
     unread = [name for name in table.header if name not in read and name.lower() not in known]
-    unread = [name for name in unread if not name.lower().endswith("id")]
+    unread = [name for name in unread if not name.lower().endswith("id") and name[:1] != "_"]
     if unread and "text" not in columns:
-        yield f"texts are from column {chosen.text!r}; not read: {abbreviated(unread)}"
+        yield f"texts are from column {chosen.text!r}; columns not read: {abbreviated(unread)}"

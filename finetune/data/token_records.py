@@ -77,6 +77,7 @@ class TokenColumns(NamedTuple):
 def guess_columns(table: Table, columns: Mapping[str, str], rows: Sequence[Record]) -> TokenColumns:
     """Return the columns that the user names, else those with usual names and fitting values."""
     by_name = {name.lower(): name for name in reversed(table.header)}
+    columns = table.columns(columns, TokenColumns._fields)
     given = {role: find_column(table, role, name) for role, name in columns.items()}
     usual = {
         role: next((by_name[name] for name in names if name in by_name), None)
@@ -131,6 +132,7 @@ def table_records(
     if not rows:
         return
     chosen = guess_columns(table, columns, rows)
+    table.label_column = chosen.tags
     if need_gold and chosen.tags is None and chosen.spans is None:
         raise missing_column(table, "tags", "tags or spans", "tags")
     for record in table.records if streaming else rows:

@@ -78,13 +78,23 @@ def read_tokens(
         split: [token_example(index, record) for index, record in enumerate(rows)]
         for split, rows in records.items()
     }
-    return Dataset(source.name, examples, notes=notes + scheme_notes, format=source.format)
+    tables = [opened for opened in source.splits.values() if isinstance(opened, Table)]
+    order = next((order for table in tables if (order := table.label_order)), ())
+    return Dataset(
+        source.name,
+        examples,
+        notes=notes + scheme_notes,
+        format=source.format,
+        label_order=order,
+        pinned=source.pinned,
+    )
 
 
 def read_token_file(
-    source: str | Path | IO[Any] | DataFile,
+    source: str | Path | IO[Any] | DataFile | Table,
     *,
     columns: Mapping[str, str] | None = None,
+    usual_columns: Mapping[str, str] | None = None,
     format: str | None = None,
     encoding: str = UTF_8,
     rows: dict[int, Mapping[str, Any]] | None = None,
@@ -95,13 +105,18 @@ def read_token_file(
     Raw text is split into words with their characters: the lines of a .txt file (a blank line is an
     example without words), the ``text`` of JSON, CSV and TSV, or each .txt file of a folder. In
     column files only the column of the words is needed. Gold is kept if there is any, with tags in
-    the scheme of the file. ``source`` is a path, ``-`` for standard input, or a file object.
-    ``rows`` gets the values of each row of a table by ``id``. ``relations`` as in ``read_tokens``.
+    the scheme of the file. ``source`` is a path, ``-`` for standard input, a file object, or a
+    table in memory (``input_table``). ``usual_columns`` are as for ``read_text_file``. ``rows``
+    gets the values of each row of a table by ``id``. ``relations`` as in ``read_tokens``.
     """
     columns = check_columns(columns, ROLES)
-    opened = _open(
-        open_data(source, format, encoding), columns, words_only=True, relations=relations
-    )
+    opened: Table | Sentences
+    if isinstance(source, Table):
+        opened = source
+        opened.usual_columns = usual_columns or {}
+    else:
+        file = open_data(source, format, encoding)
+        opened = _open(file, columns, True, relations, usual_columns)
     if isinstance(opened, Table):
         note_rows(opened, rows)
     records = _records(opened, columns, streaming=True, relations=relations)
@@ -115,6 +130,7 @@ def read_gold(
     source: str | Path | DataFile,
     *,
     columns: Mapping[str, str] | None = None,
+    usual_columns: Mapping[str, str] | None = None,
     encoding: str = UTF_8,
     relations: bool = False,
 ) -> list[TokenExample]:
@@ -124,7 +140,8 @@ def read_gold(
     kept, to align with predictions.
     """
     columns = check_columns(columns, ROLES)
-    opened = _open(open_data(source, encoding=encoding), columns, relations=relations)
+    file = open_data(source, encoding=encoding)
+    opened = _open(file, columns, relations=relations, usual_columns=usual_columns)
     records, _ = to_bio({"gold": list(_records(opened, columns, relations=relations))})
     return [token_example(index, record) for index, record in enumerate(records["gold"])]
 
@@ -156,6 +173,7 @@ def _open(
     columns: Mapping[str, str],
     words_only: bool = False,
     relations: bool = False,
+    usual_columns: Mapping[str, str] | None = None,
 ) -> Table | Sentences:
     """Open a file; text, TSV and unknown files are CoNLL columns unless they hold raw text.
 
@@ -171,7 +189,12 @@ def _open(
         cells = {cell.strip().lower() for cell in file.first_line().split("\t")}
         table = words_only and file.format == "tsv" and cells & HEADER_NAMES
         file.format = file.format if raw or table else "conll"
-    return read_file(file, ReadOptions(columns, HEADER_NAMES, words_only, relations))
+    usual = usual_columns or {}
+    names = HEADER_NAMES | {name.lower() for name in usual.values()}
+    opened = read_file(file, ReadOptions(columns, names, words_only, relations, usual))
+    if isinstance(opened, Table):
+        opened.usual_columns = usual
+    return opened
 
 
 def _records(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +14,16 @@ from finetune.data.sources import open_splits, resolve
 from finetune.data.tables import Table
 from finetune.data.token_records import DOCUMENT_COLUMNS, WORD_COLUMNS, Sentences
 from finetune.data.word_sense_files import read_keys
-from finetune.data.wordnet import DATA_FILES, pos_of, sense_key
-from finetune.types import SenseTarget, TokenExample
+from finetune.data.word_splitting import split_words
+from finetune.data.wordnet import DATA_FILES, base_forms, pos_of, sense_key
+from finetune.types import SenseTarget, TokenExample, UserError
 
 _POS = {
     **{name: name for name in DATA_FILES},
     "N": "NOUN", "V": "VERB", "A": "ADJ", "S": "ADJ", "R": "ADV",
 }  # fmt: skip
 """The part of speech of each legal name, in upper case: universal tags and WordNet's letters."""
+_MARKED = re.compile(r"\*([^*=\s](?:[^*=]*[^*=\s])?)(?:=([^*]+))?\*")
 _FRAMEWORK_ID = re.compile(r"((?:.+\.)?d\d+)\.s\d+\.t\d+")
 _TARGET = (
     '{"start": 0, "end": 1, "lemma": "bank", "pos": "NOUN", "senses": ["bank%1:14:00::"]}, end '
@@ -49,12 +51,57 @@ def read_senses(
         if not any(example.targets for example in rows):
             name = source.splits[split].name
             raise DataError(f"{name}: no row of {split} has targets: add some, or leave it out.")
-    return Dataset(source.name, examples, notes=list(source.notes), format=source.format)
+    return Dataset(
+        source.name, examples, notes=list(source.notes), format=source.format, pinned=source.pinned
+    )
 
 
 def read_sense_file(source: str | Path, encoding: str = UTF_8) -> Iterator[TokenExample]:
     """Stream the sentences of one file; `-` is standard input."""
     yield from _examples(_open(open_data(source, encoding=encoding)))
+
+
+def marked_sentence(
+    text: str, known: Callable[[str, str], bool], where: str = "--text"
+) -> TokenExample:
+    """Return a sentence typed by hand, with the words between asterisks as targets.
+
+    A target has the lemmas and parts of speech that are ``known`` (their function), one
+    ``SenseTarget`` for each. ``*went=go*`` gives the lemma.
+
+    Raises:
+        UserError: No word is marked, or one has no known sense.
+    """
+    plain, marked, position = "", [], 0
+    for match in _MARKED.finditer(text):
+        plain += text[position : match.start()]
+        word = match[1].strip()
+        marked.append((len(plain), len(plain) + len(word), word, (match[2] or "").strip()))
+        plain += word
+        position = match.end()
+    plain += text[position:]
+    if not marked:
+        raise UserError(
+            f"{where} {text!r:.80}: no word is marked: put the word between asterisks, as in "
+            "'He sat on the *bank*.'"
+        )
+    words, offsets = split_words(plain)
+    targets = []
+    for begin, end, word, lemma in marked:
+        inside = [n for n, (a, b) in enumerate(offsets) if a < end and b > begin]
+        found = [
+            (form, pos) for pos in DATA_FILES for form in base_forms(lemma or word, pos)
+            if known(form, pos)
+        ]  # fmt: skip
+        if not found or not inside:
+            raise UserError(
+                f"{where}: no sense of {lemma or word!r} is known: name WordNet's files with "
+                f"--inventory, or write the base form after an equals sign, as in *{word}=go*."
+            )
+        for form, pos in found:
+            span = (inside[0], inside[-1] + 1)
+            targets.append(SenseTarget(*span, form, pos, key=word, where=where))
+    return TokenExample(0, tuple(words), text=plain, where=where, targets=tuple(targets))
 
 
 def read_sense_gold(source: str | Path | DataFile, encoding: str = UTF_8) -> list[SenseTarget]:

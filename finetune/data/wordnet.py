@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from finetune.config.recipes import local_path
 from finetune.data.dataset import DataError
 from finetune.data.files import read_lines
 
@@ -37,6 +38,32 @@ def pos_of(key: str) -> str:
     return POS_OF_TYPE[key.partition("%")[2][0]]
 
 
+def base_forms(word: str, pos: str) -> list[str]:
+    """Return what an inflected word may be a form of, the word itself first.
+
+    The rules are those of morphy(7WN), without its lists of exceptions.
+
+    >>> base_forms("Banks", "NOUN")
+    ['banks', 'bank']
+    """
+    word = word.lower().replace(" ", "_")
+    found = [word]
+    for ending, base in _ENDINGS[pos]:
+        if word.endswith(ending) and len(word) > len(ending):
+            found.append(word.removesuffix(ending) + base)
+    return list(dict.fromkeys(found))
+
+
+_ENDINGS: Mapping[str, tuple[tuple[str, str], ...]] = {
+    "NOUN": (("s", ""), ("ses", "s"), ("ves", "f"), ("xes", "x"), ("zes", "z"), ("ches", "ch"),
+             ("shes", "sh"), ("men", "man"), ("ies", "y")),
+    "VERB": (("s", ""), ("ies", "y"), ("es", "e"), ("es", ""), ("ed", "e"), ("ed", ""),
+             ("ing", "e"), ("ing", "")),
+    "ADJ": (("er", ""), ("est", ""), ("er", "e"), ("est", "e")),
+    "ADV": (),
+}  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Inventory:
     """The senses of every lemma and part of speech.
@@ -53,6 +80,14 @@ class Inventory:
 
     def __contains__(self, key: str) -> bool:
         return key in self.offsets
+
+    def definitions(self, keys: Collection[str]) -> dict[str, str]:
+        """Return the definition of each sense that is listed; none without the data files."""
+        listed = [
+            key for key in keys
+            if key in self and (self.folder / DATA_FILES[pos_of(key)]).is_file()
+        ]  # fmt: skip
+        return {key: text.split(" - ", 2)[2] for key, text in self.glosses(listed).items()}
 
     def glosses(self, keys: Collection[str]) -> dict[str, str]:
         """Return a text for each sense: its lemma, all lemmas of its synset, and its definition.
@@ -87,7 +122,7 @@ def read_inventory(folder: str | Path) -> Inventory:
     Raises:
         DataError: The folder has no such file, or a line of it is malformed.
     """
-    folder = Path(folder)
+    folder = local_path(folder)
     path = folder / INDEX
     if not path.is_file():
         problem = "no such folder" if not folder.is_dir() else f"no {INDEX} in it"

@@ -202,7 +202,8 @@ def _name(label: Any) -> str:
 
 
 def _names(label: Any) -> tuple[str, ...]:
-    return tuple(map(_name, label if isinstance(label, list | tuple) else [label]))
+    several = label if isinstance(label, list | tuple) else [label]
+    return tuple(_name(each) for each in several if each != "")
 
 
 def _align_tags(file: PredictionFile, gold: Gold) -> AlignedPredictions:
@@ -310,11 +311,13 @@ def align_ids(
                 f"{file.rows[index][0]}: id {id!r:.40} is not in {name}: the files do not belong "
                 "together; or remove the ids of one of them, to align by position."
             )
-    for id, need in zip(ids, needed or [True] * len(ids), strict=True):
-        if need and id not in rows:
-            raise DataError(
-                f"{known[id]}: id {id!r:.40} has no prediction in {file}: was the file cut?"
-            )
+    missing = [id for id, need in zip(ids, needed or [True] * len(ids), strict=True)
+               if need and id not in rows]  # fmt: skip
+    if missing:
+        raise DataError(
+            f"{known[missing[0]]}: id {missing[0]!r:.40} has no prediction in {file} (it lacks "
+            f"{len(missing):,} of {quantity(len(ids), 'id')}): it was cut, or is of other data."
+        )
     return [rows.get(id) for id in ids]
 
 

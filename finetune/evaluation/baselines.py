@@ -1,4 +1,4 @@
-"""Majority-class baselines, and checks for degenerate runs."""
+"""Majority-class baselines, and checks for degenerate runs and optimistic scores."""
 
 from __future__ import annotations
 
@@ -47,6 +47,22 @@ def majority_baselines(
             gold = [name for example in splits[split] for name in _gold_names(example)]
             found[split] = Baseline(label, metric, gold.count(label) / max(1, len(gold)))
     return found
+
+
+def selection_note(metrics: Mapping[str, object], validation: str) -> str:
+    """Return that the split of the scores also selected the model; empty if test has scores.
+
+    Args:
+        metrics: The scores by split.
+        validation: The setting ``validation`` of the run.
+    """
+    splits = {split.split("_")[0] for split in metrics}
+    if validation == "none" or "test" in splits or "validation" not in splits:
+        return ""
+    return (
+        "The score is from the validation split, which also selected the model, so it is too high "
+        "on average: hold out a test split with --test-share 0.1."
+    )
 
 
 def _gold_names(example: Example) -> Sequence[str]:

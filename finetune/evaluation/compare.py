@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,15 +14,19 @@ from finetune.data import DataError
 from finetune.data.json_files import read_object
 from finetune.evaluation.metrics import DEFAULT_METRICS, LOWER_IS_BETTER, score_limits
 from finetune.evaluation.own_metrics import load_metric
-from finetune.evaluation.resampling import count_metric, default_metric, own_counts
+from finetune.evaluation.reproduction import standard_deviation
+from finetune.evaluation.resampling import Counts, count_metric, default_metric, own_counts
 from finetune.evaluation.runs import System, align_runs, find_system
 from finetune.evaluation.significance import (
     ALPHA,
     Comparison,
     Estimate,
     compare,
+    estimate,
     fold_interval,
     fold_test,
+    holm,
+    observed_scores,
 )
 from finetune.types import Example, SenseTarget, TextExample, UserError, quantity
 
@@ -63,9 +68,62 @@ def compare_systems(
     that of training; `FILE.py:FUNCTION` is an own one. ``unit`` is the resampling unit: ``example``
     or ``document``.
     """
-    if resamples < 1:
-        raise UserError(f"--resamples must be 1 or more, not {resamples}.")
+    _check_resamples(resamples)
     systems = find_system(first, split), find_system(second, split)
+    found = _count(
+        systems,
+        gold=gold,
+        columns=columns,
+        metric=metric,
+        unit=unit,
+        train=train,
+        positive=positive,
+        encoding=encoding,
+    )
+    result = compare(
+        *found.counts, num_resamples=resamples, seed=seed, limits=score_limits(found.metric)
+    )
+    return SystemComparison(
+        *systems,
+        found.gold,
+        found.aligned_by,
+        found.metric,
+        found.unit,
+        seed,
+        result,
+        found.note,
+        found.lower_is_better,
+    )
+
+
+def _check_resamples(number: int) -> None:
+    if number < 1:
+        raise UserError(f"--resamples must be 1 or more, not {number}.")
+
+
+class _Counted(NamedTuple):
+    """The counts of a metric for each run of each system on the same gold."""
+
+    counts: list[list[Counts]]
+    metric: str
+    lower_is_better: bool
+    unit: str
+    gold: str
+    aligned_by: str
+    note: str
+
+
+def _count(
+    systems: Sequence[System],
+    *,
+    gold: str | None,
+    columns: Mapping[str, str] | None,
+    metric: str | None,
+    unit: str,
+    train: str | None,
+    positive: str | None,
+    encoding: str,
+) -> _Counted:
     files = [file for system in systems for file in system.files]
     aligned = align_runs(
         files, gold, columns=columns, train=train, positive=positive, encoding=encoding
@@ -82,12 +140,122 @@ def compare_systems(
     if unit == "document":
         units, documents = "document", _document_indices(examples, aligned.gold)
         counts = [replace(each, unit=documents) for each in counts]
-    num_first = len(systems[0].files)
-    result = compare(counts[:num_first], counts[num_first:], num_resamples=resamples, seed=seed)
+    remaining = iter(counts)
+    by_system = [[next(remaining) for _ in system.files] for system in systems]
     note = aligned.positive_note if metric == "f1" else ""
-    return SystemComparison(
-        *systems, aligned.gold, aligned.aligned_by, metric, units, seed, result, note, lower
-    )
+    return _Counted(by_system, metric, lower, units, aligned.gold, aligned.aligned_by, note)
+
+
+class Entry(NamedTuple):
+    """A system on a data set, as the user named both; ``runs`` are those of ``find_system``."""
+
+    system: str
+    data: str
+    runs: str
+
+
+class TableScore(NamedTuple):
+    """The score of a system on a data set, and its tests against the baseline.
+
+    ``deviation`` is the standard deviation over runs, None for one run. The p-values are None for
+    the baseline, and where it has no run on the data set. ``p`` is the larger of both p-values,
+    adjusted for all comparisons of the table (Holm).
+    """
+
+    system: str
+    data: str
+    metric: str
+    score: Estimate
+    deviation: float | None
+    num_runs: int
+    best: bool
+    p_bootstrap: float | None = None
+    p_randomization: float | None = None
+    p: float | None = None
+
+    @property
+    def significant(self) -> bool:
+        """Return whether the system differs from the baseline at ``ALPHA``."""
+        return self.p is not None and self.p < ALPHA
+
+    def record(self) -> dict[str, Any]:
+        """Return the score as JSON values."""
+        values = self._asdict()
+        mean, low, high = values.pop("score")
+        return {
+            **{name: values.pop(name) for name in ("system", "data", "metric")},
+            "mean": mean,
+            "low": low,
+            "high": high,
+            "deviation": values.pop("deviation"),
+            "runs": values.pop("num_runs"),
+            **values,
+            "significant": self.significant,
+        }
+
+
+def score_systems(
+    entries: Sequence[Entry],
+    *,
+    baseline: str,
+    gold: str | None = None,
+    columns: Mapping[str, str] | None = None,
+    metric: str | None = None,
+    split: str = "test",
+    unit: str = "example",
+    resamples: int = 10_000,
+    seed: int = 0,
+    train: str | None = None,
+    positive: str | None = None,
+    encoding: str = "utf-8",
+) -> tuple[list[TableScore], list[str]]:
+    """Score systems on data sets, and test each of them against the ``baseline``.
+
+    The options are those of ``compare_systems``. The second value are notes for the reader.
+    """
+    _check_resamples(resamples)
+    table: list[TableScore] = []
+    notes: list[str] = []
+    for data in dict.fromkeys(entry.data for entry in entries):
+        names = [entry.system for entry in entries if entry.data == data]
+        systems = [find_system(entry.runs, split) for entry in entries if entry.data == data]
+        found = _count(
+            systems,
+            gold=gold,
+            columns=columns,
+            metric=metric,
+            unit=unit,
+            train=train,
+            positive=positive,
+            encoding=encoding,
+        )
+        if found.note:
+            notes.append(f"{data}: {found.note}")
+        means = [float(observed_scores(runs).mean()) for runs in found.counts]
+        best = min(means) if found.lower_is_better else max(means)
+        against = found.counts[names.index(baseline)] if baseline in names else None
+        tests = {"num_resamples": resamples, "seed": seed}
+        limits = score_limits(found.metric)
+        for name, runs, mean in zip(names, found.counts, means, strict=True):
+            score = TableScore(
+                name,
+                data,
+                found.metric,
+                estimate(runs, limits=limits, **tests),
+                standard_deviation(observed_scores(runs).tolist()),
+                len(runs),
+                math.isclose(mean, best, rel_tol=1e-9),
+            )
+            if against is not None and name != baseline:
+                result = compare(runs, against, limits=limits, **tests)
+                p_values = result.p_bootstrap, result.p_randomization
+                score = score._replace(
+                    p_bootstrap=p_values[0], p_randomization=p_values[1], p=max(p_values)
+                )
+            table.append(score)
+    adjusted = iter(holm([score.p for score in table if score.p is not None]))
+    table = [score if score.p is None else score._replace(p=next(adjusted)) for score in table]
+    return table, notes
 
 
 class FoldComparison(NamedTuple):

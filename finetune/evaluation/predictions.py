@@ -120,9 +120,17 @@ def ids_of(rows: Sequence[tuple[Any, str]]) -> list[str] | None:
 
 
 def read_gold_file(
-    path: str | DataFile, columns: Mapping[str, str] | None, kind: str, encoding: str = UTF_8
+    path: str | DataFile,
+    columns: Mapping[str, str] | None,
+    kind: str,
+    encoding: str = UTF_8,
+    usual_columns: Mapping[str, str] | None = None,
 ) -> Sequence[Example | SenseTarget]:
-    """Read the examples of a file, or a folder of standoff, with gold for predictions of a kind."""
+    """Read the examples of a file, or a folder of standoff, with gold for predictions of a kind.
+
+    ``usual_columns`` are read if the file has them and ``columns`` names none.
+    """
+    options: Any = {"columns": columns, "usual_columns": usual_columns, "encoding": encoding}
     if kind == "subwords":
         raise DataError(
             "predictions of masked subwords hold their gold, which depends on the masks: use "
@@ -131,11 +139,11 @@ def read_gold_file(
     if kind == "senses":
         return read_sense_gold(path, encoding)
     if kind == "label":
-        examples = list(read_text_file(path, columns=columns, encoding=encoding))
+        examples = list(read_text_file(path, **options))
         return convert_labels({"gold": examples}, typed=False)[0]["gold"]
     if kind == "tags":
-        return list(read_token_file(path, columns=columns, encoding=encoding))
-    return read_gold(path, columns=columns, encoding=encoding, relations=kind == "relations")
+        return list(read_token_file(path, **options))
+    return read_gold(path, relations=kind == "relations", **options)
 
 
 def to_row(prediction: Prediction, example: Example) -> dict[str, Any]:
@@ -228,7 +236,7 @@ def _column_rows(file: DataFile) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 _TYPES = {
-    "id": int | str | None, "positive": str, "text": str, "text_pair": str, "where": str,
+    "id": int | str | None, "positive_label": str, "text": str, "text_pair": str, "where": str,
     "words": list[str], "senses": list[str], "lemma": str, "pos": str,
     "document": str | None, "offsets": list[list[int]] | None, "score": float | None,
     "scores": dict[str, float] | list[float] | None,
@@ -244,6 +252,11 @@ def _json_rows(file: DataFile) -> Iterator[tuple[str, dict[str, Any]]]:
         row = parse_json(line, where, ": was the file cut?")
         if not isinstance(row, dict):
             raise DataError(f'{where}: a prediction is an object such as {{"label": "x"}}.')
+        if "positive" in row:  # the name of earlier versions
+            row["positive_label"] = row.pop("positive")
+        if row.get("label", "") is None:  # a blank text, which no gold label agrees with
+            row = {name: v for name, v in row.items() if name not in ("score", "scores")}
+            row["label"] = ""
         for key, hint in _TYPES.items():
             if key in row and not conforms(row[key], hint):
                 raise DataError(

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from finetune.types import UserError
+from finetune.types import UserError, install_command
 
 Method = Literal["tsne", "pca", "umap"]
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -121,7 +121,7 @@ def _umap(components: Array, seed: int, start: Array) -> Array:
     except ImportError as error:
         raise UserError(
             f"--method umap needs the package umap-learn, which cannot be imported ({error}): "
-            "pip install 'finetune[umap]', or use --method tsne."
+            f"{install_command('umap-learn')}, or use --method tsne."
         ) from error
     reducer = umap.UMAP(
         n_neighbors=min(15, len(components) - 1),

@@ -7,8 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from finetune.config.tasks import column_map
 from finetune.data import DataError
 from finetune.data.files import UTF_8
+from finetune.data.json_files import read_object
 from finetune.data.nli_labels import canonical_names
 from finetune.evaluation.alignment import (
     AlignedPredictions,
@@ -27,6 +29,7 @@ from finetune.types import (
     TextExample,
     UserError,
     abbreviated,
+    last_part,
     quantity,
 )
 
@@ -91,11 +94,39 @@ def _files_of(path: Path, split: str) -> list[Path]:
     raise UserError(f"{path}: no {name} in it or in its folders{hint}.")
 
 
+def name_of_run(name: str) -> str:
+    """Return the name of a system for a table: the last part of each of its paths."""
+    parts = [Path(part.strip()) for part in name.split(",")]
+    folders = [path.parent if (path.parent / "config.json").is_file() else path for path in parts]
+    return ",".join(last_part(str(folder.resolve())) for folder in folders)
+
+
+def data_of_run(name: str) -> str:
+    """Return the name of the data that a system was trained on; `data` where no run tells."""
+    for part in name.split(","):
+        path = Path(part.strip())
+        folders = [path, path.parent, *sorted(path.glob("seed-*"))]
+        for folder in folders:
+            if (folder / "config.json").is_file():
+                config = read_object(folder / "config.json", {"data": str | None})
+                return last_part(config.get("data") or "data")
+    return "data"
+
+
+def _columns_of_run(folder: Path) -> dict[str, str]:
+    """Return the columns by role that the run in a folder was trained with; empty for no run."""
+    path = folder / "config.json"
+    if not path.is_file():
+        return {}
+    return column_map(read_object(path, {"columns": list[str] | None}).get("columns") or ())
+
+
 def align_runs(
     paths: Sequence[Path],
     gold: str | None = None,
     *,
     columns: Mapping[str, str] | None = None,
+    usual_columns: Mapping[str, str] | None = None,
     train: str | None = None,
     positive: str | None = None,
     encoding: str = UTF_8,
@@ -104,9 +135,10 @@ def align_runs(
 
     ``gold`` is a file; None for the gold that a prediction file holds, and the vocabulary of its
     run. ``train`` is a file with training data, to tell seen from unseen words. ``columns`` names
-    columns of these files by role. ``positive`` is the positive class of two labels, by default
-    that of the runs, else that of ``positive_label``. ``encoding`` is that of all files but
-    JSON Lines with predictions.
+    columns of these files by role, and ``usual_columns`` those to read where a file has them
+    (default: those of the run of the predictions). ``positive`` is the positive class of two
+    labels, by default that of the runs, else that of ``positive_label``. ``encoding`` is that of
+    all files but JSON Lines with predictions.
     """
     files = _in_one_order([read_predictions(path, encoding) for path in paths])
     kinds = [file.kind for file in files]
@@ -114,9 +146,13 @@ def align_runs(
         kinds = ["spans"] * len(files)
     _check_kinds(files, kinds)
     vocabulary = None
+    usual = usual_columns
+    if usual is None:
+        usual = _columns_of_run(paths[0].parent) if gold or train else {}
     if gold is not None:
         golds = {
-            kind: Gold(gold, read_gold_file(gold, columns, kind, encoding)) for kind in {*kinds}
+            kind: Gold(gold, read_gold_file(gold, columns, kind, encoding, usual))
+            for kind in {*kinds}
         }
     else:
         if columns and train is None:
@@ -128,7 +164,9 @@ def align_runs(
     if train is not None:
         if kinds[0] == "senses":
             raise UserError(f"--train {train}: it does not apply to senses: leave it out.")
-        vocabulary = TrainingVocabulary.of(read_gold_file(train, columns, kinds[0], encoding))
+        vocabulary = TrainingVocabulary.of(
+            read_gold_file(train, columns, kinds[0], encoding, usual)
+        )
     runs = [align(file, golds[kind], kind) for file, kind in zip(files, kinds, strict=True)]
     if {run.kind for run in runs} == {"label", "number"} and all(map(predicts_numbers, files)):
         # some files have whole numbers only
@@ -150,7 +188,7 @@ def _positive(runs: Sequence[AlignedPredictions], given: str | None) -> tuple[st
     labels: set[str] = set()
     if runs[0].kind == "label":
         labels = {name for run in runs for side in (run.gold, run.predicted) for name in side}
-    saved = {row["positive"] for run in runs for row in run.rows if "positive" in row}
+    saved = {row["positive_label"] for run in runs for row in run.rows if "positive_label" in row}
     if given is not None and (runs[0].kind != "label" or len(labels | saved) > 2):
         raise UserError(f"--positive {given}: it applies to texts with one of two labels.")
     if len(labels) != 2:

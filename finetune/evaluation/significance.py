@@ -26,6 +26,8 @@ from finetune.types import UserError
 
 ALPHA = 0.05
 """Significance level of the tests; intervals contain 1 - ALPHA of the resamples."""
+UNLIMITED = (-math.inf, math.inf)
+"""The range of a metric without a least and a largest value."""
 
 
 class Estimate(NamedTuple):
@@ -60,16 +62,18 @@ def compare(
     *,
     num_resamples: int = 10_000,
     seed: int = 0,
+    limits: tuple[float, float] = UNLIMITED,
 ) -> Comparison:
     """Compare two systems, each given by the counts of its runs, on the same units.
 
     The null hypothesis of the *bootstrap* is that both systems, trained and tested again, have the
     same expected score. Units are drawn for all runs alike. The variance across runs is added as a
     multivariate Student t: drawing runs with replacement would count the interaction of runs and
-    units three times (Owen 2007, "The pigeonhole bootstrap"). Both systems are assumed to vary
-    alike. With two runs each the test rejects about twice as often as it should. p is the fraction
-    of resamples whose difference is at least as far from the observed one as that is from 0 (Efron
-    & Tibshirani 1993, section 16.4; Berg-Kirkpatrick et al. 2012). Intervals are percentiles.
+    units three times (Owen 2007, "The pigeonhole bootstrap"). For the difference, both systems are
+    assumed to vary alike. With two runs each the test rejects about twice as often as it should. p
+    is the fraction of resamples whose difference is at least as far from the observed one as that
+    is from 0 (Efron & Tibshirani 1993, section 16.4; Berg-Kirkpatrick et al. 2012). Intervals are
+    percentiles, and those of each system are the ones of ``estimate``.
 
     The null hypothesis of the *randomization* test is that these runs, as they are trained, are
     equally good. The predictions of all runs of a system on a unit are swapped together. Runs pair
@@ -86,35 +90,52 @@ def compare(
             f"{num_resamples} resamples: at least one of each, and the same units for all runs."
         )
     seeds = np.random.SeedSequence(seed).spawn(3)
-    observed, means, deviation = _bootstrap(systems, num_resamples, *seeds[:2])
-    scores = [float(values.mean()) for values in observed]
-    difference, differences = scores[0] - scores[1], means[0] - means[1]
+    observed = [observed_scores(runs) for runs in systems]
+    resampled = _scores_of_resamples(systems, num_resamples, np.random.default_rng(seeds[0]))
+    first_estimate, second_estimate = (
+        _estimate(_trained_again([scores], [values], seeds[1]), limits)
+        for scores, values in zip(observed, resampled, strict=True)
+    )
+    pooled = _trained_again(observed, resampled, seeds[1])
+    difference = pooled.scores[0] - pooled.scores[1]
+    differences = pooled.means[0] - pooled.means[1]
     swapped = _randomized(systems, num_resamples, np.random.default_rng(seeds[2]))
     return Comparison(
-        _estimate(scores[0], means[0]),
-        _estimate(scores[1], means[1]),
-        _estimate(difference, differences),
+        first_estimate,
+        second_estimate,
+        _interval(difference, differences),
         _p_value(difference, differences - difference),
         _p_value(difference, swapped),
         (tuple(observed[0].tolist()), tuple(observed[1].tolist())),
-        deviation,
+        pooled.deviation,
         sizes.pop(),
         num_resamples,
     )
 
 
-def estimate(runs: Sequence[Counts], *, num_resamples: int = 10_000, seed: int = 0) -> Estimate:
-    """Return the score of one system, the mean over its runs, with the interval of ``compare``."""
+def estimate(
+    runs: Sequence[Counts],
+    *,
+    num_resamples: int = 10_000,
+    seed: int = 0,
+    limits: tuple[float, float] = UNLIMITED,
+) -> Estimate:
+    """Return the score of one system, the mean over its runs, with its interval.
+
+    The interval is of the expected score of the system if it is trained and tested again: the
+    bootstrap over units, plus a Student t of the variance across its own runs (``compare``). It is
+    cut at ``limits``, the least and the largest value of the metric.
+    """
     sizes = {run.num_units for run in runs}
     if len(sizes) != 1 or 0 in sizes or num_resamples < 1:
         raise UserError(f"no interval from {len(runs)} runs on {sorted(sizes)} units")
     seeds = np.random.SeedSequence(seed).spawn(2)
-    (observed,), (means,), _ = _bootstrap([runs], num_resamples, *seeds)
-    return _estimate(float(observed.mean()), means)
+    resampled = _scores_of_resamples([runs], num_resamples, np.random.default_rng(seeds[0]))
+    return _estimate(_trained_again([observed_scores(runs)], resampled, seeds[1]), limits)
 
 
 def fold_interval(
-    scores: Sequence[float], ratio: float, limits: tuple[float, float] = (-math.inf, math.inf)
+    scores: Sequence[float], ratio: float, limits: tuple[float, float] = UNLIMITED
 ) -> Estimate:
     """Return the mean of scores on folds with its interval (``fold_test``), cut at ``limits``."""
     value, low, high = fold_test(scores, ratio)[0]
@@ -145,28 +166,54 @@ def fold_test(scores: Sequence[float], ratio: float) -> tuple[Estimate, float]:
     return Estimate(mean, mean - half, mean + half), float(2 * t.sf(statistic, number - 1))
 
 
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Return p-values adjusted for the number of tests, in the same order.
+
+    The step-down procedure of Holm (1979, "A simple sequentially rejective multiple test
+    procedure") bounds the chance of one false rejection among all tests.
+    """
+    adjusted, largest = [0.0] * len(p_values), 0.0
+    for rank, index in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[index]))
+        adjusted[index] = largest
+    return adjusted
+
+
 def observed_scores(runs: Sequence[Counts]) -> np.ndarray:
     """Return the score of each run on all units [runs]."""
     return np.concatenate([run.values(np.ones((1, run.num_units))) for run in runs])
 
 
-def _bootstrap(
-    systems: Sequence[Sequence[Counts]],
-    num_resamples: int,
-    seed_of_units: np.random.SeedSequence,
+class _TrainedAgain(NamedTuple):
+    """Mean scores of systems, and of their resamples if they are trained and tested again."""
+
+    scores: list[float]
+    means: list[np.ndarray]  # [R] by system
+    deviation: float | None
+
+
+def _trained_again(
+    observed: Sequence[np.ndarray],
+    resampled: Sequence[np.ndarray],
     seed_of_runs: np.random.SeedSequence,
-) -> tuple[list[np.ndarray], list[np.ndarray], float | None]:
-    """Return by system the score of each run and the mean on each resample [R]; the deviation."""
-    observed = [observed_scores(runs) for runs in systems]
-    resampled = _scores_of_resamples(systems, num_resamples, np.random.default_rng(seed_of_units))
+) -> _TrainedAgain:
+    """Add the variance across the runs of systems, pooled over them, to the resampled means.
+
+    Args:
+        observed: The scores of the runs of each system [runs].
+        resampled: Their scores on each resample of the units [runs, R].
+        seed_of_runs: The seed of the change of each mean if the system is trained again.
+    """
     variance, degrees = _variance_across_runs(observed, resampled)
     means = [values.mean(axis=0) for values in resampled]
-    if variance:  # the change of each system's mean score if it is trained again
+    if variance:
         random = np.random.default_rng(seed_of_runs)
-        scale = np.sqrt(variance * degrees / random.chisquare(degrees, num_resamples))
-        for each, runs in zip(means, systems, strict=True):
-            each += scale * random.standard_normal(num_resamples) / math.sqrt(len(runs))
-    return observed, means, math.sqrt(variance) if degrees else None
+        number = len(means[0])
+        scale = np.sqrt(variance * degrees / random.chisquare(degrees, number))
+        for each, scores in zip(means, observed, strict=True):
+            each += scale * random.standard_normal(number) / math.sqrt(len(scores))
+    deviation = math.sqrt(variance) if degrees else None
+    return _TrainedAgain([float(scores.mean()) for scores in observed], means, deviation)
 
 
 def _scores_of_resamples(
@@ -232,7 +279,13 @@ def _variance_across_runs(
     return (variance if variance > rounding else 0.0), degrees
 
 
-def _estimate(value: float, resampled: np.ndarray) -> Estimate:
+def _estimate(system: _TrainedAgain, limits: tuple[float, float]) -> Estimate:
+    """Return the score of the only system with its interval, cut at ``limits``."""
+    value, low, high = _interval(system.scores[0], system.means[0])
+    return Estimate(value, max(low, limits[0]), min(high, limits[1]))
+
+
+def _interval(value: float, resampled: np.ndarray) -> Estimate:
     low, high = np.quantile(resampled, [ALPHA / 2, 1 - ALPHA / 2])
     return Estimate(value, float(low), float(high))
 

@@ -33,7 +33,7 @@ from finetune.preprocessing.windows import encode_window, windows
 from finetune.runtime.launch import make_accelerator
 from finetune.runtime.progress import Reporter
 from finetune.runtime.transfer import batch_to_device
-from finetune.tasks import TASK_FILE, saved_task
+from finetune.tasks import find_saved_model, saved_task
 from finetune.tasks.base import Task
 from finetune.tasks.sentence_encoder import SentenceTask
 from finetune.types import Batch, Encoding, TextExample, TokenExample, UserError
@@ -169,8 +169,9 @@ class Embedder:
     ) -> Iterator[Embedding]:
         """Yield the vectors of each input, in order and in bounded memory.
 
-        An input is a text, a list of words, or an example of either. ``reporter`` shows the
-        progress, in sequences that the encoder has read.
+        An input is a text, a list of words, or an example of either. Words without a text are read
+        with blanks between them. ``reporter`` shows the progress, in sequences that the encoder has
+        read.
         """
         reporter = reporter or Reporter(quiet=True)
         reporter.start("embedding", None, unit="sequence")
@@ -222,16 +223,13 @@ class Embedder:
                 split, characters = split_words(item.text)
                 words, offsets = split, tuple(characters)
             return _Input(id, tuple(words), self.tokenizer.word_subwords([words])[0], offsets)
-        if item.text is not None:
-            encoding = self.tokenizer.backend.encode(item.text, add_special_tokens=False)
-            ids, names, places = encoding.ids, encoding.tokens, tuple(encoding.offsets)
-        else:
-            ids = [id for word in self.tokenizer.word_subwords([words])[0] for id in word]
-            names, places = self.tokenizer.tokenizer.convert_ids_to_tokens(ids), None
-        subwords = [[id] for id in ids]
+        text = " ".join(words) if item.text is None else item.text
+        encoding = self.tokenizer.backend.encode(text, add_special_tokens=False)
+        subwords = [[id] for id in encoding.ids]
         if self.unit == "subword":
-            return _Input(id, tuple(names), subwords, places)
-        return _Input(id, (" ".join(words) if item.text is None else item.text,), subwords, None)
+            places = None if item.text is None else tuple(encoding.offsets)
+            return _Input(id, tuple(encoding.tokens), subwords, places)
+        return _Input(id, (text,), subwords, None)
 
     def _embed(
         self, inputs: Sequence[_Input], reporter: Reporter, read: int
@@ -333,14 +331,13 @@ def _load(
     name: str, words: bool, batching: Batching, options: dict[str, Any]
 ) -> tuple[Encoder, SubwordTokenizer, Task | None, Any]:
     """Load an encoder and its tokenizer, and the task and head if finetune has saved the model."""
-    for folder in (Path(name), Path(name) / "best"):
-        if (folder / TASK_FILE).is_file():
-            task = saved_task(folder)
-            config = replace(task.record.config, batching=batching)
-            task = replace(task, record=replace(task.record, config=config))
-            head = task.head(folder)
-            tokenizer = SubwordTokenizer.saved(folder, words=words)
-            return Encoder(head.encoder.model, batching), tokenizer, task, head
+    if (folder := find_saved_model(name, options.get("revision"))) is not None:
+        task = saved_task(folder)
+        config = replace(task.record.config, batching=batching)
+        task = replace(task, record=replace(task.record, config=config))
+        head = task.head(folder)
+        tokenizer = SubwordTokenizer.saved(folder, words=words)
+        return Encoder(head.encoder.model, batching), tokenizer, task, head
     tokenizer = SubwordTokenizer.from_pretrained(name, words=words, **options)
     return Encoder.from_pretrained(name, batching=batching, **options), tokenizer, None, None
 

@@ -96,6 +96,7 @@ def measure_geometry(
     sentences: Sequence[str] = (),
     seed: int = 0,
     reporter: Reporter | None = None,
+    name: str = "geometry",
 ) -> Geometry:
     """Measure the vectors of the words of a sample of lines.
 
@@ -110,6 +111,7 @@ def measure_geometry(
         sentences: Texts whose attention is shown; by default two short ones of the sample.
         seed: Seed of all samples.
         reporter: Shows the progress.
+        name: The name of the corpus in messages.
 
     Raises:
         UserError: There is too little text, or ``sentences`` are given and the family of the
@@ -117,7 +119,7 @@ def measure_geometry(
     """
     sample = sample_lines(lines, most, seed)
     if len(sample) < 2:
-        raise UserError(f"geometry needs two or more lines of text, not {len(sample)}.")
+        raise UserError(f"{name}: geometry needs two or more lines of text, not {len(sample)}.")
     fitted, measured = (sample[::2], sample[1::2]) if standardizer is None else ([], sample)
     with reporter or Reporter(quiet=True) as shown:
         shown.start("geometry", len(sample), unit="text")

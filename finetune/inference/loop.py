@@ -239,8 +239,9 @@ class PredictionStream(Iterator[Prediction]):
     """Predictions for a stream of examples of any length, in order and in bounded memory.
 
     Sentences are read in the context of their document if the model was trained with ``--context``.
-    ``num_cut`` counts the texts or words cut to fit so far, and ``num_without_document`` the
-    examples without a document for a model that reads context.
+    ``num_cut`` counts the texts or words cut to fit so far, ``num_without_document`` the examples
+    without a document for a model that reads context, and ``num_blank`` the blank texts, whose
+    predictions have no label.
     """
 
     def __init__(
@@ -253,7 +254,7 @@ class PredictionStream(Iterator[Prediction]):
         chunk: int = CHUNK,
     ) -> None:
         """See ``predict``. ``chunk`` examples of each process are read and predicted at a time."""
-        self.num_cut = self.num_without_document = 0
+        self.num_cut = self.num_without_document = self.num_blank = 0
         record = task.record
         config = record.config
         if isinstance(config, WordConfig) and config.context != "none":
@@ -277,12 +278,24 @@ class PredictionStream(Iterator[Prediction]):
         device, num_processes = accelerator.device, accelerator.num_processes
         chunks = iter(lambda: list(islice(examples, chunk * num_processes)), [])
         shards = (part[accelerator.process_index :: num_processes] for part in chunks)
-        for part, encoded in ahead(((part, task.encode(part)) for part in shards), most=1):
-            predicted = predict(task, head, part, encoded=encoded, device=device)
-            found = gather_object([(predicted, encoded.num_cut)])
-            self.num_cut += sum(num_cut for _, num_cut in found)
-            for turn in zip_longest(*(predictions for predictions, _ in found)):
+        read = ((part, *without_blank(task, part)) for part in shards)
+        ready = ((part, filled, blank, task.encode(filled)) for part, filled, blank in read)
+        for part, filled, blank, encoded in ahead(ready, most=1):
+            by_id = {p.id: p for p in predict(task, head, filled, encoded=encoded, device=device)}
+            by_id |= blank
+            predicted = [by_id[example.id] for example in part]
+            found = gather_object([(predicted, encoded.num_cut, len(blank))])
+            self.num_cut += sum(num_cut for _, num_cut, _ in found)
+            self.num_blank += sum(num_blank for *_, num_blank in found)
+            for turn in zip_longest(*(predictions for predictions, *_ in found)):
                 yield from (prediction for prediction in turn if prediction is not None)
+
+
+def without_blank(task: Task, examples: Sequence[Any]) -> tuple[list[Any], dict[int, Prediction]]:
+    """Return the examples that have text, and the predictions of the others by id."""
+    empty = {example.id: task.prediction_of_blank(example) for example in examples}
+    blank = {id: prediction for id, prediction in empty.items() if prediction is not None}
+    return [example for example in examples if example.id not in blank], blank
 
 
 def full_precision(logits: Any) -> Any:

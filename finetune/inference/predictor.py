@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from finetune.config.tasks import WordConfig, choices, marks_words
-from finetune.inference.loop import PredictionStream, predict
+from finetune.data.in_memory import input_table
+from finetune.inference.inputs import read_inputs
+from finetune.inference.loop import PredictionStream, predict, without_blank
 from finetune.models.half_precision import keep_cast_weights
 from finetune.models.sharding import is_sharded, place
 from finetune.preprocessing.context import read_in_context
@@ -112,26 +114,46 @@ class Predictor:
         return self.task.record.labels
 
     def predict(
-        self, inputs: Sequence[Given], *, documents: Sequence[Any] | None = None
+        self,
+        inputs: Sequence[Given] | Any,
+        *,
+        documents: Sequence[Any] | None = None,
+        columns: Mapping[str, str] | None = None,
     ) -> list[Prediction]:
         """Predict each input, in order. The ``id`` of a prediction is the index of its input.
+
+        The prediction of a blank text has the label None.
 
         Args:
             inputs: A text each; (text, text) for a model of pairs; a text or a list of words for a
                 model of words. A text is split into words, and its prediction has their character
                 offsets. For a model of relations, the predictions of a model of spans. Or examples
-                with ids that differ.
+                with ids that differ. Or rows of columns, as for training: a data frame of pandas or
+                polars, a ``datasets.Dataset``, a list of dicts, or a dict of columns.
+            columns: Columns of rows by role, if they are neither those of training nor usual.
             documents: For a model trained with ``--context``: any value for the document of each
                 input (None: no document). Consecutive inputs with equal values share context.
         """
         if isinstance(inputs, str):
             raise UserError(f"predict takes a list of inputs: write predict([{inputs!r:.40}]).")
+        if (table := input_table(inputs)) is not None:
+            rows = list(read_inputs(self.task, table, columns=columns))
+            if documents is None:
+                return list(self.stream(rows))
+            inputs = rows
+        elif columns:
+            raise UserError(
+                f"columns={dict(columns)!r:.60} apply to rows, such as a data frame: leave it out."
+            )
         examples = list(self._examples(inputs))
         if documents is not None:
             record = self.task.record
             named = _with_documents(self.task, examples, documents)
             examples = list(read_in_context(named, record.config, record.max_length))
-        return predict(self.task, self.model, examples, self.accelerator) if examples else []
+        filled, blank = without_blank(self.task, examples)
+        found = predict(self.task, self.model, filled, self.accelerator) if filled else []
+        by_id = {each.id: each for each in found} | blank
+        return [by_id[example.id] for example in examples]
 
     def stream(self, inputs: Iterable[Given]) -> PredictionStream:
         """Predict a stream of inputs, in order and in bounded memory.

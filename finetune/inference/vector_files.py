@@ -11,7 +11,7 @@ import numpy as np
 
 from finetune.inference.embed import Embedding
 from finetune.runtime.files import replace_file
-from finetune.types import UserError
+from finetune.runtime.records import require_suffix
 
 ROWS = 4096
 """Rows of a row group of Parquet files."""
@@ -53,10 +53,7 @@ def write_vectors(
 
 def check_suffix(path: Path) -> Callable[..., int] | None:
     """Return the writer of binary files with this suffix; None for JSON Lines."""
-    if path.suffix not in (".jsonl", *_WRITERS):
-        legal = ", ".join((".jsonl", *_WRITERS))
-        raise UserError(f"--output {path}: the suffix names the format: one of {legal}.")
-    return _WRITERS.get(path.suffix)
+    return _WRITERS.get(require_suffix(path, (".jsonl", *_WRITERS)))
 
 
 def record(embedding: Embedding) -> dict[str, Any]:

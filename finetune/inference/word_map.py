@@ -5,7 +5,6 @@ Jurafsky & Martin, *Speech and Language Processing* (3rd ed.), "Masked Language 
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -25,6 +24,7 @@ from finetune.evaluation.projection import (
 from finetune.evaluation.similarity import unit_vectors
 from finetune.inference.embed import Embedder
 from finetune.runtime.progress import Reporter
+from finetune.runtime.records import csv_line
 
 CHUNK = 32
 """Contexts embedded at a time: the vectors of all their words in all layers are in memory."""
@@ -122,11 +122,10 @@ def write_json(file: IO[str], word_map: WordMap, model: str) -> None:
 
 def write_csv(file: IO[str], word_map: WordMap, model: str) -> None:
     """Write a map as CSV with a row for each occurrence and layer."""
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(["number", "id", "word", "label", "before", "form", "after", "layer", "x", "y"])
+    columns = ["number", "id", "word", "label", "before", "form", "after", "layer", "x", "y"]
+    file.write(f"{csv_line(columns)}\n")
     for layer, points in zip(word_map.layers, word_map.points, strict=True):
         for number, (each, (x, y)) in enumerate(zip(word_map.occurrences, points, strict=True)):
             text = [each.before, each.form, each.after]
-            writer.writerow(
-                [number, each.id, each.word, each.label, *text, layer, f"{x:.4f}", f"{y:.4f}"]
-            )
+            row = [number, each.id, each.word, each.label, *text, layer, f"{x:.4f}", f"{y:.4f}"]
+            file.write(f"{csv_line(row)}\n")

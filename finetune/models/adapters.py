@@ -20,11 +20,11 @@ import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
 from finetune.config.tasks import TrainConfig
+from finetune.models.heads.base import CustomModel
 from finetune.models.loading import resolve_model
-from finetune.types import UserError, abbreviated
+from finetune.types import UserError, abbreviated, install_command
 
 ADAPTER_FILE = "adapter.safetensors"
 """File in a checkpoint with the weights of adapters, beside the model without them."""
@@ -130,7 +130,7 @@ def export_adapter(head: Any, config: TrainConfig, folder: Path) -> None:
 
     LoRA is in the format of peft. Masks have a bit for each weight; ``apply_masks`` reads them.
     """
-    model: Any = head if isinstance(head, PreTrainedModel) else head.model
+    model: Any = head if isinstance(head, CustomModel) else head.model
     layers = adapters(model)
     own = {id(weight) for _, weight in _own_weights(model)}
     trained = {
@@ -202,7 +202,13 @@ def _add_adapters(head: Any, config: TrainConfig) -> None:
     try:
         from peft import LoraConfig, inject_adapter_in_model
     except ImportError as error:
-        raise UserError("--tuning lora needs peft: pip install 'finetune[peft]'.") from error
+        raise UserError(f"--tuning lora needs peft: {install_command('peft')}.") from error
+    narrowest = min(min(head.encoder.model.get_submodule(name).weight.shape) for name in names)
+    if config.lora_rank > narrowest:
+        raise UserError(
+            f"--lora-rank {config.lora_rank}: the narrowest of the matrices that it adds to has "
+            f"{narrowest} rows or columns, and full rank is no more: write {narrowest} or less."
+        )
     whole = [weight for weight in head.parameters() if weight.requires_grad]
     alpha: Any = config.lora_rank if config.lora_alpha is None else config.lora_alpha
     lora = LoraConfig(r=config.lora_rank, lora_alpha=alpha, target_modules=names)

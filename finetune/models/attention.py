@@ -88,7 +88,8 @@ def attend(
         compute = _flash
     elif query.device.type == "cpu" and (dropout > 0 or layout.max_seqlen <= SHORT):
         compute = attend_on_cpu
-    rows = [tensor[0].transpose(0, 1) for tensor in (query, key, value)]  # 3 of [T, A, D]
+    # 3 of [T, A, D]; the gradient of an index would be written into zeros
+    rows = [tensor.squeeze(0).transpose(0, 1) for tensor in (query, key, value)]
     return compute(*rows, layout, dropout, scaling, sliding_window)[None], None
 
 

@@ -2,7 +2,8 @@
 
 A mask is a hash of the key of its row, the number of the dropout call, and the column. The keys of
 tokens follow from ``Batch.seed``, the example and the position, so that packing, micro-batches and
-the number of processes change no mask. Without a seed, torch's default generator draws the keys.
+the number of processes change no mask, nor does padding. Without a seed, torch's default generator
+draws the keys.
 
 Each 64-bit hash decides about four elements, which on a CPU takes less time than torch's draws. The
 probability is rounded to a multiple of 1 / 65,536, and the remaining elements are scaled by the
@@ -21,8 +22,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
 
-from finetune.types import Batch
+from finetune.types import Batch, UserError
 
 LEVELS = 2**16
 """Number of values of the sixteen bits that decide about an element."""
@@ -66,11 +68,21 @@ def token_keys(batch: Batch) -> Tensor | None:
     """Return the key of each token of a batch, [T] on the CPU; None if the batch has no seed."""
     if batch.seed is None:
         return None
-    keys = np.array([batch.seed % 2**64], dtype=np.uint64)
+    positions = np.concatenate([np.arange(length) for length in batch.lengths])
+    return _keys_at(positions, np.repeat(_sequence_keys(batch, batch.seed), batch.lengths))
+
+
+def _sequence_keys(batch: Batch, seed: int) -> np.ndarray:
+    """Return the key of each sequence of a batch [N]."""
+    keys = np.array([seed % 2**64], dtype=np.uint64)
     for numbers in (batch.example, batch.first_word):
         keys = _splitmix(keys + np.array(numbers, dtype=np.uint64) * np.uint64(COLUMN))
-    positions = np.concatenate([np.arange(length, dtype=np.uint64) for length in batch.lengths])
-    keys = _splitmix(np.repeat(keys, batch.lengths) + positions * np.uint64(COLUMN))
+    return keys
+
+
+def _keys_at(positions: np.ndarray, sequence_keys: np.ndarray) -> Tensor:
+    """Return the keys of tokens at these positions of sequences with these keys."""
+    keys = _splitmix(sequence_keys + positions.astype(np.uint64) * np.uint64(COLUMN))
     return torch.from_numpy(keys.view(np.int64))
 
 
@@ -89,6 +101,58 @@ class _Rows:
     seed: int
     keys: Tensor
     call: int
+
+    def next(self, shape: torch.Size) -> Tensor | None:
+        """Return the keys of a new dropout call on a tensor, in its shape without the last axis.
+
+        None if the tensor has another number of rows.
+        """
+        if shape[:-1].numel() != len(self.keys):
+            return None
+        self.call += 1
+        return shifted(self.keys, CALL, self.call).view(shape[:-1])
+
+    def next_shared(self, first: int, num_rows: int) -> Tensor:
+        """Return the keys of a new dropout call on rows of a table that all sequences share."""
+        self.call += 1
+        start = shifted(torch.arange(first, first + num_rows) * _signed(ROW), CALL, self.call)
+        return shifted(start, COLUMN, self.seed)
+
+
+@dataclass
+class _PaddedRows(_Rows):
+    """The same for padded rows, of sequences with the ``keys`` [N].
+
+    A matrix of a whole model has a row for each sequence; that of an encoder is a table that all
+    sequences share. Tensors of three axes have the sequences on ``axis``, all others on the first.
+    """
+
+    axis: int
+    whole_model: bool
+
+    def next(self, shape: torch.Size) -> Tensor | None:
+        """Return keys that follow from the sequence and the indices: no padding changes them.
+
+        The last index but one is that of a token (or of a query), indices before it count heads.
+        """
+        if len(shape) == 2 and not self.whole_model:
+            return self.next_shared(0, shape[0])
+        if len(shape) == 3 and self.axis == 1:
+            swapped = self._keys_of(shape[1], 1, shape[0])
+            return None if swapped is None else swapped[:, 0].T
+        keys = self._keys_of(shape[0], shape[1:-2].numel(), shape[-2] if len(shape) > 2 else 1)
+        return None if keys is None else keys.reshape(shape[:-1])
+
+    def _keys_of(self, size: int, num_heads: int, num_tokens: int) -> Tensor | None:
+        """Return keys [N, A, L]; ``size`` is N, or N times a number of heads."""
+        if size % len(self.keys):
+            return None
+        self.call += 1
+        sequence_keys = self.keys.numpy().view(np.uint64)[:, None]
+        keys = shifted(_keys_at(np.arange(num_tokens), sequence_keys), CALL, self.call)
+        num_heads *= size // len(self.keys)
+        heads = torch.tensor([_signed(ROW * head) for head in range(num_heads)])
+        return keys[:, None] + heads[:, None]
 
 
 FIRST_HEAD_CALL = 2**20
@@ -111,11 +175,72 @@ def keyed_dropout(batch: Batch, rows: Tensor | None = None) -> Iterator[None]:
     found = _Rows(batch.seed, keys, 0)
     if rows is not None:
         found = _Rows(batch.seed, keys.index_select(0, rows), FIRST_HEAD_CALL)
-    token = _ROWS.set(found)
-    try:
+    with _in_use(found):
         yield
+
+
+@contextlib.contextmanager
+def keyed_padded_dropout(batch: Batch, axis: int = 0, whole_model: bool = False) -> Iterator[None]:
+    """Let dropout of a model on padded rows use the same keys, within a ``with`` block.
+
+    The model may call ``nn.Dropout``, torch's functional dropout or its attention. ``axis`` is that
+    of the sequences in hidden states, 0 for [N, L, H]. ``whole_model`` tells a model with a head
+    from an encoder.
+    """
+    if batch.seed is None or not batch.input_ids.is_cpu:
+        yield
+        return
+    keys = torch.from_numpy(_sequence_keys(batch, batch.seed).view(np.int64))
+    with _in_use(_PaddedRows(batch.seed, keys, 0, axis, whole_model)):
+        yield
+
+
+@contextlib.contextmanager
+def _in_use(rows: _Rows | None) -> Iterator[None]:
+    token = _ROWS.set(rows)
+    try:
+        with _FunctionalDropout() if isinstance(rows, _PaddedRows) else contextlib.nullcontext():
+            yield
     finally:
         _ROWS.reset(token)
+
+
+class _FunctionalDropout(TorchFunctionMode):
+    """Lets the dropout that transformers' models call use the keys of their rows."""
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        keywords = kwargs or {}
+        if function is F.dropout:
+            return _functional_dropout(*args, **keywords)
+        if function is F.scaled_dot_product_attention and keywords.get("dropout_p"):
+            return _attention(*args, **keywords)
+        return function(*args, **keywords)
+
+
+def _functional_dropout(
+    input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
+) -> Tensor:
+    return dropout(input, p) if training else input
+
+
+def _attention(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, *,
+    dropout_p: float, scale: float | None = None, enable_gqa: bool = False, is_causal: bool = False,
+) -> Tensor:  # fmt: skip
+    """Compute torch's attention with a mask of ours: [N, A, L, D] three times -> [N, A, L, D]."""
+    if is_causal:
+        raise UserError("models on padded rows attend in both directions; this one is causal.")
+    if enable_gqa:
+        times = query.shape[1] // key.shape[1]
+        key, value = (tensor.repeat_interleave(times, dim=1) for tensor in (key, value))
+    scores = query @ key.transpose(-2, -1) * (query.shape[-1] ** -0.5 if scale is None else scale)
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        scores = scores.masked_fill(~attn_mask, torch.finfo(scores.dtype).min)
+    elif attn_mask is not None:
+        scores = scores + attn_mask
+    return dropout(scores.softmax(-1), dropout_p).to(value.dtype) @ value
 
 
 def dropout_from_now_on() -> contextlib.AbstractContextManager[None]:
@@ -124,11 +249,8 @@ def dropout_from_now_on() -> contextlib.AbstractContextManager[None]:
 
     @contextlib.contextmanager
     def repeated() -> Iterator[None]:
-        token = _ROWS.set(now and replace(now, call=call))
-        try:
+        with _in_use(now and replace(now, call=call)):
             yield
-        finally:
-            _ROWS.reset(token)
 
     call = now.call if now else 0
     return repeated()
@@ -136,21 +258,22 @@ def dropout_from_now_on() -> contextlib.AbstractContextManager[None]:
 
 def next_keys(num_rows: int) -> Tensor:
     """Return the keys of the rows of a new dropout call [R], or draw them outside of a block."""
+    return _next_keys_of(torch.Size((num_rows, 1)))
+
+
+def _next_keys_of(shape: torch.Size) -> Tensor:
+    """Return the keys of a new dropout call in the shape of its input without the last axis."""
     rows = _ROWS.get()
-    if rows is None or len(rows.keys) != num_rows:
-        return torch.empty(num_rows, dtype=torch.int64).random_(-(2**63), None)
-    rows.call += 1
-    return shifted(rows.keys, CALL, rows.call)
+    keys = None if rows is None else rows.next(shape)
+    return (
+        torch.empty(shape[:-1], dtype=torch.int64).random_(-(2**63), None) if keys is None else keys
+    )
 
 
 def next_shared_keys(first: int, num_rows: int) -> Tensor:
     """Return keys as ``next_keys`` does, for rows of a table that all sequences share."""
     rows = _ROWS.get()
-    if rows is None:
-        return next_keys(num_rows)
-    rows.call += 1
-    start = shifted(torch.arange(first, first + num_rows) * _signed(ROW), CALL, rows.call)
-    return shifted(start, COLUMN, rows.seed)
+    return next_keys(num_rows) if rows is None else rows.next_shared(first, num_rows)
 
 
 def shifted(keys: Tensor, step: int, times: int) -> Tensor:
@@ -187,7 +310,7 @@ def dropout(input: Tensor, p: float, keys: Tensor | None = None) -> Tensor:
     if not level:
         return input
     if keys is None:
-        keys = next_keys(input.shape[:-1].numel()).view(input.shape[:-1])
+        keys = _next_keys_of(input.shape)
     mask = DropoutMask.draw(keys, input, p)
     return _ApplyMask.apply(input, mask)  # type: ignore[no-any-return, no-untyped-call]
 

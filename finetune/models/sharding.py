@@ -23,8 +23,16 @@ if TYPE_CHECKING:
 # Functions import torch.distributed, which takes time and is not in every build of torch.
 
 
+def _copy_into_memory(head: Any) -> None:
+    """Copy weights that are mapped to a file: the model changes, or dies, if the file changes."""
+    for tensor in (*head.parameters(), *head.buffers()):
+        tensor.data = tensor.data.clone()
+
+
 def place(head: Any, device: torch.device, precision: str) -> Any:
     """Move a model to the device of this process; under FSDP, shard it over all processes.
+
+    No weight stays in a file.
 
     Args:
         head: The model, on the CPU. With ``fsdp_cpu_ram_efficient_loading`` one process of each
@@ -36,6 +44,8 @@ def place(head: Any, device: torch.device, precision: str) -> Any:
         UserError: The model, or a setting of accelerate for its layers, does not fit FSDP.
     """
     if not uses_fsdp():
+        if device.type == "cpu":
+            _copy_into_memory(head)
         return head.to(device)
     from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
     from torch.distributed.device_mesh import init_device_mesh

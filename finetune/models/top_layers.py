@@ -6,12 +6,15 @@ every head has them again when it is loaded. Plain transformers would leave them
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pack_sequence, unpack_sequence
+from torch.nn.utils.rnn import PackedSequence
+
+from finetune.runtime.transfer import to_device
 
 TOP_LAYERS = ("layer_mix", "bilstm")
 """Names of the submodules, and of the settings that add them."""
@@ -46,15 +49,36 @@ class BiLstm(nn.Module):
     def forward(self, hidden: Tensor, lengths: tuple[int, ...]) -> Tensor:
         """Return states [T, H] for hidden states [T, H] of sequences with these lengths."""
         with torch.autocast(hidden.device.type, enabled=False):
-            rows = hidden.to(next(self.lstm.parameters()).dtype).split(lengths)
-            packed, _ = self.lstm(pack_sequence(list(rows), enforce_sorted=False))
-        states = unpack_sequence(packed)
-        middle = self.lstm.hidden_size
-        parts = []
-        for each in states:
-            first = torch.cat([each[-1:, :middle], each[:1, middle:]], dim=1)
-            parts += [first, each[1:]]
-        return torch.cat(parts)
+            rows = hidden.to(next(self.lstm.parameters()).dtype)
+            order, sizes, place, place_of_last = _by_position(lengths, hidden.device)
+            packed, _ = self.lstm(PackedSequence(rows.index_select(0, order), sizes))
+        before, after = packed.data.split(self.lstm.hidden_size, dim=1)
+        return torch.cat([before.index_select(0, place_of_last), after.index_select(0, place)], 1)
+
+
+def _by_position(
+    lengths: Sequence[int], device: torch.device
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Order the T tokens of sequences by position, those of the longest sequence first.
+
+    Returns:
+        The token at each place [T], and the number of tokens at each position, on the CPU. The
+        place of each token [T], and the same but that of its last token for the first token of a
+        sequence [T].
+    """
+    counts = torch.tensor(lengths)
+    counts, longest_first = counts.sort(descending=True, stable=True)
+    begins = (torch.tensor(lengths).cumsum(0) - torch.tensor(lengths))[longest_first]
+    inside = torch.arange(int(counts[0]))[:, None] < counts  # [L, N]
+    position, sequence = inside.nonzero(as_tuple=True)
+    order = begins[sequence] + position
+    place = torch.empty_like(order)
+    place[order] = torch.arange(len(order))
+    place_of_last = place.clone()
+    place_of_last[begins] = place[begins + counts - 1]
+    moved = (to_device(each, device) for each in (order, place, place_of_last))
+    order, place, place_of_last = moved
+    return order, inside.sum(1), place, place_of_last
 
 
 def add_top_layers(model: Any) -> list[str]:
@@ -69,24 +93,20 @@ def add_top_layers(model: Any) -> list[str]:
     return missing
 
 
-def load_top_layers(model: Any, source: str, **options: Any) -> set[str]:
+def load_top_layers(model: Any, folder: Path) -> set[str]:
     """Add the top layers of a base model, with the weights that its checkpoint has for them.
 
     Returns the names of the weights that it has not.
     """
     from safetensors import safe_open
-    from transformers.utils.hub import cached_file
 
     new = add_top_layers(model)
     missing = {
         name: weight for name, weight in model.named_parameters() if name.startswith(tuple(new))
     } if new else {}  # fmt: skip
-    path = cached_file(
-        source, "model.safetensors", revision=options.get("revision"),
-        _raise_exceptions_for_missing_entries=False,
-    ) if missing else None  # fmt: skip
-    if path is not None:
-        with safe_open(Path(path), "pt") as file, torch.no_grad():
+    path = folder / "model.safetensors"
+    if missing and path.is_file():
+        with safe_open(path, "pt") as file, torch.no_grad():
             for key in file.keys():
                 for name in [n for n in missing if f".{key}".endswith(f".{n}")]:
                     missing.pop(name).copy_(file.get_tensor(key))

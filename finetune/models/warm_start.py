@@ -15,7 +15,7 @@ from typing import Any
 
 from transformers import AutoConfig, AutoModel
 
-from finetune.config.tasks import PretrainConfig, SentenceConfig, TextConfig, TrainConfig, flag
+from finetune.config.tasks import TextConfig, TrainConfig, flag
 from finetune.data.json_files import read_object
 from finetune.models.heads.crf_tagger import CrfTagger
 from finetune.models.heads.pair_classifier import PairClassifier
@@ -23,7 +23,14 @@ from finetune.models.heads.pretrained import PROBLEM_TYPES, Problem, select_clas
 from finetune.models.heads.sequence_classification import SequenceClassifier
 from finetune.models.heads.span_ner import SpanNer
 from finetune.models.heads.token_classification import TokenTagger
-from finetune.models.loading import load_config, load_weights, quiet
+from finetune.models.loading import (
+    is_hub_id,
+    load_config,
+    load_weights,
+    local_model,
+    model_commit,
+    quiet,
+)
 from finetune.models.top_layers import TOP_LAYERS
 from finetune.types import UserError
 
@@ -77,7 +84,9 @@ class WarmStart:
         """Return the Hugging Face model: the encoder, or the whole model with the new classes."""
         head: Any = None
         if self.custom_type is not None:
-            head = CUSTOM_MODELS[self.custom_type][0].from_pretrained(self.source)
+            head = CUSTOM_MODELS[self.custom_type][0].from_pretrained(
+                self.source, revision=self.options["revision"]
+            )
         if self.rows is None:
             if head is not None:
                 return head.encoder.model
@@ -99,22 +108,27 @@ def find_warm_start(
         UserError: If there is no such model, or ``--model`` has another architecture.
     """
     name = str(config.init_from)
-    source = _model_folder(name)
-    content = _read_json(Path(source) / "config.json")
+    source = _model_source(name)
     options: dict[str, Any] = {
         "revision": None if Path(source).is_dir() else config.revision,
         "trust_remote_code": config.trust_remote_code,
     }
+    try:
+        folder = local_model(source, options["revision"], weights=False)
+    except UserError as error:
+        raise UserError(f"--init-from {name}: {error}") from error
+    content = _read_json(folder / "config.json")
     custom_type = content.get("model_type")
     if custom_type in CUSTOM_MODELS:
         inner: Any = AutoConfig.for_model(**content[CUSTOM_MODELS[custom_type][1]])
+        inner._commit_hash = model_commit(source, options["revision"])
     else:
         custom_type = None
         try:
             inner = load_config(source, **options)
         except UserError as error:
             raise UserError(f"--init-from {name}: {error}") from error
-    _check_model(config, inner, Path(source))
+    _check_model(config, inner, folder)
     for setting in TOP_LAYERS:
         if getattr(inner, setting, False) and not getattr(config, setting):
             added = flag(setting)
@@ -125,20 +139,17 @@ def find_warm_start(
     own_head = isinstance(config, TextConfig) and config.own_head
     head_class = None if own_head else heads.get(task)
     rows = _matching_rows(_reusable_labels(inner, custom_type, head_class, problem), labels)
-    masked = isinstance(config, PretrainConfig) or (
-        isinstance(config, SentenceConfig) and config.objective == "cmlm"
-    )
     return WarmStart(
         name, source, inner, custom_type, tuple(labels), rows, head_class, options,
-        whole=masked and custom_type is None,
+        whole=config.trains_language_model and custom_type is None,
     )  # fmt: skip
 
 
-def _model_folder(name: str) -> str:
+def _model_source(name: str) -> str:
     """Return the folder of the model: ``name`` or its ``best``; else the name as a hub id."""
     folder = Path(name)
     if not folder.exists():
-        if name.startswith((".", "/", "~", "runs/")) or name.count("/") > 1:
+        if not is_hub_id(name):
             raise UserError(
                 f"--init-from {name}: no such folder: name a run folder, saved model or hub id."
             )

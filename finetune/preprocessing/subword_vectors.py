@@ -93,7 +93,8 @@ class WordVectors:
         on each line, after an optional line with the numbers of words and dimensions.
 
         Raises:
-            DataError: The file does not exist, or a line has other numbers than the first.
+            DataError: The file does not exist, or a line has other numbers than the first, or
+                one that is not finite.
         """
         file = Path(path)
         if not file.is_file():
@@ -105,11 +106,17 @@ class WordVectors:
                 continue
             row = np.array(numbers.split())
             try:
-                rows.append(row.astype(np.float32))
+                with np.errstate(over="ignore"):  # becomes infinite
+                    rows.append(row.astype(np.float32))
             except ValueError as error:
                 raise DataError(
                     f"{file}:{number}: {error}; write a word and its numbers."
                 ) from error
+            if not np.isfinite(rows[-1]).all():
+                raise DataError(
+                    f"{file}:{number}: the vector of {word!r} has numbers that are NaN or infinite "
+                    "in float32: remove the line, or restore the file from its source."
+                )
             width = width or len(row)
             if len(row) != width or not width:
                 raise DataError(f"{file}:{number}: {len(row)} numbers, but {width} in line 1.")

@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from finetune.data.hub import cache_without_network
 from finetune.data.word_splitting import UNSPACED
-from finetune.models.loading import library_errors, load_config, quiet, resolve_model
+from finetune.models.loading import load_config, load_pretrained_tokenizer
 from finetune.preprocessing.subwords import Subwords, Template
 from finetune.types import UserError
 
@@ -111,11 +110,7 @@ class SubwordTokenizer(Subwords):
     @classmethod
     def saved(cls, name: str | Path, *, words: bool = False, **options: Any) -> SubwordTokenizer:
         """Load the tokenizer saved with a model, also with one of a custom class."""
-        from transformers import AutoTokenizer
-
-        with library_errors(str(name), "tokenizer.json"), quiet(), cache_without_network():
-            tokenizer = AutoTokenizer.from_pretrained(resolve_model(str(name)), **options)
-        return cls(tokenizer, words=words)
+        return cls(load_pretrained_tokenizer(str(name), **options), words=words)
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write the tokenizer into the folder of a model."""

@@ -63,6 +63,8 @@ def error_examples(name: str, evaluated: Evaluated, most: int) -> tuple[list[Err
     label_errors = {error.id: error for error in analysis.contradictions}
     for id, error in label_errors.items():
         by_id.setdefault(id, [error])
+    if not by_id:
+        return [], 0  # also of senses and subwords, whose errors are not listed
     views = {
         "most confident errors": {e.id for e in most_confident(analysis.errors, MOST_CONFIDENT)},
         "possible label errors": {*label_errors},

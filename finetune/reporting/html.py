@@ -29,7 +29,7 @@ from finetune.reporting import charts
 from finetune.reporting.charts import Chart, Points
 from finetune.reporting.error_examples import MOST_EXAMPLES, error_examples
 from finetune.reporting.model_card import write_card
-from finetune.reporting.rendering import render
+from finetune.reporting.rendering import CORE, render
 from finetune.reporting.runs import Evaluated, Run, System, gather
 from finetune.runtime.files import require_replaceable, write_text
 from finetune.types import UserError
@@ -94,11 +94,12 @@ def write_report(
     return out, [f"{system.folder}: {line}" for system in systems for line in system.problems]
 
 
-def write_run_report(folder: Path) -> None:
+def write_run_report(folder: Path) -> System:
     """Write the report and the model card of a finished run, or the report of a seeds folder."""
     system = gather(folder, None)
     _write_page([system], folder / REPORT_FILE, MOST_EXAMPLES)
     _write_card(system)
+    return system
 
 
 def _write_page(systems: Sequence[System], out: Path, most_examples: int) -> None:
@@ -137,15 +138,16 @@ def page(systems: Sequence[System], most_examples: int = MOST_EXAMPLES) -> str:
     )
 
 
-def inlined(*more: str) -> dict[str, Any]:
+def inlined(*more: str, package: str = CORE) -> dict[str, Any]:
     """Return the scripts, with their hashes, and the style sheet that a page contains.
 
-    ``more`` names scripts and style sheets beyond those of every page.
+    ``more`` names scripts and style sheets beyond those of every page, in the templates of
+    ``package``.
     """
-    templates = resources.files("finetune.reporting") / "templates"
+    homes = {"script.js": CORE, "style.css": CORE, **dict.fromkeys(more, package)}
     texts = {
-        name: (templates / name).read_text(encoding="utf-8")
-        for name in ("script.js", "style.css", *more)
+        name: (resources.files(home) / "templates" / name).read_text(encoding="utf-8")
+        for name, home in homes.items()
     }
     scripts = [text for name, text in texts.items() if name.endswith(".js")]
     hashes = (hashlib.sha256(script.encode()).digest() for script in scripts)

@@ -6,23 +6,38 @@ import json
 import re
 import shlex
 from pathlib import Path
+from typing import NamedTuple
 
-from huggingface_hub import CommitOperationAdd, HfApi
-from huggingface_hub.errors import (  # type: ignore[attr-defined]  # re-exported
-    HFValidationError,
-    HTTPError,
+from huggingface_hub import (
+    CommitOperationAdd,
+    CommitOperationDelete,
+    HfApi,
+    constants,
+    metadata_save,
 )
 
 from finetune.data.json_files import read_object
-from finetune.reporting.model_card import for_hub, last_part, write_card
+from finetune.models.loading import card_data
+from finetune.reporting.model_card import for_hub, write_card
 from finetune.reporting.runs import gather
+from finetune.runtime.hub import hub_error
 from finetune.tasks import TASK_FILE, model_folder
-from finetune.types import UserError
+from finetune.types import UserError, last_part
 
 PATHS = ("data", "out", "init_from", "model")
 """Settings in the task file that may be local paths; only their last part is published."""
-HUB_ERRORS = (OSError, HTTPError, HFValidationError, RuntimeError)
-"""A hub that cannot be reached or refuses a request; RuntimeError is of hf_xet."""
+KEPT = {".gitattributes"}
+"""Files of a repository that a push does not write and keeps all the same."""
+
+
+class Pushed(NamedTuple):
+    """The address of a model that was uploaded, and the files that it replaced."""
+
+    address: str
+    removed: tuple[str, ...]
+    """Files of the repository that the model does not have."""
+    license: str | None
+    """The license in the card."""
 
 
 def create_repository(id: str, *, private: bool | None = None) -> str:
@@ -33,10 +48,11 @@ def create_repository(id: str, *, private: bool | None = None) -> str:
     try:
         repository = HfApi().create_repo(id, private=private, exist_ok=True).repo_id
         HfApi().auth_check(repository, write=True)
-    except HUB_ERRORS as error:
+    except Exception as error:
+        if (found := hub_error(error, "model", id)) is None:
+            raise
         raise UserError(
-            f"{id}: cannot create this repository on the hub or write to it ({_first_line(error)})."
-            " An id looks like OWNER/NAME. Sign in with `hf auth login`, or set HF_TOKEN."
+            f"{id}: cannot create this repository or write to it. {_capitalized(str(found))}"
         ) from error
     return str(repository)
 
@@ -49,10 +65,11 @@ def degenerate_reasons(folder: Path) -> list[str]:
     return [str(reason) for reason in read_object(path, {}).get("degenerate", [])]
 
 
-def push(folder: Path, id: str, *, private: bool = False) -> str:
-    """Upload the best model of a run to a repository of the hub, and return its address.
+def push(folder: Path, id: str, *, private: bool = False, license: str | None = None) -> Pushed:
+    """Upload the best model of a run to a repository of the hub, in place of what is there.
 
-    ``folder`` is that of a run or of a saved model. Write the card of a model that has none. Raise
+    ``folder`` is that of a run or of a saved model. ``license`` is entered in the card, in place of
+    the license of the base model. Write the card of a model that has none. Raise
     UserError if the hub refuses the upload; the message has the command to try again.
     """
     source = model_folder(folder)
@@ -63,22 +80,37 @@ def push(folder: Path, id: str, *, private: bool = False) -> str:
                 "which one could be written."
             )
         write_card(gather(source.parent, None))
+    card = source / "README.md"
+    if license is not None:
+        metadata_save(card, card_data(card) | {"license": license})
+    named = card_data(card).get("license")
     repository = create_repository(id, private=private or None)
     paths = [path for path in source.rglob("*") if path.is_file()]
     content = {path.relative_to(source).as_posix(): str(path) for path in paths}
-    changed = {"README.md": for_hub((source / "README.md").read_text("utf-8"), repository),
-               TASK_FILE: without_paths((source / TASK_FILE).read_text("utf-8"))}  # fmt: skip
+    changed = {"README.md": for_hub((source / "README.md").read_text("utf-8"), repository)}
+    if (task_file := source / TASK_FILE).is_file():
+        changed[TASK_FILE] = without_paths(task_file.read_text("utf-8"))
     files = content | {name: text.encode() for name, text in changed.items()}
-    operations = [CommitOperationAdd(name, file) for name, file in files.items()]
+    api = HfApi()
     try:
-        HfApi().create_commit(repository, operations, commit_message="Upload with finetune")
-    except HUB_ERRORS as error:
-        again = shlex.join(["finetune", "push", str(folder), id, *["--private"] * private])
+        removed = sorted({*api.list_repo_files(repository)} - files.keys() - KEPT)
+        operations: list[CommitOperationAdd | CommitOperationDelete] = [
+            *(CommitOperationAdd(name, file) for name, file in files.items()),
+            *map(CommitOperationDelete, removed),
+        ]
+        api.create_commit(repository, operations, commit_message="Upload with finetune")
+    except Exception as error:
+        found = hub_error(error, "model", id, reading=True)
+        if found is None and not isinstance(error, RuntimeError):  # which hf_xet raises
+            raise
+        yes = ["--yes"] * bool(degenerate_reasons(folder))
+        options = [*["--private"] * private, *yes, *(["--license", license] if license else [])]
+        again = shlex.join(["finetune", "push", str(folder), id, *options])
         raise UserError(
-            f"could not push to {id} ({_first_line(error)}). The model is kept in {source}. Try "
-            f"again with: {again}"
+            f"{found or error} The model was not pushed, and is kept in {source}. Try again with: "
+            f"{again}"
         ) from error
-    return f"https://huggingface.co/{repository}"
+    return Pushed(f"{constants.ENDPOINT}/{repository}", tuple(removed), named)
 
 
 def without_paths(text: str) -> str:
@@ -93,10 +125,9 @@ def without_paths(text: str) -> str:
 
 def _is_public(value: str) -> bool:
     """Return whether a setting is an id of the hub and not a local file or folder."""
-    is_id = re.fullmatch(r"[\w.\-]+(/[\w.\-]+)?(:[\w.\-]+)?", value)
+    is_id = re.fullmatch(r"[\w.\-]+(/[\w.\-]+)?(:[\w.\-]+)?(@[\w.\-]+)?", value)
     return bool(is_id) and not value.startswith(".") and not Path(value).exists()
 
 
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__
+def _capitalized(text: str) -> str:
+    return text[:1].upper() + text[1:]

@@ -6,7 +6,6 @@ A card may be published, so it names files and folders of this machine by their 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,8 +17,9 @@ from finetune.models.loading import ALIASES
 from finetune.reporting.rendering import render
 from finetune.reporting.runs import Run, System
 from finetune.runtime.files import write_text
+from finetune.runtime.hub import ID
 from finetune.tasks import TASK_FILE
-from finetune.types import UserError
+from finetune.types import UserError, last_part
 
 PLACEHOLDER = "path/to/this/folder"
 """Name of the model in its card until it is uploaded."""
@@ -76,11 +76,6 @@ def card(system: System) -> str:
 
 def for_hub(text: str, id: str) -> str:
     """Return a card whose example loads the model by its id on the hub."""
-    own = f'finetune.load("{PLACEHOLDER}")'
-    if own in text:
-        text = text.replace("import finetune\n", "import finetune\nfrom huggingface_hub import "
-                            "snapshot_download\n", 1)  # fmt: skip
-        text = text.replace(own, f'finetune.load(snapshot_download("{id}"))')
     return text.replace(PLACEHOLDER, id)
 
 
@@ -104,6 +99,7 @@ def metadata(run: Run, native: bool) -> str:
         base_model=base_model(run),
         datasets=[data["id"]] if data else None,
         eval_results=results or None,
+        license=run.environment.get("license"),
         library_name=_library(run.task) if native else "finetune",
         metrics=list(metrics) or None,
         model_name=_title(run) if results else None,
@@ -124,14 +120,12 @@ def _title(run: Run) -> str:
 def base_model(run: Run) -> str | None:
     """Return the hub id of the encoder; None where it is a local folder."""
     name = run.config.get("init_from") or run.config.get("model") or ""
-    if run.config.get("config"):
+    if run.config.get("config") or Path(name).exists():
         return None
-    if Path(name).exists():
-        return None
-    if name.lower() in ALIASES:
-        return ALIASES[name.lower()]
-    is_id = re.fullmatch(r"[\w.\-]+(/[\w.\-]+)?", name)
-    return name if run.config.get("revision_used") and is_id else None
+    id = name.partition("@")[0]
+    if id.lower() in ALIASES:
+        return ALIASES[id.lower()]
+    return id if run.config.get("revision_used") and ID.fullmatch(id) else None
 
 
 def _data_name(run: Run) -> str:
@@ -144,13 +138,9 @@ def _data_name(run: Run) -> str:
 def _hub_data(run: Run) -> dict[str, Any]:
     """Return id, configuration and revision of a data set of the hub; empty for local data."""
     from_hub = run.environment.get("data") == "hub"
-    found = hub_dataset(str(run.config.get("data"))) if from_hub else None
+    spec = str(run.config.get("data_used") or run.config.get("data")).partition(",")[0]
+    found = hub_dataset(spec) if from_hub else None
     return found._asdict() if found else {}
-
-
-def last_part(spec: str) -> str:
-    """Return the last part of a path, with plain characters only."""
-    return re.sub(r"[^\w.\-]+", "_", re.split(r"[/\\=]", spec.rstrip("/\\"))[-1]) or "data"
 
 
 def _encoder(run: Run) -> str:

@@ -16,9 +16,13 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 
-def render(template: str, **values: Any) -> str:
-    """Fill a template of ``reporting/templates``; the text is printable."""
-    return printable(environment().get_template(template).render(values))
+CORE = "finetune.reporting"
+"""The package whose folder ``templates`` has the templates that all pages share."""
+
+
+def render(template: str, package: str = CORE, /, **values: Any) -> str:
+    """Fill a template of ``package`` or of the core; the text is printable."""
+    return printable(environment(package).get_template(template).render(values))
 
 
 def printable(text: str) -> str:
@@ -28,16 +32,17 @@ def printable(text: str) -> str:
 
 
 @functools.cache
-def environment() -> Environment:
-    """Return the environment of all templates.
+def environment(package: str = CORE) -> Environment:
+    """Return the environment of the templates of a package and of the core.
 
     HTML templates escape every value. Markdown has no escape that also holds inside of code, so
-    the Markdown templates pass every name through the filter ``code``.
+    the Markdown templates pass every name through the filter ``code``, and every sentence that
+    holds names of the data through the filter ``sentence``.
     """
-    from jinja2 import Environment, PackageLoader, StrictUndefined
+    from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
     made = Environment(
-        loader=PackageLoader("finetune.reporting"),
+        loader=ChoiceLoader([PackageLoader(each) for each in dict.fromkeys((package, CORE))]),
         autoescape=lambda name: name is None or not name.endswith(".md"),
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -49,6 +54,7 @@ def environment() -> Environment:
         "score": format_score,
         "json": functools.partial(json.dumps, ensure_ascii=False),
         "code": markdown_code,
+        "sentence": markdown_text,
         "clip": clip,
         "metric_title": metric_title,
     }
@@ -82,3 +88,10 @@ def markdown_code(value: Any) -> str:
     """Format a name as Markdown code that cannot end its code span or its table cell."""
     line = " ".join(str(value).split())
     return f"`{line.replace('`', chr(39)).replace('|', '/')}`"
+
+
+def markdown_text(value: Any) -> str:
+    """Format a sentence as Markdown without markup or HTML: names of the data stand as they are."""
+    line = " ".join(str(value).split())
+    line = line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return re.sub(r"([\\`*\[|])", r"\\\1", line)

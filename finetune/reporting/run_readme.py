@@ -6,19 +6,24 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from finetune.config.tasks import TrainConfig, settings
+from finetune.evaluation.baselines import selection_note
 from finetune.reporting.model_card import is_native
 from finetune.reporting.rendering import render
 from finetune.runtime.files import write_text
-from finetune.training.environment import RunOutcome, predict_command
+from finetune.training.environment import RunOutcome, again_command, predict_command
 
 if TYPE_CHECKING:
     from finetune.training.trainer import FitResult
 
 
 def write_run_readme(
-    config: TrainConfig, result: FitResult, outcome: RunOutcome, command: str
+    config: TrainConfig, result: FitResult, outcome: RunOutcome, command: str, *, repeatable: bool
 ) -> None:
-    """Write the README.md of a run folder; ``command`` is the one that trained it."""
+    """Write the README.md of a run folder.
+
+    ``command`` is the one that trained it; ``repeatable`` says that its settings alone, with the
+    data that they name, train the model again.
+    """
     values = settings(replace(config, resume=False))
     defaults = settings(type(config)())
     text = render(
@@ -27,12 +32,14 @@ def write_run_readme(
         model=config.init_from or config.model or "a new encoder",
         data=config.data,
         validation=config.validation,
+        selection_note=selection_note(result.metrics, config.validation),
         changed={name: value for name, value in values.items() if value != defaults[name]},
         native=is_native(result.task.name, values),
         baselines=outcome.baselines,
         degenerate=outcome.degenerate,
         positive=outcome.positive,
         train_command=command,
+        again=again_command(result.folder) if repeatable else "",
         predict_command=predict_command(
             result.folder, result.task.name, outcome.pairs, outcome.mask
         ),

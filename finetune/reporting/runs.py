@@ -15,8 +15,9 @@ from finetune.config.tasks import RESULT_FREE
 from finetune.config.values import conforms
 from finetune.data.json_files import parse_json, read_object
 from finetune.evaluation.alignment import AlignedPredictions
-from finetune.evaluation.baselines import Baseline
+from finetune.evaluation.baselines import Baseline, selection_note
 from finetune.evaluation.error_analysis import Analysis, analyze_predictions
+from finetune.evaluation.metrics import score_limits
 from finetune.evaluation.reproduction import standard_deviation
 from finetune.evaluation.resampling import count_metric, default_metric
 from finetune.evaluation.runs import align_runs
@@ -25,11 +26,9 @@ from finetune.types import UserError
 
 TOLERANCE = 1e-4
 """Largest difference of scores that count as equal."""
-NUM_RESAMPLES = 1000
-"""Resamples of the bootstrap for an interval."""
 MOST_SEEDS = 10
 """Most runs of one system that are read."""
-_MAY_DIFFER = RESULT_FREE | {"seed", "revision_used", "data"}
+_MAY_DIFFER = RESULT_FREE | {"seed", "revision_used", "data", "data_used"}
 """Settings that may differ between runs of one system. Data are compared by their fingerprint."""
 
 
@@ -63,6 +62,19 @@ class Run:
     def task(self) -> str:
         """The name of the task."""
         return str(self.config.get("task", "?"))
+
+    @property
+    def selection_note(self) -> str:
+        """The note that the split of the score also selected the model; empty if it did not."""
+        return selection_note(self.metrics, self.config.get("validation", "auto"))
+
+    @property
+    def class_rows(self) -> tuple[str, Sequence[Mapping[str, Any]]]:
+        """The kind of the classes, such as ``label``, and the scores of each; empty if unknown."""
+        analysis = self.evaluated.analysis if self.evaluated else None
+        tables = analysis.tables if analysis else {}
+        kind = next((name for name in ("label", "type", "tag", "relation") if name in tables), "")
+        return kind, tables.get(kind, [])
 
     @property
     def positive(self) -> str | None:
@@ -227,7 +239,7 @@ def headline(runs: Sequence[Run], warnings: list[str]) -> Headline | None:
         warnings.append("the runs predicted different examples: there is no score over all of them")
         return None
     metric, counts = _counts(known[0][0].config.get("metric"), predictions, warnings)
-    interval = estimate(counts, num_resamples=NUM_RESAMPLES)
+    interval = estimate(counts, limits=score_limits(metric))
     scores = tuple(observed_scores(counts).tolist())
     for (run, _), value in zip(known, scores, strict=True):
         saved = run.metrics.get(split, {}).get(metric)

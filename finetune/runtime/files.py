@@ -23,6 +23,8 @@ from finetune.types import UserError
 
 LOCK = ".lock"
 """File in a folder that a process uses: the number of the process and its host."""
+_LOCKS = os.name == "posix"
+"""Whether a lock tells that a process still writes a temporary file or folder."""
 _TEMPORARY = re.compile(r"\.(.+)-[0-9a-f]{16}\.(new|old)")
 """Name of a temporary file or folder: that of its target, and which version it holds."""
 
@@ -64,13 +66,16 @@ def replace_file(path: Path, *, follow: bool = False, binary: bool = False) -> I
             yield file
         return
     path = path.resolve() if follow else path
+    _remove_leftovers(path)
     fresh, _ = _temporary_paths(path)
     try:
-        with fresh.open("x" + mode, **text) as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(path)
+        with contextlib.ExitStack() as held:
+            with fresh.open("x" + mode, **text) as file:
+                held.enter_context(_held(os.dup(file.fileno())))
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            fresh.replace(path)
         _sync_folder(path.parent)
     except BaseException as error:
         with contextlib.suppress(OSError):
@@ -87,14 +92,16 @@ def replace_folder(folder: Path) -> Iterator[Path]:
 
     All its files get the permissions of new files. Raises SaveError.
     """
+    _remove_leftovers(folder)
     fresh, old = _temporary_paths(folder)
     try:
         fresh.mkdir(parents=True)
-        yield fresh
-        _sync(fresh)
-        if folder.exists():
-            folder.rename(old)
-        fresh.rename(folder)
+        with _held(os.open(fresh, os.O_RDONLY)) if _LOCKS else contextlib.nullcontext():
+            yield fresh
+            _sync(fresh)
+            if folder.exists():
+                folder.rename(old)
+            fresh.rename(folder)
         _sync_folder(folder.parent)
     except BaseException as error:
         with contextlib.suppress(OSError):
@@ -121,6 +128,51 @@ def recover(parent: Path) -> None:
     for path in sorted(parent.glob(".*-*")):
         if match := _TEMPORARY.fullmatch(path.name):
             _finish(parent / match[1], path.with_suffix(".new"), path.with_suffix(".old"))
+
+
+def _remove_leftovers(target: Path) -> None:
+    """Complete or undo what killed processes left of a file or folder, and no running one."""
+    if not _LOCKS:
+        return
+    try:
+        found = [path for path in target.parent.iterdir() if path.name.startswith(".")]
+    except OSError:
+        return  # it will be created, or the caller reports it
+    for path in found:
+        match = _TEMPORARY.fullmatch(path.name)
+        if match is None or match[1] != target.name:
+            continue
+        if match[2] == "old" and path.with_suffix(".new").exists():
+            continue  # the other one tells whether it is in use
+        with contextlib.suppress(OSError):
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+            try:
+                if _try_lock(descriptor):
+                    _finish(target, path.with_suffix(".new"), path.with_suffix(".old"))
+            finally:
+                os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _held(descriptor: int) -> Iterator[None]:
+    """Tell other processes that a temporary file or folder is in use; close it at the end."""
+    try:
+        if _LOCKS:
+            _try_lock(descriptor)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _try_lock(descriptor: int) -> bool:
+    """Lock an open file or folder; return False if another process holds it, or locks fail."""
+    import fcntl
+
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
 def _finish(target: Path, fresh: Path, old: Path) -> None:

@@ -15,8 +15,13 @@ from torch.distributed import DistError
 
 from finetune.config.tasks import TrainConfig
 from finetune.runtime.precision import resolve_precision
-from finetune.runtime.processes import num_processes, require_honored_settings, require_precision
-from finetune.types import UserError
+from finetune.runtime.processes import (
+    ReportedError,
+    num_processes,
+    require_honored_settings,
+    require_precision,
+)
+from finetune.types import UserError, install_command
 
 
 def make_accelerator(config: TrainConfig | None = None) -> Accelerator:
@@ -27,8 +32,7 @@ def make_accelerator(config: TrainConfig | None = None) -> Accelerator:
     """
     track = config.track if config else "none"
     if track != "none" and not importlib.util.find_spec(track):  # accelerate would skip it silently
-        package = "'finetune[track]'" if track == "tensorboard" else track
-        raise UserError(f"--track {track}: {track} is not installed: pip install {package}.")
+        raise UserError(f"--track {track}: {track} is not installed: {install_command(track)}.")
     require_honored_settings()
     accelerator = Accelerator(
         cpu=_on_cpu(),
@@ -101,6 +105,29 @@ def on_main_process(function: Callable[[], Any]) -> Any:
     if not succeeded:
         raise UserError(result)
     return result
+
+
+def on_all_processes(function: Callable[[], Any]) -> Any:
+    """Call a function on every process; if its UserError ends one of them, it ends all.
+
+    An error that is the same on all processes is a ReportedError on all but the main one.
+    """
+    processes = PartialState(cpu=_on_cpu())
+    if processes.num_processes == 1:
+        return function()
+    result = error = None
+    try:
+        result = function()
+    except UserError as raised:
+        error = raised
+    messages = gather_object([error and str(error)])
+    first = next((message for message in messages if message is not None), None)
+    if first is None:
+        return result
+    index = processes.process_index
+    if error is None or str(error) in messages[:index]:
+        raise ReportedError(first) from error
+    raise error
 
 
 def gather_rows(rows: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:

@@ -45,6 +45,10 @@ VALUES_OF_FSDP = {
 VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
+class ReportedError(UserError):
+    """An error that another process of the launch reports."""
+
+
 def num_processes() -> int:
     """Return the number of processes of the launch, over all machines."""
     return int(os.environ.get("WORLD_SIZE", "1"))

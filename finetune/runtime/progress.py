@@ -25,6 +25,14 @@ from finetune.types import printable
 
 LINE_EVERY = 10.0
 """Seconds between plain progress lines."""
+MIN_UNITS = 5
+"""Units, such as steps, before the time left is shown: the first ones take much longer."""
+
+
+def terminal(**options: Any) -> Console:
+    """Return a console without highlights; with NO_COLOR in the environment, without any style."""
+    plain = bool(os.environ.get("NO_COLOR"))
+    return Console(highlight=False, color_system=None if plain else "auto", **options)
 
 
 class _LossyStream:
@@ -85,7 +93,7 @@ class Reporter:
     def __init__(self, quiet: bool = False, stream: TextIO | None = None) -> None:
         self.quiet = quiet
         file = cast("TextIO", _LossyStream(stream or sys.stderr))
-        self.console = Console(file=file, highlight=False, soft_wrap=True)
+        self.console = terminal(file=file, soft_wrap=True)
         self._stages: list[_Stage] = []
         self._progress: Progress | None = None
         self._last_line = 0.0
@@ -120,7 +128,8 @@ class Reporter:
     def update(self, done: int, text: str = "") -> None:
         """Show that ``done`` units of the innermost stage are done."""
         stage = self._stages[-1]
-        rate = (done - stage.first) / max(1e-9, time.monotonic() - stage.begin)
+        finished = done - stage.first
+        rate = finished / max(1e-9, time.monotonic() - stage.begin)
         units = stage.unit + ("es" if stage.unit.endswith("ch") else "s")
         if not (text and self._is_narrow):
             text = f"{text} {rate:,.1f} {units}/s".strip()
@@ -131,8 +140,9 @@ class Reporter:
             if stage.total is None:
                 self.say(f"{stage.title}: {stage.unit} {done:,} {text}")
                 return
-            left = clock((stage.total - done) / rate) if rate else "unknown time"
-            self.say(f"{stage.title}: {stage.unit} {done}/{stage.total} {text} {left} left")
+            if finished >= MIN_UNITS:
+                text += f" {clock((stage.total - done) / rate)} left"
+            self.say(f"{stage.title}: {stage.unit} {done}/{stage.total} {text}")
 
     @property
     def _is_live(self) -> bool:

@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import json
+import logging
+import re
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 
-from finetune.config.tasks import CONFIGS, TextConfig, TrainConfig, from_settings, settings
+import finetune
+from finetune.config.tasks import (
+    CONFIGS,
+    TextConfig,
+    TrainConfig,
+    current_settings,
+    from_settings,
+    settings,
+)
 from finetune.data.json_files import check_types, read_object
+from finetune.models.loading import is_hub_id, local_model, resolve_model
+from finetune.registry import TASKS, Registry
 from finetune.runtime.files import write_text
 from finetune.types import LabelSet, UserError, abbreviated
 
@@ -18,21 +30,7 @@ if TYPE_CHECKING:
     from finetune.data import Dataset
     from finetune.tasks.base import Task
 
-TASKS = {
-    "classify": "finetune.tasks.text_classification:TextClassificationTask",
-    "nli": "finetune.tasks.text_classification:NliTask",
-    "tag": "finetune.tasks.token_classification:TokenClassificationTask",
-    "ner": "finetune.tasks.span_ner:SpanNerTask",
-    "relations": "finetune.tasks.relations:RelationTask",
-    "sentence": "finetune.tasks.sentence_encoder:SentenceTask",
-    "pretrain": "finetune.tasks.pretraining:PretrainingTask",
-}
-"""Module and class of each task, imported on first use."""
-FEW_SHOT_TASKS = {
-    "classify": "finetune.tasks.few_shot:FewShotTask",
-    "nli": "finetune.tasks.few_shot:FewShotNliTask",
-}
-"""The same for tasks with ``--few-shot``."""
+log = logging.getLogger("finetune")
 
 TASK_FILE = "finetune.json"
 """File in the folder of a saved model with the task's record."""
@@ -42,9 +40,9 @@ FORMAT = 1
 
 def task_class(name: str, *, few_shot: bool = False) -> type[Task]:
     """Import the class of a task."""
-    module, _, attribute = (FEW_SHOT_TASKS if few_shot else TASKS)[name].partition(":")
-    found: type[Task] = getattr(importlib.import_module(module), attribute)
-    return found
+    paths = {task: row.few_shot if few_shot else row.task for task, row in TASKS.items()}
+    classes: Registry[type[Task]] = Registry({task: path for task, path in paths.items() if path})
+    return classes[name]
 
 
 def load_task(config: TrainConfig, name: str, data: Any = None) -> tuple[Task, Dataset]:
@@ -58,17 +56,26 @@ def load_task(config: TrainConfig, name: str, data: Any = None) -> tuple[Task, D
     >>> config = ClassifyConfig(model="minilm", data="reviews/")  # doctest: +SKIP
     >>> task, data = load_task(config, "classify")  # doctest: +SKIP
     """
+    from finetune.tasks.base import starting_config
+
+    starting_config(config)  # reports a wrong model before data are read or downloaded
     few_shot = isinstance(config, TextConfig) and config.few_shot
     return task_class(name, few_shot=few_shot).load(config, data)
 
 
 def saved_task(folder: str | Path) -> Task:
-    """Load the task of a saved model from a run folder or the folder of the model."""
+    """Load the task of a saved model from a run folder or the folder of the model.
+
+    A model that another library has saved tells its task in ``config.json`` (``task_of_config``).
+    """
     from finetune.preprocessing.tokenizer import SubwordTokenizer
+    from finetune.tasks.model_config import task_of_config
 
     path = model_folder(folder) / TASK_FILE
+    if not path.is_file():
+        return task_of_config(path.parent)
     types = {"config": dict, "labels": list[str], "max_length": int, "extra": dict}
-    content = read_object(path, {"task": Literal[*TASKS], **types})
+    content = read_object(path, {"task": Literal[*TASKS], "finetune": str | None, **types})
     if (version := content.get("format", FORMAT)) != FORMAT:
         raise UserError(
             f"{path}: has format {version}, and this version of finetune reads format {FORMAT}: "
@@ -93,15 +100,20 @@ def saved_task(folder: str | Path) -> Task:
             f"{path}: damaged, or of another version of finetune: {min(unknown)!r} is unknown: use "
             "the version that wrote it."
         )
+    known = _known_settings(path, task.name, content)
     try:
+        config = from_settings(CONFIGS[task.name], known)
         record = task.record_class(
-            config=from_settings(CONFIGS[task.name], content["config"]),
+            config=replace(config, trust_remote_code=False),  # a folder cannot ask for trust
             labels=LabelSet(content["labels"]),
             max_length=content["max_length"],
             **extra,
         )
     except UserError as error:
-        raise UserError(f"{path}: damaged ({error}): restore it from its source.") from error
+        raise UserError(
+            f"{path}: damaged, or of another version of finetune ({error}): restore it from its "
+            "source, or use the version that wrote it."
+        ) from error
     model = path.with_name("config.json")
     class_names: dict[str, Any] = {"id2label": dict | None}
     names = (read_object(model, class_names).get("id2label") if model.is_file() else None) or {}
@@ -112,6 +124,34 @@ def saved_task(folder: str | Path) -> Task:
             f"({abbreviated(in_model)}), so one of the files was changed: restore it."
         )
     return task(record, SubwordTokenizer.saved(path.parent, words=task.reads_words))
+
+
+def _known_settings(path: Path, task: str, content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the saved settings that this version has; log the others, which training used.
+
+    Raises:
+        UserError: A newer version has saved a setting that this one does not know.
+    """
+    saved = current_settings(content["config"])
+    unknown = sorted(saved.keys() - {field.name for field in dataclasses.fields(CONFIGS[task])})
+    if not unknown:
+        return saved
+    version = content.get("finetune", "0")
+    if _numbers(version) > _numbers(finetune.__version__):
+        raise UserError(
+            f"{path}: was written by finetune {version}, whose settings ({abbreviated(unknown)}) "
+            f"finetune {finetune.__version__} lacks: upgrade it."
+        )
+    log.warning(
+        "note: %s: this version of finetune has no setting %s, which is ignored for prediction",
+        path, abbreviated(unknown),
+    )  # fmt: skip
+    return {name: value for name, value in saved.items() if name not in unknown}
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """Return the numbers of a version in an order: 0.10.1 is (0, 10, 1)."""
+    return tuple(map(int, re.findall(r"\d+", version)[:3]))
 
 
 def save_task(task: Task, folder: Path) -> None:
@@ -128,6 +168,7 @@ def replace_record(task: Task, folder: Path) -> None:
 def _record_text(task: Task) -> str:
     content = {
         "format": FORMAT,
+        "finetune": finetune.__version__,
         "task": task.name,
         "labels": list(task.record.labels),
         "max_length": task.record.max_length,
@@ -138,17 +179,55 @@ def _record_text(task: Task) -> str:
 
 
 def model_folder(folder: str | Path) -> Path:
-    """Return the folder of the model: the given one, or ``best`` in it for a run folder."""
+    """Return the folder of a saved model.
+
+    ``folder`` is that folder, a run folder with it in ``best``, or a hub id (``OWNER/NAME``, with
+    ``@REVISION`` if it is not ``main``), whose files are then downloaded unless they are cached.
+    The model is one of this toolkit, or one of transformers with a trained head.
+    """
+    from finetune.tasks.model_config import architecture, has_trained_head
+
+    given = str(folder)
+    is_short_name = resolve_model(given) != given
+    if is_short_name or ("/" in given and is_hub_id(given)):
+        try:
+            folder = local_model(given)
+        except UserError as error:
+            raise UserError(f"{folder}: no such folder, and on the hub: {error}") from error
     folder = Path(folder)
     for candidate in (folder, folder / "best"):
         if (candidate / TASK_FILE).is_file():
             return candidate
     if not folder.exists():
-        raise UserError(f"{folder}: no such folder. Give a run folder or the model inside it.")
+        raise UserError(
+            f"{folder}: no such folder. Give a run folder, the model inside it, or a hub id "
+            "(OWNER/NAME)."
+        )
+    if has_trained_head(folder):
+        return folder
+    if name := architecture(folder):
+        raise UserError(
+            f"{given}: {name} is an encoder without a trained head: it predicts no labels and "
+            f"fills no masks. Train a head (finetune classify --model {given} --data …), or give a "
+            "masked language model, such as roberta-base."
+        )
     for run in sorted(folder.glob("*/best/" + TASK_FILE)):
         inner = run.parent.parent
         raise UserError(f"{folder} is a folder of runs: give one of them, for instance {inner}.")
     raise UserError(
-        f"{folder}: no {TASK_FILE} in it or in {folder / 'best'}, so it has no model saved "
-        "by finetune (or training has not reached the first evaluation)."
+        f"{folder}: no {TASK_FILE} in it or in {folder / 'best'}, and no config.json of a model "
+        "with a trained head: train one, or wait for the first evaluation of its training."
     )
+
+
+def find_saved_model(name: str, revision: str | None = None) -> Path | None:
+    """Return the folder of a model that finetune has saved; None for another model.
+
+    ``name`` is a run folder, a model folder, a hub id or a short name.
+    """
+    if is_hub_id(resolve_model(name)):
+        if not (local_model(name, revision, weights=False) / TASK_FILE).is_file():
+            return None
+        return local_model(name, revision)
+    folders = (Path(name), Path(name) / "best")
+    return next((folder for folder in folders if (folder / TASK_FILE).is_file()), None)

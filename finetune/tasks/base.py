@@ -18,15 +18,25 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
-from finetune.config.tasks import PretrainConfig, TrainConfig, settings
-from finetune.data import Dataset, check_data, halved, hold_out, unmeasured_labels
+from finetune.config.tasks import LabelConfig, TrainConfig, settings
+from finetune.data import Dataset, check_data, halved, unmeasured_labels, with_held_out_splits
+from finetune.data.json_files import read_object
+from finetune.data.label_names import renamed
+from finetune.data.sources import is_test
 from finetune.evaluation.metrics import DEFAULT_METRICS
 from finetune.models.families import FAMILIES, position_limit
-from finetune.models.loading import load_config, new_config
+from finetune.models.loading import (
+    is_hub_id,
+    load_config,
+    model_commit,
+    new_config,
+    resolve_model,
+)
 from finetune.models.top_layers import TOP_LAYERS
 from finetune.models.warm_start import WarmStart, find_warm_start
 from finetune.preprocessing.encodings import Array, Encoded, Encodings, Ragged
 from finetune.preprocessing.tokenizer import SubwordTokenizer
+from finetune.tasks import TASK_FILE
 from finetune.types import (
     Batch,
     Encoding,
@@ -141,25 +151,31 @@ class Task(ABC):
     @classmethod
     def load(cls, config: TrainConfig, data: Any = None) -> tuple[Task, Dataset]:
         """Read and prepare the data, derive the labels, load the tokenizer (``load_task``)."""
+        starting_config(config)  # a wrong name of a model is reported before data are downloaded
         if not isinstance(data, Dataset):
             data = cls.read(config, config.data if data is None else data)
+        if isinstance(config, LabelConfig) and (config.labels_case == "fold" or config.label_map):
+            fold = config.labels_case == "fold"
+            data = renamed(data, fold=fold, map_file=config.label_map)
         data = cls.prepare(config, data)
         if "train" not in data.splits:
             raise UserError(
                 f"{config.data}: there is no train split (found: {', '.join(data.splits)}). "
                 "Name it with --data train=FILE,test=FILE."
             )
+        if config.resume:
+            data = replace(data, label_order=_saved_labels(config) or data.label_order)
+        if not config.predict_unlabeled:
+            data = cls._without_unlabeled_tests(data)
         data = _checked(data, cls.skipped_checks)
         derived = cls.derive(config, data)
-        if config.validation != "none":
-            data = hold_out(data, config.validation_share)
+        data = with_held_out_splits(data, config)
         warm_start, tokenizer = load_tokenizer(
             config, cls, derived["labels"], derived.get("problem")
         )
         limit = sequence_limit(config, tokenizer, warm_start)
         record = cls.record_class(config=config, max_length=limit, **derived)
-        if config.limit is not None:
-            data = limited(data, config.limit)
+        data = limited(data, config)
         notes = [*data.notes, *unmeasured_labels(data), *cls.notes(record, data)]
         notes += [warm_start.note] if warm_start else []
         return cls(record, tokenizer, warm_start), replace(data, notes=notes)
@@ -173,6 +189,21 @@ class Task(ABC):
     def prepare(cls, config: Any, data: Dataset) -> Dataset:
         """Convert labels for the task; drop rows without gold and count them in the notes."""
         return data
+
+    @classmethod
+    def _without_unlabeled_tests(cls, data: Dataset) -> Dataset:
+        """Leave out test splits without any gold: nothing can be scored on them."""
+        unlabeled = {
+            split: examples for split, examples in data.splits.items()
+            if is_test(split) and all(cls._gold(example) is None for example in examples)
+        }  # fmt: skip
+        notes = [
+            f"{split}: {quantity(len(examples), 'example')} without labels, which are not "
+            "predicted (--predict-unlabeled predicts them)"
+            for split, examples in unlabeled.items()
+        ]
+        splits = {split: data.splits[split] for split in data.splits if split not in unlabeled}
+        return replace(data, splits=splits, notes=[*data.notes, *notes])
 
     @classmethod
     @abstractmethod
@@ -318,6 +349,10 @@ class Task(ABC):
             [p.scores if isinstance(p, TextPrediction) else None for _, p in pairs],
         )
 
+    def prediction_of_blank(self, example: Any) -> Prediction | None:
+        """Return the empty prediction of an example without text; None for other examples."""
+        return None
+
     def with_thresholds(self, thresholds: str | float | Mapping[str, float]) -> Self:
         """Return the task with other thresholds: one for all labels, or `NAME=P,NAME=P`.
 
@@ -377,6 +412,15 @@ class Task(ABC):
     def _calibrated(self, example: Any, prediction: Any) -> Any:
         """Apply the fitted values to the prediction of an uncalibrated model."""
         raise NotImplementedError
+
+    @property
+    def starting_commit(self) -> str | None:
+        """The commit of the hub model that training starts from; None for a local model."""
+        config = self.record.config
+        name = config.init_from or config.model
+        if name is None or not is_hub_id(resolve_model(name)):
+            return None
+        return model_commit(name, config.revision)
 
     @contextlib.contextmanager
     def _pretrained(self) -> Iterator[dict[str, Any]]:
@@ -470,23 +514,35 @@ def starting_config(config: TrainConfig, warm_start: WarmStart | None = None) ->
         warm_start = find_warm_start(config, "", (), None)
     if warm_start is not None:
         return warm_start.config
-    if isinstance(config, PretrainConfig) and config.config is not None:
-        return new_config(config.config)
+    if config.new_encoder is not None:
+        return new_config(config.new_encoder)
     return load_config(
         str(config.model), revision=config.revision, trust_remote_code=config.trust_remote_code
     )
 
 
-def limited(data: Dataset, limit: int) -> Dataset:
-    """Keep the first training examples."""
-    train = data.splits["train"]
-    if limit >= len(train):
-        return data
-    note = f"--limit: the first {limit:,} of {quantity(len(train), 'training example')}"
-    labels = {example.label for example in train[:limit] if isinstance(example, TextExample)}
-    if len(labels) == 1 and None not in labels:
-        note += f"; no label but {labels.pop()!r}: the data are sorted, shuffle them"
-    return replace(data, splits={**data.splits, "train": train[:limit]}, notes=[*data.notes, note])
+def limited(data: Dataset, config: TrainConfig) -> Dataset:
+    """Keep the first ``limit`` training examples, and the first ``limit_eval`` of other splits."""
+    splits, notes = dict(data.splits), list(data.notes)
+    for split, examples in data.splits.items():
+        option, limit = "--limit", config.limit
+        if split != "train":
+            option, limit = "--limit-eval", config.limit_eval
+        if limit is None or limit >= len(examples):
+            continue
+        splits[split] = examples[:limit]
+        note = f"{option}: the first {limit:,} of {quantity(len(examples), 'example')} of {split}"
+        labels = {example.label for example in splits[split] if isinstance(example, TextExample)}
+        if len(labels) == 1 and None not in labels:
+            note += f"; no label but {labels.pop()!r}: the data are sorted, shuffle them"
+        notes.append(note)
+    return replace(data, splits=splits, notes=notes)
+
+
+def _saved_labels(config: TrainConfig) -> tuple[str, ...]:
+    """Return the labels of the checkpoint of a run to resume: its head has them in this order."""
+    path = Path(config.out or "") / "last" / TASK_FILE
+    return tuple(read_object(path, {"labels": list[str]})["labels"]) if path.is_file() else ()
 
 
 def _checked(data: Dataset, skipped: Collection[str]) -> Dataset:

@@ -64,6 +64,14 @@ class TextDecoder:
             return TextPrediction(example.id, float(values[0]))
         return self.decide(example.id, values)
 
+    def of_blank(self, example: TextExample) -> TextPrediction | None:
+        """Return a prediction without a label if no text of the example has a character to read."""
+        texts = [example.text] if example.pair is None else [example.text, example.pair]
+        if any(map(str.strip, texts)):
+            return None
+        scores = None if self.problem == "regression" else dict.fromkeys(self.labels, np.nan)
+        return TextPrediction(example.id, None, scores=scores, positive=self.positive)
+
     def decide(self, id: int, probabilities: np.ndarray) -> TextPrediction:
         """Make a prediction from the probabilities [C] of the model, averaged over windows."""
         best = int(probabilities.argmax())

@@ -20,6 +20,7 @@ from finetune.config.tasks import TextConfig
 from finetune.data import Dataset
 from finetune.models.heads.sentence_encoder import SentenceEncoder, SentenceOutput
 from finetune.preprocessing.encodings import Array, Encodings, Ragged
+from finetune.runtime.transfer import to_device
 from finetune.tasks.base import Task
 from finetune.tasks.sentence_encoder import starting_pooling
 from finetune.tasks.sentence_losses import cosine_loss
@@ -73,7 +74,9 @@ class FewShotTask(TextClassificationTask):
             "pairs": False, "max_length": self.record.max_length, "batching": config.batching,
         }  # fmt: skip
         if folder is not None:
-            return SentenceEncoder.from_pretrained(str(folder), trained=True, **settings)
+            return SentenceEncoder.from_pretrained(
+                str(folder), trained=True, labels=list(self.record.labels), **settings
+            )
         pooling, normalize = starting_pooling(config)
         with self._pretrained() as checkpoint:
             return SentenceEncoder.from_pretrained(
@@ -108,9 +111,10 @@ class FewShotTask(TextClassificationTask):
         self, head: SentenceEncoder, vectors: torch.Tensor, sequences: Sequences
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the squared errors of the cosines of texts, of 1 and of 0."""
-        number = torch.tensor(sequences.first_word, device=vectors.device)
-        anchor, *others = (vectors[number == each] for each in range(3))
-        label = torch.tensor([1.0, 0.0], device=vectors.device).repeat_interleave(len(anchor))
+        numbers = torch.tensor(sequences.first_word)
+        rows = [to_device((numbers == each).nonzero()[:, 0], vectors.device) for each in range(3)]
+        anchor, *others = (vectors.index_select(0, each) for each in rows)
+        label = torch.cat([anchor.new_ones(len(anchor)), anchor.new_zeros(len(anchor))])
         loss, count = cosine_loss(anchor.repeat(2, 1), torch.cat(others), label)
         # a frozen encoder has no gradient, the classifier one of 0
         return loss + 0.0 * head.classifier_weights().sum(), count

@@ -32,6 +32,7 @@ from finetune.tasks.class_losses import class_frequencies, class_losses, loss_ta
 from finetune.tasks.viterbi import log_softmax
 from finetune.tasks.word_task import WordRecord, WordTask
 from finetune.types import (
+    IGNORED,
     Batch,
     Encoding,
     LabelSet,
@@ -194,8 +195,7 @@ class RelationTask(WordTask):
                 target = None
                 if gold is not None:
                     label = gold.get(pair)
-                    index = 0 if label is None else record.labels.id(label, example.where) + 1
-                    target = {"label": [index]}
+                    target = {"label": [_class_of(label, record.labels)]}
                 found.append(replace(encoding, first_word=number, target=target))
                 num_cut += num_left_out
             result.append(found)
@@ -303,6 +303,13 @@ class RelationTask(WordTask):
     ) -> dict[str, float]:
         expected = [example.relations or () for example in gold]
         return relation_scores(expected, [prediction.relations for prediction in predicted])
+
+
+def _class_of(label: str | None, labels: LabelSet) -> int:
+    """Return the class of a pair: 0 without relation, ``IGNORED`` for labels unseen in training."""
+    if label is None:
+        return 0
+    return labels.id(label) + 1 if label in labels else IGNORED
 
 
 def _spans(example: TokenExample) -> tuple[Span, ...]:

@@ -37,9 +37,11 @@ from finetune.models.heads.sentence_encoder import (
 )  # fmt: skip
 from finetune.preprocessing.encodings import Array, Encodings, Ragged
 from finetune.preprocessing.masking import Masking, special_subwords
+from finetune.runtime.transfer import to_device
 from finetune.tasks import sentence_losses as losses
 from finetune.tasks.base import Task, TaskRecord
 from finetune.types import (
+    IGNORED,
     Batch,
     Encoding,
     LabelSet,
@@ -161,7 +163,13 @@ class SentenceTask(Task):
                 unit = "text" if chosen[0].pair is None else "pair"
                 notes.append(f"{split}: {quantity(len(chosen), unit)} of {len(rows):,} rows")
             splits[split] = [replace(example, id=index) for index, example in enumerate(chosen)]
-        return Dataset(data.name, splits, notes=notes, format=data.format)
+        labels = {example.label for example in splits.get("train", ())}
+        if config.objective in FROM_LABELS and len(labels) == 1:
+            notes.append(
+                f"warning: all pairs of train have the label {labels.pop()!r}: nothing tells them "
+                "apart, so there is nothing to learn"
+            )
+        return replace(data.with_splits(splits), notes=notes)
 
     @classmethod
     def derive(cls, config: SentenceConfig, data: Dataset) -> dict[str, Any]:
@@ -215,7 +223,8 @@ class SentenceTask(Task):
 
     def _label(self, example: TextExample) -> float:
         if self.record.config.objective == "softmax" and isinstance(example.label, str):
-            return self.record.labels.id(example.label, example.where)
+            labels = self.record.labels  # without those that only test has
+            return labels.id(example.label) if example.label in labels else IGNORED
         return float(example.label) if isinstance(example.label, float) else 0.0
 
     def _around(self, number: int) -> tuple[list[int], list[int]]:
@@ -343,6 +352,7 @@ class SentenceTask(Task):
             "pooling": pooling, "normalize": record.normalize, "max_length": record.max_length,
             "batching": record.config.batching,
         }  # fmt: skip
+        labels = list(record.labels) or None
         if record.config.objective == "cmlm":
             load = ConditionalMaskedLM.from_pretrained
             if folder is not None:
@@ -350,8 +360,9 @@ class SentenceTask(Task):
             with self._pretrained() as checkpoint:
                 return load(**settings, **checkpoint)
         if folder is not None:
-            return SentenceEncoder.from_pretrained(str(folder), trained=True, **settings)
-        labels = list(record.labels) or None
+            return SentenceEncoder.from_pretrained(
+                str(folder), trained=True, labels=labels, **settings
+            )
         with self._pretrained() as checkpoint:
             return SentenceEncoder.from_pretrained(labels=labels, **settings, **checkpoint)
 
@@ -376,8 +387,10 @@ class SentenceTask(Task):
                 alone.setdefault(key[1], row)  # each process has one
             else:
                 rows[key[1]].append(row)
-        index = {n: torch.tensor(own, device=vectors.device, dtype=torch.long)
-                 for n, own in rows.items()}  # fmt: skip
+        index = {
+            number: to_device(torch.tensor(own, dtype=torch.long), vectors.device)
+            for number, own in rows.items()
+        }
         u, v, negatives = (vectors.index_select(0, own) for own in index.values())
         identity = sequences.targets["identity"]
         first, second, negative = (identity.index_select(0, own) for own in index.values())

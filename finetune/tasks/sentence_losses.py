@@ -102,4 +102,4 @@ def pair_logits(u: Tensor, v: Tensor, classifier: Tensor) -> Tensor:
 
 
 def _count(number: int, like: Tensor) -> Tensor:
-    return torch.tensor(number, dtype=like.dtype, device=like.device)
+    return like.new_full((), number)

@@ -179,9 +179,10 @@ class SpanNerTask(WordTask):
         target = batch.targets["span"]
         if self.record.config.negatives < 1:
             none = (target == 0) if target.ndim == 1 else (target == 0).all(-1)
-            target = target.clone()
             numbers = SpanLayout(batch, self.record.max_width).uniform(batch)
-            target[none & (numbers >= self.record.config.negatives)] = IGNORED
+            left_out = none & (numbers >= self.record.config.negatives)
+            left_out = left_out.view(-1, *[1] * (target.ndim - 1))
+            target = target.masked_fill(left_out, IGNORED)
         config, several = self.record.config, self.record.config.multi_label
         if config.loss != "ce" or self.record.class_weights is not None:
             if several:

@@ -22,7 +22,7 @@ from torch.nn import functional
 
 from finetune.config.tasks import ClassifyConfig, TextConfig, column_map
 from finetune.data import Dataset, read_text
-from finetune.data.dataset import renumbered
+from finetune.data.dataset import numbered_order, renumbered
 from finetune.data.nli_labels import NLI_LABELS, with_standard_names
 from finetune.data.splitting import per_class
 from finetune.evaluation.calibration import calibration_scores, fit_on_probabilities
@@ -142,7 +142,7 @@ class TextClassificationTask(Task):
         if problem == "regression":
             return {**derived, "labels": LabelSet(["score"])}
         counts = Counter(name for example in train for name in label_names(example))
-        labels = LabelSet(cls.order(counts))
+        labels = LabelSet(cls.order(counts, data.label_order))
         weights = class_weights(config.class_weights, list(labels), counts, len(train), problem)
         positive = config.positive
         if problem == "single" and len(labels) == 2:
@@ -171,8 +171,10 @@ class TextClassificationTask(Task):
         ]
 
     @staticmethod
-    def order(labels: Collection[str]) -> list[str]:
-        """Sort label names, numbers by value."""
+    def order(labels: Collection[str], numbered: Sequence[str] = ()) -> list[str]:
+        """Order labels by their numbers in the data; without these by name, numbers by value."""
+        if found := numbered_order(labels, numbered):
+            return found
         names = sorted(labels)
         numeric = all(name.lstrip("-").isdecimal() for name in names)
         return sorted(names, key=int) if numeric else names
@@ -316,6 +318,10 @@ class TextClassificationTask(Task):
         """Average the windows; take the best label, those over the threshold, or the number."""
         return self.decoder.finish(example, partials)
 
+    def prediction_of_blank(self, example: TextExample) -> TextPrediction | None:
+        """Return a prediction without a label if no text of the example has a character to read."""
+        return self.decoder.of_blank(example)
+
     def with_thresholds(self, thresholds: str | float | Mapping[str, float]) -> Self:
         """Return the task with other thresholds of labels, or of the positive one of two."""
         if not self.record.with_threshold:
@@ -457,7 +463,12 @@ class NliTask(TextClassificationTask):
         return super().prepare(config, with_standard_names(data))
 
     @staticmethod
-    def order(labels: Collection[str]) -> list[str]:
-        """Order NLI labels as entailment, neutral, contradiction; sort all others."""
+    def order(labels: Collection[str], numbered: Sequence[str] = ()) -> list[str]:
+        """Order the three NLI labels as entailment, neutral, contradiction, whatever their numbers.
+
+        Others keep their numbers, as ``not_entailment`` and ``entailment`` of WNLI.
+        """
+        if {*labels} != {*NLI_LABELS} and (found := numbered_order(labels, numbered)):
+            return found
         standard = [name for name in (*NLI_LABELS, "not_entailment") if name in labels]
         return standard if len(standard) == len(labels) else TextClassificationTask.order(labels)

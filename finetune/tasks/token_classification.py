@@ -22,6 +22,7 @@ from torch.nn import functional
 
 from finetune.config.tasks import TagConfig, WordConfig
 from finetune.data import Dataset, split_at_gold
+from finetune.data.dataset import numbered_order
 from finetune.data.tag_schemes import (
     convert_tags,
     detect_scheme,
@@ -109,7 +110,8 @@ class TokenClassificationTask(WordTask):
         source = detect_scheme(train)
         found: dict[str, Any] = {"source": source}
         if source is None:
-            labels = sorted({tag for tags in train for tag in tags})
+            tags_of_words = {tag for tags in train for tag in tags}
+            labels = numbered_order(tags_of_words, data.label_order) or sorted(tags_of_words)
             if config.scheme != "auto":
                 raise UserError(
                     f"--scheme {config.scheme}: the tags of {data.name} are not spans in a "
@@ -120,6 +122,8 @@ class TokenClassificationTask(WordTask):
         scheme = "BIO" if config.scheme == "auto" else config.scheme
         types = sorted({s.label for tags in train for s in tags_to_spans(tags, source)})
         labels = tag_names(types, scheme)
+        if {*labels} == {*data.label_order}:
+            labels = list(data.label_order)
         found |= {"labels": LabelSet(labels), "scheme": scheme}
         return found | cls._of_loss(
             config, labels, (convert_tags(t, source, scheme) for t in train)

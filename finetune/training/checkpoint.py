@@ -31,6 +31,8 @@ class TrainerState:
     step: int = 0
     best_score: float | None = None
     best_step: int = 0
+    num_best: int = 0
+    """The number of evaluations with the best score."""
     bad_evaluations: int = 0
     finished: bool = False
     loss_scale: dict[str, Any] = field(default_factory=dict)

@@ -103,7 +103,7 @@ def cross_validate(
             splits = {"train": [replace(each, id=i) for i, each in enumerate(others)]}
             if validation is not None:
                 splits["validation"] = list(validation)
-            fold_data = Dataset(raw.name, splits)
+            fold_data = replace(raw.with_splits(splits), notes=[])
             if config.validation != "none":
                 fold_data = hold_out(fold_data, config.validation_share)
             rows = _predict_fold(task, fold_data, config, held_out, file.with_suffix(""), reporter)

@@ -55,7 +55,7 @@ class TrainingData:
         accelerator: Accelerator,
         report: Callable[[str], None],
     ) -> None:
-        """Encode the training and the validation split, and call ``report`` with notes on them."""
+        """Encode all splits, and call ``report`` with notes on them."""
         train = [split_at_gold(example) if isinstance(example, TokenExample) else example
                  for example in dataset.splits["train"]]  # fmt: skip
         self.task, self.splits = task, {**dataset.splits, "train": train}
@@ -74,11 +74,14 @@ class TrainingData:
         self.encoded = {"train": self.train}
         if self.validation is not None:
             self.encoded[self.validation] = self._encode(self.validation)
+        # before the first step, so that nothing in them ends a finished training
+        self._scored_later = {
+            split: self._encode(split) for split in self.splits if split not in self.encoded
+        }
 
     def split(self, name: str) -> tuple[Sequence[Example], Encoded]:
         """Return the examples of a split and their sequences."""
-        encoded = self.encoded[name] if name in self.encoded else self._encode(name)
-        return self.splits[name], encoded
+        return self.splits[name], {**self.encoded, **self._scored_later}[name]
 
     def batches(self, first_step: int) -> Generator[StepBatch]:
         """Yield the batch of each step, made while the previous step is computed; close it."""

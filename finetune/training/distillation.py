@@ -30,8 +30,9 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional
 
-from finetune.config.tasks import TrainConfig, WordConfig, column_map, marks_words
-from finetune.data import Dataset, read_text_file, read_token_file
+from finetune.config.tasks import TrainConfig, WordConfig, column_map
+from finetune.data import Dataset
+from finetune.inference.inputs import read_inputs
 from finetune.inference.loop import CHUNK, predict
 from finetune.inference.predictor import Predictor
 from finetune.inference.teacher import TeacherOutputs, read_outputs, write_outputs
@@ -132,7 +133,8 @@ class Teacher:
 
 def student_folder(teacher: str | Path, resume: bool) -> str:
     """Return the run folder of a student that names none: a new one, or the last to resume."""
-    name = f"{Path(teacher).resolve().name}-student"
+    found = str(teacher) if Path(teacher).exists() else str(teacher).partition("@")[0]
+    name = f"{Path(found).resolve().name}-student"
     return str(with_run_folder(TrainConfig(resume=resume), "", name).out)
 
 
@@ -210,17 +212,12 @@ def read_unlabeled(task: Task, distillation: Distillation, encoding: str) -> Ite
     """Yield the examples of a file, without gold."""
     file, columns = str(distillation.unlabeled), column_map(distillation.unlabeled_columns)
     config = task.record.config
+    examples: Iterator[Any] = read_inputs(task, file, columns=columns, encoding=encoding)
     if isinstance(config, WordConfig):
-        words: Iterator[Any] = read_token_file(file, columns=columns, encoding=encoding)
-        words = (replace(example, tags=None, spans=None, unreachable=()) for example in words)
+        examples = (replace(each, tags=None, spans=None, unreachable=()) for each in examples)
         if config.context != "none":
-            words = iter(read_in_context(words, config, task.record.max_length))
-        yield from words
-    else:
-        yield from read_text_file(
-            file, columns=columns, pair=task.record.pairs, labels=False, encoding=encoding,
-            targets=marks_words(config),
-        )  # fmt: skip
+            examples = iter(read_in_context(examples, config, task.record.max_length))
+    yield from examples
 
 
 class _Data(TrainingData):
@@ -275,7 +272,7 @@ class _Step(Step):
             weights.hard_weight * hard,
             self.hidden_weight * hidden,
         )
-        return torch.stack(sums), torch.tensor([self._num_soft(batch)], device=soft.device)
+        return torch.stack(sums), soft.new_full((1,), self._num_soft(batch))
 
     def _loss_counts(self, batch: Batch) -> Tensor:
         """Return the numbers of sequences or words, of those with gold, and of tokens."""

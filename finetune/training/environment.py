@@ -16,13 +16,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from finetune.config.recipes import RecipeRun
-from finetune.config.tasks import TrainConfig
+from finetune.config.recipes import RUN_SETTINGS, RecipeRun
+from finetune.config.tasks import TrainConfig, settings
 from finetune.data.json_files import read_object
 from finetune.evaluation.baselines import Baseline, degenerate, majority_baselines
 from finetune.evaluation.reproduction import ScoreVerdict, run_verdicts
+from finetune.models.loading import model_license
 from finetune.runtime.files import write_text
 from finetune.runtime.processes import num_processes, uses_fsdp
+from finetune.training.advice import advice
 
 if TYPE_CHECKING:  # reports read this module without torch
     from finetune.data import Dataset
@@ -44,6 +46,8 @@ class RunOutcome:
     """The class of `f1`, of two labels."""
     mask: str = ""
     """The token that the model fills in a text, if it does that."""
+    advice: str = ""
+    """What can help a run that is degenerate or had few examples."""
 
 
 def write_environment(
@@ -68,6 +72,7 @@ def write_environment(
     content = environment(device, precision) | {
         "command": command,
         "data": data.format,
+        "license": _license(config),
         "weights": dict(zip(("trained", "all"), weights, strict=True)),
         "splits": {split: len(examples) for split, examples in data.splits.items()},
         "baselines": {split: baseline._asdict() for split, baseline in baselines.items()},
@@ -85,7 +90,23 @@ def write_environment(
     write_text(folder / "environment.json", text)
     positive = task.record.own_fields().get("positive")
     mask = task.tokenizer.tokenizer.mask_token if task.name == "pretrain" else ""
-    return RunOutcome(baselines, reasons, verdicts, task.record.pairs, positive, mask)
+    return RunOutcome(
+        baselines,
+        reasons,
+        verdicts,
+        task.record.pairs,
+        positive,
+        advice=advice(config, data.splits["train"], bool(reasons)),
+        mask=mask,
+    )
+
+
+def _license(config: TrainConfig) -> str | None:
+    """Return the license of the model that training started from, by its card."""
+    name = config.init_from or config.model
+    if name is None or settings(config).get("config") is not None:  # a new encoder
+        return None
+    return model_license(name, config.revision)
 
 
 def saved_outcome(folder: Path) -> RunOutcome:
@@ -129,8 +150,9 @@ def environment(device: str, precision: str) -> dict[str, Any]:
 
     versions = {}
     for package in PACKAGES:
+        distribution = "finetune-encoders" if package == "finetune" else package
         try:
-            versions[package] = importlib.metadata.version(package)
+            versions[package] = importlib.metadata.version(distribution)
         except importlib.metadata.PackageNotFoundError:
             versions[package] = "not installed"
     return {
@@ -174,6 +196,12 @@ def resume_command(out: str) -> str:
     words = [command_line()]
     words += [] if named else [f"--out {shlex.quote(out)}"]
     return " ".join([*words, "--resume"])
+
+
+def again_command(folder: Path) -> str:
+    """Return a command that trains with the settings of a run, in another folder."""
+    settings, out = folder / RUN_SETTINGS, folder.with_name(f"{folder.name}-again")
+    return shlex.join(["finetune", "run", str(settings), "--out", str(out)])
 
 
 def predict_command(folder: Path, task: str, pairs: bool | None, mask: str = "") -> str:

@@ -21,6 +21,7 @@ from accelerate.utils import gather_object
 from finetune.config.tasks import TrainConfig, flag, settings
 from finetune.data import Dataset
 from finetune.data.running_text import sampling_probabilities
+from finetune.models.half_precision import WeightCopies
 from finetune.models.heads.base import Head
 from finetune.runtime.files import recover, replace_folder
 from finetune.runtime.launch import on_main_process
@@ -47,8 +48,9 @@ from finetune.training.trainer import FitResult, TrainingRun
 from finetune.types import UserError
 
 FREE = (
-    "data", "columns", "encoding", "validation", "validation_share", "limit", "out", "epochs",
-    "steps", "batch_size", "max_length", "overlap", "head_lr", "metric", "eval_every",
+    "data", "columns", "encoding", "validation", "validation_share", "test_share", "limit",
+    "limit_eval", "predict_unlabeled", "out", "epochs", "steps", "batch_size", "max_length",
+    "overlap", "head_lr", "metric", "eval_every",
 )  # fmt: skip
 """Settings of every task that may differ between tasks of one encoder; ``steps`` is computed."""
 
@@ -143,11 +145,16 @@ class _Part(TrainingRun):
         super().start()
         self.log = RunLog(self.folder.path / "log.jsonl", self.accelerator, self.state.step)
 
-    def share(self, optimizer: torch.optim.Optimizer, interrupt: InterruptHandler) -> None:
-        """Take the common optimizer."""
+    def share(
+        self,
+        optimizer: torch.optim.Optimizer,
+        interrupt: InterruptHandler,
+        copies: WeightCopies | None,
+    ) -> None:
+        """Take the common optimizer, and the common copies of weights."""
         self.step = Step(
             self.task, self.head, optimizer, self.config, self.accelerator, self.precision,
-            interrupt,
+            interrupt, copies,
         )  # fmt: skip
         self.step.scaler.load_state_dict(self.state.loss_scale)
 
@@ -194,8 +201,10 @@ class _JointRun:
             load_random_state(self.last, accelerator.process_index)
         else:
             torch.manual_seed(config.seed * 1_000_003 + accelerator.process_index)  # dropout
+        copies: WeightCopies | None = None
         for part in parts:
-            part.share(self.optimizer, self.interrupt)
+            part.share(self.optimizer, self.interrupt, copies)
+            copies = part.step.copies
         numbers = [part.schedule.num_steps for part in parts]
         order = np.repeat(np.arange(len(parts)), numbers)
         self.order = np.random.default_rng(config.seed).permutation(order)
@@ -261,8 +270,8 @@ class _JointRun:
             with replace_folder(self.last) as fresh:
                 for name, part in self.parts.items():
                     folder = fresh / name
-                    part.head.save_pretrained(folder)
                     save_task(part.task, folder)
+                    part.head.save_pretrained(folder)
                     part.state.loss_scale = part.step.scaler.state_dict()
                     save_state(folder, part.state)
                     write_checksums(folder)

@@ -26,6 +26,7 @@ from torch.optim import Optimizer
 from finetune.config.recipes import changed
 from finetune.config.tasks import CONFIGS, TrainConfig, current_settings, settings
 from finetune.config.values import conforms
+from finetune.data import Dataset
 from finetune.data.json_files import parse_json, read_object
 from finetune.evaluation.predictions import to_row
 from finetune.evaluation.subgroups import VOCABULARY_FILE, TrainingVocabulary
@@ -35,6 +36,7 @@ from finetune.models.adapters import (
     plain_layers,
     save_adapter_state,
 )
+from finetune.models.loading import is_hub_id, resolve_model
 from finetune.models.sharding import is_sharded, whole_state
 from finetune.runtime.files import (
     disk_errors,
@@ -45,6 +47,7 @@ from finetune.runtime.files import (
     vacant,
     write_text,
 )
+from finetune.runtime.hub import pin_repository
 from finetune.runtime.launch import on_main_process
 from finetune.runtime.processes import num_processes, uses_fsdp
 from finetune.tasks import save_task
@@ -72,7 +75,10 @@ def with_run_folder(config: TrainConfig, task: str, name: str | None = None) -> 
     Without ``config.out`` it is ``name``, by default one of task, model, data and seed. With
     ``config.resume`` it must hold a run, without it must not.
     """
-    return replace(config, out=str(on_main_process(lambda: _run_folder(config, task, name))))
+    folder = on_main_process(lambda: _run_folder(config, task, name))
+    if config.resume:
+        pin_model(folder, config)
+    return replace(config, out=str(folder))
 
 
 def run_name(config: TrainConfig, task: str) -> str:
@@ -123,7 +129,7 @@ def require_own(folder: Path, own: bool) -> None:
 
 def require_same_run(
     folder: Path, config: TrainConfig, fingerprint: str | None = None, num_processes: int = 0,
-    fsdp: bool = False,
+    fsdp: bool = False, training_fingerprint: str = "",
 ) -> None:  # fmt: skip
     """Raise UserError unless a command continues the run in a folder.
 
@@ -133,8 +139,11 @@ def require_same_run(
         fingerprint: The hash of the data; None if the data have not been read.
         num_processes: The number of processes; 0 compares neither it nor ``fsdp``.
         fsdp: Whether the model is sharded.
+        training_fingerprint: The hash of the data without test splits, which alone may change.
     """
     saved = _saved_config(folder)
+    if training_fingerprint and saved.get("training_fingerprint") == training_fingerprint:
+        fingerprint = saved["fingerprint"]
     if CONFIGS[saved["task"]] is not type(config):
         raise UserError(
             f"{folder} holds a run of `finetune {saved['task']}`: continue it with that command, "
@@ -150,9 +159,10 @@ def require_same_run(
                 "continue with the same settings, or use another --out."
             )
     if fingerprint not in (None, saved["fingerprint"]):
+        used = f", --data {saved['data_used']}" if saved.get("data_used") else ""
         raise UserError(
             f"{folder}: was started with other data than {config.data} has now: continue with the "
-            "same data, or use another --out."
+            f"same data{used}, or use another --out."
         )
     if num_processes not in (0, processes := saved.get("num_processes", num_processes)):
         raise UserError(
@@ -164,6 +174,14 @@ def require_same_run(
             f"{folder}: was started with{'out' if fsdp else ''} FSDP: continue so, or use another "
             "--out."
         )
+
+
+def pin_model(folder: Path, config: TrainConfig) -> None:
+    """Read the hub model of a run at the commit that the run has started from."""
+    name, commit = config.init_from or config.model, _saved_config(folder).get("revision_used")
+    if commit and name and is_hub_id(name):
+        id, _, revision = resolve_model(name).partition("@")
+        pin_repository("model", id, revision or config.revision, commit)
 
 
 def require_same_teacher(folder: Path, teacher: Mapping[str, Any] | None) -> None:
@@ -235,28 +253,35 @@ class RunFolder:
         self.path, self.accelerator, self.teacher = path, accelerator, teacher
         self.best, self.last = path / "best", last or path / "last"
 
-    def open(self, config: TrainConfig, fingerprint: str) -> bool:
-        """Prepare the folder for a run, and return whether it continues from a checkpoint.
+    def open(self, config: TrainConfig, data: Dataset) -> tuple[bool, str]:
+        """Prepare the folder for a run; return whether it continues from a checkpoint, and a note.
 
         Raises UserError if the folder or its files are not those of this run.
         """
         num_processes = self.accelerator.num_processes
 
-        def prepare() -> bool:
+        def prepare() -> tuple[bool, str]:
+            note = ""
             recover(self.path)
             recover(self.best)
             if not config.resume:
                 require_free(self.path)
-                return False
+                return False, note
             if is_run(self.path):
-                require_same_run(self.path, config, fingerprint, num_processes, uses_fsdp())
+                require_same_run(
+                    self.path, config, data.fingerprint, num_processes, uses_fsdp(),
+                    data.training_fingerprint,
+                )  # fmt: skip
                 require_same_teacher(self.path, self.teacher)
+                if _saved_config(self.path)["fingerprint"] != data.fingerprint:
+                    note = "the test split is not the one that the run was started with"
             if self.last.is_dir():
                 check_files(self.last)
-                return True
-            return False
+                return True, note
+            return False, note
 
-        return bool(on_main_process(prepare))
+        resuming, note = on_main_process(prepare)
+        return resuming, note
 
     def require_no_checkpoint(self, save_every: int) -> None:
         """Raise UserError if a run without ``last/`` had a checkpoint, by its log."""
@@ -297,8 +322,8 @@ class RunFolder:
 
         def write() -> None:
             with replace_folder(self.best) as fresh, plain_layers(head, merged=True):
+                save_task(task, fresh)  # before the head, which adds a tokenizer if there is none
                 head.save_pretrained(fresh, **weights)
-                save_task(task, fresh)
             if adapters(head):
                 with replace_folder(self.path / "adapter") as fresh:
                     export_adapter(head, task.record.config, fresh)
@@ -321,10 +346,10 @@ class RunFolder:
 
         def write() -> None:
             with replace_folder(self.last) as fresh:
+                save_task(task, fresh)
                 with plain_layers(head, merged=False):
                     head.save_pretrained(fresh)
                 save_adapter_state(head, fresh)
-                save_task(task, fresh)
                 if others:
                     save_file(dict(others), str(fresh / OTHERS))
                 save_training_state(fresh, optimizer, state, random_states)

@@ -23,11 +23,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from finetune.config.search_space import Choices, SearchSpace
-from finetune.config.tasks import PretrainConfig, TrainConfig
+from finetune.config.tasks import TrainConfig
 from finetune.data import Dataset
 from finetune.data.sources import WithoutTest, is_test
 from finetune.evaluation.own_metrics import own_metrics
-from finetune.models.heads.masked_lm import MaskedLanguageModel
 from finetune.runtime.files import (
     FolderInUse,
     SaveError,
@@ -51,7 +50,7 @@ from finetune.training.optimizer import (
 )
 from finetune.training.run_folder import Diverged, is_run, require_own, require_writable
 from finetune.training.trainer import fit
-from finetune.types import UserError
+from finetune.types import UserError, install_command
 
 if TYPE_CHECKING:
     import optuna
@@ -150,8 +149,7 @@ def default_space(task: str, config: TrainConfig) -> list[str]:
     stays, so that all trials take about as long.
     """
     width = starting_config(config).hidden_size
-    pretraining = MaskedLanguageModel.lr_factor if isinstance(config, PretrainConfig) else 1.0
-    lr = default_learning_rate(width) * max(pretraining, TUNING_FACTORS[config.tuning])
+    lr = default_learning_rate(width) * max(config.lr_factor, TUNING_FACTORS[config.tuning])
     ranges = {
         "lr": f"{lr / 5:g}:{lr * 5:g}:log",
         "batch_size": "8,16,32,64",
@@ -187,6 +185,11 @@ class Search:
         """
         if config.validation == "none":
             raise UserError("search: --validation none leaves no score to search by: leave it out.")
+        if config.test_share is not None:
+            raise UserError(
+                f"search: --test-share {config.test_share} does not apply, as trials read no test "
+                "split: leave it out, or give the data a test split."
+            )
         self.task, self.space, self.folder = task, space, folder
         self.config = replace(config, out=None, resume=False)
         self.keep_models, self.metrics = keep_models, metrics
@@ -196,7 +199,7 @@ class Search:
             source = WithoutTest(config.data if data is None else data)
             data = task_class(task).read(config, source)
         splits = {split: rows for split, rows in data.splits.items() if not is_test(split)}
-        self.data = Dataset(data.name, splits, notes=data.notes, format=data.format)
+        self.data = data.with_splits(splits)
         self.loaded = load_task(self.config, task, self.data)
         self.metric = self.loaded[0].record.metric
         own = own_metrics(config.own_metrics, metrics or {}).get(self.metric)
@@ -210,6 +213,7 @@ class Search:
         """Open or create the study; raises UserError if it is that of another search."""
         optuna = import_optuna()
         from sqlalchemy import URL
+        from sqlalchemy.exc import DatabaseError
 
         pruners: dict[str, Any] = {
             "median": optuna.pruners.MedianPruner(n_startup_trials=PRUNED_AFTER),
@@ -224,14 +228,21 @@ class Search:
             "space": " ".join(f"{name}={each}" for name, each in self.space.items()),
         }  # fmt: skip
         database = URL.create("sqlite", database=str((self.folder / DATABASE).absolute()))
-        storage = optuna.storages.RDBStorage(
-            database.render_as_string(), engine_kwargs={"connect_args": {"timeout": 60}}
-        )
-        study: Study = optuna.create_study(
-            study_name=STUDY, storage=storage, load_if_exists=True, pruner=pruners[pruner],
-            sampler=_sampler(self.config.seed, self.distributions),
-            direction="minimize" if self.lower_is_better else "maximize",
-        )  # fmt: skip
+        try:
+            storage = optuna.storages.RDBStorage(
+                database.render_as_string(), engine_kwargs={"connect_args": {"timeout": 60}}
+            )
+            study: Study = optuna.create_study(
+                study_name=STUDY, storage=storage, load_if_exists=True, pruner=pruners[pruner],
+                sampler=_sampler(self.config.seed, self.distributions),
+                direction="minimize" if self.lower_is_better else "maximize",
+            )  # fmt: skip
+        except (DatabaseError, optuna.exceptions.StorageInternalError) as error:
+            detail = " ".join(str(error.__cause__ or error).split())
+            raise UserError(
+                f"{self.folder / DATABASE}: damaged ({detail:.120}): restore it from a copy, or "
+                "use another --out."
+            ) from error
         saved = study.user_attrs.get("facts", facts)
         if saved != facts and not any(each.state.is_finished() for each in study.get_trials()):
             # the first trial stopped, perhaps at a setting that is now corrected
@@ -504,7 +515,7 @@ def import_optuna() -> Any:
     try:
         import optuna
     except ImportError as error:
-        raise UserError("search needs optuna: pip install 'finetune[search]'.") from error
+        raise UserError(f"search needs optuna: {install_command('optuna')}.") from error
     return optuna
 
 

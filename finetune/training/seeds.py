@@ -16,8 +16,7 @@ from typing import Any
 
 from finetune.config.recipes import RecipeRun
 from finetune.config.tasks import TrainConfig
-from finetune.data import Dataset, assign_folds
-from finetune.data import hold_out as with_held_out
+from finetune.data import Dataset, assign_folds, with_held_out_splits
 from finetune.data.dataset import fingerprint, gold_labels, renumbered
 from finetune.data.json_files import check_types, read_object
 from finetune.data.splitting import nested_order
@@ -30,6 +29,7 @@ from finetune.training.run_folder import (
     Diverged,
     hold,
     is_run,
+    pin_model,
     require_own,
     require_same_run,
     require_writable,
@@ -53,6 +53,8 @@ class SeedResults:
     folds: Mapping[str, Any] | None = None
     """How the data were divided, if the runs are folds or subsets: the first entries of the file.
     """
+    data: str | None = None
+    """Hash of the data of all seeds, before each draws its own of them."""
 
     @property
     def kind(self) -> str:
@@ -63,6 +65,11 @@ class SeedResults:
     def file(self) -> str:
         """Name of the file with the summary."""
         return f"{self.kind}s.json"
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """What all runs of the folder share, which is compared when they are continued."""
+        return self.folds or ({} if self.data is None else {"data": self.data})
 
     @property
     def summary(self) -> dict[str, dict[str, dict[str, Any]]]:
@@ -106,7 +113,7 @@ class SeedResults:
     def write(self, folder: Path) -> None:
         """Write the summary to ``seeds.json`` or ``folds.json``."""
         content = {
-            **(self.folds or {}),
+            **self.facts,
             "seeds" if self.folds is None else "runs": list(self.metrics),
             **({"scores": self.metrics} if self.kind == "size" else {"metrics": self.summary}),
             "degenerate": [{"seed": seed, "reasons": r} for seed, r in self.degenerate.items()],
@@ -119,6 +126,7 @@ class SeedResults:
 
 
 def train_seeds(
+    name: str,
     config: TrainConfig,
     number: int,
     folder: Path,
@@ -127,17 +135,20 @@ def train_seeds(
     recipe_run: RecipeRun | None = None,
     on_start: Callable[[TrainConfig, bool], object] = lambda config, finished: None,
 ) -> SeedResults:
-    """Train ``number`` seeds, from ``config.seed`` on, and write ``seeds.json`` after each.
+    """Train ``number`` seeds of a task, from ``config.seed`` on; write ``seeds.json`` after each.
 
-    Seeds that are finished in ``folder`` are kept. ``train_one`` writes all files of the run folder
-    ``seed-<n>``, ``README.md`` last; if it raises Diverged, the seed is degenerate.
-    ``on_start`` is called for each seed with its configuration and whether it is finished.
+    All have the same data, from which each may draw its own. Seeds that are finished in ``folder``
+    are kept. ``train_one`` writes all files of the run folder ``seed-<n>``, ``README.md`` last; if
+    it raises Diverged, the seed is degenerate. ``on_start`` is called for each seed with its
+    configuration and whether it is finished.
     """
     configs = {
         seed: replace(config, seed=seed, out=str(folder / f"seed-{seed}"))
         for seed in range(config.seed, config.seed + number)
     }
-    return train_runs(configs, folder, train_one, SeedResults(recipe_run), on_start=on_start)
+    data = on_main_process(lambda: task_class(name).read(config, config.data).fingerprint)
+    results = SeedResults(recipe_run, data=data)
+    return train_runs(configs, folder, train_one, results, on_start=on_start)
 
 
 def train_runs(
@@ -161,8 +172,7 @@ def train_runs(
         new = vacant(folder) or all(folder / name in runs for name in entries(folder))
         own = (folder / results.file).is_file() or any(map(is_run, runs))
         require_own(folder, own or (new and all(map(vacant, runs))))
-        if results.folds is not None:
-            _require_same_folds(folder, results)
+        _require_same_facts(folder, results)
         return [_state(Path(each.out or ""), each) for each in configs.values()]
 
     def record(key: Any, config: TrainConfig, diverged: str | None, *, write: bool) -> None:
@@ -173,11 +183,14 @@ def train_runs(
         if write:
             results.write(folder)
 
+    def begin() -> None:
+        recover(folder)
+        if not (folder / results.file).is_file():
+            results.write(folder)
+
     states = on_main_process(find_states)
     with hold(folder):
-        on_main_process(lambda: recover(folder))
-        if results.folds is not None:
-            on_main_process(partial(results.write, folder))
+        on_main_process(begin)
         for index, ((key, each), state) in enumerate(zip(configs.items(), states, strict=True)):
             on_start(each, state == "finished")
             diverged = None
@@ -191,14 +204,16 @@ def train_runs(
     return results
 
 
-def _require_same_folds(folder: Path, results: SeedResults) -> None:
-    """Raise UserError if a folder has the folds of other data, or other folds."""
+def _require_same_facts(folder: Path, results: SeedResults) -> None:
+    """Raise UserError if a folder has runs of other data, or other folds."""
     path = folder / results.file
     if not path.is_file():
         return
     saved = read_object(path)
-    for name, value in (results.folds or {}).items():
-        if name not in ("repeats", "sizes") and saved.get(name) != value:
+    for name, value in results.facts.items():
+        if name in ("repeats", "sizes") or saved.get(name) == value:
+            continue
+        if name in saved or results.folds is not None:  # else of an earlier version
             raise UserError(
                 f"{folder}: holds {results.kind}s with {name} = {saved.get(name)!r}, now "
                 f"{value!r}: continue with the same data and options, or use another --out."
@@ -249,7 +264,7 @@ def train_folds(
             ])
             for split, held in sides.items()
         }  # fmt: skip
-        train_one(run_config, Dataset(raw.name, splits | others, notes=raw.notes))
+        train_one(run_config, raw.with_splits(splits | others))
 
     facts = {"folds": num_folds, "hold_out": hold_out, "repeats": repeats, "seed": config.seed,
              "data": fingerprint({"train": examples}), "ratio": 1 / (num_folds - 1)}  # fmt: skip
@@ -277,8 +292,8 @@ def train_sizes(
     if "train" not in raw.splits:
         raise UserError(f"curve: {config.data}: there is no train split.")
     if config.validation != "none" or "test" not in raw.splits:
-        raw = with_held_out(raw, config.validation_share)
-        config = replace(config, validation_share=None)
+        raw = with_held_out_splits(raw, config)
+        config = replace(config, validation_share=None, test_share=None)
     examples = raw.splits["train"][: config.limit]
     labels = {label for example in examples for label in gold_labels(example) or ()}
     numbers = any(isinstance(getattr(each, "label", None), float) for each in examples)
@@ -300,7 +315,7 @@ def train_sizes(
         size = int(Path(run_config.out or "").name.split("-")[1])
         chosen = nested_order(examples, run_config.seed)[:size]
         splits = raw.splits | {"train": renumbered([examples[index] for index in chosen])}
-        train_one(run_config, Dataset(raw.name, splits, notes=raw.notes))
+        train_one(run_config, raw.with_splits(splits))
 
     facts = {"sizes": sizes, "data": raw.fingerprint}
     results = train_runs(configs, folder, train, SeedResults(folds=facts), on_start=on_start)
@@ -312,6 +327,7 @@ def _state(folder: Path, config: TrainConfig) -> str:
     if not is_run(folder):
         return "new"
     require_same_run(folder, config)
+    pin_model(folder, config)
     for name in ("metrics.json", "environment.json"):
         try:
             read_object(folder / name)

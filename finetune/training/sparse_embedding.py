@@ -14,10 +14,12 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.optim import Optimizer
 
 from finetune.models.families import family_of
 from finetune.preprocessing.encodings import Encoded
+from finetune.runtime.processes import num_processes
 from finetune.types import UserError
 
 
@@ -50,10 +52,40 @@ class CompactEmbedding(nn.Module):
         padding = plain.padding_idx
         self.padding_idx = None if padding is None else int(index[padding])
         self.pending: list[float] = []
+        self._gradient: Tensor | None = None
+        self._added: list[Tensor] = []
 
     def forward(self, ids: Tensor) -> Tensor:
         """Return the rows [..., H] of ids [...]; IndexError for an id that has none."""
-        return nn.functional.embedding(self.index[ids], self.weight, self.padding_idx)
+        rows = self.index[ids]
+        if self.weight.is_cpu and num_processes() == 1:
+            found: Tensor = _Lookup.apply(self.weight, rows, self)  # type: ignore[no-untyped-call]
+            return found
+        return nn.functional.embedding(rows, self.weight, self.padding_idx)
+
+    def add_gradient(self, rows: Tensor, gradient: Tensor) -> None:
+        """Add the gradient [N, H] of looked up rows [N] to the gradient of the weight.
+
+        Torch writes zeros into a new gradient of the whole table for each batch, which takes longer
+        than adding a few rows. Here the table is kept, and only rows with a gradient are zeroed.
+        """
+        unique, places = rows.unique(return_inverse=True)
+        padding = -1 if self.padding_idx is None else self.padding_idx
+        row = int(torch.searchsorted(unique, padding))
+        is_read = row < len(unique) and int(unique[row]) == padding
+        added = torch.ops.aten.embedding_dense_backward(
+            gradient, places, len(unique), row if is_read else -1, False
+        )
+        if self.weight.grad is None:
+            if self._gradient is None:
+                self._gradient = torch.zeros_like(self.weight)
+            for before in self._added:
+                self._gradient.index_fill_(0, before, 0.0)
+            self._added.clear()
+            self.weight.grad = self._gradient
+        total = self.weight.grad
+        total.index_copy_(0, unique, total.index_select(0, unique).add_(added))
+        self._added.append(unique)
 
     @property
     def rows(self) -> Tensor:
@@ -75,6 +107,24 @@ class CompactEmbedding(nn.Module):
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         destination[prefix + "weight"] = self.table()
+
+
+class _Lookup(torch.autograd.Function):
+    """Look up rows of a ``CompactEmbedding`` on the CPU, which adds their gradient itself."""
+
+    @staticmethod
+    def forward(context: Any, weight: Tensor, rows: Tensor, table: CompactEmbedding) -> Tensor:
+        context.save_for_backward(rows)
+        context.table = table
+        return nn.functional.embedding(rows, weight)
+
+    @staticmethod
+    @once_differentiable
+    def backward(context: Any, *gradients: Tensor) -> tuple[None, None, None]:
+        (rows,) = context.saved_tensors
+        with torch.no_grad():
+            context.table.add_gradient(rows.flatten(), gradients[0].flatten(0, -2))
+        return None, None, None
 
 
 class SparseEmbeddings:
@@ -101,13 +151,13 @@ class SparseEmbeddings:
         self.size = len(self.plain.weight)
         if not self.reason:
             rows = self._rows(encoded, added)
-            occur = f"{len(rows):,} of {self.size:,} subwords of the vocabulary occur"
+            occur = f"{len(rows):,} of {self.size:,} subwords of the vocabulary occur in the data"
             # leaving out less than 40 % saves little
             if len(rows) >= (0.6 if setting == "auto" else 1.0) * self.size:
                 self.reason = occur
             else:
                 self.embedding = CompactEmbedding(self.plain, rows)
-                self.note = f"{occur}: only their embeddings are trained"
+                self.note = f"{occur}: the embeddings of the others are not updated"
         if self.embedding is not None:
             self._replace(self.plain, self.embedding)
             self.plain.weight.data = self.plain.weight.new_empty(0)  # the compact one holds copies

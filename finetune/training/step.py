@@ -14,11 +14,12 @@ from torch.utils.checkpoint import get_device_states, set_device_states
 
 from finetune.config.tasks import TrainConfig
 from finetune.inference.loop import full_precision
+from finetune.models.half_precision import WeightCopies
 from finetune.models.sharding import is_sharded
 from finetune.runtime.launch import gather_rows
 from finetune.runtime.precision import autocast, loss_scaler
 from finetune.runtime.signals import InterruptHandler
-from finetune.runtime.transfer import batch_to_device
+from finetune.runtime.transfer import batch_to_device, batches_to_device, to_device
 from finetune.tasks.base import Task
 from finetune.training.optimizer import set_learning_rates
 from finetune.types import Batch, Sequences
@@ -40,12 +41,17 @@ class Step:
         accelerator: Any,
         precision: str,
         interrupt: InterruptHandler | None = None,
+        copies: WeightCopies | None = None,
     ) -> None:
-        """With ``interrupt``, several processes exchange their requests to stop in each step."""
+        """With ``interrupt``, several processes exchange their requests to stop in each step.
+
+        ``copies`` are those of a step of another task on the same encoder.
+        """
         self.task, self.head, self.optimizer, self.config = task, head, optimizer, config
         self.accelerator, self.device, self.precision = accelerator, accelerator.device, precision
         self.interrupt = interrupt
         self.scaler = loss_scaler(precision, self.device)
+        self.copies = WeightCopies(head, precision, copies)
         # MPS has no float64
         self.sum_dtype = torch.float32 if self.device.type == "mps" else torch.float64
         head.train()  # a loaded model is in evaluation mode
@@ -66,19 +72,11 @@ class Step:
             self.head.check_batch(batch)  # on the CPU, where reading ids does not wait
         if not self.head.training:  # `train()` visits all modules, which takes time
             self.head.train()
-        if self.task.couples_sequences:
-            totals = self._backward_coupled(batches, weight)
-        else:
-            totals = torch.zeros(2, dtype=self.sum_dtype, device=self.device)
-            weights = self._loss_weights(batches, weight)
-            shortest = min(batches, key=lambda batch: len(batch.input_ids))
-            passes = [(batch, weight) for batch in batches] + [(shortest, 0.0)] * idle_passes
-            for batch, own_weight in passes:
-                batch = batch_to_device(batch, self.device)
-                loss, count = self._loss(batch)
-                if weights is not None:
-                    loss, count = (loss * weights.to(loss.dtype)).sum(), count[0]
-                totals += self._backward(loss, count, own_weight)
+        with self.copies:
+            if self.task.couples_sequences:
+                totals = self._backward_coupled(batches, weight)
+            else:
+                totals = self._backward_each(batches, weight, idle_passes)
         gradients, (loss, count, *square) = self._sum_over_processes(totals)
         self.scaler.unscale_(self.optimizer)
         count = count.clamp_min(1e-12)
@@ -95,6 +93,22 @@ class Step:
             diverging = self.scaler.scale(torch.ones_like(norm)) < 1
             norm = torch.where(norm.isfinite() | diverging, norm, 0.0)
         return loss / count, norm
+
+    def _backward_each(
+        self, batches: Sequence[Batch], weight: float, idle_passes: int
+    ) -> torch.Tensor:
+        """Add the gradients of micro-batches; return the sum of their losses and the count [2]."""
+        totals = torch.zeros(2, dtype=self.sum_dtype, device=self.device)
+        weights = self._loss_weights(batches, weight)
+        shortest = min(batches, key=lambda batch: len(batch.input_ids))
+        passes = [*batches, *[shortest] * idle_passes]
+        for number, batch in enumerate(batches_to_device(passes, self.device)):
+            own_weight = weight if number < len(batches) else 0.0
+            loss, count = self._loss(batch)
+            if weights is not None:
+                loss, count = (loss * weights.to(loss.dtype)).sum(), count[0]
+            totals += self._backward(loss, count, own_weight)
+        return totals
 
     def _forward(self, batch: Batch) -> Any:
         with autocast(self.precision, self.device):
@@ -118,7 +132,8 @@ class Step:
         counts = [count for batch in batches if (count := self._loss_counts(batch)) is not None]
         if not counts:
             return None
-        total = torch.stack(counts).sum(0).to(self.device, self.sum_dtype) * weight
+        total = torch.stack(counts).sum(0).to(self.sum_dtype) * weight
+        total = to_device(total, self.device)
         if self.accelerator.num_processes > 1:
             torch.distributed.all_reduce(total)
         return total[0] / total.clamp_min(1)
@@ -126,6 +141,7 @@ class Step:
     def _backward(self, loss: torch.Tensor, count: torch.Tensor, weight: float) -> torch.Tensor:
         """Add the gradients of a loss, and return the loss and its count [2]."""
         self.scaler.scale(loss * weight).backward()
+        self.copies.add_gradients()
         sums = (loss.detach().to(self.sum_dtype), count.to(self.sum_dtype))
         return torch.stack(sums) * weight
 
@@ -160,7 +176,10 @@ class Step:
             set_device_states(*device_states, device_type=self.device.type)
             output = self._forward(batch).vectors
             if output.requires_grad:  # not if the encoder is frozen
-                output.backward(vectors.grad[rows] if weight else torch.zeros_like(output))
+                own = to_device(torch.tensor(rows), self.device)
+                own_gradient = vectors.grad.index_select(0, own) if weight else None
+                output.backward(torch.zeros_like(output) if own_gradient is None else own_gradient)
+                self.copies.add_gradients()
         return totals
 
     def _sum_over_processes(self, totals: torch.Tensor) -> tuple[list[torch.Tensor], torch.Tensor]:
@@ -223,7 +242,7 @@ def _collected(
         vectors = gather_rows(vectors[:size], counts)
         targets = {name: gather_rows(rows[:size], counts) for name, rows in targets.items()}
     order = sorted(range(len(keys)), key=keys.__getitem__)
-    index = torch.tensor(order, device=vectors.device)
+    index = to_device(torch.tensor(order), vectors.device)
     targets = {name: rows.index_select(0, index) for name, rows in targets.items()}
     example, first_word = zip(*(keys[row] for row in order), strict=True)
     rank = {row: position for position, row in enumerate(order)}

@@ -8,6 +8,7 @@ and a resumed run gives the same weights as one that was not interrupted.
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -58,6 +59,9 @@ from finetune.training.run_folder import RunFolder, RunLog, hold
 from finetune.training.sparse_embedding import SparseEmbeddings
 from finetune.training.step import Step
 from finetune.types import Example, Prediction, UserError
+
+SCORE_EVERY = 2.0
+"""Least seconds between two lines with scores of validation."""
 
 
 @dataclass
@@ -143,7 +147,9 @@ class TrainingRun:
         restore.enter_context(hold(self.folder.path))
         advice = "give all machines the same files"
         require_equal("fingerprint of the data", data.fingerprint, advice)
-        resuming = self.folder.open(config, data.fingerprint)
+        resuming, note = self.folder.open(config, data)
+        if note:
+            self._report(note)
         self.device = accelerator.device
         self.precision = resolve_precision(config, self.device)
         if uses_fsdp():
@@ -151,6 +157,7 @@ class TrainingRun:
         self.num_threads = torch.get_num_threads() if self.device.type == "cpu" else None
         self.state = TrainerState(num_threads=self.num_threads)
 
+        self._last_score = -SCORE_EVERY
         self.leaks = leaked(data)
         self.data = self._make_data()
         self.schedule, self.validation = self.data.schedule, self.data.validation
@@ -162,6 +169,9 @@ class TrainingRun:
         """Create the model, the optimizer and the state, or load them from the last checkpoint."""
         last, sharded = self.folder.last, uses_fsdp()
         self._load_head(head, resuming, restore)
+        if not resuming:
+            for split in list(self.dataset.splits)[1:]:
+                self._check_split(split)
         sparse = restore.enter_context(
             SparseEmbeddings(
                 self.head,
@@ -247,6 +257,7 @@ class TrainingRun:
         if not self.state.finished:
             with self.interrupt:
                 self._train()
+        self._report_kept()
         return self.finish()
 
     def start(self) -> None:
@@ -268,6 +279,15 @@ class TrainingRun:
             self.task, self.folder.path, metrics, self.state.best_step, self.schedule.num_steps,
             self.notes, self.weights,
         )  # fmt: skip
+
+    def _check_split(self, split: str) -> None:
+        """Predict and score an example of a split, so that nothing in it ends a finished run."""
+        examples, encoded = self.data.split(split)
+        predicted = predict(
+            self.task, self.head, examples[:1], self.accelerator, encoded=encoded[:1],
+            precision=self.precision, keep_log_probabilities=self.task.record.calibrates,
+        )  # fmt: skip
+        self.task.score(examples[:1], predicted)
 
     def _check_metric(self, name: str, split: str) -> None:
         """Reject a wrong metric before training starts.
@@ -368,6 +388,7 @@ class TrainingRun:
         better = state.best_score is None or score > state.best_score
         # of equal scores the later, which has a lower learning rate
         is_best = better or score == state.best_score
+        state.num_best = 1 if better else state.num_best + is_best
         state.bad_evaluations = 0 if better else state.bad_evaluations + 1
         if is_best:
             state.best_score, state.best_step = score, state.step
@@ -375,18 +396,34 @@ class TrainingRun:
             self.folder.write_predictions(self.validation, examples, predicted)
             self.callbacks.on_save(SaveEvent(state.step, self.folder.best, True))
         log.evaluation(state.step, self.validation, metrics)
-        name = self.task.record.metric
-        best = self._sign(name) * (state.best_score or 0.0)
-        note = "best so far" if is_best else f"best {best:.4f}"
-        self.reporter.say(
-            f"step {state.step}: {self.validation} {name} {metrics[name]:.4f} ({note})"
-        )
+        self._report_score(metrics, better, is_best)
         self.callbacks.on_evaluation(
             EvaluationEvent(state.step, self.validation, metrics, is_best, examples, predicted)
         )
         if self.config.patience and state.bad_evaluations >= self.config.patience:
             state.finished = True
             self.reporter.say(f"no better score in {state.bad_evaluations} evaluations: stopping")
+
+    def _report_score(self, metrics: Mapping[str, float], better: bool, is_best: bool) -> None:
+        """Print the score of an evaluation; at most one in ``SCORE_EVERY`` seconds."""
+        now, name, state = time.monotonic(), self.task.record.metric, self.state
+        if now - self._last_score < SCORE_EVERY and state.step != self.schedule.num_steps:
+            return
+        self._last_score = now
+        best = self._sign(name) * (state.best_score or 0.0)
+        note = "best so far" if better else f"best {best:.4f}"
+        if is_best and not better:
+            note = "equal to the best so far"
+        self.reporter.say(
+            f"step {state.step}: {self.validation} {name} {metrics[name]:.4f} ({note})"
+        )
+
+    def _report_kept(self) -> None:
+        """Print the step whose model is kept."""
+        if self.validation is not None:
+            equal = self.state.num_best
+            of = f" (the last of {equal} evaluations with the best score)" if equal > 1 else ""
+            self.reporter.say(f"kept: the model of step {self.state.best_step}{of}")
 
     def _score_best(self) -> dict[str, dict[str, float]]:
         """Load the best model from its folder, calibrate it, and score it on each split."""
@@ -433,14 +470,16 @@ class TrainingRun:
     ) -> list[Prediction]:
         return predict(
             self.task, head, examples, self.accelerator, encoded=encoded, precision=self.precision,
-            reporter=self.reporter if title != self.validation else None, title=title,
+            reporter=self.reporter, title=title,
             keep_log_probabilities=self.task.record.calibrates,
         )  # fmt: skip
 
     def _write_start(self) -> None:
         self.folder.write_start(
             self.task, self.config, fingerprint=self.dataset.fingerprint,
-            precision_used=self.precision, revision_used=self.head.revision,
+            training_fingerprint=self.dataset.training_fingerprint,
+            precision_used=self.precision, revision_used=self.task.starting_commit,
+            data_used=self.dataset.pinned,
         )  # fmt: skip
         self.folder.require_shared()
         if self.task.reads_words:

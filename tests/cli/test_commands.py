@@ -8,6 +8,7 @@ import io
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +18,7 @@ import pytest
 from finetune.cli.main import COMMANDS
 from finetune.cli.train import score_lines
 from finetune.config.tasks import CONFIGS, flag
+from finetune.data import read_text_file
 from tests import small_data as data
 from tests.cli.reference import field_docs
 from tests.command import Outcome, run
@@ -24,7 +26,7 @@ from tests.tiny import save_tiny_checkpoint
 
 TASKS = {"classify": "sentiment", "nli": "pairs", "tag": "entities"}
 OURS = re.compile(
-    r"data: |warning: |labels \(|step \d+: |[\d,]+ of (train|validation|test) |"
+    r"data: |kept: |warning: |labels \(|step \d+: |[\d,]+ of (train|validation|test) |"
     r"[\d,]+ of [\d,]+ (subwords|examples) |[\d,]+ (texts?|words?|examples?) of "
 )
 """How the lines begin that a run may print while it works."""
@@ -117,7 +119,9 @@ def test_the_most_frequent_label_is_counted(place: Path, outcomes: dict[str, Out
 
 def test_prediction_lines(place: Path, outcomes: dict[str, Outcome]):
     text = records(run("predict", place / "classify", "--text", "a warm room").out)
-    assert [set(record) for record in text] == [{"id", "label", "score", "scores", "positive"}]
+    assert [set(record) for record in text] == [
+        {"id", "label", "score", "scores", "positive_label"}
+    ]
     assert text[0]["label"] in text[0]["scores"] and 0 < text[0]["score"] <= 1
     pair = records(run("predict", place / "nli", "--text", "Ana sings", "--pair", "she is").out)
     assert set(pair[0]["scores"]) == {"entailment", "neutral", "contradiction"}
@@ -209,6 +213,15 @@ def test_predictions_for_a_spreadsheet(
     table = list(csv.DictReader(io.StringIO(outcome.out)))
     assert run("predict", place / task, "--file", path, "--output", tmp_path / "p.csv").code == 0
     assert (tmp_path / "p.csv").read_text("utf-8").splitlines() == outcome.out.splitlines()
+    for suffix in (".tsv", ".xlsx", ".parquet"):
+        output = tmp_path / f"p{suffix}"
+        assert run("predict", place / task, "--file", path, "--output", output).code == 0
+        found = read_text_file(str(output), columns={"text": "note"}, pair=False, labels=False)
+        assert [each.key for each in found] == [
+            f"{'-n' if suffix != '.tsv' else chr(39) + '-n'}{n}" for n in range(5)
+        ]
+    refused = run("predict", place / task, "--file", path, "--output", tmp_path / "p.pdf")
+    assert refused.code == 2 and "the suffix names the format: one of .jsonl" in refused.err
     assert [row["id"] for row in table] == [f"'-n{n}" for n in range(5)]
     assert [row["note"] for row in table] == [f"'{row['note']}" for row in rows]
     for cells, prediction in zip(table, plain, strict=True):
@@ -303,6 +316,21 @@ def test_score_says_what_training_said(task: str, place: Path, outcomes: dict[st
     outcome = run("score", place / task / "predictions.test.jsonl", gold)
     metrics = json.loads((place / task / "metrics.json").read_text())["test"]
     assert json.loads(outcome.out) == pytest.approx(metrics)
+    again = run("score", place / task, "--data", gold)
+    assert json.loads(again.out) == pytest.approx(metrics), "the model predicts the file"
+
+
+def test_a_finished_model_is_scored_on_other_data(
+    place: Path, tmp_path: Path, outcomes: dict[str, Outcome]
+):
+    """Also with a label that the model lacks; and what is refused."""
+    rows = [{"text": "a warm room", "label": "pos"}, {"text": "a cold room", "label": "odd"}]
+    file = data.write_jsonl(tmp_path / "other.jsonl", rows)
+    found = json.loads(run("score", place / "classify", "--data", file).out)
+    assert found["accuracy"] in (0.0, 0.5), "the label is missed"
+    refused = run("score", place / "classify", file, "--data", file)
+    assert "holds the gold labels, too" in refused.err and refused.code == 2
+    assert "no such file" in run("score", place / "classify", "--data", tmp_path / "no").err
 
 
 def test_dry_run_trains_nothing(place: Path, tmp_path: Path):
@@ -424,6 +452,19 @@ def test_runs_are_neither_overwritten_nor_repeated(
         names.append(run("classify", *flags).out.splitlines()[-1].split()[4])
     base = "runs/classify-bert-sentiment-seed1"
     assert names == [base, base + "-2"]
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_the_command_in_the_readme_trains_again(
+    task: str, place: Path, outcomes: dict[str, Outcome]
+):
+    readme = (place / task / "README.md").read_text()
+    command = re.search(r"^    (finetune run .*)$", readme, re.MULTILINE)
+    assert command is not None
+    again = run(*shlex.split(command[1])[1:])
+    assert again.code == 0, again.err
+    metrics = [place / name / "metrics.json" for name in (task, f"{task}-again")]
+    assert metrics[0].read_text() == metrics[1].read_text()
 
 
 def test_tensorboard(place: Path, tmp_path: Path):

@@ -16,6 +16,7 @@ from finetune.cli.analyze import Analyze
 from finetune.cli.check import Check
 from finetune.cli.compare import Compare
 from finetune.cli.main import COMMANDS, main, parse
+from finetune.cli.overview import GROUPS
 from finetune.cli.predict import Predict
 from finetune.cli.report import Report
 from finetune.cli.score import Score
@@ -48,7 +49,11 @@ def test_overview():
     assert set(CONFIGS) < set(COMMANDS)
     for arguments in ((), ("-h",), ("--help",), ("help",)):
         outcome = run(*arguments)
-        assert outcome.code == 0 and all(name in outcome.out for name in COMMANDS)
+        lines = outcome.out.splitlines()
+        assert outcome.code == 0 and len(lines) <= 55 and max(map(len, lines)) <= 100
+    listed = [name for commands in GROUPS.values() for name in commands]
+    assert sorted(listed) == sorted(COMMANDS)
+    assert all(f"  {name} " in outcome.out for name in listed)
 
 
 @pytest.mark.parametrize("task", CONFIGS)
@@ -107,8 +112,8 @@ def test_a_quick_check_of_a_recipe(calls: list[tuple], recipe: Path):
     ((_, task, config, recipe_run),) = calls
     name = recipe_run.recipe.name
     assert (task, name) == ("tag", "tag-r-smoke"), "its runs are not taken for the recipe's"
-    assert config == TagConfig(steps=2, limit=9, lr=1e-3, overlap=8)
-    assert recipe_run.differing == ("limit", "steps")
+    assert config == TagConfig(steps=2, limit=9, limit_eval=200, lr=1e-3, overlap=8)
+    assert recipe_run.differing == ("limit", "limit_eval", "steps")
     assert "--smoke needs a recipe" in run("tag", "--smoke").err
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from finetune.cli.output import cell, open_output, print_table, print_tables, show
+from finetune.cli.output import cell, open_records, print_table, print_tables, show
 from finetune.types import UserError
 from tests.command import run
 
@@ -54,16 +54,16 @@ def test_cells():
 
 def test_a_file_appears_when_it_is_complete(tmp_path: Path):
     path = tmp_path / "out.jsonl"
-    with pytest.raises(RuntimeError), open_output(str(path)) as file:
-        file.write("half")
+    with pytest.raises(RuntimeError), open_records(str(path)) as write:
+        write({"half": 1})
         raise RuntimeError
     assert list(tmp_path.iterdir()) == []
-    with open_output(str(path)) as file:
-        file.write("all")
-    assert path.read_text("utf-8") == "all"
-    with pytest.raises(UserError, match="its folder does not exist"), open_output(f"{path}/x/y"):
+    with open_records(str(path)) as write:
+        write({"id": 1})
+    assert path.read_text("utf-8") == '{"id": 1}\n'
+    with pytest.raises(UserError, match="its folder does not exist"), open_records(f"{path}/x/y"):
         pass
-    with pytest.raises(UserError, match="--output -: name a file"), open_output("-"):
+    with pytest.raises(UserError, match="--output -: name a file"), open_records("-"):
         pass
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from finetune.config.expected_scores import Expected
 from finetune.config.recipes import changed, find_recipes, load_recipe, packaged_recipes
-from finetune.config.tasks import DEFAULT_MODEL, NliConfig, from_settings, settings
+from finetune.config.tasks import DEFAULT_MODEL, IN_MEMORY, NliConfig, from_settings, settings
 from finetune.types import UserError
 from tests.command import run
 
@@ -184,3 +185,32 @@ def test_hostile_yaml(text: str, problem: str, tmp_path: Path):
     (path := tmp_path / "r.yaml").write_text(text)
     with pytest.raises(UserError, match=f"^{path}{problem}"):
         load_recipe(path)
+
+
+def test_settings_of_a_run_are_a_recipe(tmp_path: Path):
+    saved = {
+        "task": "nli", **settings(NliConfig(
+            model="some/model", lr=1e-5, columns=("text=a",), out="x", push_to_hub="ana/x",
+            trust_remote_code=True,
+        )),
+        "fingerprint": "f", "training_fingerprint": "t", "precision_used": "fp32",
+        "revision_used": None, "data_used": None, "num_processes": 1,
+    }  # fmt: skip
+    path = tmp_path / "a-run" / "config.json"
+    path.parent.mkdir()
+    path.write_text(json.dumps(saved | {"label_pieces": "all", "cuda_graphs": True}))
+    with pytest.raises(UserError, match=r"config.json:\d+: unknown setting 'label_subwords'"):
+        load_recipe(path)
+    path.write_text(json.dumps(saved | {"cuda_graphs": True}, indent=2))
+    for name in (path, path.parent):
+        recipe = load_recipe(name)
+        assert recipe.name == "nli-a-run"
+        assert recipe.config() == NliConfig(model="some/model", lr=1e-5, columns=("text=a",))
+    for change, message in (
+        ({"teacher": {"folder": "t"}}, "repeat the `finetune distill` command"),
+        ({"data": IN_MEMORY}, "save the data to a file"),
+        ({"task": "bert"}, "not the settings of a run"),
+    ):
+        path.write_text(json.dumps(saved | change))
+        with pytest.raises(UserError, match=message):
+            load_recipe(path)

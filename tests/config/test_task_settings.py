@@ -66,7 +66,7 @@ WRONG = [
     (ClassifyConfig, {"steps": 10**30}, "--steps must be a finite number, not 1000"),
     (ClassifyConfig, {"precision": "fp8"}, "--precision must be one of auto, .*, not 'fp8'"),
     (ClassifyConfig, {"lr": "1e-3"}, "--lr must be a number, not '1e-3'"),
-    (ClassifyConfig, {"columns": ["text=a"]}, "--columns must be a list"),
+    (ClassifyConfig, {"columns": "text=a"}, "--columns must be a list of texts"),
     (ClassifyConfig, {"seed": -1}, "--seed must be from 0"),
     (ClassifyConfig, {"batch_size": -1}, "--batch-size must be above 0, not -1"),
     (ClassifyConfig, {"max_tokens": 0}, "--max-tokens must be above 0"),

@@ -80,6 +80,10 @@ def test_choices_of_prodigy(tmp_path):
     assert data_kind(str(tmp_path / "a.jsonl")) == "text"
     for row in rows:
         row["config"] = {"choice_style": "multiple"}
+    single = read(tmp_path, rows, name="a.jsonl")
+    assert single.splits["train"][0].label == "pos"
+    assert any("each label is a list of one: read as one label" in note for note in single.notes)
+    rows[1]["accept"] = ["neg", "pos"]
     assert read(tmp_path, rows, name="a.jsonl").splits["train"][0].label == ("pos",)
 
 
@@ -123,3 +127,9 @@ def test_workbooks(tmp_path):
     (tmp_path / "train.xlsx").write_bytes(b"no workbook")
     with pytest.raises(DataError, match=r"train.xlsx: not a readable workbook"):
         read_text(str(tmp_path))
+
+
+def test_choices_of_prodigy_without_a_configuration(tmp_path):
+    row = {"text": "a", "options": [{"id": "p"}], "accept": ["p"], "answer": "accept"}
+    rows = [row, {**row, "config": None}, {**row, "config": []}, {**row, "config": {}}]
+    assert [e.label for e in read(tmp_path, rows, name="a.jsonl").splits["train"]] == ["p"] * 4

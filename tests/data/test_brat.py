@@ -97,7 +97,7 @@ def test_folders_by_name(write, tmp_path):
     ]
     single = read_tokens(f"train={tmp_path / 'one' / 'a.ann'}")
     assert train(single) == dataset.splits["train"]
-    with pytest.raises(DataError, match=r"is a folder, not a file, and holds no NAME.txt"):
+    with pytest.raises(DataError, match=r"holds no data files, nor NAME.txt"):
         (tmp_path / "empty").mkdir()
         read_tokens(f"train={tmp_path / 'one'},test={tmp_path / 'empty'}")
 

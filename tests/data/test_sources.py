@@ -105,8 +105,85 @@ def test_named_files(tmp_path):
         read_text(f"train={path},training={path}")
     with pytest.raises(DataError, match=r"no such file. Perhaps you meant '.*a,b.jsonl'"):
         read_text(f"train={tmp_path / 'ab.jsonl'}")
-    with pytest.raises(DataError, match="is a folder, not a file"):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match="the folder holds no data files"):
+        read_text(f"train={tmp_path / 'empty'}")
+
+
+def test_several_files_of_a_split(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.jsonl").write_text(ROW.replace("fine", name))
+    (tmp_path / "README.md").write_text("the files of two weeks")
+    expected = ["a film", "b film"]
+    for spec in (f"train={tmp_path / 'a.jsonl'}+{tmp_path / 'b.jsonl'}", f"train={tmp_path}"):
+        assert [e.text for e in read_text(spec).splits["train"]] == expected
+    with pytest.raises(DataError, match=r"train=FILE\+FILE reads several files, and train=.* all"):
+        read_text(str(tmp_path))
+    with pytest.raises(DataError, match=r"b.json: no such file. Perhaps you meant"):
+        read_text(f"train={tmp_path / 'a.jsonl'}+{tmp_path / 'b.json'}")
+    (tmp_path / "c.csv").write_text("no,header\n")
+    with pytest.raises(DataError, match=r"files of several formats \(csv, jsonl\): name the files"):
         read_text(f"train={tmp_path}")
+
+
+def test_files_that_do_not_fit_together(tmp_path):
+    for name, content in (
+        ("a.csv", "text,label\nx,y\n"), ("b.csv", "x,y\n"), ("c.conll", "Ann B-PER\n"),
+    ):  # fmt: skip
+        (tmp_path / name).write_text(content)
+    with pytest.raises(DataError, match=r"a\.csv names its columns and .*b\.csv does not"):
+        read_text(f"train={tmp_path / 'a.csv'}+{tmp_path / 'b.csv'}")
+    (tmp_path / "d.jsonl").write_text('{"tokens": ["Ann"], "tags": ["B-PER"]}\n')
+    with pytest.raises(DataError, match="only one of them has rows of named columns"):
+        read_tokens(f"train={tmp_path / 'c.conll'}+{tmp_path / 'd.jsonl'}")
+
+
+def rows_of(*texts):
+    return [{"text": text, "label": "p"} for text in texts]
+
+
+def test_splits_of_one_name_are_joined_in_order():
+    data = {"train_r1": rows_of("a", "b"), "dev_r1": rows_of("x"), "train_r2": rows_of("c", "b")}
+    found = read_text(data)
+    assert [e.text for e in found.splits["train"]] == ["a", "b", "c", "b"]
+    assert [e.id for e in found.splits["train"]] == [0, 1, 2, 3]
+    assert found.notes[0] == "train: 4 rows, joined from train_r1 (2), train_r2 (2)"
+    assert [e.text for e in read_text(data, splits=["dev"]).splits["validation"]] == ["x"]
+
+
+def test_splits_that_repeat_each_other_are_to_be_chosen(tmp_path):
+    datasets = pytest.importorskip("datasets")
+    parts = {"train_2020": rows_of(*"abc"), "train_2021": rows_of(*"de"),
+             "train_all": rows_of(*"abcde"), "test_2021": rows_of(*"xy")}  # fmt: skip
+    with pytest.raises(DataError, match="3 of 3 rows of train_2020 are also in the others: choose"):
+        read_text(parts)
+    folder = tmp_path / "tweets"
+    datasets.DatasetDict(
+        {name: datasets.Dataset.from_list(rows) for name, rows in parts.items()}
+    ).save_to_disk(folder)
+    with pytest.raises(DataError, match=r"choose with --data tweets,train=train_2020"):
+        read_text(str(folder))
+    found = read_text(f"{folder},train=train_2021+train_2020,test=test_2021")
+    assert [e.text for e in found.splits["train"]] == [*"deabc"]
+    assert list(found.splits) == ["train", "test"]
+    with pytest.raises(DataError, match=r"no split 'train_2022', only .*meant 'train_202"):
+        read_text(f"{folder},train=train_2022")
+    with pytest.raises(DataError, match="has no named splits to choose from"):
+        read_text("examples/data/sentiment,train=a")
+
+
+def test_datasets_of_one_split_number_their_classes_alike():
+    datasets = pytest.importorskip("datasets")
+
+    def part(*names):
+        features = datasets.Features(
+            {"text": datasets.Value("string"), "label": datasets.ClassLabel(names=list(names))}
+        )
+        rows = {"text": [f"{names[0]} film"], "label": [0]}
+        return datasets.Dataset.from_dict(rows, features=features)
+
+    with pytest.raises(DataError, match="number the classes of 'label' in different ways"):
+        read_text({"train_a": part("neg", "pos"), "train_b": part("pos", "neg")})
 
 
 def test_choosing_splits(tmp_path):
@@ -160,69 +237,6 @@ def test_manual_downloads_give_advice(tmp_path, monkeypatch):
     (tmp_path / "genia").mkdir()
     (tmp_path / "genia" / "train.jsonl").write_text(ROW)
     assert list(resolve("genia").files) == ["train"]
-
-
-def test_hub_failures_are_one_line_with_advice(monkeypatch):
-    datasets = pytest.importorskip("datasets")
-
-    def failing(error):
-        def load(*args, **kwargs):
-            raise error
-
-        monkeypatch.setattr(datasets, "load_dataset", load)
-        with pytest.raises(DataError) as caught:
-            read_text("mrpc")
-        return str(caught.value)
-
-    message = failing(ConnectionError("no route"))
-    assert "nyu-mll/glue:mrpc: the hub cannot be reached" in message
-    assert "--data FOLDER" in message and "HF_HUB_OFFLINE=1" in message and "\n" not in message
-    assert "choose a configuration" in failing(ValueError("Config name is missing.\nPick one"))
-    assert "hub has no such data set" in failing(KeyError("gone"))
-
-
-def test_sets_with_scripts_are_read_from_the_parquet_copy(monkeypatch):
-    datasets = pytest.importorskip("datasets")
-    asked = []
-
-    def load(name, config, revision):
-        asked.append(revision)
-        if revision is None:
-            raise RuntimeError("Dataset scripts are no longer supported, but found x.py")
-        features = datasets.Features(
-            {"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["neg", "pos"])}
-        )
-        values = {"text": ["a", "b", "c"], "label": [1, 0, -1]}
-        split = datasets.Dataset.from_dict(values, features=features)
-        return datasets.DatasetDict({"train": split, "unsupervised": split})
-
-    monkeypatch.setattr(datasets, "load_dataset", load)
-    dataset = read_text("someone/films")
-    assert asked == [None, "refs/convert/parquet"]
-    assert [e.label for e in dataset.splits["train"]] == ["pos", "neg", None]
-    assert dataset.notes[0] == "splits not read: unsupervised"
-    assert dataset.splits["train"][2].where == "someone/films[train]:3"
-
-
-def test_offline_lookup_restores_the_settings(monkeypatch):
-    datasets = pytest.importorskip("datasets")
-
-    def unknown(*args):
-        raise OSError("name not known")
-
-    from huggingface_hub import constants
-
-    from finetune.data import hub
-
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(hub.socket, "getaddrinfo", unknown)
-    monkeypatch.setattr(hub.urllib.request, "getproxies", dict)
-    before = datasets.config.HF_HUB_OFFLINE
-    with hub.cache_without_network(datasets.config):
-        assert datasets.config.HF_HUB_OFFLINE
-        assert constants.HF_HUB_OFFLINE
-    assert not constants.HF_HUB_OFFLINE
-    assert datasets.config.HF_HUB_OFFLINE == before
 
 
 def test_ontonotes_numbers_have_names():

@@ -174,7 +174,7 @@ def test_sick_has_two_labels(read):
 
 def test_unread_columns_are_reported(read):
     content = "id,content,body,label\n1,x,y,p\n"
-    note = "texts are from column 'content'; not read: body"
+    note = "texts are from column 'content'; columns not read: body"
     assert read("a.csv", content).notes == [note]
     assert read("a.csv", content, columns={"text": "body"}).notes == []
 

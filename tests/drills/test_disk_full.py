@@ -52,9 +52,12 @@ def test_full_at_every_nth_operation(name: str, server: Server) -> None:
         fresh(server)
         when = f"full at operation {number} of {whole.count}"
         ended = server.run(COMMANDS[name], number=number)
-        assert ended.code == 2, (when, ended)
-        lines = [line for line in ended.error.splitlines() if "error" in line]
-        assert "No space left on device" in lines[-1], (when, ended.error)
+        if ended.code == 0:  # a finished run whose last report could not be written, or its lock
+            assert number > whole.count - 8, (when, ended)
+        else:
+            assert ended.code == 2, (when, ended)
+            lines = [line for line in ended.error.splitlines() if "error" in line]
+            assert "No space left on device" in lines[-1], (when, ended.error)
         assert "Traceback" not in ended.error, (when, ended.error)
         arguments = COMMANDS[name]
         again = server.run(arguments)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -41,6 +42,13 @@ tasks:
 """
 KILLS = 24
 """Kills of each task."""
+SEVERAL = {
+    "distill": ("distill", "teacher", "--layers", "1", "--baseline"),
+    "seeds": ("classify", "--data", "sentiment", "--seeds", "2", "--per-class", "8"),
+    "search": ("search", "classify", "--data", "sentiment", "--trials", "3", "--keep-models"),
+}
+"""Commands that train several models one after the other."""
+KILLS_OF_SEVERAL = 10
 
 
 @pytest.fixture(scope="module")
@@ -102,3 +110,50 @@ def test_killed_runs_end_with_the_same_bytes(name: str, server: Server) -> None:
         ended = server.run(command(server, name))
         assert ended.code == 0, (when, ended.error)
         assert_same(content(server.folder), expected, f"killed at {', '.join(when)}")
+
+
+def command_of_several(server: Server, name: str) -> list[str]:
+    """The same command begins and continues; only ``distill`` is told to."""
+    fixed = ["--out", "run", "--steps", "5", "--eval-every", "2", "--save-every", "2"]
+    if name != "distill":
+        fixed += ["--model", "bert", "--max-length", "48", "--precision", "fp32"]
+    begun = name == "distill" and (server.folder / "config.json").exists()
+    return [*SEVERAL[name], *fixed, *(["--resume"] if begun else [])]
+
+
+def folders(server: Server) -> list[Path]:
+    return sorted(server.directory.glob(f"{server.folder.name}*"))
+
+
+def weights(server: Server) -> dict[str, bytes]:
+    """The weights of all models of a command."""
+    return {
+        str(path.relative_to(server.directory)): path.read_bytes()
+        for folder in folders(server)
+        for path in folder.rglob("*.safetensors")
+    }
+
+
+@pytest.mark.parametrize("name", SEVERAL)
+def test_killed_commands_of_several_models_end_with_the_same_weights(
+    name: str, server: Server
+) -> None:
+    for folder in folders(server):
+        shutil.rmtree(folder)
+    whole = server.run(command_of_several(server, name), kills=True)
+    assert whole.code == 0, whole.error
+    expected = weights(server)
+    assert len(expected) >= 2 and any("best" in path for path in expected)
+    random_numbers, killed = random.Random(f"kills of {name}"), 0
+    while killed < KILLS_OF_SEVERAL:
+        for folder in folders(server):
+            shutil.rmtree(folder)
+        number = random_numbers.randint(1, whole.count)
+        ended = server.run(command_of_several(server, name), number=number, kills=True)
+        assert ended.code in (0, -9), (number, ended)
+        killed += ended.code == -9
+        ended = server.run(command_of_several(server, name))
+        assert ended.code == 0, (number, ended.error)
+        assert weights(server) == expected, f"killed at operation {number}"
+        left = [p for folder in folders(server) for p in folder.rglob(".*.new")]
+        assert not left, (number, left)

@@ -1,4 +1,4 @@
-"""Train eight small fixed runs and compare everything they compute with an earlier recording.
+"""Make small fixed runs of every kind and compare what they compute with an earlier recording.
 
 A change of structure must not change a single bit. Record before it, check after it, on the same
 machine and with the same versions:
@@ -28,7 +28,10 @@ from tests import small_data as data
 from tests.command import run
 from tests.tiny import save_tiny_checkpoint
 
-PREDICTION_KEYS = ("id", "label", "score", "scores", "tags", "spans", "offsets")
+PREDICTION_KEYS = (
+    "id", "label", "score", "scores", "tags", "spans", "offsets", "relations",
+    "log_likelihood",
+)  # fmt: skip
 """What a line of predictions says about the prediction (and not about the gold)."""
 
 RECIPE = """\
@@ -44,22 +47,33 @@ expected:
 """
 
 
-def runs(folder: Path) -> dict[str, list[str | Path]]:
-    """The arguments of each run, by name."""
+SENSES = Path(__file__).parents[2] / "examples" / "data" / "senses"
+
+
+def runs(folder: Path) -> dict[str, list[list[str | Path]]]:
+    """The arguments of the commands of each run, by name; ``OUT`` is where the run writes."""
     model = save_tiny_checkpoint(folder / "tiny", "bert")
     deberta = save_tiny_checkpoint(folder / "deberta", "deberta-v2")
     roberta = save_tiny_checkpoint(folder / "roberta", "roberta")
-    common = ["--lr", "1e-3", "--steps", "12", "--batch-size", "8", "--max-length", "48",
-              "--eval-every", "4"]  # fmt: skip
+    common = ["--lr", "1e-3", "--batch-size", "8", "--max-length", "48", "--eval-every", "4"]
 
     def train(task: str, checkpoint: Path, make: Callable[[Path], Path], *more: str) -> list[Any]:
-        name = f"{task}-{make.__name__}"
-        return [task, "--model", checkpoint, "--data", make(folder / name), *common, *more]
+        data = make(folder / f"{task}-{make.__name__}")
+        steps = [] if "--steps" in more else ["--steps", "12"]
+        return [task, "--model", checkpoint, "--data", data, *common, *steps, *more]
 
     recipe = folder / "recipe.yaml"
     sentiment = data.sentiment(folder / "recipe-data")
     recipe.write_text(RECIPE.format(model=model, data=sentiment), encoding="utf-8")
-    return {
+    texts = data.running_text(folder / "text") / "test.txt"
+    (folder / "runs" / "perplexity").mkdir(parents=True)
+    one = [*train("classify", model, data.sentiment, "--steps", "4"), "--out", "OUT/one"]
+    into: list[str | Path] = ["--out", "OUT"]
+    few = ["--few-shot", "--per-class", "6", "--steps", "4", "--validation", "none"]
+    trials = ["--trials", "3", "--steps", "4", "--space", "lr=1e-4:1e-2:log", "batch_size=4,8"]
+    student = ["distill", "OUT/one", "--layers", "1", "--steps", "4", "--out", "OUT/student"]
+    senses: list[str | Path] = ["wsd", "--model", model, "--data", SENSES, "--layers", "auto"]
+    single = {
         "classify": train("classify", model, data.sentiment, "--calibrate", "temperature"),
         "multi_label": train("classify", roberta, data.topics, "--class-weights", "auto"),
         "regression": train("classify", model, data.numbers),
@@ -67,7 +81,23 @@ def runs(folder: Path) -> dict[str, list[str | Path]]:
         "tag": train("tag", roberta, data.entities, "--label-pieces", "all"),
         "tag_crf": train("tag", model, data.documents, "--crf", "--context", "8"),
         "ner": train("ner", model, data.entities, "--calibrate", "one"),
+        "relations": train("relations", model, data.relations),
+        "sentence": train("sentence", model, data.numbers, "--steps", "4"),
+        "pretrain": train("pretrain", roberta, data.running_text, "--steps", "4"),
+        "few_shot": train("classify", model, data.sentiment, *few),
+        "lora": train("classify", model, data.sentiment, "--tuning", "lora", "--steps", "4"),
+        "folds": train("classify", model, data.sentiment, "--folds", "2", "--steps", "4"),
+        "search": ["search", *train("classify", model, data.sentiment, *trials)],
+        "wsd": [*senses, "--inventory", SENSES / "wordnet", "--glosses", "0.5"],
         "recipe": ["run", recipe, "--seeds", "2"],
+    }
+    return {name: [[*arguments, *into]] for name, arguments in single.items()} | {
+        "distill": [one, student],
+        "export": [
+            one,
+            ["export", "OUT/one", "--output", "OUT/graph", "--int8", "--max-loss", "50"],
+        ],
+        "perplexity": [["perplexity", model, "--file", texts, "--output", "OUT/predictions.jsonl"]],
     }
 
 
@@ -76,7 +106,9 @@ def recorded(folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
-        if path.suffix == ".safetensors":
+        if path.name == "standardizer.safetensors":  # names the temporary folder of the model
+            continue
+        if path.suffix in (".safetensors", ".onnx"):
             found[name] = hashlib.sha256(path.read_bytes()).hexdigest()
         elif path.name == "metrics.json":
             found[name] = json.loads(path.read_text(encoding="utf-8"))
@@ -94,17 +126,20 @@ def recorded(folder: Path) -> dict[str, Any]:
 
 
 def record(only: str | None = None) -> dict[str, Any]:
-    """Train the runs (or one of them) and return what they computed."""
+    """Make the runs (or one of them) and return what they computed."""
     with tempfile.TemporaryDirectory() as place:
         result = {}
-        for name, arguments in runs(Path(place)).items():
+        for name, commands in runs(Path(place)).items():
             if only not in (None, name):
                 continue
             out = Path(place) / "runs" / name
-            outcome = run(*arguments, "--out", out)
-            if outcome.code:
-                raise SystemExit(f"{name}: {outcome.err}")
+            for arguments in commands:
+                outcome = run(*(str(argument).replace("OUT", str(out)) for argument in arguments))
+                if outcome.code:
+                    raise SystemExit(f"{name}: {outcome.err}")
             result[name] = recorded(out)
+            if not result[name]:
+                raise SystemExit(f"{name}: nothing that could be compared in {out}")
         return json.loads(json.dumps(result))
 
 

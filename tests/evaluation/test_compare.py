@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import random
 import re
 import shutil
+import statistics
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +16,7 @@ import pytest
 
 from finetune.data import read_tokens
 from finetune.evaluation.metrics import METRICS
+from finetune.evaluation.significance import holm
 from finetune.evaluation.subgroups import VOCABULARY_FILE, TrainingVocabulary
 from finetune.types import Example, Span, TextExample, TokenExample
 from tests import small_data as data
@@ -523,3 +527,84 @@ def test_a_column_that_is_not_gold(place: Path):
     (place / "pos.conll").write_text("".join(rows))
     refused(run("compare", "pos.conll", "pos.conll"),
             "pos.conll: the last column but one (NN) holds no gold", "--gold FILE")  # fmt: skip
+
+
+# --- tables for papers -----------------------------------------------------------------------
+
+
+@pytest.fixture
+def two_data_sets(runs: Path) -> Path:
+    """Runs of three systems on one data set and of two on another, which holds half of it."""
+    for folder in (runs / "runs" / "good", runs / "runs" / "bad"):
+        for seed in folder.glob("seed-*"):
+            (seed / "config.json").write_text('{"data": "data/news_a"}', encoding="utf-8")
+            lines = (seed / "predictions.test.jsonl").read_text().splitlines(keepends=True)
+            half = runs / "half" / folder.name / seed.name
+            half.mkdir(parents=True)
+            (half / "predictions.test.jsonl").write_text("".join(lines[:30]), encoding="utf-8")
+            (half / "config.json").write_text('{"data": "data/half"}', encoding="utf-8")
+    return runs
+
+
+SYSTEMS = ("Base=runs/bad", "Best_1=runs/good", "single=runs/good/seed-1", "Base=half/bad",
+           "Best_1=half/good")  # fmt: skip
+
+
+def test_a_table_of_systems_and_data_sets(two_data_sets: Path):
+    outcome = run("compare", *SYSTEMS, *FEW, "--format", "csv")
+    assert outcome.code == 0, outcome.err
+    rows = list(csv.DictReader(io.StringIO(outcome.out)))
+    assert [(row["system"], row["data"], row["runs"], row["best"]) for row in rows] == [
+        ("Base", "news_a", "2", "false"), ("Best_1", "news_a", "3", "true"),
+        ("single", "news_a", "1", "false"), ("Base", "half", "2", "false"),
+        ("Best_1", "half", "3", "true"),
+    ]  # fmt: skip
+    pair = compared("runs/good", "runs/bad")
+    base, best = rows[0], rows[1]
+    assert [float(best[name]) for name in ("mean", "low", "high", "p_bootstrap")] == [
+        *(pair["a"][name] for name in ("value", "low", "high")), pair["p_bootstrap"]]  # fmt: skip
+    assert float(best["deviation"]) == pytest.approx(statistics.stdev(pair["a"]["runs"]))
+    assert (base["p"], base["significant"]) == ("", "false"), "the baseline has no test"
+    larger = [max(float(row["p_bootstrap"]), float(row["p_randomization"]))
+              for row in rows if row["p"]]  # fmt: skip
+    assert [float(row["p"]) for row in rows if row["p"]] == pytest.approx(holm(larger))
+
+
+def test_a_table_as_papers_print_it(two_data_sets: Path):
+    outcome = run("compare", *SYSTEMS, *FEW, "--format", "latex")
+    assert "† differs from Base at 0.05" in outcome.err and "3 comparisons (Holm" in outcome.err
+    latex = outcome.out.splitlines()
+    assert latex[2] == (r"system & news\_a span\_f1\_conll & half span\_f1\_conll \\")
+    assert re.fullmatch(
+        r"Best\\_1 & \\textbf\{\d\d\.\d\d\} \$\\pm\$ \d\.\d\d(\$\^\{\\dagger\}\$)? & .*", latex[5]
+    )
+    markdown = run("compare", *SYSTEMS, *FEW, "--format", "markdown").out.splitlines()
+    assert re.fullmatch(r"\| Best\\_1 \| \*\*\d\d\.\d\d\*\* ± \d\.\d\d( †)? \| .* \|", markdown[3])
+    assert re.fullmatch(r"\| single \| \d\d\.\d\d( †)? \|  \|", markdown[4]), "no run on `half`"
+    text = run("compare", *SYSTEMS, *FEW).out
+    assert "the best in bold" in text and "runs/" not in text
+
+
+def test_two_systems_are_a_table_with_a_baseline_or_two_data_sets(two_data_sets: Path):
+    found = compared("A:x=runs/good", "A:y=half/good")
+    assert [(row["system"], row["data"], row["p"]) for row in found] == [
+        ("A", "x", None), ("A", "y", None)]  # fmt: skip
+    found = compared("runs/good", "runs/bad", "--baseline", "bad")
+    assert [row["p"] is None for row in found] == [False, True]
+    named = compared("Ours=runs/good", "Theirs=runs/bad")
+    assert named["a"] == compared("runs/good", "runs/bad")["a"], "still the long comparison"
+    assert "Ours" in run("compare", "Ours=runs/good", "Theirs=runs/bad", *FEW).out
+
+
+@pytest.mark.parametrize("arguments, messages", [
+    (("a=runs/good", "a=runs/bad", "b=runs/bad"),
+     ("2 systems are named 'a' on the data set 'news_a'", "NAME:DATA=RUN", "RUN1,RUN2")),
+    (("runs/good", "runs/bad", "--baseline", "Base"), ("--baseline Base: name one of good, bad",)),
+    (("a:=runs/good", "b=runs/bad"), ("a:=runs/good: write RUN, NAME=RUN or NAME:DATA=RUN",)),
+    (("a:x=runs/good", "a:y=half/good", "--gold", "gold.jsonl"), ("leave --gold out",)),
+    (("a:x=runs/good", "b:x=half/good", "c:x=half/bad"), ("has no prediction in half/good",)),
+])  # fmt: skip
+def test_tables_that_cannot_be(
+    two_data_sets: Path, arguments: tuple[str, ...], messages: tuple[str, ...]
+):
+    refused(run("compare", *arguments), *messages)

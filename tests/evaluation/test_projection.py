@@ -79,7 +79,7 @@ def test_two_points_are_refused():
 
 def test_umap_is_optional(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "umap", None)
-    with pytest.raises(UserError, match=r"finetune\[umap\]"):
+    with pytest.raises(UserError, match=r"umap-learn>="):
         project_layers(clusters(), method="umap")
 
     class UMAP:

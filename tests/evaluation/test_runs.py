@@ -296,7 +296,7 @@ def test_spans_need_gold_spans(tmp_path: Path):
     ([{"tags": ["O"]}], tagged(["O", "O"]), r"answers.jsonl:1: 1 tag for the 2 words of .*:1"),
     ([{"tags": ["O"]}], [{"tokens": ["a"]}], "no tags"),
     ([{"tags": "O"}], tagged(["O"]), r"answers.jsonl:1: tags must be a list"),
-    (labels(None), texts("a"), r"answers.jsonl:1: label must be"),
+    (labels({"a": 1}), texts("a"), r"answers.jsonl:1: label must be"),
 ])  # fmt: skip
 def test_refused(tmp_path: Path, predictions: list[dict], gold: list[dict], message: str):
     with pytest.raises(ValueError, match=message):

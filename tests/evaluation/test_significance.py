@@ -14,7 +14,7 @@ from finetune.evaluation.metrics import f1, mean
 from finetune.evaluation.resampling import (
     Counts,
 )
-from finetune.evaluation.significance import Comparison, compare
+from finetune.evaluation.significance import Comparison, compare, holm
 
 GENERATOR = "rng" if "rng" in inspect.signature(stats.bootstrap).parameters else "random_state"
 """What scipy calls its source of random numbers; before 1.15 the second."""
@@ -225,6 +225,58 @@ def test_false_positives_over_seeds(runs: tuple[int, int], spread: float):
         assert abs(randomization - 0.05) <= 3 * math.sqrt(0.05 * 0.95 / 1000)
 
 
+def coverage(number: int, num_runs: int, spread: float) -> float:
+    """How often the interval of an accuracy holds the accuracy of other runs on other texts."""
+    rng = np.random.default_rng(13)
+
+    def chances(size: int, runs: int) -> np.ndarray:
+        ease, skill = rng.normal(1, 1.5, size), rng.normal(0, spread, runs)
+        return 1 / (1 + np.exp(-ease[:, None] - skill))
+
+    truth, found = float(chances(20_000, 200).mean()), 0
+    for _ in range(number):
+        right = (rng.random((200, num_runs)) < chances(200, num_runs)).astype(float)
+        runs = [Counts(np.column_stack([each, np.ones(200)]), mean) for each in right.T]
+        interval = significance.estimate(runs, num_resamples=400, limits=(0.0, 1.0))
+        assert 0.0 <= interval.low <= interval.value <= interval.high <= 1.0
+        found += interval.low <= truth <= interval.high
+    return found / number
+
+
+LEAST_COVERAGE = {1: 0.92, 2: 0.85, 3: 0.92, 5: 0.92}
+"""By number of runs: the variance of two runs is one number, which is often too small."""
+
+
+@pytest.mark.parametrize(("num_runs", "spread"), [(1, 0.0), (2, 0.3), (3, 0.3), (5, 0.6)])
+def test_coverage_of_intervals_quickly(num_runs: int, spread: float):
+    least = LEAST_COVERAGE[num_runs]
+    assert coverage(150, num_runs, spread) >= least - 3 * math.sqrt(least * (1 - least) / 150)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("spread", [0.0, 0.15, 0.3, 0.6])
+@pytest.mark.parametrize("num_runs", [2, 3, 5])
+def test_coverage_of_intervals(num_runs: int, spread: float):
+    assert LEAST_COVERAGE[num_runs] <= coverage(1500, num_runs, spread) <= 0.98
+
+
+def test_estimates_of_a_comparison_are_those_of_each_system():
+    rng = np.random.default_rng(4)
+    one, other = ([correct(rng, 60, chance) for _ in range(2)] for chance in (0.95, 0.7))
+    found = compare(one, other, num_resamples=500, limits=(0.0, 1.0))
+    single = [
+        significance.estimate(each, num_resamples=500, limits=(0.0, 1.0)) for each in (one, other)
+    ]
+    assert [found.first, found.second] == single
+    assert found.first.high <= 1.0
+
+
 def test_nothing_has_no_estimate():
     with pytest.raises(ValueError, match="no interval"):
         significance.estimate([])
+
+
+def test_p_values_adjusted_for_several_tests():
+    """The smallest is multiplied by 4, the next by 3, ...; none is below a smaller one."""
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([0.6, 0.7]) == [1.0, 1.0] and holm([]) == []

@@ -1,4 +1,4 @@
-"""Measure attention, matrix products and training steps on a GPU; print one table.
+"""Check and measure attention, and measure training steps on a GPU; print rows of a table.
 
     python -m tests.gpu.probe                 # on the first CUDA device, at roberta-base's size
     python -m tests.gpu.probe --device cpu    # tiny, and only what exists there
@@ -9,7 +9,6 @@ Times are medians, each measured until the device has finished.
 from __future__ import annotations
 
 import argparse
-import itertools
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -23,6 +22,7 @@ from transformers import RobertaConfig, RobertaForSequenceClassification
 
 from finetune.config.tasks import TrainConfig
 from finetune.models import attention
+from finetune.models.attention_cpu import attend_on_cpu
 from finetune.models.heads.sequence_classification import SequenceClassifier
 from finetune.models.packing import PackedLayout
 from finetune.preprocessing.batching import pack
@@ -37,10 +37,10 @@ Row = tuple[str, str]
 class Size:
     """The model and the batches: those of roberta-base on NLI data, or a tiny one."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, sequences: int = 32) -> None:
         self.device, self.large = device, device.type == "cuda"
         self.width, self.layers, self.heads = (768, 12, 12) if self.large else (32, 2, 4)
-        self.vocabulary, self.sequences = (50265, 32) if self.large else (100, 4)
+        self.vocabulary, self.sequences = (50265 if self.large else 100), sequences
         self.repeats = 50 if self.large else 3
 
     def lengths(self) -> list[int]:
@@ -74,16 +74,74 @@ def median(action: Callable[[], Any], size: Size) -> float:
     return 1000 * statistics.median(seconds[3:])
 
 
-def launches(action: Callable[[], Any]) -> int:
-    """Kernels that an action launches."""
+WAITS = ("cudaDeviceSynchronize", "cudaEventSynchronize", "cudaMemcpy", "cudaStreamSynchronize")
+"""Calls of the CUDA runtime during which the host waits for the device."""
+
+
+def launches_and_waits(action: Callable[[], Any]) -> tuple[int, int]:
+    """The kernels that an action launches, and the times that it waits for the device."""
+    torch.cuda.synchronize()
     with torch.profiler.profile() as profile:
         action()
-        torch.cuda.synchronize()
-    return sum(e.count for e in profile.key_averages() if "LaunchKernel" in e.key)
+    calls = profile.key_averages()
+    launched = sum(each.count for each in calls if "LaunchKernel" in each.key)
+    # the profiler itself waits once, at its end
+    waited = sum(each.count for each in calls if each.key in WAITS)
+    return launched, max(0, waited - 1)
+
+
+def parity(size: Size) -> Iterator[Row]:
+    """The kernel of packed attention against a product over each sequence in float64.
+
+    Values are unit vectors, so that the output of a head is the row of its weights. With dropout a
+    weight is 0 or scaled, and values and gradients are those of the same mask.
+    """
+    lengths, heads, each, p = [64, 1, 7, 33, 64, 20], size.heads, 64, 0.1
+    kind = torch.bfloat16 if size.large else torch.float32
+    bounds = torch.tensor([0, *lengths], device=size.device).cumsum(0).int()
+    layout = PackedLayout(bounds, tuple(lengths))
+    total = sum(lengths)
+    query, key, other, above = (
+        torch.randn(total, heads, each, device=size.device, dtype=kind) for _ in range(4)
+    )
+    places = torch.cat([torch.arange(length) for length in lengths]).to(size.device)
+    units = torch.eye(each, device=size.device, dtype=kind)[places][:, None].expand_as(query)
+    compute = attention._flash if size.large else attend_on_cpu
+
+    def run(value: torch.Tensor, dropout: float, seed: int = 0) -> torch.Tensor:
+        torch.manual_seed(seed)
+        return compute(query, key, value.contiguous(), layout, dropout, None, None)
+
+    expected = torch.zeros(total, heads, each, dtype=torch.float64, device=size.device)
+    for start, length in zip(bounds.tolist(), lengths, strict=False):
+        rows = slice(start, start + length)
+        scores = torch.einsum("iad,jad->iaj", query[rows].double(), key[rows].double())
+        expected[rows, :, :length] = (scores / each**0.5).softmax(-1)
+    weights, dropped = run(units, 0.0).double(), run(units, p).double()
+    yield "attention: largest error of a weight", f"{float((weights - expected).abs().max()):.1e}"
+    seen = expected > 1e-3
+    kept = seen & (dropped != 0)
+    share = 1 - float(kept.sum() / seen.sum())
+    yield "dropout 0.1: share of weights dropped", f"{share:.4f} of {int(seen.sum())}"
+    error = (dropped * (1 - p) - expected)[kept].abs().max()
+    yield "dropout: largest error of a kept weight", f"{float(error):.1e}"
+    same, another = run(units, p).equal(run(units, p)), run(units, p).equal(run(units, p, 1))
+    yield "dropout: equal seeds, other seeds", f"{same}, {another}"
+    value = other.clone().requires_grad_()
+    found = run(value, p)
+    (gradient,) = torch.autograd.grad(found, value, above)
+    errors = []
+    for start, length in zip(bounds.tolist(), lengths, strict=False):
+        rows, mask = slice(start, start + length), dropped[start : start + length, :, :length]
+        forward = torch.einsum("iaj,jad->iad", mask, other[rows].double())
+        backward = torch.einsum("iaj,iad->jad", mask, above[rows].double())
+        errors += [(found[rows] - forward).abs().max(), (gradient[rows] - backward).abs().max()]
+    worst = [f"{float(torch.stack(errors[part::2]).detach().max()):.1e}" for part in (0, 1)]
+    yield "dropout: largest error of output, of gradient of values", ", ".join(worst)
 
 
 def varlen(size: Size) -> Iterator[Row]:
-    """(i) Attention over many short sequences, forward and backward, against padding to 128."""
+    """Attention over many short sequences, forward and backward, against padding to 128."""
     lengths, heads, each = size.lengths(), size.heads, size.width // size.heads
     kind = torch.bfloat16 if size.large else torch.float32
     bounds = torch.tensor([0, *lengths], device=size.device).cumsum(0).int()
@@ -95,7 +153,7 @@ def varlen(size: Size) -> Iterator[Row]:
         inputs = inputs.requires_grad_()
         return lambda: torch.autograd.grad(inner(*inputs).sum(), inputs)
 
-    kernel = both(lambda *qkv: attention._kernel(*qkv, layout, 0.1, None, None), rows)
+    kernel = both(lambda *qkv: attention._flash(*qkv, layout, 0.1, None, None), rows)
     yield "attention fwd+bwd, kernel", f"{median(kernel, size):.3f} ms" if size.large else ABSENT
     groups = both(lambda *qkv: attention._grouped(*qkv, layout, 0.1, None, None), rows)
     yield "attention fwd+bwd, groups", f"{median(groups, size):.3f} ms"
@@ -103,30 +161,12 @@ def varlen(size: Size) -> Iterator[Row]:
     yield "attention fwd+bwd, padded to 128", f"{median(dense, size):.3f} ms"
 
 
-def gemms(size: Size) -> Iterator[Row]:
-    """(ii) Matrix products at the sizes of small batches."""
-    kind = torch.bfloat16 if size.large else torch.float32
-    wide = 1 if size.large else 16
-    shapes = ((768, 768), (768, 2304), (768, 3072), (3072, 768))
-    for rows, (inner, outer) in itertools.product((1024, 2048, 4096), shapes):
-        m, k, n = rows // wide, inner // wide, outer // wide
-        one = torch.randn(m, k, device=size.device, dtype=kind)
-        other = torch.randn(n, k, device=size.device, dtype=kind)
-
-        def action(one: torch.Tensor = one, other: torch.Tensor = other) -> None:
-            for _ in range(20):
-                F.linear(one, other)
-
-        seconds = median(action, size) / 1000 / 20
-        yield f"product {m} x {k} x {n}", f"{2 * m * k * n / seconds / 1e12:.2f} TFLOP/s"
-
-
 def model_of(size: Size) -> Any:
     return RobertaForSequenceClassification(size.config()).to(size.device)
 
 
 def plain_step(size: Size) -> Iterator[Row]:
-    """(iii) A step as training loops of transformers take it, padded to 128; AdamW alone."""
+    """A step as training loops of transformers take it, padded to 128; AdamW alone."""
     model = model_of(size).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
     ids = torch.randint(5, size.vocabulary, (size.sequences, 128), device=size.device)
@@ -141,7 +181,9 @@ def plain_step(size: Size) -> Iterator[Row]:
         optimizer.zero_grad()
 
     yield "transformers, padded: step", f"{median(step, size):.2f} ms"
-    yield "transformers, padded: launches", str(launches(step)) if size.large else ABSENT
+    if size.large:
+        launched, waited = launches_and_waits(step)
+        yield "transformers, padded: launches, waits", f"{launched}, {waited}"
     for weight in model.parameters():
         weight.grad = torch.zeros_like(weight)
     yield "AdamW alone", f"{median(optimizer.step, size):.3f} ms"
@@ -155,11 +197,13 @@ def task_of(config: TrainConfig) -> Any:
         losses = F.cross_entropy(logits, batch.targets["label"], reduction="none")
         return (losses * share).sum(), share.sum()
 
-    return SimpleNamespace(loss=loss, config=config)
+    return SimpleNamespace(
+        loss=loss, config=config, couples_sequences=False, loss_counts=lambda batch: None
+    )
 
 
 def own_steps(size: Size) -> Iterator[Row]:
-    """(iv) The trainer's step on packed batches of different lengths."""
+    """The trainer's step on packed batches of different lengths."""
     config = TrainConfig(batch_size=size.sequences, lr=1e-5)
     head = SequenceClassifier(model_of(size))
     accelerator = Accelerator(cpu=not size.large)
@@ -172,10 +216,14 @@ def own_steps(size: Size) -> Iterator[Row]:
     def take(batch: Batch) -> None:
         step([batch], weight=1.0, lr_factor=1.0)
 
-    yield "packed: step", f"{median(lambda: take(next(stream)), size):.2f} ms"
+    yield (
+        f"packed, batch {size.sequences}: step",
+        f"{median(lambda: take(next(stream)), size):.2f} ms",
+    )
     if not size.large:
         return
-    yield "packed: launches", str(launches(lambda: take(batches[0])))
+    launched, waited = launches_and_waits(lambda: take(batches[0]))
+    yield f"packed, batch {size.sequences}: launches, waits", f"{launched}, {waited}"
     torch.cuda.synchronize()
     begin = time.perf_counter()
     for batch in batches * 4:
@@ -183,8 +231,11 @@ def own_steps(size: Size) -> Iterator[Row]:
     handed = 1000 * (time.perf_counter() - begin) / 256
     torch.cuda.synchronize()
     took = 1000 * (time.perf_counter() - begin) / 256
-    yield "packed: step in a row", f"{took:.2f} ms (host {handed:.2f} ms)"
-    yield "memory reserved", f"{torch.cuda.memory_reserved(size.device) / 2**30:.2f} GiB"
+    yield f"packed, batch {size.sequences}: step in a row", f"{took:.2f} ms (host {handed:.2f} ms)"
+    yield (
+        f"packed, batch {size.sequences}: memory reserved",
+        f"{torch.cuda.memory_reserved(size.device) / 2**30:.2f} GiB",
+    )
 
 
 def main() -> None:
@@ -193,11 +244,13 @@ def main() -> None:
     parser.add_argument("--device", default="cuda:0" if torch.cuda.is_available() else "cpu")
     device = torch.device(parser.parse_args().device)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
-    print(f"| {name}, torch {torch.__version__} | |\n|---|---|")
+    print(f"| {name}, torch {torch.__version__} | |\n| --- | --- |")
     torch.manual_seed(0)
-    for part in (varlen, gemms, plain_step, own_steps):
+    few, many = (32, 128) if device.type == "cuda" else (4, 8)
+    parts = ((parity, few), (varlen, few), (plain_step, few), (own_steps, few), (own_steps, many))
+    for part, sequences in parts:
         try:
-            for what, value in part(Size(device)):
+            for what, value in part(Size(device, sequences)):
                 print(f"| {what} | {value} |", flush=True)
         except (RuntimeError, ValueError) as error:
             print(f"| {part.__name__} | FAILED: {' '.join(str(error).split()):.200} |", flush=True)

@@ -22,7 +22,7 @@ from finetune.runtime import progress
 from finetune.types import TextExample, TokenExample, UserError
 from tests import small_data
 from tests.command import run
-from tests.tiny import LAYERS, WIDTH, save_tiny_checkpoint
+from tests.tiny import FAMILIES, LAYERS, WIDTH, save_tiny_checkpoint
 
 TEXTS = [
     "the train from paris to berlin was late",
@@ -104,6 +104,28 @@ def test_words_and_subwords_equal_plain_transformers(family: str, pooling: str, 
         for rows, vector in zip(by_word, of_words.vectors, strict=True):
             pools = {"mean": rows.mean(0), "first": rows[0], "max": rows.amax(0)}
             np.testing.assert_allclose(vector, pools[pooling], atol=1e-5)
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+@pytest.mark.parametrize("unit", ["text", "subword", "word"])
+def test_words_are_read_as_their_text(family: str, unit: Any, tmp_path: Path) -> None:
+    embedder = Embedder(save_tiny_checkpoint(tmp_path / family, family), unit=unit)
+    text = "the bank raised interest"
+    words = tuple(text.split())
+    forms = [text, list(words), TokenExample(2, words), TextExample(3, text)]
+    first, *others = embedder.embed(forms)
+    for other in others:
+        assert other.units == first.units
+        np.testing.assert_allclose(other.vectors, first.vectors, atol=1e-5)
+
+
+def test_files_of_words_need_a_unit_of_words(place: Path, tmp_path: Path) -> None:
+    (tmp_path / "w.conll").write_text("The O\nbank O\n", "utf-8")
+    (tmp_path / "w.jsonl").write_text('{"tokens": ["The", "bank"]}\n', "utf-8")
+    for name in ("w.conll", "w.jsonl"):
+        done = run("embed", place / "bert", "--file", tmp_path / name)
+        assert done.code == 2 and "holds words, not texts: add --unit word or" in done.err
+        assert run("embed", place / "bert", "--file", tmp_path / name, "--unit", "word").code == 0
 
 
 def test_long_inputs_are_read_in_windows(place: Path) -> None:

@@ -113,6 +113,21 @@ def test_command(model: str, tmp_path: Path) -> None:
     ]
     analyzed = run("analyze", str(out))
     assert analyzed.code == 0 and "VERB" in analyzed.out, analyzed.err
+    reported = run("report", str(out))
+    assert reported.code == 0 and "VERB" in (out / "report.html").read_text("utf-8"), reported.err
+
+    typed = run("wsd", "--senses", out, "--text", "He sat on the *banks* of the river.")
+    assert typed.code == 0, typed.err
+    lines = typed.out.splitlines()
+    assert lines[0] == "banks" and lines[1].split()[:2] == ["sense", "part"]
+    assert "bank%1:17:00::" in typed.out and "the edge of a river" in typed.out
+    scored = [float(line.split()[2]) for line in lines[2:] if line.split()[2][-1].isdigit()]
+    assert len(scored) > 1 and scored == sorted(scored, reverse=True)
+    given = run("wsd", "--senses", out, "--text", "He *went=bank* there, and took the *bass*.")
+    assert given.code == 0 and {"went", "bass"} <= {*given.out.splitlines()}, given.err
+    for text, problem in (("no mark", "no word is marked"), ("a *zzz*", "no sense of 'zzz'")):
+        refused = run("wsd", "--senses", out, "--text", text)
+        assert refused.code == 2 and problem in refused.err
 
     new = write_jsonl(tmp_path / "new.jsonl", [{"tokens": ["a", "bass"], "targets": [
         {"start": 1, "end": 2, "lemma": "bass", "pos": "n"},
@@ -135,7 +150,9 @@ def test_wrong_use(model: str, tmp_path: Path) -> None:
         (out, "wsd needs --data"),
         ([*data, *out, "--file", "x"], "--file needs --senses"),
         (["--senses", "x", "--file", "y", "--layers", "last4"], "--layers is saved with --senses"),
-        (["--senses", "x"], "wsd with --senses needs --file"),
+        (["--senses", "x"], "wsd with --senses needs --file or --text"),
+        ([*data, *out, "--text", "a *b*"], "--text needs --senses"),
+        (["--senses", "x", "--text", "a *b*", "--file", "x"], "leave --file and --output out"),
         (["--senses", str(tmp_path), "--file", str(test)], "no senses.json in it"),
         ([*data, *out, "--glosses=-1"], "--glosses must be a finite number of 0 or more"),
         ([*data, "--out", str(tmp_path / "full")], "is not empty: name a new folder"),

@@ -109,7 +109,7 @@ def test_command(place: Path, tmp_path: Path) -> None:
     assert "There is no analysis of attention: mpnet" in page.read_text()
     for options, message in (
         (("--texts", "1"), "--texts must be 2 or more"),
-        (("--output", tmp_path / "x.txt"), "the suffix .html or .json"),
+        (("--output", tmp_path / "x.txt"), "one of .html, .json"),
     ):
         outcome = run("geometry", place / "bert", "--data", place / "text.txt", *options)
         assert outcome.code == 2 and message in outcome.err

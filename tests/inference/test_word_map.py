@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -62,6 +63,25 @@ def test_neighbors_are_those_of_the_vectors(place: Path):
         np.testing.assert_allclose(row, best, atol=1e-4)
 
 
+def test_a_picture_for_papers(place: Path):
+    outputs = "--output", place / "a.svg", "--output", place / "c.html"
+    outcome = run("map", place / "bert", "--file", DATA, "--word", "die,bank", "--limit", "12",
+                  *outputs)  # fmt: skip
+    assert outcome.code == 0, outcome.err
+    svg = ElementTree.parse(place / "a.svg").getroot()
+    name = "{http://www.w3.org/2000/svg}"
+    panels = svg.findall(f"{name}g")
+    assert len(panels) == LAYERS + 1 and all(len(p.findall(f"{name}path")) == 24 for p in panels)
+    width, height = (float(svg.get(side) or 0) for side in ("width", "height"))
+    legend = [each for each in svg.findall(f"{name}text")]
+    assert {each.text for each in legend if "(" in str(each.text)} and len(legend) >= 2
+    for each in legend:
+        assert 0 < float(each.get("x", 0)) < width and 0 < float(each.get("y", 0)) < height
+    page = (place / "c.html").read_text("utf-8")
+    colors = {each.get("fill") for each in svg.findall(f"{name}path")}
+    assert colors and all(f"light-dark({color}," in page for color in colors), "of the style sheet"
+
+
 def test_words_without_labels(place: Path):
     file = place / "texts.txt"
     file.write_text("a die\nto die <b>here</b>\n\nthe die is cast\nno\n")
@@ -76,7 +96,8 @@ def test_words_without_labels(place: Path):
     ("options", "message"),
     [
         (("--word", "die"), "map needs --output FILE"),
-        (("--word", "die", "--output", "x.png"), "one of .html, .json, .csv"),
+        (("--word", "die", "--output", "x.txt"), "one of .html, .svg, .json, .csv"),
+        (("--word", "die", "--output", "x.png"), "a picture is written as .svg"),
         (("--word", "dye", "--output", "x.csv"), "none of the 50 texts has it"),
         (("--word", "die", "--limit", "0", "--output", "x.csv"), "--limit must be 1 or more"),
         (("--word", "die", "--limit", "2", "--output", "x.csv"), "needs 3 points or more, not 2"),

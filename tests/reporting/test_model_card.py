@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
+import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
-from huggingface_hub import CommitOperationAdd, ModelCard
+from huggingface_hub import ModelCard
 from huggingface_hub.repocard_data import model_index_to_eval_results
 
+from finetune.models.loading import model_license
 from finetune.reporting.hub_upload import without_paths
 from finetune.reporting.model_card import PLACEHOLDER
 from tests import small_data as data
 from tests.command import Outcome, run
+from tests.hub.server import Hub
 from tests.tiny import save_tiny_checkpoint
 
 KINDS = {
@@ -110,69 +113,43 @@ def test_names_of_the_hub(place: Path):
     assert "base_model" not in yaml.safe_load(card(system).split("---")[1])
 
 
-class Hub:
-    """A hub client that records its calls."""
-
-    def __init__(self) -> None:
-        self.uploaded: dict[str, str | int] = {}
-        self.created: list[tuple[str, Any]] = []
-        self.refusal: Exception | None = None
-        self.fails = False
-
-    def __call__(self) -> Hub:
-        return self
-
-    def create_repo(self, id: str, *, private: bool | None, exist_ok: bool) -> Any:
-        assert exist_ok
-        if self.refusal is not None:
-            raise self.refusal
-        self.created.append((id, private))
-        return type("Url", (), {"repo_id": id if "/" in id else f"ana/{id}"})
-
-    def auth_check(self, repo_id: str, *, write: bool) -> None:
-        assert write and "/" in repo_id
-
-    def create_commit(
-        self, repo_id: str, operations: list[CommitOperationAdd], *, commit_message: str
-    ) -> None:
-        if self.fails:
-            raise ConnectionError("the line is dead")
-        assert commit_message
-        for each in operations:
-            with each.as_file() as file:
-                content = file.read()
-            small = each.path_in_repo.endswith((".md", ".json"))
-            self.uploaded[each.path_in_repo] = content.decode() if small else len(content)
-
-
 @pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch) -> Hub:
-    hub = Hub()
-    monkeypatch.setattr("finetune.reporting.hub_upload.HfApi", hub)
+def signed_in(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> Hub:
+    """The hub, with the token of ana, who may write to ``ana`` and ``lab``."""
+    monkeypatch.setenv("HF_TOKEN", "hf_ana")
     monkeypatch.setattr("finetune.training.environment.degenerate", lambda *_: [])
+    for id in ("lab/names", "ana/names"):
+        shutil.rmtree(hub.model(id))
     return hub
 
 
-def test_push_after_training(hub: Hub, place: Path, tmp_path: Path):
+def uploaded(hub: Hub, id: str) -> dict[str, bytes]:
+    folder = hub.root / "models" / id
+    paths = [path for path in folder.rglob("*") if path.is_file()]
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
+
+
+def test_push_after_training(signed_in: Hub, place: Path, tmp_path: Path):
+    hub = signed_in
     outcome = train(place, "tag", tmp_path / "run", "--push-to-hub", "lab/names")
     assert outcome.code == 0, outcome.err
-    assert outcome.out.splitlines()[-1] == "pushed: https://huggingface.co/lab/names"
-    assert hub.created == [("lab/names", None)] * 2, "before training and after"
-    best = tmp_path / "run" / "best"
-    assert set(hub.uploaded) == {path.name for path in best.iterdir()}
-    assert not {"optimizer.safetensors", "trainer_state.json"} & set(hub.uploaded)
-    assert hub.uploaded["model.safetensors"] == (best / "model.safetensors").stat().st_size
-    assert 'model="lab/names"' in hub.uploaded["README.md"]
-    assert PLACEHOLDER not in hub.uploaded["README.md"]
-    for name in ("README.md", "finetune.json", "config.json"):
-        assert str(place) not in hub.uploaded[name] and str(tmp_path) not in hub.uploaded[name]
+    assert outcome.out.splitlines()[-1] == f"pushed: {hub.url}/lab/names"
+    assert len(hub.asked("POST /api/repos/create")) == 2, "before training and after"
+    best, files = tmp_path / "run" / "best", uploaded(hub, "lab/names")
+    assert set(files) == {path.name for path in best.iterdir()}
+    assert not {"optimizer.safetensors", "trainer_state.json"} & set(files)
+    assert files["model.safetensors"] == (best / "model.safetensors").read_bytes()
+    assert b'model="lab/names"' in files["README.md"]
+    assert PLACEHOLDER.encode() not in files["README.md"]
+    for name in ("README.md", "finetune.json", "config.json", "tokenizer_config.json"):
+        assert not any(str(path).encode() in files[name] for path in (place, tmp_path, hub.root))
 
 
-def test_push_later(hub: Hub, place: Path):
+def test_push_later(signed_in: Hub, place: Path):
     outcome = run("push", place / "ner", "names", "--private", "--yes")
-    assert (outcome.code, outcome.out) == (0, "pushed: https://huggingface.co/ana/names\n")
-    assert hub.created == [("names", True)]
-    assert 'finetune.load(snapshot_download("ana/names"))' in hub.uploaded["README.md"]
+    assert (outcome.code, outcome.out) == (0, f"pushed: {signed_in.url}/ana/names\n")
+    assert signed_in.private == {"ana/names"}
+    assert b'finetune.load("ana/names")' in uploaded(signed_in, "ana/names")["README.md"]
     (place / "ner" / "best" / "README.md").unlink()
     assert run("push", place / "ner" / "best", "names", "--yes").code == 0
     assert "## Limitations" in card_of(place / "ner")
@@ -184,12 +161,12 @@ def test_push_later(hub: Hub, place: Path):
 
 
 def test_a_degenerate_run_warns_and_push_asks(
-    hub: Hub, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    signed_in: Hub, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("finetune.training.environment.degenerate", lambda *_: ["test: no spans"])
     folder = tmp_path / "run"
     outcome = train(place, "ner", folder, "--push-to-hub", "lab/names")
-    assert outcome.code == 0 and not hub.uploaded
+    assert outcome.code == 0 and not uploaded(signed_in, "lab/names")
     assert outcome.out.splitlines()[-1] == (
         "not pushed, as the run is degenerate. Push it all the same with: "
         f"finetune push {folder} lab/names --yes"
@@ -197,12 +174,12 @@ def test_a_degenerate_run_warns_and_push_asks(
     for card in ("README.md", "best/README.md"):
         assert "**Warning: this run is degenerate" in (folder / card).read_text("utf-8")
     refused = run("push", folder, "lab/names")
-    assert refused.code == 2 and "degenerate (test: no spans)" in refused.err and not hub.uploaded
+    assert refused.code == 2 and "degenerate (test: no spans)" in refused.err
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
     for answer, code in (("n", 2), ("y", 0)):
         monkeypatch.setattr("builtins.input", lambda answer=answer: answer)
         assert run("push", folder, "lab/names").code == code
-        assert bool(hub.uploaded) == (answer == "y")
+        assert bool(uploaded(signed_in, "lab/names")) == (answer == "y")
 
 
 def test_published_settings_have_no_paths(place: Path):
@@ -219,28 +196,81 @@ def test_published_settings_have_no_paths(place: Path):
     assert published(paths) == last
 
 
-def test_nothing_is_trained_without_a_login(hub: Hub, place: Path, tmp_path: Path):
-    hub.refusal = OSError("Token is required\nmore lines")
-    outcome = train(place, "tag", tmp_path / "run", "--push-to-hub", "lab/names")
-    assert outcome.code == 2 and len(outcome.err.splitlines()) == 1, outcome.err
-    for text in ("lab/names", "Token is required", "hf auth login", "OWNER/NAME"):
-        assert text in outcome.err
-    assert not (tmp_path / "run").exists()
+def test_nothing_is_trained_without_the_right_to_push(
+    signed_in: Hub, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def refusal(id: str) -> str:
+        outcome = train(place, "tag", tmp_path / "run", "--push-to-hub", id)
+        assert outcome.code == 2 and len(outcome.err.splitlines()) == 1, outcome.err
+        assert not (tmp_path / "run").exists()
+        return outcome.err
+
+    sign_in = "sign in with `hf auth login`, or set HF_TOKEN"
+    assert "NAME or OWNER/NAME" in refusal("a/b/c")
+    assert "your token lacks the permission" in refusal("bob/names")
+    monkeypatch.setenv("HF_TOKEN", "hf_wrong")
+    assert "does not know the token in HF_TOKEN" in refusal("lab/names")
+    monkeypatch.delenv("HF_TOKEN")
+    assert sign_in in refusal("lab/names")
+    signed_in.fault("POST /api/repos/create", times=9, status=500)
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    assert "try again later" in (text := refusal("lab/names")) and sign_in not in text
     outcome = train(place, "tag", tmp_path / "run", "--push-to-hub", "x", "--seeds", "2")
     assert outcome.code == 2 and "finetune push RUN ID" in outcome.err
 
 
-def test_a_push_that_fails_keeps_the_model(hub: Hub, place: Path, tmp_path: Path):
-    hub.fails = True
-    outcome = train(place, "tag", tmp_path / "run", "--push-to-hub", "ana/names")
+def test_a_push_that_fails_keeps_the_model(
+    signed_in: Hub, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    signed_in.fault("/commit/main", times=9, status=503)
+    degenerate = ["test: no spans"]
+    monkeypatch.setattr("finetune.training.environment.degenerate", lambda *_: degenerate)
+    folder = tmp_path / "a run"
+    assert train(place, "tag", folder).code == 0
+    outcome = run("push", folder, "lab/names", "--private", "--yes")
     said = outcome.err.splitlines()[-1]
-    assert outcome.code == 2 and "the line is dead" in said
-    assert (tmp_path / "run" / "best" / "model.safetensors").is_file()
-    again = said.partition("finetune ")[2].split()
-    hub.fails = False
-    assert run(*again).code == 0 and hub.uploaded
+    assert outcome.code == 2 and "fails (status 503)" in said and "sign in" not in said
+    again = shlex.split(said.partition("Try again with: ")[2])
+    assert again == ["finetune", "push", str(folder), "lab/names", "--private", "--yes"]
+    signed_in.faults.clear()
+    assert run(*again[1:]).code == 0 and uploaded(signed_in, "lab/names")
 
 
-def test_push_refuses_other_folders(hub: Hub, tmp_path: Path):
+def test_a_push_replaces_what_was_there(signed_in: Hub, place: Path):
+    folder = signed_in.model("lab/names")
+    (folder / "1_Pooling").mkdir()
+    for name in ("modules.json", "1_Pooling/config.json", ".gitattributes"):
+        (folder / name).write_text("{}")
+    outcome = run("push", place / "ner", "lab/names", "--yes")
+    assert outcome.code == 0, outcome.err
+    assert "removed what the model does not have: 1_Pooling/config.json, modules.json" in (
+        outcome.err
+    )
+    best = {path.name for path in (place / "ner" / "best").iterdir()}
+    assert set(uploaded(signed_in, "lab/names")) == best | {".gitattributes"}
+
+
+def test_the_license_is_that_of_the_base_model(signed_in: Hub, place: Path, tmp_path: Path):
+    base = Path(shutil.copytree(place / "bert", tmp_path / "base"))
+    (base / "README.md").write_text("---\nlicense: cc-by-4.0\n---\n# A base\n", "utf-8")
+    flags = ("--data", place / "classify-data", "--steps", "1", "--max-length", "40")
+    starts = {"first": ("--model", base), "second": ("--init-from", tmp_path / "first")}
+    for name, start in starts.items():
+        done = run("classify", *start, *flags, "--out", tmp_path / name)
+        assert done.code == 0, done.err
+        assert ModelCard.load(tmp_path / name / "best" / "README.md").data.license == "cc-by-4.0"
+    done = run("push", tmp_path / "second", "ana/licensed", "--yes")
+    assert done.code == 0 and "names no license" not in done.err, done.err
+    done = run("push", tmp_path / "second", "ana/licensed", "--yes", "--license", "mit")
+    assert done.code == 0, done.err
+    assert b"license: mit" in uploaded(signed_in, "ana/licensed")["README.md"]
+    (base / "README.md").write_text("---\nlicense: [\n---\n", "utf-8")
+    assert model_license(str(base)) is None
+    assert run("push", tmp_path / "second", "ana/x", "--license", "My own").code == 2
+
+
+def test_push_refuses_other_folders(signed_in: Hub, tmp_path: Path):
     outcome = run("push", tmp_path, "ana/names")
-    assert outcome.code == 2 and "no model saved by finetune" in outcome.err and not hub.created
+    assert outcome.code == 2 and "no config.json of a model" in outcome.err
+    assert not signed_in.requests

@@ -17,12 +17,15 @@ def test_plain_lines(monkeypatch: pytest.MonkeyPatch):
     with reporter:
         reporter.start("training", 10)
         reporter.update(4, "loss 0.5")
+        reporter.update(5, "loss 0.4")
         reporter.start("validation", 3, unit="batch")
         reporter.update(3)
         reporter.stop()
         reporter.update(10)
-    first, second, third = stream.getvalue().splitlines()
-    assert first.startswith("training: step 4/10 loss 0.5 ") and "steps/s" in first
+    early, first, second, third = stream.getvalue().splitlines()
+    assert early.startswith("training: step 4/10 loss 0.5 ")
+    assert early.endswith("steps/s"), "four steps say little about the time left"
+    assert first.startswith("training: step 5/10 loss 0.4 ") and "steps/s" in first
     assert first.endswith(" left")
     assert second.startswith("validation: batch 3/3 ") and "batches/s" in second
     assert third.startswith("training: step 10/10 "), "the outer stage continues"

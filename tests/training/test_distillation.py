@@ -323,6 +323,41 @@ def test_a_student_with_another_tokenizer_and_without_its_teacher(
     assert found.baseline.folder.name == "short-without-teacher"
 
 
+def test_a_student_of_layers_with_its_baseline_is_resumed(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    teacher = teacher_of("classify", place)
+    settings: dict[str, Any] = {"layers": 1, "steps": 4, "save_every": 1, "baseline": True, **QUIET}
+
+    def train(name: str, **more: Any) -> None:
+        distill(teacher, out=str(tmp_path / name), **settings, **more)
+
+    train("whole")
+    with monkeypatch.context() as patch, pytest.raises(Interrupted):
+        interrupt_in_step(6, patch)  # the second step of the baseline
+        train("parts")
+    assert (tmp_path / "parts-without-teacher" / "last").is_dir()
+    train("parts", resume=True)
+    for name in ("", "-without-teacher"):
+        whole, parts = (
+            tmp_path / f"{kind}{name}" / "last/model.safetensors" for kind in ("whole", "parts")
+        )
+        assert whole.read_bytes() == parts.read_bytes()
+
+
+def test_a_folder_of_the_baseline_in_use_is_refused_before_the_student_trains(
+    place: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "run-without-teacher").mkdir()
+    (tmp_path / "run-without-teacher" / "notes.txt").write_text("mine", "utf-8")
+    with pytest.raises(UserError, match="run-without-teacher holds other files"):
+        distill(
+            teacher_of("classify", place), layers=1, steps=1, baseline=True,
+            out=str(tmp_path / "run"), **QUIET,
+        )  # fmt: skip
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -260,3 +260,18 @@ def test_the_metric_asked_for_counts(tmp_path: Path):
     assert list(degenerate(tmp_path, metrics, BASE)) == []
     found = list(degenerate(tmp_path, metrics, BASE, "matthews"))
     assert found == ["test: matthews 0.0500 is at chance level"]
+
+
+@pytest.mark.parametrize("drawn", [(), ("--per-class", "8")])
+def test_seeds_of_other_data_are_refused_before_they_train(drawn: tuple, tmp_path: Path):
+    save_tiny_checkpoint(tmp_path / "model", "bert")
+    data.sentiment(tmp_path / "data")
+    words = ("classify", "--model", tmp_path / "model", "--data", tmp_path / "data",
+             "--steps", "1", "--out", tmp_path / "runs", *drawn)  # fmt: skip
+    assert run(*words, "--seeds", "1").code == 0
+    data.sentiment(tmp_path / "data", (39, 12, 12))
+    done = run(*words, "--seeds", "2")
+    assert done.code == 2 and "holds seeds with data = " in done.err
+    assert not (tmp_path / "runs" / "seed-2").exists()
+    data.sentiment(tmp_path / "data")
+    assert run(*words, "--seeds", "2").code == 0

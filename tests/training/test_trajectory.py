@@ -20,10 +20,10 @@ from safetensors.torch import load_file, save_file
 from finetune.config.tasks import (
     ClassifyConfig,
     NerConfig,
-    PretrainConfig,
     TagConfig,
     TrainConfig,
 )
+from finetune.pretraining.settings import PretrainConfig
 from finetune.runtime.progress import Reporter
 from finetune.runtime.signals import Interrupted
 from finetune.tasks import load_task
@@ -42,7 +42,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("trajectory")
     save_tiny_checkpoint(folder / "bert", "bert", dropout=0.0)
     save_tiny_checkpoint(folder / "dropout", "bert", dropout=0.1)
-    for family in ("deberta-v2", "roberta"):
+    for family in ("deberta-v2", "roberta", "mpnet"):
         save_tiny_checkpoint(folder / f"{family}-dropout", family, dropout=0.1)
     save_tiny_checkpoint(folder / "modernbert", "modernbert", dropout=0.0)
     data.sentiment(folder / "sentiment")
@@ -116,6 +116,7 @@ def test_layout_of_batches_does_not_matter(kind: str, model: str, place: Path, t
         ("classify", "dropout", {}),
         ("classify", "roberta-dropout", {}),
         ("tag", "deberta-v2-dropout", {}),
+        ("classify", "mpnet-dropout", {}),
         ("crf", "dropout", {}),
         ("ner", "dropout", {"negatives": 0.5}),
         ("ner", "dropout", {"representation": "biaffine"}),
@@ -134,12 +135,13 @@ def test_layout_of_batches_does_not_matter(kind: str, model: str, place: Path, t
 def test_dropout_does_not_depend_on_the_layout(
     kind: str, model: str, changes: dict, place: Path, tmp_path: Path
 ):
-    """Masks and sampled negatives follow from seed, step and example."""
+    """Masks and sampled negatives follow from seed, step and example, packed or padded."""
     base = config_of(kind, place, tmp_path / "a", model=model, steps=4, **changes)
     expected = weights_after(kind, base, dropout=True)
-    other = replace(base, out=str(tmp_path / "b"), max_tokens=40)
-    for name, value in weights_after(kind, other, dropout=True).items():
-        torch.testing.assert_close(value, expected[name], rtol=0, atol=1e-9, msg=name)
+    for number, changes in enumerate(({"max_tokens": 40}, {"batching": "padded"})):
+        other = replace(base, out=str(tmp_path / f"b{number}"), **changes)
+        for name, value in weights_after(kind, other, dropout=True).items():
+            torch.testing.assert_close(value, expected[name], rtol=0, atol=1e-9, msg=name)
     other = replace(base, out=str(tmp_path / "c"), seed=2)
     found = weights_after(kind, other, dropout=True)
     assert any((value - expected[name]).abs().max() > 1e-4 for name, value in found.items())

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +12,8 @@ import pytest
 from safetensors.torch import load_file
 
 from finetune.config.tasks import ClassifyConfig, NerConfig, NliConfig, TagConfig, TrainConfig
+from finetune.runtime import progress
+from finetune.runtime.progress import Reporter
 from finetune.runtime.signals import Interrupted
 from finetune.tasks import load_task
 from finetune.training.trainer import fit
@@ -59,6 +63,74 @@ def test_without_validation_all_rows_are_trained_and_the_last_model_is_kept(
     assert fit(made, dataset, replace(again, resume=True)).metrics == result.metrics
     resumed = load_file(tmp_path / "b" / "best" / "model.safetensors")
     assert all(best[name].equal(resumed[name]) for name in best)
+
+
+@pytest.mark.parametrize("task", ["classify", "nli", "tag", "ner"])
+def test_test_splits_without_labels_are_predicted_only_on_request(
+    task: str, place: Path, tmp_path: Path
+):
+    """The test splits of GLUE have no labels."""
+    folder = shutil.copytree(place / task, tmp_path / "data")
+    path = next(folder.glob("test.*"))
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    gold = ("label", "tags", "spans", "ner_tags")
+    unlabeled = [{name: row[name] for name in row if name not in gold} for row in rows]
+    path.write_text("".join(json.dumps(row) + "\n" for row in unlabeled))
+    config = config_of(task, place, data=str(folder), out=str(tmp_path / "run"))
+    _, dataset = load_task(config, task)
+    assert list(dataset.splits) == ["train"]
+    note = f"test: {len(rows)} examples without labels, which are not predicted"
+    assert any(line.startswith(note) for line in dataset.notes)
+    result = fit(*load_task(replace(config, predict_unlabeled=True), task), config)
+    assert "test" not in result.metrics
+    predicted = (tmp_path / "run" / "predictions.test.jsonl").read_text().splitlines()
+    assert len(predicted) == len(rows)
+
+
+def test_evaluation_can_be_limited_and_shows_its_progress(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(progress, "LINE_EVERY", 0.0)
+    data.sentiment(tmp_path / "data")
+    folders = {"data": str(tmp_path / "data"), "out": str(tmp_path / "run")}
+    config = config_of("classify", place, **folders, limit=20, limit_eval=5, validation="auto")
+    task, dataset = load_task(config, "classify")
+    assert [len(examples) for examples in dataset.splits.values()] == [20, 5, 5]
+    assert "--limit-eval: the first 5 of 12 examples of test" in dataset.notes
+    lines = io.StringIO()
+    fit(task, dataset, config, reporter=Reporter(stream=lines))
+    assert "validation: batch 1/1" in lines.getvalue()
+
+
+def test_a_score_of_the_split_that_selected_the_model_is_named(place: Path, tmp_path: Path):
+    """In the terminal, the README of the run, its report and its card."""
+    data.sentiment(tmp_path / "data")
+    (tmp_path / "data" / "test.jsonl").unlink()
+    model = ("--model", place / "bert", "--data", tmp_path / "data", "--steps", "2")
+    done = run("classify", *model, "--out", tmp_path / "run")
+    assert done.code == 0, done.err
+    note = "which also selected the model"
+    texts = [tmp_path / "run" / name for name in ("README.md", "report.html", "best/README.md")]
+    assert note in done.out and all(note in path.read_text() for path in texts)
+    assert "no influence" not in texts[0].read_text()
+    held_out = run("classify", *model, "--test-share", "0.2", "--out", tmp_path / "other")
+    assert held_out.code == 0 and note not in held_out.out, held_out.err
+    assert "test accuracy" in held_out.out and "95% interval" in held_out.out
+    assert "F1 by label (examples): neg " in held_out.out
+    assert "rare on test, with scores that say little: neg (" in held_out.out
+    path = tmp_path / "other" / "README.md"
+    assert "The test split had no influence on it." in path.read_text()
+
+
+def test_equal_scores_are_counted_and_few_lines_are_printed(place: Path, tmp_path: Path):
+    folders = {"data": str(place / "classify"), "out": str(tmp_path / "run")}
+    config = config_of("classify", place, **folders, validation="auto", lr=1e-9)
+    lines = io.StringIO()
+    fit(*load_task(config, "classify"), config, reporter=Reporter(stream=lines))
+    said = [line for line in lines.getvalue().splitlines() if line.startswith(("step", "kept"))]
+    assert len(said) == 3 and said[0].endswith("(best so far)"), said
+    assert said[1].startswith("step 6: ") and said[1].endswith("(equal to the best so far)")
+    assert said[2] == "kept: the model of step 6 (the last of 3 evaluations with the best score)"
 
 
 def test_a_given_validation_split_is_scored_only_at_the_end(place: Path, tmp_path: Path):

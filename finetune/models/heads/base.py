@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -11,8 +12,8 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from finetune.models.encoder import ABOVE, Encoder
-from finetune.models.loading import library_errors, quiet
-from finetune.types import Batch, LabelSet, UserError, quantity
+from finetune.models.loading import copy_tokenizer, load_whole, quiet, require_finite
+from finetune.types import Batch, LabelSet, UserError
 
 
 class Head(nn.Module):
@@ -69,29 +70,33 @@ class CustomModel(Head, PreTrainedModel):
 
     @classmethod
     def from_pretrained(  # type: ignore[override]
-        cls, name: str | Path, *inputs: Any, output_loading_info: bool = False, **options: Any
+        cls,
+        name: str | Path,
+        *inputs: Any,
+        revision: str | None = None,
+        output_loading_info: bool = False,
+        **options: Any,
     ) -> Any:
-        """Load a trained model from a folder; arguments are those of transformers and the class.
+        """Load a trained model; arguments are those of transformers and the class.
+
+        ``name`` and ``revision`` are as in ``load_config``.
 
         Raises:
-            UserError: If the folder has no such model, or weights are missing.
+            UserError: If there is no such model, or its weights are not all there, used and finite.
         """
-        with library_errors(str(name)), quiet():
-            loaded: Any = super().from_pretrained(
-                name, *inputs, output_loading_info=True, **options
-            )
-        model, report = loaded
-        if missing := sorted(report["missing_keys"]):
-            raise UserError(
-                f"model {str(name)!r}: {quantity(len(missing), 'weight')} missing (first: "
-                f"{missing[0]}): restore the folder from its source, or train again."
-            )
+        load = functools.partial(super().from_pretrained, *inputs)
+        model, report = load_whole(load, name, revision, **options)
         return (model, report) if output_loading_info else model
 
     def save_pretrained(self, folder: str | Path, **options: Any) -> None:  # type: ignore[override]
-        """Write config.json and model.safetensors, all that ``from_pretrained`` needs."""
+        """Write config.json and model.safetensors, all that ``from_pretrained`` needs.
+
+        A folder without a tokenizer gets the tokenizer of the model that was loaded.
+        """
         with quiet():
             super().save_pretrained(folder, **options)
+        if options.get("is_main_process", True):
+            copy_tokenizer(Path(str(self.encoder.model.name_or_path)), Path(folder))
 
 
 def save_module(module: nn.Module, path: Path) -> None:
@@ -106,6 +111,7 @@ def load_module(module: nn.Module, path: Path, *, new: bool) -> None:
     own = module.state_dict()
     if {n: v.shape for n, v in weights.items()} == {n: v.shape for n, v in own.items()}:
         module.load_state_dict(weights)
+        require_finite(module, path)
     elif not new:
         raise UserError(f"{path}: missing or damaged: restore it, or train again.")
 

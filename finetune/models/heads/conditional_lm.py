@@ -20,7 +20,7 @@ from finetune.models.heads.masked_lm import MaskedLanguageModel, MaskedScores
 from finetune.models.heads.pair_classifier import separate_texts
 from finetune.models.heads.pretrained import require_class
 from finetune.models.heads.sentence_encoder import Pooling, SentenceOutput, pool, save_modules
-from finetune.models.loading import load_config, load_weights, resolve_model
+from finetune.models.loading import load_config, load_weights, local_model
 from finetune.models.padding import take_sequences
 from finetune.runtime.transfer import to_device
 from finetune.types import Batch, UserError
@@ -62,7 +62,7 @@ class ConditionalMaskedLM(MaskedLanguageModel):
         )  # fmt: skip
 
     @classmethod
-    def from_pretrained(
+    def from_pretrained(  # type: ignore[override]
         cls, name: str, *, batching: Batching = "auto", new_head: bool = True,
         pooling: Pooling = "mean", normalize: bool = False, max_length: int | None = None,
         **options: Any,
@@ -72,7 +72,7 @@ class ConditionalMaskedLM(MaskedLanguageModel):
         require_class(cls.auto_class, name, config)
         model = load_weights(cls.auto_class, name, config, new_head=new_head, **options)
         head = cls(model, batching, pooling=pooling, normalize=normalize, max_length=max_length)
-        path = Path(resolve_model(name)) / PROJECTION_FILE
+        path = local_model(name, options.get("revision")) / PROJECTION_FILE
         load_module(head.projection, path, new=new_head)
         return head
 
@@ -104,7 +104,7 @@ class ConditionalMaskedLM(MaskedLanguageModel):
         """Check the texts of each pair, see ``Head.check_batch``."""
         self.encoder.check(separate_texts(batch) if "token" in batch.targets else batch)
 
-    def save_pretrained(self, folder: str | Path, **options: Any) -> None:
+    def save_pretrained(self, folder: str | Path, **options: Any) -> None:  # type: ignore[override]
         """Write what ``MaskedLanguageModel`` does, the perceptron, and the pooling."""
         super().save_pretrained(folder, **options)
         save_module(self.projection, Path(folder) / PROJECTION_FILE)

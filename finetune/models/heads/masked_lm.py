@@ -73,7 +73,7 @@ class MaskedLanguageModel(PretrainedHead):
         self._layers = _HEADS.get(model.config.model_type) if known else None
 
     @classmethod
-    def from_pretrained(
+    def from_pretrained(  # type: ignore[override]
         cls, name: str, *, batching: Batching = "auto", new_head: bool = True, **options: Any
     ) -> MaskedLanguageModel:
         """Load a masked language model in float32; ``options`` are those of ``load_config``.

@@ -180,6 +180,7 @@ def separate_texts(batch: Batch, parts: int = 1) -> Batch:
     and 1, so that their dropout differs.
     """
     starts, lengths = batch.words[::parts], batch.word_lengths.unflatten(0, (-1, parts)).sum(1)
+    on_host = (batch.host or batch).word_lengths.unflatten(0, (-1, parts)).sum(1).tolist()
     ends = starts + lengths
     size = len(batch.input_ids)
     positions = torch.arange(size, device=starts.device)
@@ -188,11 +189,12 @@ def separate_texts(batch: Batch, parts: int = 1) -> Batch:
         position_ids=positions - torch.repeat_interleave(starts, lengths, output_size=size),
         cu_seqlens=torch.cat([starts[:1] * 0, ends]).int(),
         words_cu=torch.arange(len(starts) + 1, device=starts.device),
-        lengths=tuple(lengths.tolist()),
+        lengths=tuple(on_host),
         example=tuple(number for number in batch.example for _ in range(2)),
         first_word=(0, 1) * len(batch.example),
         num_words=(1,) * len(starts),
         targets={},
+        host=None,
     )
 
 

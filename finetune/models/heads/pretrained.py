@@ -15,7 +15,7 @@ from finetune.config.tasks import flag
 from finetune.models.encoder import Batching, Encoder
 from finetune.models.families import family_of
 from finetune.models.heads.base import Head, labels_of
-from finetune.models.loading import load_config, load_weights, quiet
+from finetune.models.loading import copy_tokenizer, load_config, load_weights, quiet
 from finetune.models.padding import batch_of_rows, restore_order, unpad
 from finetune.models.top_layers import TOP_LAYERS
 from finetune.types import Batch, LabelSet, UserError
@@ -38,8 +38,11 @@ _DROPOUT_SETTINGS = {
 """The setting of the dropout before the classifier, if it is not ``classifier_dropout``."""
 
 
-class PretrainedHead(Head):
+class PretrainedHead(Head, PreTrainedModel):
     """A Hugging Face model with a task head, run on batches without padding.
+
+    It is a ``PreTrainedModel`` for ``transformers.Trainer`` to save it with its configuration. Its
+    folders are those of ``model``: plain transformers loads them.
 
     Args:
         model: A model as ``auto_class`` loads it. It owns all weights: saved folders load anywhere.
@@ -49,13 +52,15 @@ class PretrainedHead(Head):
         known_type: The model type, or empty if the class of the model cannot be packed.
     """
 
+    _supports_sdpa = _supports_flash_attn = _supports_flex_attn = True  # as ``model`` allows
     auto_class: ClassVar[Any]
     output_class: ClassVar[Any] = None
     """The output of transformers for padded rows; None for heads that take batches only."""
 
     def __init__(self, model: PreTrainedModel, batching: Batching = "auto") -> None:
-        super().__init__()
+        super().__init__(model.config)
         self.model = model
+        self.register_load_state_dict_pre_hook(_with_prefix)  # type: ignore[no-untyped-call]
         base_model: Any = model.base_model
         self.__dict__["encoder"] = Encoder(base_model, batching)
         self.encoder_prefix = f"model.{model.base_model_prefix}."
@@ -72,11 +77,6 @@ class PretrainedHead(Head):
     def labels(self) -> LabelSet:
         """The label names, in the order of the classes."""
         return labels_of(self.model.config)
-
-    @property
-    def config(self) -> Any:
-        """The configuration of the model."""
-        return self.model.config
 
     def _output(
         self,
@@ -102,17 +102,30 @@ class PretrainedHead(Head):
         """Return the mean loss, as the class of transformers computes it."""
         return F.cross_entropy(logits.flatten(0, -2).float(), labels.flatten())
 
-    def save_pretrained(
-        self, folder: str | Path, *, state_dict: Mapping[str, Tensor] | None = None
+    def save_pretrained(  # type: ignore[override]
+        self,
+        folder: str | Path,
+        *,
+        state_dict: Mapping[str, Tensor] | None = None,
+        is_main_process: bool = True,
     ) -> None:
         """Write config.json and model.safetensors for plain transformers to load.
 
-        ``state_dict`` has the weights to write, by default those of the model.
+        A folder without a tokenizer gets the tokenizer of the model that was loaded.
+
+        Args:
+            folder: The folder to write.
+            state_dict: The weights to write, by default those of the model.
+            is_main_process: Whether this process writes.
         """
         if state_dict is not None:
             state_dict = {name.removeprefix("model."): v for name, v in state_dict.items()}
         with quiet():
-            self.model.save_pretrained(folder, state_dict=state_dict)
+            self.model.save_pretrained(
+                folder, state_dict=state_dict, is_main_process=is_main_process
+            )
+        if is_main_process:
+            copy_tokenizer(Path(self.model.name_or_path), Path(folder))
 
     def _padded_logits(self, batch: Batch, *, tokens: bool) -> Tensor:
         """Return the logits of the whole model on padded rows: [N, C], or [T, C] for ``tokens``."""
@@ -122,6 +135,22 @@ class PretrainedHead(Head):
             parts.append(unpad(output.logits, group.batch) if tokens else output.logits)
             indices.append(group.tokens if tokens else group.sequences)
         return restore_order(parts, indices)
+
+
+def problem_of(config: Any) -> Problem:
+    """Return the problem that a model of sequences with this configuration solves."""
+    if config.problem_type is None:
+        return "regression" if config.num_labels == 1 else "single"
+    return next(name for name, known in PROBLEM_TYPES.items() if known == config.problem_type)
+
+
+def _with_prefix(_: nn.Module, state_dict: dict[str, Tensor], prefix: str, *__: Any) -> None:
+    """Give weights of a saved folder, read back by ``transformers.Trainer``, their names here."""
+    own = f"{prefix}model."
+    outer = [name for name in state_dict if name.startswith(prefix)]
+    if outer and not any(name.startswith(own) for name in outer):
+        for name in outer:
+            state_dict[own + name.removeprefix(prefix)] = state_dict.pop(name)
 
 
 def load_task_model(

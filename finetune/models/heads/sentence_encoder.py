@@ -20,7 +20,14 @@ from transformers import AutoModel, PreTrainedModel
 from finetune.data.json_files import read_object
 from finetune.models.encoder import Batching, Encoder, remove_pooler
 from finetune.models.heads.base import Head, labels_of, save_module
-from finetune.models.loading import library_errors, load_config, load_weights, quiet
+from finetune.models.loading import (
+    library_errors,
+    load_config,
+    load_weights,
+    local_model,
+    quiet,
+    require_finite,
+)
 from finetune.types import Batch, LabelSet, UserError
 
 Pooling = Literal["mean", "cls", "max", "mask"]
@@ -112,18 +119,24 @@ class SentenceEncoder(Head):
             UserError: There is no such model, or its files do not fit together.
         """
         model = load_weights(AutoModel, name, load_config(name, **options), **options)
-        path = Path(name) / CLASSIFIER_FILE
+        folder = local_model(name, options.get("revision"))
+        path = folder / CLASSIFIER_FILE
         if trained and path.is_file():
             labels = list(labels_of(model.config))
-        saved_pooling, saved_normalize = saved_settings(Path(name))
+        elif trained and labels:
+            raise UserError(
+                f"{path}: is missing, and has the classifier: restore it from its source."
+            )
+        saved_pooling, saved_normalize = saved_settings(folder)
         encoder = cls(
             model, pooling or saved_pooling or "mean",
             normalize=saved_normalize if normalize is None else normalize,
             labels=labels, pairs=pairs, max_length=max_length, batching=batching,
         )  # fmt: skip
         if trained and encoder.classifier is not None:
-            with library_errors(name, CLASSIFIER_FILE):
+            with library_errors(name, folder, CLASSIFIER_FILE):
                 encoder.classifier.load_state_dict(load_file(path))
+            require_finite(encoder.classifier, path)
         return encoder
 
     def forward(self, batch: Batch) -> SentenceOutput:
@@ -217,7 +230,7 @@ def saved_settings(folder: Path) -> tuple[Pooling | None, bool]:
         raise UserError(
             f"{path}: the pooling must be one of {', '.join(POOLING_KEYS.values())}, not {given!r}."
         )
-    with library_errors(str(folder), MODULES_FILE):
+    with library_errors(str(folder), folder, MODULES_FILE):
         modules = json.loads((folder / MODULES_FILE).read_text(encoding="utf-8"))
         normalize = any(module["type"].endswith(".Normalize") for module in modules)
     return given, normalize

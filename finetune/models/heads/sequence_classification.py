@@ -19,10 +19,10 @@ from finetune.models.dropout import keyed_dropout
 from finetune.models.encoder import Batching
 from finetune.models.families import ROBERTA
 from finetune.models.heads.pretrained import (
-    PROBLEM_TYPES,
     PretrainedHead,
     Problem,
     load_task_model,
+    problem_of,
 )  # fmt: skip
 from finetune.types import Batch, UserError
 
@@ -46,7 +46,7 @@ class SequenceClassifier(PretrainedHead):
     output_class = SequenceClassifierOutput
 
     @classmethod
-    def from_pretrained(
+    def from_pretrained(  # type: ignore[override]
         cls, name: str, *, labels: Sequence[str] | None, problem: Problem = "single",
         batching: Batching = "auto", **options: Any,
     ) -> SequenceClassifier:  # fmt: skip
@@ -90,10 +90,7 @@ class SequenceClassifier(PretrainedHead):
     @property
     def problem(self) -> Problem:
         """The prediction: one label, any number of labels (``"multi"``), or a number."""
-        problem_type = self.model.config.problem_type
-        if problem_type is None:
-            return "regression" if self.model.config.num_labels == 1 else "single"
-        return next(problem for problem, name in PROBLEM_TYPES.items() if name == problem_type)
+        return problem_of(self.model.config)
 
 
 def _first(hidden: Tensor, batch: Batch) -> Tensor:

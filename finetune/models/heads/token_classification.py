@@ -50,7 +50,7 @@ class TokenTagger(PretrainedHead):
         self.subwords = subwords
 
     @classmethod
-    def from_pretrained(
+    def from_pretrained(  # type: ignore[override]
         cls, name: str, *, labels: Sequence[str] | None, subwords: Subwords = "first",
         batching: Batching = "auto", **options: Any,
     ) -> TokenTagger:  # fmt: skip

@@ -1,0 +1,1 @@
+"""Annotation: formats of tools, agreement, suspected labels, suggestions, the review page."""

@@ -1,0 +1,234 @@
+"""Annotated data of any format, with the annotator of each row and the columns besides its gold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from finetune.config.values import conforms
+from finetune.data import texts, token_records, tokens
+from finetune.data.annotation_tools import ANNOTATORS, SKIPPED_ANSWERS
+from finetune.data.character_spans import words_to_chars
+from finetune.data.conll import looks_like_conll
+from finetune.data.dataset import DataError
+from finetune.data.files import UTF_8, DataFile, ReadOptions, Record
+from finetune.data.formats import open_data, read_file
+from finetune.data.labels import convert_labels
+from finetune.data.tables import Table, check_columns
+from finetune.data.tag_conversion import to_bio
+from finetune.data.token_records import TokenRecord, guess_columns, token_record
+from finetune.types import Span, TextExample, TokenExample, abbreviated, quantity
+
+_OF_TOOLS = ("id", "answer", "options", "accept", "config", "_input_hash", "_task_hash", "_view_id",
+             "Comments")  # fmt: skip
+_OF_PREDICTIONS = (
+    "scores",
+    "gold",
+    "where",
+    "positive",
+    "positive_label",
+    "offsets",
+    "follows",
+    "follows_score",
+)
+
+
+@dataclass(frozen=True)
+class AnnotatedRow:
+    """A text, or words, as one annotator or model labeled it.
+
+    ``others`` are the values of the columns that the example does not hold. ``predicted`` tells
+    that the labels are those of a model.
+    """
+
+    example: Any  # TextExample or TokenExample
+    others: Mapping[str, Any]
+    annotator: str | int | None = None
+    predicted: bool = False
+
+    @property
+    def name(self) -> str:
+        """The id of the row, else its location."""
+        example = self.example
+        known = example.key
+        return str(known) if known is not None else ":".join(example.where.split(":")[-1:])
+
+    @property
+    def character_spans(self) -> list[Span]:
+        """The spans of a text, in characters."""
+        example = self.example
+        spans = words_to_chars(example.offsets or (), example.spans or ())
+        return sorted([*spans, *example.unreachable])
+
+    def as_text(self) -> AnnotatedRow:
+        """Return a row whose words have a text: they are joined by blanks if it has none."""
+        example = self.example
+        if isinstance(example, TextExample) or example.text is not None:
+            return self
+        starts = [0]
+        for word in example.words:
+            starts.append(starts[-1] + len(word) + 1)
+        offsets = tuple(
+            (start, start + len(word)) for start, word in zip(starts, example.words, strict=False)
+        )
+        return replace(
+            self, example=replace(example, text=" ".join(example.words), offsets=offsets)
+        )
+
+
+class Annotations(NamedTuple):
+    """The rows of a file, ``text`` (with labels) or ``tokens`` (with tags or spans), and notes."""
+
+    kind: Literal["text", "tokens"]
+    rows: list[AnnotatedRow]
+    notes: list[str]
+
+
+def read_annotations(
+    source: str | Path | DataFile,
+    *,
+    columns: Mapping[str, str] | None = None,
+    format: str | None = None,
+    encoding: str = UTF_8,
+    words: bool = False,
+) -> Annotations:
+    """Read a file, or a folder of standoff, with the rows of all annotators.
+
+    Of a prediction file of a run, the labels are the predicted ones. Rows that an annotator
+    rejected or ignored are left out. Texts without gold are read as ``words`` if this is set.
+    """
+    file = open_data(source, format, encoding)
+    if file.format == "xml":
+        raise DataError(f"{file.name}: senses of words are no labels of texts or spans.")
+    if file.format in ("txt", "tsv", "unknown") and looks_like_conll(file):
+        file.format = "conll"
+    if file.format in ("conll", "conllu", "standoff"):
+        options = ReadOptions(check_columns(columns, tokens.ROLES), token_records.HEADER_NAMES)
+        records: Any = list(read_file(file, options).records)
+        if file.format == "standoff":
+            records = [record._replace(key=record.document) for record in records]
+        examples, notes = _examples(records)
+        return Annotations("tokens", [AnnotatedRow(each, {}) for each in examples], notes)
+    columns = columns or {}
+    if {"words", "tags", "spans"} & columns.keys():
+        known = check_columns(columns, tokens.ROLES)
+    else:
+        known = check_columns(columns, (*texts.ROLES, *tokens.ROLES))
+    table = texts.open_text_table(file, known)
+    found = table.all(resolve=False)
+    if not found:
+        raise DataError(f"{file.name}: there is no row in it.")
+    if words or known.keys() & {"words", "tags", "spans"} or _hold_words(found):
+        return _of_tokens(table, found, known)
+    return _of_texts(table, found, known)
+
+
+def _hold_words(records: Sequence[Record]) -> bool:
+    """Return whether rows hold words or spans instead of labels of texts."""
+    spans = labels = False
+    for record in records:
+        values = {name.lower(): value for name, value in record.values.items()}
+        label = values.get("label")
+        if any(isinstance(values.get(name), list) for name in token_records.WORD_COLUMNS):
+            return True
+        items = label if isinstance(label, list) else []
+        if items and isinstance(items[0], list | dict):
+            return True
+        labels = labels or label is not None or isinstance(values.get("accept"), list)
+        spans = spans or any(isinstance(values.get(name), list) for name in ("spans", "entities"))
+    return spans and not labels
+
+
+def _of_texts(table: Table, records: list[Record], columns: Mapping[str, str]) -> Annotations:
+    chosen = texts.guess_columns(table, columns, None)
+    kept, notes = _without_skipped(records)
+    examples = [texts.text_example(index, row, chosen, table) for index, row in enumerate(kept)]
+    converted, note = convert_labels({"": examples}, table.typed)
+    used = {chosen.text, chosen.pair, chosen.label}
+    rows = _rows(converted[""], kept, used)
+    return Annotations("text", rows, [*table.notes, *notes, *([note] if note else [])])
+
+
+def _without_skipped(records: list[Record]) -> tuple[list[Record], list[str]]:
+    kept = [row for row in records if row.values.get("answer") not in SKIPPED_ANSWERS]
+    left = [row.key or row.where for row in records if row.values.get("answer") in SKIPPED_ANSWERS]
+    return kept, list(counted(left, "that annotators rejected or ignored", "left out"))
+
+
+def _of_tokens(table: Table, records: list[Record], columns: Mapping[str, str]) -> Annotations:
+    columns = {role: name for role, name in columns.items() if role in tokens.ROLES}
+    chosen = guess_columns(table, columns, records)
+    kept, notes = _without_skipped(records)
+    found = [_with_text(token_record(row, chosen, table.names), row) for row in kept]
+    examples, more = _examples(found)
+    related = [row.key or row.where for row in kept if row.values.get(chosen.relations or "")]
+    more += counted(related, "with relations between spans", "the relations are not written")
+    return Annotations("tokens", _rows(examples, kept, {*chosen}), [*table.notes, *notes, *more])
+
+
+def _with_text(record: TokenRecord, row: Record) -> TokenRecord:
+    """Return the words of a prediction with the text that they are from."""
+    offsets, text = row.values.get("offsets"), row.values.get("text")
+    if record.text is not None or not isinstance(offsets, list):
+        return record
+    if not isinstance(text, str):
+        raise DataError(
+            f"{row.where}: offsets without a text: write the predictions with --keep-columns."
+        )
+    pairs = conforms(offsets, list[list[int]]) and len(offsets) == len(record.words)
+    if not pairs or any(len(p) != 2 or not 0 <= p[0] <= p[1] <= len(text) for p in offsets):
+        raise DataError(
+            f"{row.where}: offsets must be the characters of each word, from 0 to {len(text)}, "
+            f"such as [[0, 3], [4, 7]], not {offsets!r:.60}."
+        )
+    return record._replace(text=text, offsets=tuple((start, end) for start, end in offsets))
+
+
+def _examples(records: list[TokenRecord]) -> tuple[list[TokenExample], list[str]]:
+    """Return records as examples, with tags in BIO, and notes."""
+    notes = list(
+        counted([r.key or r.where for r in records if r.discontinuous],
+                 "with discontinuous spans", "read from the first start to the last end")
+    )  # fmt: skip
+    if skipped := sum(record.num_skipped_lines for record in records):
+        notes.append(f"{quantity(skipped, 'line')} of .ann files without text not read")
+    converted, more = to_bio({"": records})
+    more = [note for note in more if not note.startswith("nested")]
+    examples = [tokens.token_example(index, row) for index, row in enumerate(converted[""])]
+    return examples, notes + more
+
+
+def _rows(
+    examples: Sequence[Any], records: Sequence[Record], used: set[str | None]
+) -> list[AnnotatedRow]:
+    """Return examples with their annotators and other columns; any score is of a prediction."""
+    predicted = any(_is_prediction(record.values) for record in records)
+    unread = {*used, *_OF_TOOLS, *(_OF_PREDICTIONS if predicted else ())}
+    if predicted and examples and isinstance(examples[0], TokenExample):
+        unread |= {"words", "tags"}
+    rows = []
+    for example, record in zip(examples, records, strict=True):
+        values = {name: value for name, value in record.values.items() if name not in unread}
+        annotators = {name: values.pop(name) for name in ANNOTATORS if name in values}
+        annotators = {name: value for name, value in annotators.items() if value is not None}
+        if isinstance(example, TokenExample) and example.text is not None:
+            values.pop("text", None)
+        annotator = next(iter(annotators.values()), None)
+        rows.append(AnnotatedRow(example, values | annotators, annotator, predicted))
+    return rows
+
+
+def _is_prediction(values: Mapping[str, Any]) -> bool:
+    """Return whether a row is of `finetune predict` or `suggest`, or the predictions of a run."""
+    spans = values.get("spans")
+    scored = isinstance(spans, list) and any(isinstance(s, dict) and "score" in s for s in spans)
+    known = "uncertainty" in values or ("gold" in values and "where" in values)
+    return known or "scores" in values or (scored and "words" in values)
+
+
+def counted(names: Sequence[Any], which: str, what: str) -> Iterator[str]:
+    """Yield a line about rows, with their ids or lines, unless there is none."""
+    if names:
+        yield f"{quantity(len(names), 'row')} {which}: {what} ({abbreviated(map(str, names), 6)})"

@@ -1,0 +1,1 @@
+"""The commands `convert`, `agreement`, `suggest` and `review`, and `check --label-errors`."""

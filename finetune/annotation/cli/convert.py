@@ -1,0 +1,94 @@
+"""`finetune convert`."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from tyro.conf import Positional, arg
+
+from finetune.cli.command import Command
+from finetune.cli.output import check_output, show
+from finetune.config.tasks import column_map
+from finetune.runtime.files import replace_file, replace_folder, vacant
+from finetune.runtime.records import RECORD_SUFFIXES, with_same_columns, write_records
+from finetune.types import UserError, quantity
+
+SUFFIXES = {
+    "jsonl": (".jsonl", ".ndjson"),
+    "conll": (".conll", ".txt", ".tsv", ".iob", ".iob2", ".bio", ".conllu"),
+    "prodigy": (".jsonl",),
+    "doccano": (".jsonl",),
+    "label-studio": (".json",),
+}
+"""The suffixes of files of a format, if not only that of its name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Convert(Command):
+    """Convert annotated data, or predictions, to the format of an annotation tool or another."""
+
+    source: Annotated[Positional[str], arg(metavar="SOURCE")]
+    """File of any format, export of an annotation tool, folder of brat, or predictions of a run."""
+    to: Literal[
+        "jsonl", "json", "csv", "tsv", "xlsx", "parquet",
+        "conll", "prodigy", "doccano", "label-studio", "brat",
+    ]  # fmt: skip
+    """Format to write; in tables a cell with spans or several labels is JSON."""
+    output: str
+    """File to write, with a suffix of the format; for brat a folder that is empty or absent."""
+    columns: tuple[str, ...] = ()
+    """Columns if their names are not recognized, as `role=column`; `spans=NAME` reads spans where
+    a row has a label too."""
+    decisions: str | None = None
+    """Decisions from the page of `review`, to apply."""
+    encoding: str = "utf-8"
+    """Text encoding of the source, such as `cp1252`, `utf-16` or `gb18030`."""
+
+    def run(self) -> None:
+        """Write the output, and print what it does not hold."""
+        from finetune.annotation.annotations import read_annotations
+        from finetune.annotation.decisions import apply_decisions, read_decisions
+        from finetune.annotation.writers import (
+            LEFT_OUT,
+            Lost,
+            check_format,
+            to_records,
+            to_text,
+            write_brat,
+        )
+
+        output = Path(self.output)
+        if self.to == "brat":
+            if output.exists() and not (output.is_dir() and vacant(output)):
+                raise UserError(f"--output {output} exists: name an empty or absent folder.")
+        else:
+            check_output(self.output, [Path(self.source)], SUFFIXES.get(self.to, [f".{self.to}"]))
+        decisions = None if self.decisions is None else read_decisions(Path(self.decisions))
+        words = any("label" not in decision for decision in decisions or ())
+        annotations = read_annotations(
+            self.source, columns=column_map(self.columns), encoding=self.encoding, words=words
+        )
+        decided: list[str] = []
+        if decisions is not None:
+            annotations, decided = apply_decisions(annotations, decisions)
+        check_format(annotations, self.to)
+        lost: Lost = defaultdict(list)
+        if self.to == "brat":
+            with replace_folder(output) as folder:
+                notes = write_brat(annotations, folder)
+        elif f".{self.to}" in RECORD_SUFFIXES:
+            records, notes = to_records(annotations)
+            lines = self.to in ("jsonl", "json")
+            write_records(output, records if lines else with_same_columns(records))
+        else:
+            text, notes = to_text(annotations, self.to, lost)
+            with replace_file(output, follow=True) as file:
+                file.write(text)
+        for note in [*annotations.notes, *decided, *notes]:
+            show(f"note: {note}", error=True)
+        left_out = sum(len(rows) for (_, what), rows in lost.items() if what == LEFT_OUT)
+        written = len(annotations.rows) - left_out
+        show(f"wrote {quantity(written, 'row')}: {output}", error=True)

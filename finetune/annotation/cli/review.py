@@ -1,0 +1,48 @@
+"""`finetune review`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from tyro.conf import Positional, arg
+
+from finetune.cli.command import Command
+from finetune.cli.output import check_output, show
+from finetune.runtime.files import replace_file, require_replaceable
+from finetune.types import UserError, quantity
+
+
+@dataclass(frozen=True, kw_only=True)
+class Review(Command):
+    """Write a page to click through suspected or suggested labels, tags and spans."""
+
+    file: Annotated[Positional[str], arg(metavar="FILE")]
+    """Suspects of `check --label-errors --out`, output of `suggest`, or predictions of a run."""
+    output: str
+    """HTML file to write: one file that needs no network."""
+    labels: tuple[str, ...] = ()
+    """Labels to offer besides those of the file."""
+
+    def run(self) -> None:
+        """Write the page."""
+        from finetune.annotation.review_page import page
+        from finetune.data.files import read_lines
+        from finetune.data.json_files import parse_json
+
+        path, output = Path(self.file), Path(self.output)
+        if not path.is_file():
+            what = "a folder: name a file in it" if path.is_dir() else "no such file"
+            raise UserError(f"{path}: {what}.")
+        check_output(self.output, [path])
+        require_replaceable(output, "<!doctype html", "--output")
+        rows = [
+            parse_json(line, f"{path}:{number}") for number, line in read_lines(str(path), path)
+        ]
+        if not rows or not all(isinstance(row, dict) for row in rows):
+            raise UserError(f"{path}: no lines of suspects or suggestions.")
+        html, number = page(rows, path.name, self.labels)
+        with replace_file(output, follow=True) as file:
+            file.write(html)
+        show(f"wrote {quantity(number, 'text')} to decide on: {output}", error=True)

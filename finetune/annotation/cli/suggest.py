@@ -1,0 +1,87 @@
+"""`finetune suggest`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from tyro.conf import Positional, arg
+
+from finetune.cli.command import Command
+from finetune.cli.output import open_records, quiet_libraries, show
+from finetune.cli.predict import with_columns
+from finetune.config.tasks import column_map
+from finetune.types import UserError, quantity
+
+if TYPE_CHECKING:
+    from finetune.types import Example
+
+
+@dataclass(frozen=True, kw_only=True)
+class Suggest(Command):
+    """Choose the unlabeled examples that are worth labeling next (active learning)."""
+
+    folder: Annotated[Positional[str], arg(metavar="RUN")]
+    """Folder of a run or of a model in it."""
+    file: str
+    """Unlabeled texts or words in any format of `predict`; `-` is standard input."""
+    number: int = 50
+    """Number of examples to choose."""
+    by: Literal["both", "uncertainty", "diversity", "random"] = "both"
+    """Uncertain predictions, diverse texts, or diverse ones among the uncertain; `random` is the
+    baseline."""
+    output: str | None = None
+    """File to write, in the format of its suffix (.jsonl, .json, .csv, .tsv, .xlsx or .parquet):
+    the columns of the input with the prediction, for `finetune convert`. Unset prints JSON Lines.
+    """
+    seed: int = 1
+    """Seed of random choice, ties and clusters."""
+    columns: tuple[str, ...] = ()
+    """Columns if their names are not recognized, as `role=column`."""
+    encoding: str = "utf-8"
+    """Text encoding of the file, such as `cp1252`, `utf-16` or `gb18030`."""
+    batching: Literal["auto", "packed", "padded"] = "auto"
+    """Pack or pad sequences: changes speed only."""
+    max_tokens: int | None = None
+    """Tokens per forward pass: changes memory and speed only."""
+
+    def run(self) -> None:
+        """Write one line for each chosen example, the best first."""
+        if self.number < 1:
+            raise UserError(f"--number must be 1 or more, not {self.number}.")
+        quiet_libraries()
+        from finetune.annotation.suggestion import Suggester
+
+        suggester = Suggester(self.folder, batching=self.batching, max_tokens=self.max_tokens)
+        rows: dict[int, Mapping[str, Any]] = {}
+        examples = self._examples(suggester.model.task, rows)
+        with open_records(self.output, [Path(self.file)]) as write:
+            found = suggester.suggest(examples, self.number, self.by, self.seed, rows)
+            for each in found:
+                example: Any = each.example
+                record = each.prediction.record()
+                record["id"] = example.id if example.key is None else example.key
+                if each.uncertainty is not None:
+                    record["uncertainty"] = round(each.uncertainty, 6)
+                write(with_columns(record, rows.get(example.id, {})))
+        for number, what in (
+            (suggester.num_repeated, "with the text of another left out"),
+            (suggester.num_empty, "without text left out"),
+        ):
+            if number:
+                show(f"{quantity(number, 'example')} {what}", error=True)
+        chosen = f"{len(found):,} of {quantity(suggester.num_read, 'example')}"
+        show(f"chose {chosen}{f': {self.output}' if self.output else ''}", error=True)
+
+    def _examples(self, task: Any, rows: dict[int, Mapping[str, Any]]) -> Iterator[Example]:
+        from finetune.inference.inputs import read_inputs
+
+        return read_inputs(
+            task,
+            self.file,
+            columns=column_map(self.columns),
+            encoding=self.encoding,
+            rows=rows,
+        )

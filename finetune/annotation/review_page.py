@@ -1,0 +1,274 @@
+"""A page to decide on suspected and suggested labels, tags and spans: one file without network.
+
+Its input are the suspects of `finetune check --label-errors`, the output of `finetune suggest` or
+`predict`, or the predictions of a run, of which those that differ from gold are shown. Decisions
+are lines of JSON, which ``finetune.annotation.decisions`` describes and applies.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+from finetune.annotation.decisions import text_and_pair
+from finetune.config.values import conforms
+from finetune.data.character_spans import chars_to_words, words_to_chars
+from finetune.data.spans import overlapping
+from finetune.data.word_splitting import UNSPACED
+from finetune.reporting.html import inlined
+from finetune.reporting.rendering import render
+from finetune.types import Span, UserError
+
+Row = Mapping[str, Any]
+
+
+PACKAGE = "finetune.annotation"
+"""The package whose templates make the page."""
+
+
+def page(rows: Sequence[Row], title: str, labels: Iterable[str] = ()) -> tuple[str, int]:
+    """Return the page on rows of suspects, suggestions or predictions, and the number of its items.
+
+    It offers ``labels`` besides those of the rows.
+
+    Raises:
+        UserError: The rows are none of these, or nothing differs from gold.
+    """
+    items: list[dict[str, Any]] = []
+    sentences: dict[Any, dict[str, Any]] = {}
+    for number, row in enumerate(rows, 1):
+        if row.get("label", "") is None and "given" not in row:  # a blank text
+            continue
+        _check_row(row, f"{title}:{number}")
+        place = row.get("file"), row.get("line"), row.get("text")
+        if row.get("worst") is False and place in sentences:  # another suspect of a sentence
+            sentences[place]["facts"].append(_suspicion(row))
+            continue
+        item = _item(row, f"{title}:{number}")
+        if items and item["kind"] != items[0]["kind"]:
+            raise UserError(f"{title}:{number}: {item['kind']} after {items[0]['kind']}.")
+        if "worst" in row:
+            sentences[place] = item
+        if "gold" not in row or "worst" in row or item["given"] != _bare(item):
+            items.append(item)
+    if not items:
+        raise UserError(f"{title}: every prediction is as labeled: there is nothing to decide on.")
+    names = {*labels, *(name for item in items for name in item.pop("labels"))}
+    data: dict[str, Any] = {"items": items, "labels": sorted(names), "kind": items[0]["kind"]}
+    if data["kind"] == "spans":
+        sides = (side for item in items for side in (item["given"] or (), _bare(item)))
+        data["overlap"] = any(overlapping([Span(*span) for span in side]) for side in sides)
+    dumped = json.dumps(data, default=str)
+    data["key"] = hashlib.sha256(dumped.encode()).hexdigest()[:16]
+    inside = inlined("review.js", "review.css", package=PACKAGE)
+    html = render("review.html", PACKAGE, **inside, title=title, data=data)
+    return html, len(items)
+
+
+_Number = float | None
+_TYPES: Mapping[str, Any] = {
+    "text": str | None,
+    "text_pair": str | None,
+    "file": str | None,
+    "where": str | None,
+    "line": int | None,
+    "worst": bool,
+    "kind": str,
+    "confidence": float,
+    "given_confidence": float,
+    "uncertainty": _Number,
+    "words": list[str],
+    "tags": list[str],
+    "offsets": list[list[int]] | None,
+    "scores": dict[str, float] | list[float] | None,
+}
+"""The types of the fields that the page shows."""
+
+
+def _check_row(row: Row, where: str) -> None:
+    """Raise UserError for a field that has another type or range than in files of this toolkit."""
+    required = ("given", "suggested", "text") if "worst" in row or "suggested" in row else ()
+    checks = [(name, row[name], conforms(row[name], kind))
+              for name, kind in _TYPES.items() if name in row]  # fmt: skip
+    checks += [(name, row.get(name), isinstance(row.get(name), str)) for name in required]
+    _require(where, checks)
+    gold = row.get("gold")
+    if "words" not in row or not (isinstance(row.get("spans"), list) or "tags" in row):
+        scores = row.get("scores")
+        _require(where, [
+            ("gold", gold, conforms(gold, str | list[str] | float | None)),
+            ("scores", scores, "words" in row or not isinstance(scores, list)),
+        ])  # fmt: skip
+        return
+    _require(where, [("gold", gold, gold is None or isinstance(gold, dict))])
+    _require(where, _annotation_checks(row, gold or {}))
+
+
+def _annotation_checks(row: Row, gold: Row) -> Iterator[tuple[str, Any, bool]]:
+    """Yield name, value and legality of tags, spans and offsets, in a row and in its gold."""
+    words, text, offsets = row["words"], row.get("text"), row.get("offsets")
+    for side in (row, gold):
+        if "tags" in side:
+            tags = side["tags"]
+            yield "tags", tags, conforms(tags, list[str]) and len(tags) == len(words)
+        if (spans := side.get("spans")) is not None:
+            yield "spans", spans, isinstance(spans, list)
+            yield from (("spans", span, _is_span(span, len(words))) for span in spans)
+    unreachable = gold.get("unreachable", [])
+    yield "unreachable", unreachable, isinstance(unreachable, list)
+    for span in unreachable:
+        listed = isinstance(span, list) and len(span) == 3 and text is not None
+        named = dict(zip(Span._fields, span, strict=False)) if listed else None
+        yield "unreachable", span, _is_span(named, len(text or ""))
+    if offsets is not None and text is not None:
+        edges = [0, *(position for each in offsets for position in each), len(text)]
+        ordered = all(one <= other for one, other in pairwise(edges))
+        paired = len(offsets) == len(words) and all(len(each) == 2 for each in offsets)
+        yield "offsets", offsets, ordered and paired
+
+
+def _is_span(span: Any, size: int) -> bool:
+    """Return whether a value is a span of ``size`` words or characters."""
+    if not isinstance(span, dict) or not isinstance(span.get("label"), str):
+        return False
+    start, end = span.get("start"), span.get("end")
+    if not (type(start) is int and type(end) is int and 0 <= start < end <= size):
+        return False
+    return conforms(span.get("score"), _Number)
+
+
+def _require(where: str, checks: Iterable[tuple[str, Any, bool]]) -> None:
+    for name, value, legal in checks:
+        if not legal:
+            raise UserError(
+                f"{where}: `{name}` cannot be {value!r:.60} here: write the file again, with "
+                "`finetune check --label-errors --out`, `finetune suggest` or `finetune predict "
+                "--keep-columns`."
+            )
+
+
+def _bare(item: Row) -> Any:
+    """Return the suggestion of an item, without the scores of spans."""
+    suggested = item["suggested"]
+    return [span[:3] for span in suggested] if item["kind"] == "spans" else suggested
+
+
+def _item(row: Row, where: str) -> dict[str, Any]:
+    """Return the kind of a row, what it shows, and what a decision repeats."""
+    annotated = isinstance(row.get("spans", row.get("tags")), list) and "relations" not in row
+    if annotated and isinstance(row.get("words"), list):
+        return _sentence(row, where)
+    if "given" in row and "suggested" in row and row.get("kind", "label") == "label":
+        given, suggested = row["given"], row["suggested"]
+        source = {name: row.get(name) for name in ("id", "file", "line", "text")}
+        binary = f"not {given}" == suggested or f"not {suggested}" == given  # one of several labels
+        return {"kind": "label", "text": row["text"], "given": given, "suggested": suggested,
+                "labels": () if binary else (given, suggested), "facts": [_suspicion(row)],
+                "source": source}  # fmt: skip
+    label = row.get("label")
+    names = label if isinstance(label, list) else [label]
+    if isinstance(row.get("text"), str) and all(isinstance(name, str) for name in names):
+        scores = row.get("scores") or {}
+        text = text_and_pair(row["text"], row.get("text_pair"))
+        known = sorted(scores.items(), key=lambda each: -each[1])[:3]
+        facts = ", ".join(f"{name} {value:.3f}" for name, value in known)
+        given = row.get("gold")
+        both = [*names, *(given if isinstance(given, list) else [given] if given else [])]
+        kind = "labels" if isinstance(label, list) else "label"
+        if kind == "labels":
+            label, given = sorted(names), None if given is None else sorted(given)
+        return {"kind": kind, "text": text, "given": given, "suggested": label,
+                "labels": (*both, *scores), "facts": [facts],
+                "source": _location(row) | {"text": text}}  # fmt: skip
+    raise UserError(
+        f"{where}: nothing to review: the page shows labels of texts, tags and spans: suspects of "
+        "`finetune check --label-errors --out`, the output of `finetune suggest` or `predict "
+        "--keep-columns`, or the predictions of a run. Labels that are numbers, relations, senses "
+        "and vectors are not shown."
+    )
+
+
+def _location(row: Row) -> dict[str, Any]:
+    """Return the id of a row, and the file and line that it has or that its ``where`` names."""
+    file, _, line = str(row.get("where") or "").rpartition(":")
+    found = {"file": file, "line": int(line)} if file and line.isdecimal() else {}
+    return {"id": row.get("id"), **{name: row[name] for name in ("file", "line") if name in row},
+            **found}  # fmt: skip
+
+
+def _suspicion(row: Row) -> str:
+    line = "" if row.get("line") is None else f":{row['line']}"
+    kind = row.get("kind", "label")
+    return (
+        f"{row.get('file', '')}{line}: {'' if kind in ('label', 'word') else f'{kind}: '}"
+        f"{row['given']} has probability {row.get('given_confidence', 0):.3f}, "
+        f"{row['suggested']} {row.get('confidence', 0):.3f}"
+    )
+
+
+def _sentence(row: Row, where: str) -> dict[str, Any]:
+    """Return the words of a row with the text between them, and its gold and predicted labels."""
+    words, offsets, text = row["words"], row.get("offsets"), row.get("text")
+    gold = row.get("gold") or {}
+    facts = [_suspicion(row)] if "suggested" in row else []
+    if "uncertainty" in row:
+        facts = [f"uncertainty {row['uncertainty']:.3f}"]
+    source = _location(row)
+    item: dict[str, Any] = {"facts": facts, "source": source}
+    if "spans" not in row:
+        given = gold.get("tags")
+        shown = {"kind": "tags", "given": given, "suggested": row["tags"],
+                 "labels": (*(given or ()), *row["tags"])}  # fmt: skip
+    else:
+        found = [(Span(*map(span.get, ("start", "end", "label"))), span.get("score"))
+                 for span in row["spans"]]  # fmt: skip
+        known = gold.get("spans")
+        given = None if known is None else [Span(*map(s.get, Span._fields)) for s in known]
+        unreachable = [Span(*span) for span in gold.get("unreachable", ())]
+        if offsets is not None and unreachable:
+            offsets, found, given = _split(offsets, found, given or [], unreachable)
+        both = [*(given or ()), *(span for span, _ in found)]
+        shown = {
+            "kind": "spans", "given": given and [[*span] for span in sorted(given)],
+            "suggested": sorted([*span, score] for span, score in found),
+            "labels": [span.label for span in both],
+        }  # fmt: skip
+    if offsets is None:
+        gaps = ["", *[_blank(words)] * (len(words) - 1), ""]
+        return item | shown | {"words": words, "gaps": gaps}
+    if not isinstance(text, str):
+        raise UserError(
+            f"{where}: offsets without a text: write the predictions with --keep-columns."
+        )
+    edges = [0, *(position for each in offsets for position in each), len(text)]
+    pieces = [text[start:end] for start, end in pairwise(edges)]
+    return item | shown | {"words": pieces[1::2], "gaps": pieces[::2], "offsets": offsets}
+
+
+def _blank(words: Sequence[str]) -> str:
+    """Return what is shown between words without a text: nothing in scripts without spaces."""
+    return "" if 2 * sum(bool(UNSPACED.match(word)) for word in words) > len(words) else " "
+
+
+def _split(
+    offsets: Iterable[Sequence[int]],
+    found: Sequence[tuple[Span, Any]],
+    given: Sequence[Span],
+    unreachable: Sequence[Span],
+) -> tuple[list[list[int]], list[tuple[Span, Any]], list[Span]]:
+    """Split words where gold spans begin or end inside of them; map all spans to the parts."""
+    places = [(start, end) for start, end in offsets]
+    edges = sorted({position for span in unreachable for position in span[:2]})
+    parts = [
+        part
+        for start, end in places
+        for part in pairwise([start, *(edge for edge in edges if start < edge < end), end])
+    ]
+    gold = [*words_to_chars(places, given), *unreachable]
+    spans = chars_to_words(parts, words_to_chars(places, [span for span, _ in found]))[0]
+    scores = [score for _, score in found]
+    return [[*part] for part in parts], list(zip(spans, scores, strict=True)), chars_to_words(
+        parts, gold)[0]  # fmt: skip

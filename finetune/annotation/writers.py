@@ -1,0 +1,352 @@
+"""Write annotations in the import formats of annotation tools, as columns, and as JSON Lines.
+
+What a format cannot hold is refused, or counted with the ids of its rows. Formats, as their tools
+import them: Prodigy (https://prodi.gy/docs/api-interfaces), doccano
+(https://doccano.github.io/doccano/tutorial/), Label Studio
+(https://labelstud.io/guide/predictions), brat (https://brat.nlplab.org/standoff.html).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby, pairwise
+from pathlib import Path
+from typing import Any
+
+from finetune.annotation.annotations import AnnotatedRow, Annotations, counted
+from finetune.data.annotation_tools import ANNOTATORS, DOCCANO_COMMENTS, utf16_positions
+from finetune.data.spans import overlapping
+from finetune.data.tag_schemes import spans_to_tags
+from finetune.data.tokens import split_at_gold
+from finetune.data.word_splitting import split_words
+from finetune.types import Span, TokenExample, UserError
+
+Lost = defaultdict[tuple[str, str], list[str]]
+"""Ids of the rows that lose something, by what they hold and what happens to it."""
+
+LEFT_OUT = "left out"
+"""What happens to rows that a format cannot hold at all."""
+OTHER_COLUMNS = ("with columns besides words and labels", "the other columns are not written")
+"""Rows that lose columns, and what happens to the columns."""
+_TOOLS = ("prodigy", "doccano", "label-studio", "brat")
+_OTHERS = {"text": "jsonl, prodigy, doccano or label-studio", "tags": "jsonl or conll"}
+
+
+def check_format(annotations: Annotations, to: str) -> None:
+    """Raise UserError if a format has no place for the labels of annotations."""
+    examples = [row.example for row in annotations.rows]
+    problem = legal = ""
+    if annotations.kind == "text":
+        legal = "jsonl or label-studio"
+        if to in ("conll", "brat"):
+            problem, legal = "texts with labels, and this format annotates words", _OTHERS["text"]
+        elif to in ("prodigy", "doccano") and any(type(each.label) is float for each in examples):
+            problem = "numbers as labels, and this tool has names"
+    elif any(each.tags is not None and each.spans is None for each in examples):
+        legal = _OTHERS["tags"]
+        problem = "" if to not in _TOOLS else "tags that spell no spans"
+    if to in ("conll", "brat") and not problem:
+        names = {
+            span.label for each in examples for span in (*(each.spans or ()), *each.unreachable)
+        }
+        if odd := sorted(name for name in names if re.search(r"\s", name)):
+            problem, legal = f"a label with white space, {odd[0]!r}", _OTHERS["text"]
+    if problem:
+        raise UserError(f"--to {to}: the data have {problem}: choose {legal}.")
+
+
+def to_records(annotations: Annotations) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return a record of each row as the readers know it, and lines about what it does not hold."""
+    lost: Lost = defaultdict(list)
+    labels = _labels(annotations.rows)
+    return [_plain(row, labels, lost) for row in annotations.rows], _lines(lost)
+
+
+def to_text(annotations: Annotations, to: str, lost: Lost | None = None) -> tuple[str, list[str]]:
+    """Return annotations as the text of a file, and lines about what it does not hold.
+
+    ``lost`` gets the names of the rows that lose something.
+    """
+    lost = defaultdict(list) if lost is None else lost
+    rows = annotations.rows
+    if to == "conll":
+        text = "".join(_conll(rows, lost))
+    elif to == "label-studio":
+        tasks = list(_tasks([row.as_text() for row in rows]))
+        text = json.dumps(tasks, ensure_ascii=False, default=str, indent=1) + "\n"
+    else:
+        write: Callable[..., dict[str, Any]] = {
+            "jsonl": _plain,
+            "prodigy": _prodigy,
+            "doccano": _doccano,
+        }[to]
+        labels = _labels(rows)
+        text = "".join(
+            json.dumps(write(row, labels, lost), ensure_ascii=False, default=str) + "\n"
+            for row in rows
+        )
+    return text, _lines(lost)
+
+
+def _lines(lost: Lost) -> list[str]:
+    return [line for (which, what), ids in lost.items() for line in counted(ids, which, what)]
+
+
+def _labels(rows: Sequence[AnnotatedRow]) -> list[str] | None:
+    """Return the labels of texts; None if a text may have several."""
+    labels = [getattr(row.example, "label", None) for row in rows]
+    if any(isinstance(label, tuple) for label in labels):
+        return None
+    return sorted({str(label) for label in labels if label is not None})
+
+
+def _merged(
+    row: AnnotatedRow, values: Mapping[str, Any], last: Mapping[str, Any] = {}
+) -> dict[str, Any]:
+    """Return the id, the values, and the other columns, under names that are free."""
+    example = row.example
+    known = {} if example.key is None else {"id": example.key}
+    merged: dict[str, Any] = {**known, **values}
+    document = getattr(example, "document", None)
+    if isinstance(example, TokenExample) and document not in (None, example.key):
+        merged["document"] = document
+    for name, value in row.others.items():
+        while name in merged or name in last:
+            name = f"input_{name}"
+        merged[name] = value
+    return {**merged, **last}
+
+
+def _plain(row: AnnotatedRow, labels: Any, lost: Lost) -> dict[str, Any]:
+    """Return a row of JSON Lines as the readers know it, with spans in characters of a text."""
+    example = row.example
+    if not isinstance(example, TokenExample):
+        return _merged(row, _texts(example))
+    values: dict[str, Any] = {}
+    if example.text is None:
+        values["tokens"] = list(example.words)
+        if example.tags is not None:
+            values["tags"] = list(example.tags)
+        elif example.spans is not None:
+            values["spans"] = [span._asdict() for span in example.spans]
+        return _merged(row, values)
+    values["text"] = example.text
+    if example.offsets is not None and list(example.offsets) != split_words(example.text)[1]:
+        values["tokens"] = _tokens(example)
+    if example.spans is not None:
+        values["spans"] = [span._asdict() for span in row.character_spans]
+    return _merged(row, values)
+
+
+def _texts(example: Any) -> dict[str, Any]:
+    values = {"text": example.text, "text_pair": example.pair, "label": example.label}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _tokens(example: TokenExample) -> list[dict[str, Any]]:
+    return [
+        {"text": word, "start": start, "end": end, "id": number}
+        for number, (word, (start, end)) in enumerate(
+            zip(example.words, example.offsets or (), strict=True)
+        )
+    ]
+
+
+def _prodigy(row: AnnotatedRow, labels: list[str] | None, lost: Lost) -> dict[str, Any]:
+    """Return a task with choices, or with tokens and spans; what a model labeled has no answer."""
+    row = row.as_text()
+    example = row.example
+    answer = {} if row.predicted else {"answer": "accept"}
+    if not isinstance(example, TokenExample):
+        values = {name: value for name, value in _texts(example).items() if name != "label"}
+        if labels == [] or example.label is None:
+            return _merged(row, values)
+        style = "multiple" if labels is None else "single"
+        chosen = list(example.label) if labels is None else [example.label]
+        names = sorted({*chosen}) if labels is None else labels
+        options = [{"id": name, "text": name} for name in names]
+        last = {"options": options, "accept": chosen, "config": {"choice_style": style}}
+        return _merged(row, values, last | answer)
+    offsets = example.offsets or ()
+    if example.unreachable:
+        lost["with spans inside of words", "written, Prodigy marks whole tokens"].append(row.name)
+    values = {"text": example.text}
+    if example.words:
+        values["tokens"] = _tokens(example)
+    if example.spans is None:
+        return _merged(row, values)
+    values["spans"] = [
+        {"start": offsets[start][0], "end": offsets[end - 1][1],
+         "token_start": start, "token_end": end - 1, "label": label}
+        for start, end, label in example.spans
+    ] + [span._asdict() for span in example.unreachable]  # fmt: skip
+    return _merged(row, values, answer)
+
+
+def _doccano(row: AnnotatedRow, labels: Any, lost: Lost) -> dict[str, Any]:
+    """Return a row with labels, or spans in UTF-16 code units; other columns become metadata."""
+    row = row.as_text()
+    example = row.example
+    if not isinstance(example, TokenExample):
+        return _merged(row, _texts(example), {DOCCANO_COMMENTS: []})
+    units = utf16_positions(example.text or "")
+    values: dict[str, Any] = {"text": example.text}
+    if example.spans is not None:
+        values["label"] = [
+            [units[start], units[end], label] for start, end, label in row.character_spans
+        ]
+    return _merged(row, values, {DOCCANO_COMMENTS: []})
+
+
+def _tasks(rows: Sequence[AnnotatedRow]) -> Iterator[dict[str, Any]]:
+    """Yield the tasks of Label Studio, each with the annotations or predictions of its text."""
+
+    def identity(row: AnnotatedRow) -> tuple[Any, ...]:
+        alone = id(row) if row.annotator is None else None
+        return alone, row.example.key, row.example.text
+
+    for _, same in groupby(rows, identity):
+        group = list(same)
+        example = group[0].example
+        values = {"text": example.text}
+        if getattr(example, "pair", None) is not None:
+            values["text_pair"] = example.pair
+        data = {n: v for n, v in _merged(group[0], values).items() if n not in ANNOTATORS}
+        found = [(row, result) for row in group if (result := _result(row)) is not None]
+        annotations: list[dict[str, Any]] = []
+        for row, result in found:
+            if not row.predicted:
+                who = {} if row.annotator is None else {"completed_by": row.annotator}
+                annotations.append({"result": result, **who})
+        task: dict[str, Any] = {"data": data, "annotations": annotations}
+        if predictions := [result for row, result in found if row.predicted]:
+            task["predictions"] = [
+                {"model_version": "finetune", "result": result} for result in predictions
+            ]
+        yield task
+
+
+def _result(row: AnnotatedRow) -> list[dict[str, Any]] | None:
+    """Return the regions, choices or number of a row; None without labels."""
+    example = row.example
+
+    def region(number: int, kind: str, value: Mapping[str, Any]) -> dict[str, Any]:
+        return {"id": f"r{number}", "from_name": "label", "to_name": "text", "type": kind,
+                "value": dict(value)}  # fmt: skip
+
+    if isinstance(example, TokenExample):
+        if example.spans is None:
+            return None
+        return [
+            region(number, "labels", {"start": start, "end": end, "labels": [label],
+                                      "text": (example.text or "")[start:end]})
+            for number, (start, end, label) in enumerate(row.character_spans)
+        ]  # fmt: skip
+    if example.label is None:
+        return None
+    if isinstance(example.label, float):
+        return [region(0, "number", {"number": example.label})]
+    names = list(example.label) if isinstance(example.label, tuple) else [example.label]
+    return [region(0, "choices", {"choices": names})]
+
+
+_UNWRITABLE = re.compile(r"[\t\n\r]|\A(\ufeff|-DOCSTART|#)|\A\Z")
+
+
+def _conll(rows: Sequence[AnnotatedRow], lost: Lost) -> Iterator[str]:
+    """Yield sentences of words and BIO tags, or of words alone if no row has gold."""
+    labeled = any(row.example.tags is not None or row.example.spans is not None for row in rows)
+    document = None
+    for row in rows:
+        example = split_at_gold(row.example)
+        if labeled and example.tags is None and example.spans is None:
+            lost["without tags or spans", LEFT_OUT].append(row.name)
+            continue
+        if not example.words:
+            lost["without words", LEFT_OUT].append(row.name)
+            continue
+        if any(
+            _UNWRITABLE.search(w) or (not labeled and re.search(r"\s", w)) for w in example.words
+        ):
+            lost["with words that columns cannot hold", LEFT_OUT].append(row.name)
+            continue
+        if row.others:
+            lost[
+                "with columns besides words and labels", "the other columns are not written"
+            ].append(row.name)
+        if example.text is not None and example.text != " ".join(example.words):
+            lost["with a text", "words are written, its white space is not"].append(row.name)
+        if example.document not in (None, document, example.key):
+            yield f"# newdoc id = {_one_line(example.document)}\n"
+        document = example.document
+        if example.key is not None:
+            yield f"# sent_id = {_one_line(example.key)}\n"
+        tags: Sequence[str] | None = example.tags
+        if example.spans is not None:
+            kept = _one_layer(example.spans)
+            if len(kept) < len(example.spans) or example.unreachable:
+                what = "the outermost are written"
+                lost["with spans that overlap", what].append(row.name)
+            tags = spans_to_tags(kept, len(example.words), "BIO")
+        for index, word in enumerate(example.words):
+            yield f"{word}\t{tags[index]}\n" if tags is not None else f"{word}\n"
+        yield "\n"
+
+
+def _one_line(value: Any) -> str:
+    return " ".join(str(value).split())
+
+
+def _one_layer(spans: Iterable[Span]) -> list[Span]:
+    """Return spans without those that overlap one that begins earlier, or there and is wider."""
+    ordered = sorted(spans, key=lambda span: (span.start, -span.end))
+    if not overlapping(ordered):
+        return ordered
+    kept: list[Span] = []
+    for span in ordered:
+        if not kept or span.start >= kept[-1].end:
+            kept.append(span)
+    return kept
+
+
+def write_brat(annotations: Annotations, folder: Path) -> list[str]:
+    """Write NAME.txt and NAME.ann for each row, and return lines about what they do not hold."""
+    lost: Lost = defaultdict(list)
+    names: set[str] = set()
+    width = len(str(len(annotations.rows)))
+    for number, row in enumerate(annotations.rows, 1):
+        row = row.as_text()
+        name, given = f"{number:0{width}}", row.example.key
+        if given is not None and re.fullmatch(r"\w[\w.-]*", str(given)):
+            name = str(given)
+        if name in names or (given is not None and name != str(given)):
+            lost["with ids that repeat or cannot name a file", "numbered"].append(row.name)
+            name = f"row-{number:0{width}}"
+        names.add(name)
+        if row.others or row.example.document not in (None, given):
+            lost[
+                "with columns besides words and labels", "the other columns are not written"
+            ].append(row.name)
+        text = row.example.text
+        # the reader, like others, drops a byte order mark
+        mark = "\ufeff" if text.startswith("\ufeff") else ""
+        (folder / f"{name}.txt").write_bytes((mark + text).encode())
+        if row.example.spans is not None:
+            lines = [
+                f"T{index}\t{label} {_fragments(text, start, end)}\t"
+                + re.sub("[\t\r\n]+", " ", text[start:end])
+                + "\n"
+                for index, (start, end, label) in enumerate(row.character_spans, 1)
+            ]
+            (folder / f"{name}.ann").write_bytes("".join(lines).encode())
+    return _lines(lost)
+
+
+def _fragments(text: str, start: int, end: int) -> str:
+    """Return a span as ranges of characters without line ends, which brat does not mark."""
+    inside = [start, *(p for p in range(start, end) if text[p] in "\r\n"), end]
+    ranges = [(left + (text[left] in "\r\n"), right) for left, right in pairwise(inside)]
+    return ";".join(f"{left} {right}" for left, right in ranges if left < right)

@@ -1,0 +1,75 @@
+"""The help of `finetune` itself: every command with one line, in groups, on one screen."""
+
+from __future__ import annotations
+
+HEAD = """\
+usage: finetune COMMAND [INPUT …] [--option value …]
+
+Fine-tune pretrained text encoders.
+"""
+FOOT = """\
+options
+  -h, --help  show this help, or the options of a command
+  --version   show the version
+  --quiet     print results and errors only (every command)
+  --verbose   also print messages of libraries, and the traceback of an error (every command)
+
+A first run that needs no download:
+  finetune nli --model minilm --data examples/data/nli"""
+GROUPS: dict[str, dict[str, str]] = {
+    "train": {
+        "classify": "one label, several labels, or a number for each text or pair",
+        "nli": "natural language inference, and other labels of text pairs",
+        "tag": "one tag for each word: entities, parts of speech, chunks",
+        "ner": "named entities as spans of words, also nested ones",
+        "relations": "relations between spans of a text",
+        "sentence": "sentence encoders: one vector for each text",
+        "pretrain": "masked language modeling on your own text",
+        "vocabulary": "a subword vocabulary, also for a trained encoder",
+        "multitask": "several tasks on one encoder",
+        "distill": "a small student of a trained model",
+        "run": "the settings of a recipe, or of an earlier run",
+        "recipes": "list the recipes and the scores they expect",
+        "curve": "scores by amount of training data",
+        "search": "search for the best settings",
+    },
+    "predict and score": {
+        "predict": "predict texts or words with a trained model",
+        "score": "score predictions, or a model on a file",
+        "compare": "test whether systems differ; tables for papers",
+        "analyze": "scores by subgroup, confusions and lists of errors",
+        "thresholds": "choose the thresholds of labels",
+        "report": "write the HTML report of runs",
+    },
+    "data and annotation": {
+        "check": "find problems in data before training",
+        "convert": "convert annotated data to the format of another tool",
+        "agreement": "measure how far annotators agree",
+        "suggest": "choose what to label next",
+        "review": "write a page to review labels, tags and spans",
+    },
+    "inspect encoders": {
+        "embed": "vectors of texts, words or subwords",
+        "similarity": "cosines of texts or words, against gold",
+        "geometry": "anisotropy and attention, layer by layer",
+        "map": "a map of one word in many contexts",
+        "wsd": "the senses of words",
+        "wic": "whether a word has the same sense in two texts",
+        "perplexity": "pseudo-perplexity of texts, minimal pairs",
+    },
+    "share and serve": {
+        "export": "an ONNX graph with a program that predicts from it, also in int8",
+        "serve": "trained models over HTTP",
+        "push": "upload a model to the hub",
+        "bench": "measure speed and memory",
+    },
+}
+
+
+def overview() -> str:
+    """Return the help of all commands."""
+    parts = [HEAD]
+    for group, commands in GROUPS.items():
+        parts.append(group)
+        parts += [f"  {name:<12}{summary}" for name, summary in commands.items()]
+    return "\n".join([*parts, FOOT])

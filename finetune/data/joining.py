@@ -1,0 +1,130 @@
+"""Several tables, or several files of sentences, read as one split."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Any, TypeVar
+
+from finetune.data.dataset import DataError
+from finetune.data.files import Record
+from finetune.data.tables import Table
+from finetune.data.token_records import Sentences, TokenRecord
+from finetune.types import abbreviated, quantity
+
+Opened = TypeVar("Opened", bound=Table | Sentences)
+MAX_REPEATED = 0.5
+"""Fraction of the rows of a split that may also be in the splits that it is joined with."""
+
+
+def joined(parts: Sequence[Opened]) -> Opened:
+    """Return tables, or files of sentences, as one; its rows keep the order of the parts.
+
+    Raises DataError if the parts do not fit together.
+    """
+    first, *others = parts
+    if not others:
+        return first
+    for other in others:
+        if isinstance(first, Table) != isinstance(other, Table):
+            raise DataError(
+                f"{first.name} and {other.name} cannot be read as one split, since only one of "
+                "them has rows of named columns: convert one of them with `finetune convert`."
+            )
+        if isinstance(first, Table) and isinstance(other, Table):
+            _check_fit(first, other)
+    records = [_with_unique_documents(part.records, i) for i, part in enumerate(parts, 1)]
+    first.records = chain.from_iterable(records)
+    if isinstance(first, Table):
+        tables = [part for part in parts if isinstance(part, Table)]
+        header = chain.from_iterable(table.header for table in tables)
+        # rows of JSON have no header: then it is made of the columns of all rows
+        first.header = list(dict.fromkeys(header)) if all(t.header for t in tables) else []
+        first.typed = all(table.typed for table in tables)
+        first.names = {name: names for table in tables for name, names in table.names.items()}
+        first.notes = list(dict.fromkeys(note for table in tables for note in table.notes))
+    return first
+
+
+def joined_splits(
+    data: str,
+    splits: Mapping[str, Sequence[tuple[str, Table]]],
+) -> tuple[dict[str, Table], list[str]]:
+    """Return one table for each split, and notes on those that several named tables make.
+
+    Raises DataError for tables that mostly hold the same rows: to join them would train on these
+    rows twice, and to choose one needs to know what they are for.
+    """
+    found: dict[str, Table] = {}
+    notes = []
+    for split, parts in splits.items():
+        if len(parts) == 1:
+            found[split] = parts[0][1]
+            continue
+        rows = {name: list(table.records) for name, table in parts}
+        _refuse_repeated(data, split, rows)
+        for name, table in parts:
+            table.records = iter(rows[name])
+        found[split] = joined([table for _, table in parts])
+        listed = ", ".join(f"{name} ({len(own):,})" for name, own in rows.items())
+        number = sum(len(own) for own in rows.values())
+        notes.append(f"{split}: {quantity(number, 'row')}, joined from {listed}")
+    return found, notes
+
+
+def _refuse_repeated(data: str, split: str, rows: Mapping[str, Sequence[Record]]) -> None:
+    content = {name: Counter(map(_content, own)) for name, own in rows.items()}
+    for name, own in content.items():
+        others = {key for other, found in content.items() if other != name for key in found}
+        repeated = sum(count for key, count in own.items() if key in others)
+        if repeated > MAX_REPEATED * own.total():
+            raise DataError(
+                f"{data}: the splits {abbreviated(list(rows))} all mean {split}, and "
+                f"{repeated:,} of {quantity(own.total(), 'row')} of {name} are also in the others: "
+                f"choose with --data {data},{split}={name} ({split}=A+B for several; in Python, "
+                "leave some out)."
+            )
+
+
+def _content(record: Record) -> str:
+    """Return the values of a row without its numbers and ids."""
+    values = {
+        name: value
+        for name, value in record.values.items()
+        if name.lower() not in ("idx", "index") and not name.lower().endswith("id")
+    }
+    return json.dumps(values or dict(record.values), default=str)
+
+
+def _check_fit(first: Table, other: Table) -> None:
+    """Raise DataError if two tables number their columns or classes in different ways."""
+    if (first.headless is None) != (other.headless is None):
+        with_header, without = (first, other) if first.headless is None else (other, first)
+        raise DataError(
+            f"{with_header.name} names its columns and {without.name} does not: add the same "
+            "header to both."
+        )
+    for column in first.names.keys() & other.names.keys():
+        if list(first.names[column]) != list(other.names[column]):
+            raise DataError(
+                f"{first.name} and {other.name} number the classes of {column!r} in different ways "
+                f"({abbreviated(first.names[column])}; {abbreviated(other.names[column])}): save "
+                "them with the same features."
+            )
+    for column in first.names.keys() ^ other.names.keys():
+        if {column} <= {*first.header} & {*other.header}:
+            named, plain = (first, other) if column in first.names else (other, first)
+            raise DataError(
+                f"{named.name} has class names for {column!r} and {plain.name} has none: save them "
+                "with the same features."
+            )
+
+
+def _with_unique_documents(records: Iterator[Any], number: int) -> Iterator[Any]:
+    """Yield the records of a part, with its number in the names of documents."""
+    for record in records:
+        if number > 1 and isinstance(record, TokenRecord) and record.document is not None:
+            record = record._replace(document=f"{record.document} in file {number}")
+        yield record

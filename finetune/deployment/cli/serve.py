@@ -1,0 +1,130 @@
+"""`finetune serve`."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import ipaddress
+import logging
+import re
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from tyro.conf import Positional, arg
+
+from finetune.cli.command import Command
+from finetune.cli.output import quiet_libraries, show
+from finetune.deployment.serving.limits import Limits
+from finetune.types import UserError, install_command
+
+STOP_SECONDS = 30
+"""Seconds for the requests under way after the signal to stop."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Serve(Limits, Command):
+    """Serve trained models over HTTP; concurrent requests are predicted in batches."""
+
+    runs: Annotated[Positional[tuple[str, ...]], arg(metavar="RUN")]
+    """Folders of runs, of models or of exports (which need no torch), or hub ids (OWNER/NAME,
+    OWNER/NAME@REVISION), each with the name of the model before it if you like: name=RUN."""
+    host: str = "127.0.0.1"
+    """Address to listen on. The default can be reached from this machine only; any other opens the
+    server, which has no passwords and no encryption, to the network."""
+    port: int = 8000
+    """Port to listen on; 0 takes a free one."""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """Least level of the messages on standard error. `info` has a line for each answer: client,
+    request, status, time and request id, never texts."""
+
+    def run(self) -> None:
+        """Serve until SIGTERM or Ctrl-C, then finish the requests under way."""
+        needed = ("fastapi", "uvicorn")
+        if missing := [name for name in needed if importlib.util.find_spec(name) is None]:
+            raise UserError(f"serve needs {' and '.join(missing)}: {install_command(*missing)}.")
+        import uvicorn
+
+        from finetune.deployment.serving.app import make_app
+        from finetune.deployment.serving.connections import Server, TimedConnection
+        from finetune.deployment.serving.models import is_export, load_served
+
+        folders = named_runs(self.runs)
+        if not all(map(is_export, folders.values())):
+            quiet_libraries()
+        _log_to_standard_error(self.log_level.upper())
+        with contextlib.ExitStack() as stack:
+            listener = stack.enter_context(_listen(self.host, self.port))
+            models = [
+                stack.enter_context(load_served(name, folder, self))
+                for name, folder in folders.items()
+            ]
+            for model in models:
+                show(f"{model.name}: {folders[model.name]}, sha256 {model.sha256}", error=True)
+            address, port = listener.getsockname()[:2]
+            loopback = ipaddress.ip_address(address).is_loopback
+            hosts = {self.host.lower(), address, f"[{address}]", "localhost", "127.0.0.1", "[::1]"}
+            app = make_app(models, hosts=frozenset(hosts) if loopback else None)
+            config = uvicorn.Config(
+                app,
+                http=TimedConnection,
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                timeout_graceful_shutdown=STOP_SECONDS,
+                backlog=256,
+            )
+            shown = f"[{address}]" if ":" in address else address
+            if not loopback:
+                show(f"note: {shown} is open to the network, without passwords.", error=True)
+            show(f"serving {', '.join(folders)} at http://{shown}:{port}/ (Ctrl-C stops)")
+            Server(config).run(sockets=[listener])
+        show("stopped", error=True)
+
+
+def _log_to_standard_error(level: str) -> None:
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    for name in ("finetune.serving", "uvicorn.error"):
+        logger = logging.getLogger(name)
+        # uvicorn tells at info that it starts and stops, which this command prints itself
+        logger.setLevel("WARNING" if (name, level) == ("uvicorn.error", "INFO") else level)
+        logger.handlers = [handler]
+        logger.propagate = False
+
+
+def named_runs(runs: tuple[str, ...]) -> dict[str, str]:
+    """Return the folders of models by their names in addresses."""
+    if not runs:
+        raise UserError("serve needs at least one folder of a run.")
+    folders: dict[str, str] = {}
+    for run in runs:
+        name, equals, folder = run.partition("=")
+        if not equals or Path(run).exists():
+            path = Path(run if Path(run).exists() else run.partition("@")[0]).resolve()
+            name, folder = path.parent.name if path.name == "best" else path.name, run
+        if not re.fullmatch(r"[\w.-]+", name, re.ASCII):
+            raise UserError(
+                f"{name!r} cannot be the name of a model in an address: write name=RUN with "
+                "letters, digits, '.', '_' or '-'."
+            )
+        if name in folders:
+            raise UserError(f"two models are named {name!r}: write name=RUN.")
+        folders[name] = folder
+    return folders
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        if not 0 <= port <= 65_535:
+            raise UserError(f"--port {port}: must be 0 to 65535.")
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listener = socket.create_server((host, port), family=family, backlog=2048)
+    except OSError as error:
+        raise UserError(f"--host {host} --port {port}: {error.strerror}.") from None
+    # Connections inherit it. Without it a body waits about 40 ms for the receipt of its headers.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listener

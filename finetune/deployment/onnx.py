@@ -1,0 +1,558 @@
+"""Export of a trained model as an ONNX graph with a program that predicts from it without torch.
+
+The graph of a text classifier or tagger takes the inputs of Optimum: padded ``input_ids``,
+``attention_mask`` and, if model and tokenizer use segments, ``token_type_ids``, all int64 [N, L]
+with any N and L. It returns ``logits``, float32 [N, C], for tags [N, L, C]. That of a span scorer
+also takes the index of the first subword of each ``words`` [N, W] (and, for means of subwords,
+``word_lengths`` [N, W]) and returns logits [N, W, K, C] of candidates of K widths, or [N, W, W, C]
+of first and last words. The logits must equal those of the head on texts of different lengths,
+alone and in batches.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib.metadata
+import importlib.util
+import json
+import re
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import finetune
+from finetune.config.recipes import packaged_folder
+from finetune.config.tasks import IN_MEMORY, TextConfig, WordConfig, column_map
+from finetune.data import with_held_out_splits
+from finetune.data.dataset import gold_labels
+from finetune.data.json_files import read_object
+from finetune.data.texts import PAIR_COLUMNS, TEXT_COLUMNS
+from finetune.deployment import predictor_command
+from finetune.deployment.onnx_int8 import quantize
+from finetune.deployment.onnx_model import GRAPH, SETTINGS, OnnxModel, folded
+from finetune.inference.loop import forward
+from finetune.inference.predictor import to_example
+from finetune.models.attention import packed_attention
+from finetune.models.heads.crf_tagger import CrfTagger
+from finetune.models.heads.span_ner import SpanNer
+from finetune.models.loading import model_license
+from finetune.preprocessing.batching import pack
+from finetune.preprocessing.inputs import Input
+from finetune.runtime.files import replace_folder
+from finetune.tasks import model_folder, save_task, saved_task
+from finetune.tasks.base import Task
+from finetune.types import Encoding, UserError, abbreviated, install_command, quantity
+
+OPSET = 17
+"""The operators of ONNX 1.12, which every onnxruntime since 1.12 runs."""
+PACKAGE = "predictor"
+"""Folder with the program that predicts."""
+TOLERANCE = 1e-4
+"""Largest accepted difference to torch, relative to the largest logit (or 1, if that is larger)."""
+LONGEST_CHECK = 1024
+"""Longest sequence in tokens to compare on: attention over all of 8,192 takes gigabytes."""
+MAX_LOSS = 0.5
+"""Points of the score on validation that int8 may cost."""
+
+TEXTS = (
+    "The train from Lisbon to Oslo was late again, and nobody on the platform knew why.",
+    "Nobody came.",
+    "Maria Keller signed for the United Nations in Geneva on 14 March 2019; IBM did not sign.",
+    "What a lovely, bright and altogether unexpected film!",
+    "café № 7 – 東京, Αθήνα: 3,14 % (naïve)",
+)
+"""Texts to compare on: short and long, with names, numbers and rare characters."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quantized:
+    """The score of a graph on validation, before and after quantization to int8."""
+
+    metric: str
+    before: float
+    after: float
+    examples: int
+    size: int  # in bytes, before
+
+    @property
+    def loss(self) -> float:
+        """The loss of score in points."""
+        return 100 * (self.before - self.after)
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """Result of an export."""
+
+    folder: Path
+    inputs: tuple[str, ...]
+    size: int  # in bytes
+    difference: float  # the largest between logits of onnxruntime and torch
+    scale: float  # the largest logit
+    batches: tuple[int, ...]  # sizes of the compared batches
+    lengths: tuple[int, ...]  # tokens of the compared sequences
+    quantized: Quantized | None = None
+
+    def lines(self) -> list[str]:
+        """Return the result in lines for the user."""
+        batches = ", ".join(map(str, self.batches))
+        lines = [
+            f"largest difference to torch: {self.difference:.1e} (logits up to {self.scale:.3g}; "
+            f"batches of {batches} sequences, {min(self.lengths)} to {max(self.lengths)} tokens)"
+        ]
+        if (found := self.quantized) is not None:
+            lines.append(
+                f"int8: validation {found.metric} {found.before:.4f} to {found.after:.4f} "
+                f"({-found.loss:+.2f} points) on {quantity(found.examples, 'example')}; "
+                f"{found.size / 1e6:,.1f} MB to {self.size / 1e6:,.1f} MB"
+            )
+        lines.append(
+            f"{self.folder / GRAPH}: {self.size / 1e6:,.1f} MB, inputs {', '.join(self.inputs)}"
+        )
+        return lines
+
+
+def export_onnx(
+    run: str | Path,
+    output: str | Path,
+    *,
+    int8: bool = False,
+    max_loss: float = MAX_LOSS,
+    data: Any = None,
+) -> Exported:
+    """Write the model of a run (or model) folder as an ONNX graph into a new folder.
+
+    The folder gets ``model.onnx``, the tokenizer, ``config.json`` with the labels,
+    ``finetune.json``, ``predictor.json`` and the package ``predictor``, which predicts without
+    torch, transformers and this package. After an error the folder is not made.
+
+    Args:
+        run: The run.
+        output: The new folder.
+        int8: Quantize weights to 8 bits, and measure the score before and after on validation.
+        max_loss: Points of the score that this may cost.
+        data: The data whose validation split measures it; None is that of the run.
+
+    Raises:
+        UserError: Packages are missing, the output is not empty, the model cannot be exported, the
+            logits of onnxruntime differ from those of torch, or int8 costs too much.
+    """
+    missing = [name for name in ("onnx", "onnxruntime") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise UserError(f"export needs {' and '.join(missing)}: {install_command(*missing)}.")
+    source, output = model_folder(run), Path(output)
+    task = saved_task(source)
+    if reason := _unsupported(task):
+        raise UserError(f"{source}: {reason}.")
+    if output.is_file() or (output.exists() and any(output.iterdir())):
+        problem = "is a file" if output.is_file() else "is not empty"
+        raise UserError(f"--output {output}: {problem}: name a new folder.")
+    validation = validation_examples(task, source, data) if int8 else []
+    head = task.head(source).eval()
+    if part := head.encoder.family.reads_padding:
+        kind = head.encoder.model.config.model_type
+        raise UserError(
+            f"{source}: {kind} models read padding ({part}), so a graph of padded rows would give "
+            "other results: use `finetune predict`, or train and export another model."
+        )
+    with replace_folder(output.resolve()) as fresh:
+        save_task(task, fresh)
+        head.config.save_pretrained(fresh)
+        (fresh / SETTINGS).write_text(_settings(task, head), encoding="utf-8")
+        for name, text in package_files().items():
+            path = fresh / PACKAGE / name
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        (fresh / "requirements.txt").write_text(requirements(), encoding="utf-8")
+        (fresh / "LICENSE").write_text(_license_text(source), encoding="utf-8")
+        exported = _export(task, head, fresh, output)
+        if int8:
+            found = _quantize(task, fresh, validation, max_loss)
+            exported = replace(exported, size=_size(fresh), quantized=found)
+        return exported
+
+
+def _unsupported(task: Task) -> str:
+    """Return why an exported graph cannot replace a model; empty if it can."""
+    config = task.record.config
+    if task.name == "sentence":
+        return (
+            "sentence encoders give vectors, and graphs are written for logits only: use `finetune "
+            "embed`, or export best/ with sentence-transformers (backend onnx)"
+        )
+    if task.name == "relations":
+        return "relations are between given spans, which the exported models do not read"
+    if task.name == "pretrain":
+        return (
+            "masked language models compute logits at masks alone, which a graph does not: "
+            "fine-tune the encoder with --init-from"
+        )
+    if config.layer_mix or config.bilstm:
+        return (
+            f"--{'layer-mix' if config.layer_mix else 'bilstm'} is not part of the graph: use "
+            "`finetune predict`, or train without it and export that"
+        )
+    if isinstance(config, WordConfig) and config.context != "none":
+        return (
+            "the model reads sentences in their document (--context), which a graph does not: use "
+            "`finetune predict`, or train without --context and export that"
+        )
+    if isinstance(config, TextConfig) and config.few_shot:
+        return (
+            "the classifier of --few-shot is not part of the model of transformers: use `finetune "
+            "predict`, or train without it and export that"
+        )
+    if isinstance(config, TextConfig) and config.own_head:
+        return (
+            "the model reads the texts of a pair apart, or compares marked words, which a graph of "
+            "one sequence does not: use `finetune predict`, or train without --pair-encoder and "
+            "--marked-words"
+        )
+    return ""
+
+
+def _settings(task: Any, head: Any) -> str:
+    """Return ``predictor.json``: everything beside graph and tokenizer that a prediction needs."""
+    record, config = task.record, task.record.config
+    columns = column_map(config.columns)
+    named = {role: columns[role].lower() for role in ("text", "pair") if role in columns}
+    transitions = None
+    if isinstance(head, CrfTagger):
+        scores = head.crf(torch.zeros(0, len(record.labels)))
+        transitions = [folded(part.detach().numpy()) for part in scores[1:]]
+    content = {
+        "format": 1,
+        "task": task.name,
+        "pairs": record.pairs,
+        "max_length": record.max_length,
+        "overlap": record.overlap,
+        "long_text": config.long_text if isinstance(config, TextConfig) else None,
+        "pad_id": head.encoder.pad_id,
+        "tokenizer": task.tokenizer.fields(),
+        "decoder": dataclasses.asdict(task.decoder),
+        "transitions": transitions,
+        "columns": {
+            "pair": not task.reads_words and record.pairs is not False,
+            "pairs": [list(named.values()), *PAIR_COLUMNS] if len(named) == 2 else PAIR_COLUMNS,
+            "texts": [named["text"], *TEXT_COLUMNS] if "text" in named else TEXT_COLUMNS,
+        },
+        "by_width": isinstance(head, SpanNer) and head.config.representation != "biaffine",
+    }
+    return json.dumps(content, ensure_ascii=False, indent=1) + "\n"
+
+
+def requirements() -> str:
+    """Return the packages that the predictor imports, with the versions that this export used."""
+    names = ("numpy", "onnxruntime", "tokenizers")
+    return "".join(f"{name}=={importlib.metadata.version(name)}\n" for name in names)
+
+
+def _license_text(source: Path) -> str:
+    """Return the license of the program of an export, and the name of the license of its model."""
+    distribution = importlib.metadata.distribution("finetune-encoders")
+    text = distribution.read_text("licenses/LICENSE")
+    if text is None:  # a checkout
+        text = packaged_folder("LICENSE").read_text(encoding="utf-8")
+    model = model_license(str(source))
+    known = f"is under the license {model}, by its card" if model else "has no license in its card"
+    return (
+        f"The model (model.onnx and the files of its tokenizer) {known}.\n"
+        f"The program in the folder {PACKAGE} is part of finetune {finetune.__version__}, under "
+        f"this license:\n\n{text}"
+    )
+
+
+def package_files() -> dict[str, str]:
+    """Return the files of the package ``predictor``: the modules that predict, by file name.
+
+    They are those of the toolkit; imports of each other become relative.
+    """
+    files = {"__init__.py": _INIT, "__main__.py": _MAIN}
+    todo = [predictor_command.__name__]
+    while todo:
+        name = todo.pop()
+        if (file := _file_name(name)) in files:
+            continue
+        spec = importlib.util.find_spec(name)
+        assert spec is not None and spec.origin is not None
+        text = Path(spec.origin).read_text(encoding="utf-8")
+        todo += re.findall(_IMPORT, text)
+        text = re.sub(_IMPORT, lambda found: f"from .{_file_name(found[1])[:-3]} import", text)
+        files[file] = f"# {name} of finetune {finetune.__version__}\n{text}"
+    return files
+
+
+_IMPORT = re.compile(r"^from (finetune\.[\w.]+) import", re.MULTILINE)
+_INIT = '''"""Prediction with the model of this folder: numpy, onnxruntime and tokenizers.
+
+>>> import sys; sys.path.insert(0, "FOLDER")
+>>> import predictor
+>>> predictor.load("FOLDER").predict(["A text."])
+"""
+
+from .onnx_model import OnnxModel, load
+
+__all__ = ["OnnxModel", "load"]
+'''
+_MAIN = '''"""The command `python -m predictor`; `--help` describes it."""
+
+import sys
+from pathlib import Path
+
+from .predictor_command import main
+
+sys.stdin.reconfigure(encoding="utf-8")
+sys.stdout.reconfigure(encoding="utf-8")
+main(Path(__file__).parent.parent)
+'''
+
+
+def _file_name(module: str) -> str:
+    stem = module.rpartition(".")[2]
+    return "values.py" if stem == "types" else f"{stem}.py"  # types is of the standard library
+
+
+def validation_examples(task: Task, source: Path, data: Any) -> list[Any]:
+    """Return the examples with gold of the validation split of a run, or of other data."""
+    config: Any = task.record.config
+    if data is None and config.data == IN_MEMORY:
+        raise UserError(
+            f"{source}: was trained on data in memory, and --int8 measures the loss of score on "
+            "validation data: name them with --data."
+        )
+    found = task.prepare(config, task.read(config, config.data if data is None else data))
+    saved = source.parent / "config.json"  # of the run; absent if the folder is a model alone
+    if data is None and saved.is_file():
+        if read_object(saved).get("fingerprint", found.fingerprint) != found.fingerprint:
+            raise UserError(
+                f"{found.name}: is not what {source.parent} was trained on any more, and --int8 "
+                "measures the loss of score on its validation data: restore them, or name "
+                "validation data with --data validation=FILE."
+            )
+    if data is None:
+        found = with_held_out_splits(found, config)
+    examples = found.splits.get("validation", [])
+    if not examples:
+        raise UserError(
+            f"{found.name}: there is no validation split, on which --int8 measures the loss of "
+            "score: name it with --data validation=FILE."
+        )
+    _require_known_labels(task, examples)
+    return examples
+
+
+def _require_known_labels(task: Task, examples: list[Any]) -> None:
+    """Raise UserError for gold that the model cannot predict, whose score would say nothing.
+
+    As in training, words and spans may have some labels that the model lacks.
+    """
+    found = {label for example in examples for label in gold_labels(example) or ()}
+    legal = {"O", *task.record.labels}
+    kinds = {name.rpartition("-")[2] for name in legal}  # of tags in any scheme
+    unknown = {label for label in found if label not in legal and label.split("-")[-1] not in kinds}
+    if task.record.kind == "number":
+        wrong = any(not isinstance(example.label, float | None) for example in examples)
+    else:
+        wrong = bool(unknown) if not task.reads_words else not found - unknown - {"O"}
+    if wrong:
+        raise UserError(
+            f"{examples[0].where}: the validation data have labels that the model lacks "
+            f"({abbreviated(sorted(unknown or found))}; it has {abbreviated(task.record.labels)}): "
+            "name data of the same task with --data."
+        )
+
+
+def _quantize(task: Task, fresh: Path, validation: list[Any], max_loss: float) -> Quantized:
+    """Replace the graph by one with weights of 8 bits; refuse if that costs too much."""
+    size, before = _size(fresh), _score(task, fresh, validation)
+    quantize(fresh, validation)
+    after = _score(task, fresh, validation)
+    metric = task.record.metric
+    found = Quantized(metric, before[metric], after[metric], len(validation), size)
+    if not found.loss <= max_loss:
+        raise UserError(
+            f"int8 lowers {metric} on validation by {found.loss:.2f} points, from "
+            f"{found.before:.4f} to {found.after:.4f}, more than --max-loss {max_loss:g}: export "
+            "without --int8, or raise --max-loss."
+        )
+    return found
+
+
+def _score(task: Task, folder: Path, examples: list[Any]) -> dict[str, float]:
+    """Return the metrics of the graph in a folder."""
+    model = OnnxModel(folder, threads=torch.get_num_threads())
+    return task.score(examples, model.predict_examples(examples))
+
+
+def _size(folder: Path) -> int:
+    """Return the bytes of the graph; weights over 2 GB are in separate files."""
+    others = {
+        "LICENSE",
+        "requirements.txt",
+        "config.json",
+        "finetune.json",
+        SETTINGS,
+        "tokenizer.json",
+        "tokenizer_config.json",
+    }
+    return sum(p.stat().st_size for p in folder.iterdir() if p.is_file() and p.name not in others)
+
+
+def _export(task: Task, head: Any, fresh: Path, output: Path) -> Exported:
+    """Write the graph and compare it with the head."""
+    groups = _batches(task)
+    segments = head.encoder.num_segments > 1 and task.tokenizer.uses_segments
+    names = ["input_ids", "attention_mask", *(["token_type_ids"] if segments else [])]
+    traced = _inputs(head, names, pack(groups[3]))  # two sequences, of which one is padded
+    kind = head.encoder.model.config.model_type
+    module: nn.Module
+    axes: tuple[str, ...]
+    if isinstance(head, SpanNer):
+        starts, lengths = traced_words(groups[3])
+        traced["words"] = starts
+        if head.config.word_vectors != "first":
+            traced["word_lengths"] = lengths
+        module, axes = SpanLogits(head, tuple(traced)), ("batch", "words")
+    else:
+        model = head.tagger.model if isinstance(head, CrfTagger) else head.model
+        module = Logits(model, tuple(traced))
+        axes = ("batch", "sequence") if task.reads_words else ("batch",)
+    with packed_attention(head.encoder.model.config, "eager"):  # others guard against empty rows
+        trace(module, kind, traced, fresh / GRAPH, axes)
+    with export_errors(kind):
+        model = OnnxModel(fresh, threads=torch.get_num_threads())
+        difference, scale = _compare(model, head, groups)
+    if not difference <= TOLERANCE * max(1.0, scale):  # not a number is refused, too
+        raise UserError(
+            f"{kind} models cannot be exported: onnxruntime's logits are off by {difference:.1e} "
+            f"from torch's (up to {scale:.3g}): use `finetune predict`."
+        )
+    lengths_ = tuple(len(sequence.input_ids) for sequence in groups[-1])
+    return Exported(
+        output, tuple(traced), _size(fresh), difference, scale, tuple(map(len, groups)), lengths_
+    )
+
+
+def _batches(task: Task) -> list[list[Encoding]]:
+    """Make batches to compare on: one sequence, another, the longest, two, and all together."""
+    record, words = task.record, task.reads_words
+    length = min(record.max_length, LONGEST_CHECK)
+    settings: dict[str, Any] = {"overlap": None, **({} if words else {"long_text": "truncate"})}
+    checked = replace(record, max_length=length, config=replace(record.config, **settings))
+    longest = " ".join(TEXTS) + " " + " ".join(TEXTS[:2] * (length // 16))
+    inputs: list[Input] = [*zip(TEXTS, TEXTS[1:] + TEXTS[:1], strict=True), (TEXTS[1], longest)]
+    if not record.pairs:
+        inputs = [*([] if words or record.pairs is False else inputs), *TEXTS, longest]
+    examples = [to_example(task, index, item) for index, item in enumerate(inputs)]
+    sequences = [windows[0] for windows in replace(task, record=checked).encode(examples)]
+    return [sequences[:1], sequences[1:2], sequences[-1:], sequences[:2], sequences]
+
+
+def _inputs(head: Any, names: Sequence[str], batch: Any) -> dict[str, Tensor]:
+    """Return the graph's inputs for a batch, [N, L] each."""
+    padded = head.encoder.padded_inputs(batch)
+    return {name: padded[name] for name in names}
+
+
+def traced_words(sequences: Sequence[Encoding]) -> tuple[Tensor, Tensor]:
+    """Return the first subword of each word and its number of subwords: [N, W] each."""
+    starts = [torch.tensor(sequence.word_starts) for sequence in sequences]
+    pad = nn.utils.rnn.pad_sequence
+    return (
+        pad([own[:-1] for own in starts], batch_first=True),
+        pad([own.diff() for own in starts], batch_first=True, padding_value=1),
+    )
+
+
+def _compare(model: OnnxModel, head: Any, groups: Sequence[list[Encoding]]) -> tuple[float, float]:
+    """Return the largest difference between logits of graph and head, and the largest logit."""
+    differences, sizes = [], []
+    with torch.no_grad():
+        outputs = forward(head, map(pack, groups), torch.device("cpu"))
+        for group, (_, expected) in zip(groups, outputs, strict=True):
+            if isinstance(head, CrfTagger):
+                expected = expected.emissions
+            differences.append(np.abs(model.logits(group) - expected.numpy()).max())
+            sizes.append(float(expected.abs().max()))
+    return float(np.max(differences)), max(sizes)
+
+
+class Logits(nn.Module):
+    """Adapts a Hugging Face model to the tracer: positional tensors in, one tensor out."""
+
+    def __init__(self, model: nn.Module, names: tuple[str, ...]) -> None:
+        super().__init__()
+        self.model, self.names = model, names
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        """Return logits [N, C] or [N, L, C]."""
+        logits: Tensor = self.model(**dict(zip(self.names, inputs, strict=True))).logits
+        return logits
+
+
+class SpanLogits(nn.Module):
+    """Adapts a span scorer to the tracer: scores of all candidates of padded sequences."""
+
+    def __init__(self, head: SpanNer, names: tuple[str, ...]) -> None:
+        super().__init__()
+        self.model, self.scorer, self.names = head.model, head.scorer, names
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        """Return logits [N, W, K, C], or [N, W, W, C] of a biaffine scorer."""
+        named = dict(zip(self.names, inputs, strict=True))
+        words, lengths = named.pop("words"), named.pop("word_lengths", None)  # [N, W]
+        hidden: Tensor = self.model(**named).last_hidden_state  # [N, L, H]
+        if lengths is None:
+            rows = torch.arange(words.shape[0])[:, None] * hidden.shape[1] + words
+            vectors = hidden.flatten(0, 1).index_select(0, rows.flatten())
+            vectors = vectors.reshape(words.shape[0], words.shape[1], -1)
+        else:
+            tokens = torch.arange(hidden.shape[1])
+            first, end = words[..., None], (words + lengths)[..., None]
+            inside = ((tokens >= first) & (tokens < end)).to(hidden.dtype)  # [N, W, L]
+            vectors = inside @ hidden / lengths[..., None]
+        return self.scorer.grid(vectors)
+
+
+def trace(
+    module: nn.Module, kind: str, inputs: Mapping[str, Tensor], path: Path, axes: Sequence[str]
+) -> None:
+    """Write the graph of a module whose inputs are [N, L], those of words [N, W].
+
+    ``axes`` name the dimensions of its logits that may have any size.
+
+    The other exporter (``dynamo=True``) is slower, needs more packages, and makes graphs that are
+    not faster. Tracing can fix decisions by the size of the traced batch: compare on other sizes.
+    """
+    sizes = {name: "words" if name.startswith("word") else "sequence" for name in inputs}
+    dynamic = {name: {0: "batch", 1: size} for name, size in sizes.items()}
+    dynamic["logits"] = dict(enumerate(axes))
+    with export_errors(kind), warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")  # the tracer is old; shapes may be constants
+        torch.onnx.export(
+            module.eval(), tuple(inputs.values()), str(path),
+            input_names=list(inputs), output_names=["logits"], dynamic_axes=dynamic,
+            opset_version=OPSET, dynamo=False,
+        )  # fmt: skip
+
+
+@contextlib.contextmanager
+def export_errors(kind: str) -> Iterator[None]:
+    """Convert errors of the exporter or onnxruntime to a UserError that names the model family."""
+    try:
+        yield
+    except (OSError, MemoryError):
+        raise
+    except Exception as error:
+        raise UserError(
+            f"{kind} models cannot be exported with torch {torch.__version__} "
+            f"({type(error).__name__}: {' '.join(str(error).split()):.200}): use "
+            "`finetune predict`."
+        ) from error

@@ -1,0 +1,315 @@
+"""Prediction with an exported model: texts or words in, predictions out, without torch.
+
+The toolkit checks and measures exports with this file. An export holds a copy of it, and of the
+modules it imports, that needs numpy, onnxruntime and tokenizers only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from finetune.deployment.input_files import Row, read_rows
+from finetune.preprocessing.inputs import Input, as_example
+from finetune.preprocessing.span_candidates import candidates
+from finetune.preprocessing.subwords import Subwords
+from finetune.preprocessing.texts import encode_texts
+from finetune.preprocessing.windows import encode_words
+from finetune.tasks.decoding import SpanDecoder, TagDecoder, TextDecoder
+from finetune.types import Encoding, Example, Partial, Prediction, UserError
+
+GRAPH, SETTINGS = "model.onnx", "predictor.json"
+"""Files of an export: the graph, and what else a prediction needs."""
+INPUTS = {"input_ids", "attention_mask", "token_type_ids", "words", "word_lengths"}
+"""The inputs that a graph may have."""
+LOGITS = "logits"
+"""Its output."""
+CHUNK = 4096
+"""Number of inputs that are read at a time."""
+TOKENS = 512
+"""Tokens of a batch, padding included: larger batches leave the cache of a CPU."""
+DECODERS = {"classify": TextDecoder, "nli": TextDecoder, "tag": TagDecoder, "ner": SpanDecoder}
+
+
+class OnnxModel:
+    """An exported model on the CPU.
+
+    Example:
+        >>> OnnxModel("runs/x-onnx").predict(["What a film."])[0].label  # doctest: +SKIP
+        'positive'
+    """
+
+    def __init__(
+        self, folder: str | Path, *, threads: int | None = None, graph: str = GRAPH
+    ) -> None:
+        """Load an export.
+
+        Args:
+            folder: The folder of the export.
+            threads: Threads of one operation; None is onnxruntime's default.
+            graph: File name of the graph.
+        """
+        import onnxruntime
+        from tokenizers import Tokenizer
+
+        folder = Path(folder)
+        for name in (SETTINGS, "tokenizer.json", graph):
+            if not (folder / name).is_file():
+                raise UserError(f"{folder}: no {name} in it: name the folder of an export.")
+        with _damage_named(folder / SETTINGS):
+            self.settings = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
+            self.task: str = self.settings["task"]
+        with _damage_named(folder / "tokenizer.json"):
+            backend = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        backend.no_truncation()
+        backend.no_padding()
+        with _damage_named(folder / SETTINGS):
+            self.tokenizer = Subwords.restored(backend, self.settings["tokenizer"])
+            fields = self.settings["decoder"]
+            self.decoder: Any = DECODERS[self.task](**fields | {"labels": tuple(fields["labels"])})
+            given = self.settings["transitions"]
+            self.transitions = None if given is None else tuple(map(_unfolded, given))
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads or 0
+        options.log_severity_level = 4  # errors are raised
+        with _damage_named(folder / graph):
+            self.session = onnxruntime.InferenceSession(
+                str(folder / graph), options, providers=["CPUExecutionProvider"],
+                disabled_optimizers=["SkipLayerNormFusion"],  # slower than its parts on a CPU
+            )  # fmt: skip
+        self.inputs = [entry.name for entry in self.session.get_inputs()]
+        classes = [entry.shape[-1:] for entry in self.session.get_outputs() if entry.name == LOGITS]
+        number = len(fields["labels"])
+        # a graph may leave the number of classes open; spans have one more, for none
+        legal: tuple[list[int], ...] = ([], [number or 1], [number + (self.task == "ner")])
+        known = all(isinstance(size, str) or [size] in legal for own in classes for size in own)
+        if not (classes and known and {*self.inputs} <= INPUTS):
+            raise UserError(
+                f"{folder / graph}: is not the graph that was exported with {SETTINGS} (inputs "
+                f"{', '.join(self.inputs)}): restore it from its source."
+            )
+
+    @property
+    def reads_words(self) -> bool:
+        """True if inputs are words, or texts that are split into words."""
+        return self.task in ("tag", "ner")
+
+    def predict(self, inputs: Sequence[Input]) -> list[Prediction]:
+        """Predict each input, in order. The ``id`` of a prediction is the index of its input.
+
+        Args:
+            inputs: A text each; (text, text) for a model of pairs; a text or a list of words for a
+                model of words. A text is split into words, and its prediction has their character
+                offsets.
+        """
+        if isinstance(inputs, str):
+            raise UserError(f"predict takes a list of inputs: write predict([{inputs!r:.40}]).")
+        return list(self.stream(inputs))
+
+    def stream(self, inputs: Iterable[Input]) -> Iterator[Prediction]:
+        """Predict a stream of inputs, in order and in bounded memory."""
+        words, pairs = self.reads_words, self.settings["pairs"]
+        numbered = enumerate(inputs)
+        examples = (as_example(index, item, words=words, pairs=pairs) for index, item in numbered)
+        while chunk := list(islice(examples, CHUNK)):
+            yield from self.predict_examples(chunk)
+
+    def predict_examples(self, examples: Sequence[Any]) -> list[Prediction]:
+        """Predict examples, in their order. Ids differ; a blank text has the label None."""
+        if self.reads_words:
+            return self._predicted(examples)
+        blank = {e.id: p for e in examples if (p := self.decoder.of_blank(e)) is not None}
+        filled = [example for example in examples if example.id not in blank]
+        by_id = blank | {prediction.id: prediction for prediction in self._predicted(filled)}
+        return [by_id[example.id] for example in examples]
+
+    def _predicted(self, examples: Sequence[Example]) -> list[Prediction]:
+        encoded = self.encode(examples)
+        sequences = [(row, own) for row, windows in enumerate(encoded) for own in windows]
+        sequences.sort(key=lambda item: len(item[1].input_ids))
+        found: list[list[Partial]] = [[] for _ in examples]
+        for group in _grouped(sequences):
+            windows = [window for _, window in group]
+            values = self._decoded(windows, self.logits(windows))
+            for (row, window), value in zip(group, values, strict=True):
+                found[row].append(Partial(row, window.first_word, value))
+        pairs = zip(examples, found, strict=True)
+        return [self.decoder.finish(example, partials) for example, partials in pairs]
+
+    def encode(self, examples: Sequence[Any]) -> list[list[Encoding]]:
+        """Return the sequences of each example: one, or several windows."""
+        length, overlap = self.settings["max_length"], self.settings["overlap"]
+        if self.reads_words:
+            core_only = self.task == "tag"
+            return encode_words(examples, self.tokenizer, length, overlap, core_only=core_only)[0]
+        return encode_texts(
+            examples, self.tokenizer, length, self.settings["long_text"], overlap
+        )[0]  # fmt: skip
+
+    def feed(self, sequences: Sequence[Encoding]) -> dict[str, np.ndarray]:
+        """Return the inputs of the graph for a batch: [N, L] or, of words, [N, W]; all int64."""
+        ids = [sequence.input_ids for sequence in sequences]
+        starts = [np.array(sequence.word_starts, dtype=np.int64) for sequence in sequences]
+        every: dict[str, tuple[Sequence[Any], int]] = {
+            "input_ids": (ids, self.settings["pad_id"]),
+            "attention_mask": ([[1] * len(row) for row in ids], 0),
+            "token_type_ids": ([sequence.segment_ids or [] for sequence in sequences], 0),
+            "words": ([own[:-1] for own in starts], 0),
+            "word_lengths": ([np.diff(own) for own in starts], 1),
+        }
+        width = max(map(len, ids))
+        widths = {name: max(1, *map(len, every[name][0])) for name in ("words", "word_lengths")}
+        found = {}
+        for name in self.inputs:
+            rows, fill = every[name]
+            found[name] = np.full((len(rows), widths.get(name, width)), fill, dtype=np.int64)
+            for target, row in zip(found[name], rows, strict=True):
+                target[: len(row)] = row
+        return found
+
+    def logits(self, sequences: Sequence[Encoding]) -> np.ndarray:
+        """Return the logits of a batch: [N, C]; of words or their subwords or of spans [..., C]."""
+        (logits,) = self.session.run([LOGITS], self.feed(sequences))
+        if not self.reads_words:
+            found: np.ndarray = logits
+            return found
+        return np.concatenate([
+            own[self._rows(sequence)] for own, sequence in zip(logits, sequences, strict=True)
+        ])  # fmt: skip
+
+    def _rows(self, sequence: Encoding) -> Any:
+        """Return the index of the logits of a sequence that count: of words, or of candidates."""
+        starts = sequence.word_starts
+        if self.task == "ner":
+            spans = candidates(sequence.num_words, self.decoder.max_width)
+            first, end = spans[:, 0], spans[:, 1]
+            return first, (end - first if self.settings["by_width"] else end) - 1
+        if self.decoder.all_subwords:
+            return np.arange(starts[0], starts[-1])
+        return np.array(starts[:-1], dtype=int)
+
+    def _decoded(self, sequences: Sequence[Encoding], logits: np.ndarray) -> list[Any]:
+        """Return one value of each sequence from the logits of a batch."""
+        num_words = [sequence.num_words for sequence in sequences]
+        if self.task == "ner":
+            return list(self.decoder.windows(logits, num_words))
+        if self.task == "tag":
+            lengths = np.concatenate([np.diff(sequence.word_starts) for sequence in sequences])
+            return list(self.decoder.windows(logits, num_words, lengths, self.transitions))
+        return list(self.decoder.windows(logits))
+
+    def lines(self, lines: Iterable[str]) -> Iterator[str]:
+        """Predict lines, and yield JSON.
+
+        A line is a text; JSON of a text, a pair of texts or words; or an object such as
+        ``{"text": …}``, with ``text_pair``, or with ``tokens`` or ``words``. The ``id`` of an
+        object is that of its prediction, other keys are left out.
+        """
+        numbered = enumerate(line.rstrip("\r\n") for line in lines)
+        return self._json(_parsed(line, number, self.reads_words) for number, line in numbered)
+
+    def rows(self, rows: Iterable[Row]) -> Iterator[str]:
+        """Predict objects as in ``lines``, and yield JSON."""
+        numbered = enumerate(rows)
+        return self._json(_of_object(row, number, self.reads_words) for number, row in numbered)
+
+    def file(self, path: str | Path) -> Iterator[str]:
+        """Predict the rows of a file (``input_files.SUFFIXES``), and yield JSON."""
+        return self.rows(read_rows(Path(path), self.settings["columns"]))
+
+    def _json(self, inputs: Iterable[tuple[Input, Any]]) -> Iterator[str]:
+        ids: deque[Any] = deque()
+
+        def without_ids() -> Iterator[Input]:
+            for item, id in inputs:
+                ids.append(id)
+                yield item
+
+        for prediction in self.stream(without_ids()):
+            yield json.dumps(prediction.record() | {"id": ids.popleft()}, ensure_ascii=False)
+
+
+load = OnnxModel
+
+
+def folded(values: np.ndarray) -> list[Any]:
+    """Return log scores as JSON values, with None for -inf, which JSON lacks."""
+    if values.ndim > 1:
+        return [folded(row) for row in values]
+    return [None if np.isneginf(value) else float(value) for value in values]
+
+
+def _unfolded(values: list[Any]) -> np.ndarray:
+    rows = np.array(values, dtype=np.float32)  # None becomes nan
+    return np.where(np.isnan(rows), np.float32(-np.inf), rows)
+
+
+@contextlib.contextmanager
+def _damage_named(path: Path) -> Iterator[None]:
+    """Raise UserError that names a file for any error of a library that reads it."""
+    try:
+        yield
+    except MemoryError:
+        raise
+    except Exception as error:
+        detail = " ".join(f"{type(error).__name__}: {error}".split())
+        raise UserError(
+            f"{path}: damaged, or of another version ({detail:.200}): restore it from its source."
+        ) from error
+
+
+def _parsed(line: str, number: int, reads_words: bool) -> tuple[Input, Any]:
+    """Return the input that a line holds, and its id."""
+    if line[:1] != "{":
+        return _of_text(line), number
+    try:
+        found = json.loads(line)
+    except ValueError as error:
+        raise UserError(
+            f"line {number + 1}: begins like a JSON object and is none ({error}): write a text "
+            "that begins with a brace as a JSON string, in quotation marks."
+        ) from error
+    return _of_object(found, number, reads_words)
+
+
+def _of_object(found: Row, number: int, reads_words: bool) -> tuple[Input, Any]:
+    where = f"line {number + 1}"
+    id = found.get("id", number)
+    words = [found[name] for name in ("tokens", "words") if name in found]
+    if reads_words and words:
+        return words[0], id
+    if "text" not in found:
+        legal = "text, tokens or words" if reads_words else "text, and text_pair for pairs"
+        raise UserError(f"{where}: has {', '.join(found) or 'no keys'}: write {legal}.")
+    if reads_words or "text_pair" not in found:
+        return found["text"], id
+    return (found["text"], found["text_pair"]), id
+
+
+def _of_text(line: str) -> Input:
+    if line[:1] in ('"', "["):
+        try:
+            found: Any = json.loads(line)
+        except ValueError:
+            return line
+        return found if isinstance(found, str | list) else line
+    return line
+
+
+def _grouped(sequences: list[tuple[int, Encoding]]) -> Iterator[list[tuple[int, Encoding]]]:
+    """Cut sequences in order of length into batches of at most ``TOKENS`` tokens."""
+    group: list[tuple[int, Encoding]] = []
+    for item in sequences:
+        if group and (len(group) + 1) * len(item[1].input_ids) > TOKENS:
+            yield group
+            group = []
+        group.append(item)
+    if group:
+        yield group

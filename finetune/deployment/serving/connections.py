@@ -1,0 +1,104 @@
+"""The HTTP server: time limits of connections, and quiet logs when there are too many."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+HEADER_SECONDS = 20.0
+"""Seconds in which the headers of a request must arrive on an open connection."""
+LOG_SECONDS = 60.0
+"""Seconds between two messages about too many connections."""
+_OUT_OF_HANDLES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+log = logging.getLogger("finetune.serving")
+
+
+class TimedConnection(H11Protocol):
+    """A connection that is closed if the headers of a request do not arrive in time."""
+
+    waiting: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        """Wait for the first request."""
+        super().connection_made(transport)
+        self._wait()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End the connection."""
+        super().connection_lost(exc)
+        self._stop_waiting()
+
+    def handle_events(self) -> None:
+        """Read what has arrived."""
+        super().handle_events()
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._stop_waiting()
+
+    def on_response_complete(self) -> None:
+        """Wait for the next request."""
+        self._wait()
+        super().on_response_complete()
+
+    def _wait(self) -> None:
+        self._stop_waiting()
+        self.waiting = self.loop.call_later(HEADER_SECONDS, self.transport.close)
+
+    def _stop_waiting(self) -> None:
+        if self.waiting is not None:
+            self.waiting.cancel()
+            self.waiting = None
+
+
+class Server(uvicorn.Server):
+    """A server that stops at SIGINT and SIGTERM, without raising the signal again."""
+
+    last_message = -LOG_SECONDS
+
+    async def startup(self, sockets: Any = None) -> None:
+        """Begin to accept connections."""
+        asyncio.get_running_loop().set_exception_handler(self._report)
+        await super().startup(sockets)
+
+    def _report(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Log an error of the loop; say at most once a minute that no connection is accepted."""
+        error = context.get("exception")
+        # Where no connection can be accepted, Python 3.11 sets one timer for each place of the
+        # backlog to listen again. Timers that are due after the stop find a closed socket.
+        if self.should_exit and isinstance(error, ValueError) and "serving" in context["message"]:
+            return None
+        if not (isinstance(error, OSError) and error.errno in _OUT_OF_HANDLES):
+            return loop.default_exception_handler(context)
+        now = time.monotonic()
+        if now - self.last_message >= LOG_SECONDS:
+            self.last_message = now
+            count = len(self.server_state.connections)
+            log.warning(
+                "%d connections are open, and the system allows no more (%s): new ones wait. Raise "
+                "the limit of open files (ulimit -n) before the start.", count, error.strerror,
+            )  # fmt: skip
+        return None
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Stop at a signal within a ``with`` block."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        numbers = (signal.SIGINT, signal.SIGTERM)
+        previous = {number: signal.signal(number, self.handle_exit) for number in numbers}
+        try:
+            yield
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)

@@ -1,0 +1,232 @@
+"""A trained model as the server runs it: JSON examples in, rows of `finetune predict` out."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from finetune.config.tasks import marks_words
+from finetune.deployment.onnx_model import GRAPH, SETTINGS, OnnxModel
+from finetune.deployment.serving.batcher import Batcher
+from finetune.deployment.serving.limits import Limits
+from finetune.preprocessing.inputs import Input, as_example
+from finetune.tasks import model_folder
+from finetune.types import Example, Prediction, UserError, quantity
+
+if TYPE_CHECKING:  # exported models are served without torch
+    from finetune.inference.predictor import Predictor
+
+
+class TooLarge(Exception):
+    """An example or a request exceeds a limit; the message names both."""
+
+
+class Item(NamedTuple):
+    """An example of a request: its number there, from 0, the id in its row, and the input."""
+
+    number: int
+    id: str | int
+    input: Input
+
+
+@dataclass(frozen=True)
+class Engine:
+    """What runs a model: the task of the model, and the function that predicts examples."""
+
+    task: str
+    labels: Sequence[str]
+    reads_words: bool
+    pairs: bool | None
+    max_length: int
+    predict: Callable[[Sequence[Example]], Sequence[Prediction]]
+
+    @classmethod
+    def of(cls, predictor: Predictor) -> Engine:
+        """Return the engine of a model that torch runs."""
+        task = predictor.task
+        if marks_words(task.record.config):
+            raise UserError("models of marked words cannot be served: use predict --file.")
+        if task.name == "relations":
+            raise UserError("models of relations cannot be served: use predict --file.")
+        return cls(
+            task.name, list(task.record.labels), task.reads_words, task.record.pairs,
+            task.record.max_length, predictor.predict,
+        )  # fmt: skip
+
+    @classmethod
+    def of_export(cls, model: OnnxModel) -> Engine:
+        """Return the engine of an exported model, which onnxruntime runs."""
+        return cls(
+            model.task, list(model.decoder.labels), model.reads_words, model.settings["pairs"],
+            model.settings["max_length"], model.predict_examples,
+        )  # fmt: skip
+
+
+class ServedModel:
+    """A model with its queue. Use it as a context, which ends the queue's thread."""
+
+    def __init__(
+        self, name: str, engine: Engine, limits: Limits, sha256: str | None = None
+    ) -> None:
+        """With ``sha256``, the digest of the weights (``weights_digest``) is shown."""
+        self.name, self.engine, self.limits = name, engine, limits
+        self.sha256 = sha256
+        self.keys: tuple[str, ...] = (
+            ("text", "words") if engine.reads_words else ("text", "text_pair")
+        )
+        if engine.pairs is False:
+            self.keys = ("text",)
+        self.batcher = Batcher(
+            self._predict,
+            batch_size=limits.batch_size,
+            batch_total=limits.max_characters,
+            max_waiting=limits.max_waiting,
+            name=f"predict-{name}",
+        )
+
+    def __enter__(self) -> ServedModel:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.batcher.close()
+
+    def describe(self) -> dict[str, Any]:
+        """Return the name, the task, the labels and the keys of an example, as JSON values."""
+        return {
+            "name": self.name,
+            "sha256": self.sha256,
+            "task": self.engine.task,
+            "labels": list(self.engine.labels),
+            "keys": list(self.keys),
+            "pairs": self.engine.pairs,
+            "max_tokens": self.engine.max_length,
+        }
+
+    def items(self, body: Any) -> list[Item]:
+        """Read the examples of a request.
+
+        Raises:
+            UserError: If the body is not what the model reads.
+            TooLarge: If a limit is exceeded.
+        """
+        if not isinstance(body, dict):
+            raise UserError('the body must be an object, such as {"text": "..."}.')
+        examples = body.get("examples", [body])
+        if "examples" in body and (len(body) > 1 or not isinstance(examples, list)):
+            raise UserError('"examples" must be a list, and the only key.')
+        if not examples:
+            raise UserError('"examples" is empty: give at least one.')
+        if len(examples) > self.limits.max_examples:
+            raise TooLarge(
+                f"{quantity(len(examples), 'example')} in a request: at most "
+                f"{self.limits.max_examples:,}."
+            )
+        return [self._item(index, example) for index, example in enumerate(examples)]
+
+    def _item(self, index: int, example: Any) -> Item:
+        where = f"example {index}"
+        if isinstance(example, str):
+            example = {"text": example}
+        if not isinstance(example, dict):
+            raise UserError(f"{where}: must be a text or an object, not {_kind(example)}.")
+        if unknown := [key for key in example if key not in (*self.keys, "id")]:
+            raise UserError(
+                f"{where}: unknown key {unknown[0]!r:.80}: this model reads {', '.join(self.keys)}."
+            )
+        id = example.get("id", index)
+        if not isinstance(id, str | int) or isinstance(id, bool):
+            raise UserError(f'{where}: "id" must be a text or a whole number, not {_kind(id)}.')
+        given = [key for key in self.keys if key in example]
+        for key in given:
+            value = example[key]
+            legal = isinstance(value, str)
+            if key == "words":
+                legal = isinstance(value, list) and all(isinstance(word, str) for word in value)
+            if not legal:
+                kind = "a list of texts" if key == "words" else "a text"
+                raise UserError(f'{where}: "{key}" must be {kind}, not {_kind(value)}.')
+        if "words" in given and "text" in given:
+            raise UserError(f'{where}: give "text" or "words", not both.')
+        pairs = self.engine.pairs
+        if given[:1] not in (["text"], ["words"]) or (pairs is True and len(given) < 2):
+            needed = f"text and {self.keys[1]}" if pairs else " or ".join(self.keys)
+            raise UserError(f"{where}: give {needed}.")
+        values: list[Any] = [example[key] for key in given]
+        item = Item(index, id, values[0] if len(values) == 1 else tuple(values))
+        if (size := item_size(item)) > self.limits.max_characters:
+            raise TooLarge(
+                f"{where}: {quantity(size, 'character')}: at most {self.limits.max_characters:,}."
+            )
+        return item
+
+    def _predict(self, items: Sequence[Item]) -> list[dict[str, Any]]:
+        """Predict items of several requests: the rows that ``finetune predict`` writes."""
+        words, pairs = self.engine.reads_words, self.engine.pairs
+        examples = [
+            as_example(number, item.input, words=words, pairs=pairs, where=f"example {item.number}")
+            for number, item in enumerate(items)
+        ]
+        predictions = self.engine.predict(examples)
+        answered = zip(predictions, items, strict=True)
+        return [prediction.record() | {"id": item.id} for prediction, item in answered]
+
+
+def load_served(name: str, folder: str | Path, limits: Limits) -> ServedModel:
+    """Load the model of a run, model or export folder into memory, with the digest of its weights.
+
+    Raises:
+        UserError: There is no model in the folder, or it changed while it was read.
+    """
+    source = Path(folder) if is_export(folder) else model_folder(folder)
+    before = weights_digest(source)
+    try:
+        engine = _engine(source)
+    except UserError as error:
+        raise UserError(f"{name}: {error}") from error
+    if weights_digest(source) != before:
+        raise UserError(f"{source}: its weights changed while they were read: start again.")
+    return ServedModel(name, engine, limits, before)
+
+
+def is_export(folder: str | Path) -> bool:
+    """Return whether a folder is one of ``finetune export``."""
+    return (Path(folder) / SETTINGS).is_file()
+
+
+def _engine(source: Path) -> Engine:
+    if is_export(source):
+        return Engine.of_export(OnnxModel(source))
+    from finetune.inference.predictor import Predictor
+
+    return Engine.of(Predictor(source))
+
+
+def weights_digest(folder: Path) -> str:
+    """Return the SHA-256 of the weights: ``cat FOLDER/*.safetensors | sha256sum``.
+
+    The weights of an export are those of its graph, ``model.onnx``.
+    """
+    digest = hashlib.sha256()
+    for path in sorted(folder.glob(GRAPH if is_export(folder) else "*.safetensors")):
+        with path.open("rb") as file:
+            while block := file.read(2**20):
+                digest.update(block)
+    return digest.hexdigest()
+
+
+def item_size(item: Item) -> int:
+    """Return the number of characters of an example; each word of a list counts one more."""
+    if isinstance(item.input, str):
+        return len(item.input)
+    return sum(map(len, item.input)) + len(item.input)
+
+
+_KINDS = {dict: "an object", list: "a list", str: "a text", bool: "true or false",
+          float: "a number", int: "a number"}  # fmt: skip
+
+
+def _kind(value: Any) -> str:
+    return _KINDS.get(type(value), "null")

@@ -1,0 +1,48 @@
+"""What a model predicts: the rows of a file, of standard input, or of a table in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from finetune.config.tasks import column_map, marks_words
+from finetune.data import read_text_file, read_token_file
+from finetune.data.files import UTF_8
+from finetune.data.tables import Table
+from finetune.tasks.base import Task
+from finetune.types import Example
+
+
+def read_inputs(
+    task: Task,
+    source: str | Path | Table,
+    *,
+    columns: Mapping[str, str] | None = None,
+    encoding: str = UTF_8,
+    rows: dict[int, Mapping[str, Any]] | None = None,
+) -> Iterator[Example]:
+    """Stream the examples of a task; ``id`` is the row number from 0.
+
+    Args:
+        task: The task of the model. The columns that its training named are read where ``columns``
+            names none and the source has them.
+        source: A path, ``-`` for standard input, or a table.
+        columns: Columns by role.
+        encoding: Text encoding of a file.
+        rows: Gets the values of each row by ``id``.
+
+    Raises:
+        DataError: If a row cannot be read; the message names file and line.
+    """
+    config = task.record.config
+    usual = column_map(config.columns)
+    if task.reads_words:
+        return read_token_file(
+            source, columns=columns, usual_columns=usual, encoding=encoding, rows=rows,
+            relations=task.name == "relations",
+        )  # fmt: skip
+    return read_text_file(
+        source, columns=columns, usual_columns=usual, pair=task.record.pairs, labels=False,
+        encoding=encoding, targets=marks_words(config), rows=rows,
+    )  # fmt: skip

@@ -1,0 +1,1 @@
+"""Pretraining: masked language models, their objectives, vocabularies and perplexity."""

@@ -1,0 +1,115 @@
+"""The settings of `finetune pretrain`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from finetune.config.tasks import DEFAULT_MODEL, TrainConfig, flag
+from finetune.types import UserError
+
+
+@dataclass(frozen=True, kw_only=True)
+class PretrainConfig(TrainConfig):
+    """Masked language modeling on running text: adapt an encoder, or train one from scratch."""
+
+    data: str = ""
+    """Running text: a file, a folder of files, `train=PATH,validation=PATH`, a hub data set such as
+    `owner/name:config`, or sources such as `en=PATH,de=PATH`. Each line is a sentence, with blank
+    lines between documents; in a file without blank lines, and in JSON Lines, each line is a
+    document."""
+    config: str | None = None
+    """Train a new encoder with random weights: `small` (BERT of 4 layers, 256 wide), or the model
+    or folder whose configuration to take. Needs --tokenizer, unless that model has one."""
+    tokenizer: str | None = None
+    """Folder or model with the tokenizer, for --config."""
+    alpha: float = 0.3
+    """Exponent of the shares of several sources: 1 keeps their proportions, 0 makes them equal.
+    Sequences of small sources are repeated."""
+    packing: Literal["doc-sentences", "full-sentences"] = "doc-sentences"
+    """Fill sequences with whole lines of one document, or also of the next ones, after a
+    separator."""
+    mask: Literal["subwords", "words", "spans"] = "subwords"
+    """Choose single subwords, whole words, or spans of words of geometric length."""
+    mask_probability: float = 0.15
+    """Fraction of the subwords to predict. Of these, 80 % are masked, 10 % are random subwords and
+    10 % are kept."""
+    replacement: Literal["uniform", "unigram"] = "uniform"
+    """Draw random subwords from the vocabulary, or by their frequency in the training text."""
+    explore: bool = False
+    """Mask each subword exactly once in every 1 / --mask-probability epochs."""
+    boundary: bool = False
+    """With --mask spans, predict the subwords of a span also from its two neighbors (SpanBERT)."""
+    nsp: bool = False
+    """Add next sentence prediction (BERT): half of the sequences are two parts of one document,
+    half have a second part from another one."""
+    lr: float | None = None
+    """Peak learning rate; unset is 1e-4, and 5e-4 for small encoders (narrower than 512)."""
+    warmup: float = 0.06
+    adam_beta2: float = 0.98
+    adam_epsilon: float = 1e-6
+    validation_share: float | None = None
+    """Fraction of the documents to hold out if the data have no validation split; unset is 0.05, of
+    at most 10,000 documents."""
+
+    @property
+    def new_encoder(self) -> str | None:
+        """The setting ``config``."""
+        return self.config
+
+    @property
+    def trains_language_model(self) -> bool:
+        """True: the head is the one of the checkpoint."""
+        return True
+
+    @property
+    def lr_factor(self) -> float:
+        """The factor of the head."""
+        from finetune.models.heads.masked_lm import MaskedLanguageModel
+
+        return MaskedLanguageModel.lr_factor
+
+    def __post_init__(self) -> None:
+        if self.config is not None:
+            if self.model not in (None, DEFAULT_MODEL) or self.init_from is not None:
+                given = "--model" if self.init_from is None else "--init-from"
+                raise UserError(f"--config trains a new encoder: leave {given} out.")
+            object.__setattr__(self, "model", DEFAULT_MODEL)
+        super().__post_init__()
+        if self.config is not None:
+            object.__setattr__(self, "model", None)
+            if self.tuning != "full":
+                raise UserError(
+                    f"--tuning {self.tuning}: --config has random weights, which all need training."
+                )
+        if self.tokenizer is not None and self.config is None:
+            raise UserError(
+                f"--tokenizer {self.tokenizer} is for a new encoder, with --config: an encoder "
+                "reads the subwords that it was trained with."
+            )
+        if self.explore and self.mask == "spans":
+            raise UserError("--explore divides subwords or words: choose another --mask.")
+        if self.boundary and self.mask != "spans":
+            raise UserError(
+                f"--boundary predicts spans from their neighbors, not {self.mask}: add --mask "
+                "spans, or leave --boundary out."
+            )
+        if self.nsp and self.packing != "doc-sentences":
+            raise UserError(
+                f"--nsp divides texts of one document: leave --packing {self.packing} out."
+            )
+        if self.overlap is not None:
+            raise UserError("--overlap does not apply to running text: leave it out.")
+        if self.sparse_embeddings == "on":
+            raise UserError(
+                "--sparse-embeddings on: the softmax trains the embeddings of all subwords: use "
+                "auto or off."
+            )
+
+    def _check_combinations(self) -> None:
+        super()._check_combinations()
+        for name in ("layer_mix", "bilstm"):
+            if getattr(self, name):
+                raise UserError(
+                    f"{flag(name)}: a pretrained encoder has no such layer: leave it out."
+                )

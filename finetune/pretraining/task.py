@@ -1,0 +1,491 @@
+"""Masked language modeling on running text: pretraining from scratch, and continued pretraining.
+
+Jurafsky & Martin, chapter "Masked Language Models", sections on training bidirectional encoders and
+on contiguous spans; Devlin et al. (2019); Liu et al. (2019); Gururangan et al. (2020), "Don't Stop
+Pretraining". An example is a block of whole lines that makes one sequence.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn.functional import cross_entropy
+
+from finetune.config.tasks import column_map
+from finetune.data import Dataset, read_text, with_held_out_splits
+from finetune.data.running_text import read_running_text, sampling_probabilities
+from finetune.data.sources import WithoutTest
+from finetune.evaluation.metrics import masked_scores
+from finetune.models.heads.masked_lm import MaskedLanguageModel, MaskedScores
+from finetune.models.loading import new_config
+from finetune.models.warm_start import LANGUAGE_MODELS
+from finetune.preprocessing.encodings import Array, Encoded, Encodings, Ragged
+from finetune.preprocessing.masking import KINDS, Masking, special_subwords
+from finetune.preprocessing.tokenizer import SubwordTokenizer
+from finetune.preprocessing.windows import Window, encode_window, windows
+from finetune.pretraining.model import (
+    MOST_TARGETS,
+    PretrainingModel,
+    PretrainingScores,
+    require_next_sentence,
+)
+from finetune.pretraining.sentence_pairs import SentencePairs, follows
+from finetune.pretraining.settings import PretrainConfig
+from finetune.pretraining.text_blocks import pack_blocks
+from finetune.tasks.base import (
+    Task,
+    TaskRecord,
+    limited,
+    load_tokenizer,
+    sequence_limit,
+    starting_config,
+)
+from finetune.types import (
+    Batch,
+    Encoding,
+    LabelSet,
+    MaskedPrediction,
+    Partial,
+    TextExample,
+    UserError,
+    quantity,
+)
+
+DEFAULT_SHARE = 0.05
+"""Fraction of the documents to hold out for validation."""
+MASKS = re.compile(r"\[MASK\]|<mask>")
+"""Masks in texts to predict, whatever the mask of the model."""
+NUM_BEST = 5
+"""Number of subwords that are predicted for a mask."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PretrainingRecord(TaskRecord):
+    """The record of masked language modeling."""
+
+    config: PretrainConfig
+
+    @property
+    def kind(self) -> str:
+        """The kind of predictions."""
+        return "subwords"
+
+    @property
+    def calibrates(self) -> bool:
+        """Nothing is calibrated."""
+        return False
+
+
+@dataclass(frozen=True, eq=False)
+class PretrainingTask(Task):
+    """Prediction of the subwords at chosen positions.
+
+    With training data, texts are masked by rule: for each epoch in training, and always in the same
+    way for scores. Without, as in prediction, the mask tokens in a text are filled.
+    """
+
+    _frequency: Array | None = None
+    """Occurrences of each subword in the training data [V]; None in prediction."""
+    _masking: Masking = field(init=False, repr=False)
+    _pairs: SentencePairs | None = field(init=False, repr=False)
+    """How texts are paired for next sentence prediction; None without it."""
+
+    name = "pretrain"
+    reads_words = False
+    reads_targets = True
+    record_class = PretrainingRecord
+    record: PretrainingRecord
+    _gold = attrgetter("text")
+
+    def __post_init__(self) -> None:
+        """Prepare the masks."""
+        config, tokenizer = self.record.config, self.tokenizer.tokenizer
+        if tokenizer.mask_token_id is None:
+            raise UserError(f"{self.tokenizer.name}: its tokenizer has no mask token.")
+        special = special_subwords(tokenizer)
+        masking = Masking(
+            special, tokenizer.mask_token_id, config.mask, config.mask_probability, config.explore,
+            self._frequency if config.replacement == "unigram" else None,
+            self._separator(len(special)) if config.boundary else None,
+        )  # fmt: skip
+        object.__setattr__(self, "_masking", masking)
+        paired = config.nsp and self._frequency is not None
+        pairs = SentencePairs(self.tokenizer.pair, self.record.max_length) if paired else None
+        object.__setattr__(self, "_pairs", pairs)
+
+    def _separator(self, size: int) -> Array:
+        """Return which subwords are the special tokens around and between texts [V]."""
+        single = self.tokenizer.single  # sep_token_id is also between two texts
+        found = np.zeros(size, dtype=bool)
+        found[[*single.prefix, *single.suffix, self.tokenizer.tokenizer.sep_token_id]] = True
+        return found
+
+    @classmethod
+    def load(cls, config: Any, data: Any = None) -> tuple[Task, Dataset]:
+        """Read the documents, load the tokenizer, and pack blocks of lines."""
+        starting_config(config)
+        if not isinstance(data, Dataset):
+            data = cls.read(config, config.data if data is None else data)
+        if "train" not in data.splits:
+            raise UserError(f"{config.data}: there is no train split: name it with --data train=.")
+        data = with_held_out_splits(data, config, DEFAULT_SHARE)
+        if config.config is not None:
+            warm_start, tokenizer = None, _new_tokenizer(config)
+        else:
+            warm_start, tokenizer = load_tokenizer(config, cls, ())
+        encoder = starting_config(config, warm_start)
+        if config.nsp:
+            require_next_sentence(str(config.config or config.model or config.init_from), encoder)
+        limit = sequence_limit(config, tokenizer, warm_start)
+        special = tokenizer.single.num_special
+        longest = limit  # of a block alone
+        if config.nsp:
+            longest -= tokenizer.pair.num_special - special
+        record = cls.record_class(config=config, max_length=limit, **cls.derive(config, data))
+        notes = [*data.notes, *([warm_start.note] if warm_start else _head_notes(encoder))]
+        frequency = np.zeros(len(tokenizer.tokenizer), dtype=np.int64)
+        splits = {}
+        for split, documents in data.splits.items():
+            blocks, counts = pack_blocks(documents, tokenizer, longest, config.packing)
+            if not blocks:
+                raise UserError(f"{data.name}: {split} has no subword: is there text in it?")
+            notes.append(f"{split}: {counts.note(longest - special)}")
+            if split == "train":
+                frequency += counts.frequency
+                blocks, sampled = _resampled(blocks, config.alpha)
+                notes += sampled
+            splits[split] = [
+                replace(block, id=index, key=None) for index, block in enumerate(blocks)
+            ]
+        packed = limited(replace(data, splits=splits, notes=notes), config)
+        if config.nsp:
+            packed = replace(packed, notes=[*packed.notes, *_pair_notes(packed, config.seed)])
+        return cls(record, tokenizer, warm_start, frequency), packed
+
+    @classmethod
+    def read(cls, config: Any, source: Any) -> Dataset:
+        """Read documents of running text; of data in memory each text is one."""
+        without_test = isinstance(source, WithoutTest)
+        spec = source.spec if isinstance(source, WithoutTest) else source
+        if isinstance(spec, str | Path):
+            if not str(spec).strip():
+                raise UserError("--data must name running text: a file, a folder, or en=A,de=B.")
+            return read_running_text(
+                str(spec), columns=config.columns, encoding=config.encoding,
+                without_test=without_test,
+            )  # fmt: skip
+        data = read_text(source, columns=column_map(config.columns), pair=False)
+        splits = {
+            split: [replace(row, text=text, label=None) for row in rows if (text := _lines(row))]
+            for split, rows in data.splits.items()
+        }
+        return replace(data.with_splits(splits), notes=[], label_order=())
+
+    @classmethod
+    def derive(cls, config: PretrainConfig, data: Dataset) -> dict[str, Any]:
+        """Return fields of the record: there are no labels."""
+        return {"labels": LabelSet(()), "pairs": False}
+
+    def encode(self, examples: Sequence[Any]) -> Encoded:
+        """Encode texts, and mask them as for scores; without training data, find their masks."""
+        if self._frequency is None:
+            examples = [self._with_own_mask(example) for example in examples]
+        encoded = super().encode(examples)
+        if self._frequency is not None:
+            masking = replace(self._masking, frequency=None)  # so that scores of runs compare
+            sequences = encoded.sequences
+            if self._pairs is not None:
+                sequences = self._pairs.apply(sequences, np.arange(len(sequences)))
+            return replace(encoded, sequences=masking.apply(sequences))
+        ids = encoded.sequences.ids
+        rows = [
+            (ids.values[start:end] == self._masking.mask_id).nonzero()[0]
+            for start, end in zip(ids.offsets[:-1], ids.offsets[1:], strict=True)
+        ]
+        for example, start, end in zip(
+            examples, encoded.offsets[:-1], encoded.offsets[1:], strict=True
+        ):
+            if not any(len(row) for row in rows[start:end]):
+                mask = self.tokenizer.tokenizer.mask_token
+                raise UserError(
+                    f"{example.where}: {example.text!r:.60} has no {mask}: write it in place of "
+                    "the subwords to predict."
+                )
+        targets = {"position": Ragged.of(rows)}
+        return replace(encoded, sequences=replace(encoded.sequences, targets=targets))
+
+    def _with_own_mask(self, example: TextExample) -> TextExample:
+        """Return a text with the mask of this tokenizer in place of the usual spellings."""
+        text = MASKS.sub(lambda _: self.tokenizer.tokenizer.mask_token, example.text)
+        return replace(example, text=text)
+
+    def for_epoch(
+        self, sequences: Encodings, seed: int, epoch: int, rows: Array | None = None
+    ) -> Encodings:
+        """Return sequences with the pairs and masks of an epoch."""
+        if self._pairs is None:
+            own = super().for_epoch(sequences, seed, epoch, rows)
+        else:
+            rows = np.arange(len(sequences)) if rows is None else rows
+            own = self._pairs.apply(sequences, rows, seed, epoch)
+        return self._masking.apply(own, seed, epoch)
+
+    @property
+    def added_ids(self) -> Sequence[int]:
+        """All subwords, any of which can be drawn as a random one."""
+        return range(len(self.tokenizer.tokenizer))
+
+    def _sequences(self, examples: Sequence[TextExample]) -> tuple[list[list[Encoding]], int]:
+        room = self.record.max_length - self.tokenizer.single.num_special
+        if self._pairs is not None:
+            room = self._pairs.room
+        texts = [example.text.split("\n") for example in examples]
+        lines = iter(self.tokenizer.subwords_with_words([x for each in texts for x in each]))
+        separator = [self.tokenizer.tokenizer.sep_token_id]
+        found, num_cut = [], 0
+        for example, own in zip(examples, texts, strict=True):
+            words: list[list[int]] = []
+            lines_of: list[int] = []
+            for line in own:
+                lines_of.append(len(words))
+                ids, starts = next(lines)
+                bounds = [*starts, len(ids)]
+                words += [ids[a:b] for a, b in zip(bounds[:-1], bounds[1:], strict=True)]
+                words += [] if line else [separator]
+            num_cut += sum(len(word) > room for word in words)
+            words = [word[:room] for word in words]
+            if self._pairs is not None:
+                found.append([_block(self.tokenizer, example, words, [*lines_of, len(words)])])
+                continue
+            parts = windows([len(word) for word in words], room, 0)
+            found.append([encode_window(self.tokenizer, example.id, words, part) for part in parts])
+        return found, num_cut
+
+    def collate(self, encodings: Iterable[Encoding]) -> dict[str, torch.Tensor]:
+        """Return the ``position`` [M] of each target in the packed row, its ``token`` and ``kind``
+        [M], and the ``number`` of targets of each sequence [N].
+
+        With --boundary also ``boundary``, ``left``, ``right`` and ``offset`` [B], as in
+        ``PretrainingModel``.
+        """
+        sequences = Encodings.of(encodings)
+        targets = super().collate(sequences)
+        begins = torch.from_numpy(sequences.ids.offsets[:-1].astype(np.int64))
+        begins = begins.repeat_interleave(targets["number"])
+        if "left" in targets:
+            offset = targets["position"] - targets["left"] - 1
+            found = (targets["left"] >= 0) & (offset < MOST_TARGETS)
+            targets["boundary"] = boundary = found.nonzero()[:, 0]
+            targets["offset"] = offset[boundary]
+            for side in ("left", "right"):
+                targets[side] = (targets[side] + begins)[boundary]
+        targets["position"] += begins
+        return targets
+
+    def _targets(self, rows: Mapping[str, Ragged]) -> dict[str, torch.Tensor]:
+        targets = {
+            name: torch.from_numpy(rows[name].values.astype(np.int64))
+            for name in ("position", "token", "kind", "left", "right", "next")
+            if name in rows
+        }
+        return targets | {"number": torch.from_numpy(rows["position"].counts)}
+
+    def head(self, folder: str | Path | None = None) -> Any:
+        """Make a model to train, or load one from a folder."""
+        config = self.record.config
+        options: dict[str, Any] = {"batching": config.batching}
+        model: type[Any] = MaskedLanguageModel
+        if config.boundary or config.nsp:
+            model = PretrainingModel
+            options |= {"boundary": config.boundary, "nsp": config.nsp}
+        if folder is not None:
+            return model.from_pretrained(str(folder), new_head=False, **options)
+        if config.config is not None:
+            made = new_config(config.config, self.tokenizer.tokenizer)
+            return model.from_config(made, **options)
+        with self._pretrained() as checkpoint:
+            return model.from_pretrained(**options, **checkpoint)
+
+    def loss(self, scores: Any, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the summed cross entropy of the chosen positions, and their number.
+
+        With further objectives, return the sum and the number of each.
+        """
+        if isinstance(scores, MaskedScores):
+            return scores.loss.sum(), torch.ones_like(scores.loss).sum()
+        losses = [scores.loss, scores.boundary]
+        if "next" in batch.targets:
+            losses.append(cross_entropy(scores.next, batch.targets["next"], reduction="none"))
+        counts = [each.new_full((), len(each)) for each in losses]
+        return torch.stack([each.sum() for each in losses]), torch.stack(counts)
+
+    def loss_counts(self, batch: Batch) -> torch.Tensor | None:
+        """Return the numbers of chosen positions, boundary losses and pairs."""
+        config, targets = self.record.config, batch.targets
+        if not (config.boundary or config.nsp):
+            return None
+        names = ("position", "boundary", "next") if config.nsp else ("position", "boundary")
+        return torch.tensor([float(len(targets.get(name, ()))) for name in names])
+
+    def decode(self, scores: Any, batch: Batch) -> list[Partial]:
+        """Return loss, best subword, gold subword and kind of each target [M, 4].
+
+        With further objectives, three more columns have the boundary loss, 1 if the second text is
+        random, and the probability that it follows; NaN where there is none. Without gold, return
+        the best subwords and their probabilities [M, 2, ``NUM_BEST``].
+        """
+        if isinstance(scores, MaskedScores | PretrainingScores):
+            targets = batch.targets
+            columns = [scores.loss, scores.best, targets["token"], targets["kind"]]
+            if isinstance(scores, PretrainingScores):
+                none = torch.full_like(scores.loss, torch.nan)
+                boundary = targets.get("boundary", targets["token"][:0])
+                columns.append(none.index_copy(0, boundary, scores.boundary))
+                number = targets["number"]
+                if "next" in targets:
+                    columns.append(targets["next"].repeat_interleave(number))
+                    columns.append(scores.next.softmax(-1)[:, 0].repeat_interleave(number))
+                else:
+                    columns += [none, none]
+            values = torch.stack([column.double().cpu() for column in columns], 1)
+        else:
+            best = scores.cpu().double().softmax(-1).topk(min(NUM_BEST, scores.shape[-1]))
+            values = torch.stack([best.indices.double(), best.values], 1)
+        rows = np.split(values.numpy(), batch.targets["number"].cumsum(0).tolist()[:-1])
+        return [Partial(*item) for item in zip(batch.example, batch.first_word, rows, strict=True)]
+
+    def finish(
+        self, example: TextExample, partials: Sequence[Partial], *, log_probabilities: bool = False
+    ) -> MaskedPrediction:
+        """Name the subwords of all windows in order."""
+        partials = sorted(partials, key=lambda partial: partial.first_word)
+        values = np.concatenate([partial.values for partial in partials])
+        names = self.tokenizer.tokenizer.convert_ids_to_tokens
+        if self._frequency is None:
+            decode = self.tokenizer.tokenizer.decode
+            subwords = tuple(tuple(decode([int(id)]).strip() for id in ids) for ids, _ in values)
+            scores = tuple(tuple(map(float, probabilities)) for _, probabilities in values)
+            return MaskedPrediction(example.id, subwords, scores, example.text)
+        best, token, kind = values[:, 1:4].T.astype(np.int64)
+        return MaskedPrediction(
+            example.id,
+            tuple(names(best.tolist())),
+            gold=tuple(names(token.tolist())),
+            losses=tuple(values[:, 0].tolist()),
+            read_as=tuple(KINDS[each] for each in kind),
+            counts=tuple(self._frequency[token].tolist()),
+            **self._further(values),
+        )
+
+    def _further(self, values: Array) -> dict[str, Any]:
+        """Return the fields of a prediction for further objectives, from the values of decode."""
+        found: dict[str, Any] = {}
+        if self.record.config.boundary:
+            found["boundary_losses"] = tuple(values[~np.isnan(values[:, 4]), 4].tolist())
+        if self._pairs is not None and len(values):
+            found |= {"follows": not values[0, 5], "follows_score": float(values[0, 6])}
+        return found
+
+    def _score(self, gold: Sequence[Any], predicted: Sequence[Any]) -> dict[str, float]:
+        return masked_scores(predicted)
+
+
+def _head_notes(config: Any) -> list[str]:
+    """Return a note for the log if a checkpoint has no head of a masked language model."""
+    made = config.architectures
+    if not made or any(name.endswith(LANGUAGE_MODELS) for name in made):
+        return []
+    return [f"{made[0]} has no masked language model: its head is new"]
+
+
+def _block(
+    tokenizer: SubwordTokenizer, example: TextExample, words: Sequence[list[int]], lines: list[int]
+) -> Encoding:
+    """Return a block with its lines, to make pairs of; ``lines`` are their first words, and the
+    number of words."""
+    encoding = encode_window(tokenizer, example.id, words, Window(0, len(words), 0, len(words)))
+    first = len(tokenizer.single.prefix)
+    starts = [start - first for start in encoding.word_starts]
+    text = encoding.input_ids[first : first + starts[-1]]
+    document = [example.document or 0]
+    target = {"text": text, "starts": starts, "lines": lines, "document": document}
+    return replace(encoding, target=target)
+
+
+def _pair_notes(data: Dataset, seed: int) -> list[str]:
+    """Return notes on the pairs of each split; of train on those of the first epoch.
+
+    Raises UserError if there is no other document to draw the second text of a pair from, or if in
+    train no text can follow another.
+    """
+    notes = []
+    for split, examples in data.splits.items():
+        blocks = [block for block in examples if isinstance(block, TextExample)]
+        if len({block.document for block in blocks}) < 2:
+            raise UserError(
+                f"--nsp: the {split} split has a single document, and the second text of half of "
+                "the pairs is from another one: separate documents by blank lines, or hold out "
+                "more (--validation-share)."
+            )
+        single = sum("\n" not in block.text for block in blocks)
+        if split == "train" and single == len(blocks):
+            raise UserError(
+                "--nsp: every sequence of train is a single line, which nothing follows: write one "
+                "sentence a line with blank lines between documents, or leave --nsp out."
+            )
+        key = seed if split == "train" else None
+        following = [follows(key, 0, block.id) for block in blocks if "\n" in block.text]
+        note = (
+            f"{split}: the second text of {sum(following) / len(blocks):.1%} of the pairs follows"
+        )
+        if single:
+            note += f", of none of the {quantity(single, 'sequence')} of a single line"
+        notes.append(note)
+    return notes
+
+
+def _lines(document: TextExample) -> str:
+    """Return the text of a document without blank lines."""
+    return "\n".join(filter(str.strip, document.text.split("\n")))
+
+
+def _new_tokenizer(config: PretrainConfig) -> SubwordTokenizer:
+    """Load the tokenizer of a new encoder."""
+    if config.tokenizer is None and config.config == "small":
+        raise UserError(
+            "--config small: name a tokenizer with --tokenizer, such as a folder that finetune "
+            "vocabulary wrote, or a model such as minilm."
+        )
+    return SubwordTokenizer.saved(config.tokenizer or str(config.config))
+
+
+def _resampled(blocks: list[TextExample], alpha: float) -> tuple[list[TextExample], list[str]]:
+    """Repeat the blocks of small sources until the shares of sources are those of equation 11.7.
+
+    The blocks of one source occur once, and no block is left out.
+    """
+    sources: dict[Any, list[TextExample]] = {}
+    for block in blocks:
+        sources.setdefault(block.key, []).append(block)
+    if len(sources) == 1:
+        return blocks, []
+    sizes = [len(own) for own in sources.values()]
+    shares = sampling_probabilities(sizes, alpha)
+    total = max(size / share for size, share in zip(sizes, shares, strict=True))
+    found: list[TextExample] = []
+    notes = []
+    for (name, own), share in zip(sources.items(), shares, strict=True):
+        number = max(len(own), round(share * total))
+        found += [own[index % len(own)] for index in range(number)]
+        notes.append(
+            f"{name}: {quantity(len(own), 'sequence')}, {share:.1%} of those of an epoch "
+            f"({number / len(own):.1f} times each)"
+        )
+    return found, notes

@@ -1,0 +1,334 @@
+"""Train subword vocabularies: WordPiece, byte-level BPE and Unigram tokenizers on running text.
+
+The algorithms are those of the library ``tokenizers``; this module adds the normalizer,
+pre-tokenizer, special tokens, template and decoder of BERT, RoBERTa and XLM-R, samples languages
+(Jurafsky & Martin, equation 11.7), and measures how a vocabulary covers a text.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+from tokenizers import (
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
+from transformers import PreTrainedTokenizerFast
+
+from finetune.data.running_text import TextSource, sampling_probabilities
+from finetune.data.word_splitting import split_words
+from finetune.preprocessing.tokenizer import SubwordTokenizer
+from finetune.runtime.progress import Reporter
+from finetune.types import UserError
+
+Kind = Literal["wordpiece", "bpe", "unigram"]
+ROLES = ("pad", "unk", "cls", "sep", "mask")
+MEASURED_CHARACTERS = 2_000_000
+"""Characters of each source, from lines spread evenly over it, that ``coverage`` measures."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The special tokens of a tokenizer in the order of their ids, and where they stand.
+
+    ``prefix``, ``middle`` and ``suffix`` are the tokens around and between texts, ``segments`` the
+    segment ids of prefix, first text, middle, second text and suffix (``tokenizer.Template``).
+    """
+
+    tokens: tuple[str, ...]
+    roles: dict[str, str]
+    prefix: tuple[str, ...]
+    middle: tuple[str, ...]
+    suffix: tuple[str, ...]
+    segments: tuple[int, ...] = (0, 0, 0, 0, 0)
+    input_names: tuple[str, ...] = ("input_ids", "attention_mask")
+    max_length: int | None = None
+
+    @classmethod
+    def of(cls, tokenizer: SubwordTokenizer) -> Layout:
+        """Return the layout of a tokenizer, for a new vocabulary of the same model.
+
+        The padding token keeps its id, which positions of RoBERTa's family are counted from.
+        """
+        own = tokenizer.tokenizer
+        roles = {role: getattr(own, f"{role}_token") for role in (*ROLES, "bos", "eos")}
+        roles = {role: token for role, token in roles.items() if token is not None}
+        ids = {token: own.convert_tokens_to_ids(token) for token in roles.values()}
+        around = {id for t in (tokenizer.single, tokenizer.pair)
+                  for id in (*t.prefix, *t.middle, *t.suffix)}  # fmt: skip
+        ids |= {own.convert_ids_to_tokens(id): id for id in around}
+        tokens = sorted(ids, key=lambda token: ids[token])
+        if (pad := roles.get("pad")) is not None:
+            tokens.remove(pad)
+            tokens.insert(ids[pad], pad)
+        names = {id: token for token, id in ids.items()}
+        prefix, middle, suffix = (
+            tuple(names[id] for id in part)
+            for part in (tokenizer.single.prefix, tokenizer.pair.middle, tokenizer.single.suffix)
+        )
+        return cls(
+            tuple(tokens), roles, prefix, middle, suffix, tokenizer.pair.segments,
+            tuple(own.model_input_names), own.model_max_length,
+        )  # fmt: skip
+
+
+_BERT = dict(zip(ROLES, ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"), strict=True))
+_ROBERTA = dict(zip(ROLES, ("<pad>", "<unk>", "<s>", "</s>", "<mask>"), strict=True))
+_ROBERTA_LAYOUT = Layout(
+    ("<s>", "<pad>", "</s>", "<unk>", "<mask>"), _ROBERTA | {"bos": "<s>", "eos": "</s>"},
+    ("<s>",), ("</s>", "</s>"), ("</s>",),
+)  # fmt: skip
+LAYOUTS: dict[Kind, Layout] = {
+    "wordpiece": Layout(
+        tuple(_BERT.values()), _BERT, ("[CLS]",), ("[SEP]",), ("[SEP]",), (0, 0, 0, 1, 1),
+        ("input_ids", "token_type_ids", "attention_mask"),
+    ),
+    "bpe": _ROBERTA_LAYOUT,
+    "unigram": _ROBERTA_LAYOUT,
+}  # fmt: skip
+"""The layouts of BERT, RoBERTa and XLM-R."""
+
+
+class Sample(NamedTuple):
+    """The text of one source, its fraction of all text (p of 11.7), and of the sample (q)."""
+
+    source: TextSource
+    characters: int
+    fraction: float
+    sampled: float
+
+
+class Coverage(NamedTuple):
+    """How a vocabulary covers the words (``split_words``) of a text.
+
+    ``fertility`` is the number of subwords per word, ``continued`` the fraction of words that it
+    splits (Rust et al. 2021), ``unknown`` the fraction of subwords that are unknown, and
+    ``covered`` the fraction of words without unknown subwords.
+    """
+
+    num_words: int
+    fertility: float
+    continued: float
+    covered: float
+    unknown: float
+
+
+def measure_sources(
+    sources: Sequence[TextSource], alpha: float, reporter: Reporter
+) -> list[Sample]:
+    """Count the characters of all sources, and return the fraction of each in the sample.
+
+    Raises:
+        UserError: A source has no text, or α is outside its range.
+    """
+    sampling_probabilities([1], alpha)
+    sizes = []
+    reporter.start("reading text", len(sources), unit="source")
+    for number, source in enumerate(sources):
+        reporter.update(number, source.name)
+        size = sum(len(line) for line in source.lines())
+        if not size:
+            raise UserError(
+                f"{source.hub or ', '.join(map(str, source.files))}: there is no text in it."
+            )
+        sizes.append(size)
+    reporter.stop()
+    sampled = sampling_probabilities(sizes, alpha)
+    fractions = [size / sum(sizes) for size in sizes]
+    return [Sample(*each) for each in zip(sources, sizes, fractions, sampled, strict=True)]
+
+
+def sampled_lines(samples: Sequence[Sample], seed: int) -> Iterator[str]:
+    """Yield the lines of a sample as large as all sources, with the fractions ``sampled``.
+
+    A line of a source with q = 2.3 p occurs twice, and a third time with probability 0.3.
+    """
+    for sample in samples:
+        generator = random.Random(f"{seed}/{sample.source.name}")
+        whole, rest = divmod(round(sample.sampled / sample.fraction, 9), 1)
+        for line in sample.source.lines():
+            for _ in range(int(whole) + (generator.random() < rest)):
+                yield line
+
+
+def train_tokenizer(
+    lines: Callable[[], Iterable[str]],
+    kind: Kind,
+    size: int,
+    *,
+    lowercase: bool = False,
+    layout: Layout | None = None,
+    reporter: Reporter | None = None,
+) -> PreTrainedTokenizerFast:
+    """Train a tokenizer.
+
+    BPE and WordPiece give the same tokenizer for the same lines each time. Unigram sums
+    probabilities in an order that varies: its scores differ in their last digits.
+
+    Args:
+        lines: Returns an iterator over the text; WordPiece reads it twice.
+        kind: ``wordpiece`` as in BERT, byte-level ``bpe`` as in RoBERTa, ``unigram`` as in XLM-R.
+        size: Number of subwords, with the special tokens. A small text may give fewer.
+        lowercase: Lower-case the text. Accents are kept.
+        layout: The special tokens; by default those of the model named under ``kind``.
+        reporter: Shows the progress.
+
+    Raises:
+        UserError: ``size`` has no room for single characters or bytes, or there is no text.
+    """
+    layout = layout or LAYOUTS[kind]
+    train = {"wordpiece": _wordpiece, "bpe": _bpe, "unigram": _unigram}[kind]
+    if reporter is not None:
+        reporter.say(f"training a vocabulary: {kind}, {size:,} subwords")
+    try:
+        backend = train(lines, size, lowercase, layout)
+    except Exception as error:
+        if type(error) is not Exception:  # the library's own errors have no class
+            raise
+        raise _no_room(size, "the characters of the text") from error
+    if backend.get_vocab_size() <= len(layout.tokens):
+        raise UserError("the text has no words to train a vocabulary on.")
+    single = [f"{token}:{layout.segments[0]}" for token in layout.prefix]
+    single += [f"$A:{layout.segments[1]}"]
+    pair = [*single, *(f"{token}:{layout.segments[2]}" for token in layout.middle)]
+    pair += [f"$B:{layout.segments[3]}"]
+    around = {*layout.prefix, *layout.middle, *layout.suffix}
+    backend.post_processor = processors.TemplateProcessing(
+        single=[*single, *(f"{token}:{layout.segments[1]}" for token in layout.suffix)],
+        pair=[*pair, *(f"{token}:{layout.segments[4]}" for token in layout.suffix)],
+        special_tokens=[(token, backend.token_to_id(token)) for token in sorted(around)],
+    )
+    limit = {} if layout.max_length is None else {"model_max_length": layout.max_length}
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        model_input_names=list(layout.input_names),
+        **{f"{role}_token": token for role, token in layout.roles.items()},
+        **limit,
+    )
+
+
+def kind_of(tokenizer: SubwordTokenizer) -> Kind:
+    """Return the kind of a vocabulary that is most like a tokenizer."""
+    settings = json.loads(tokenizer.backend.to_str())
+    if settings["model"]["type"] == "WordPiece":
+        return "wordpiece"
+    is_bytes = '"ByteLevel"' in json.dumps([settings["pre_tokenizer"], settings["decoder"]])
+    return "bpe" if is_bytes else "unigram"
+
+
+def lowercases(tokenizer: SubwordTokenizer) -> bool:
+    """Return whether a tokenizer lower-cases text."""
+    upper, lower = tokenizer.text_subwords(["THE", "the"])
+    return upper == lower
+
+
+def fingerprint(tokenizer: Any) -> str:
+    """Return a hash of everything that decides how a tokenizer splits text."""
+    return hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()
+
+
+def coverage(tokenizer: SubwordTokenizer, sample: Sample) -> Coverage:
+    """Measure how a tokenizer covers a source."""
+    step = max(1, sample.characters // MEASURED_CHARACTERS)
+    words: Counter[str] = Counter()
+    for number, line in enumerate(sample.source.lines()):
+        if number % step == 0:
+            words.update(split_words(line)[0])
+    found = tokenizer.raw_word_subwords([list(words)])[0]
+    unknown = -1 if tokenizer.unknown is None else tokenizer.unknown
+    num_words = num_subwords = continued = covered = num_unknown = 0
+    for count, subwords in zip(words.values(), found, strict=True):
+        misses = subwords.count(unknown)
+        num_words += count
+        num_subwords += count * len(subwords)
+        continued += count * (len(subwords) > 1)
+        covered += count * (misses == 0 and len(subwords) > 0)
+        num_unknown += count * misses
+    per_word, per_subword = 1 / max(1, num_words), 1 / max(1, num_subwords)
+    return Coverage(
+        num_words, num_subwords * per_word, continued * per_word, covered * per_word,
+        num_unknown * per_subword,
+    )  # fmt: skip
+
+
+def _wordpiece(
+    lines: Callable[[], Iterable[str]], size: int, lowercase: bool, layout: Layout
+) -> Tokenizer:
+    """Train WordPiece with BERT's word splitting, but keep accents: some scripts need them."""
+    normalizer = normalizers.BertNormalizer(lowercase=lowercase, strip_accents=False)
+    limit = max(1, (size - len(layout.tokens)) // 2)  # most characters are there as x and ##x
+
+    def trained(size: int, first: Sequence[str]) -> Tokenizer:
+        made = Tokenizer(models.WordPiece(unk_token=layout.roles["unk"]))
+        made.normalizer, made.pre_tokenizer = normalizer, pre_tokenizers.BertPreTokenizer()
+        trainer = trainers.WordPieceTrainer(
+            vocab_size=size, special_tokens=list(first), limit_alphabet=limit,
+            min_frequency=2, show_progress=False,
+        )  # fmt: skip
+        made.train_from_iterator(lines(), trainer)
+        return made
+
+    # The ids of the alphabet vary and decide between equal counts: fix them before the merges.
+    alphabet = sorted(trained(0, ()).get_vocab())
+    first = dict.fromkeys((*layout.tokens, *alphabet))
+    if size < len(first):
+        raise _no_room(size, f"{len(layout.tokens)} special tokens and the characters of the text")
+    vocabulary = trained(size, list(first)).get_vocab()
+    made = Tokenizer(models.WordPiece(vocabulary, unk_token=layout.roles["unk"]))
+    made.normalizer, made.pre_tokenizer = normalizer, pre_tokenizers.BertPreTokenizer()
+    made.decoder = decoders.WordPiece()
+    made.add_special_tokens(list(layout.tokens))
+    return made
+
+
+def _bpe(
+    lines: Callable[[], Iterable[str]], size: int, lowercase: bool, layout: Layout
+) -> Tokenizer:
+    """Train byte-level BPE, which can write every text: no subword is unknown."""
+    made = Tokenizer(models.BPE())
+    if lowercase:
+        made.normalizer = normalizers.Lowercase()
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    if size < len(layout.tokens) + len(alphabet):
+        raise _no_room(size, f"{len(layout.tokens)} special tokens and {len(alphabet)} bytes")
+    trainer = trainers.BpeTrainer(
+        vocab_size=size, special_tokens=list(layout.tokens), initial_alphabet=alphabet,
+        min_frequency=2, show_progress=False,
+    )  # fmt: skip
+    made.train_from_iterator(lines(), trainer)
+    return made
+
+
+def _unigram(
+    lines: Callable[[], Iterable[str]], size: int, lowercase: bool, layout: Layout
+) -> Tokenizer:
+    """Train Unigram with the normalization of SentencePiece's ``nmt_nfkc``."""
+    made = Tokenizer(models.Unigram())
+    steps = [normalizers.Nmt(), normalizers.NFKC(), normalizers.Replace(Regex(" {2,}"), " ")]
+    made.normalizer = normalizers.Sequence([*steps, *[normalizers.Lowercase()] * lowercase])
+    made.pre_tokenizer = pre_tokenizers.Metaspace()
+    made.decoder = decoders.Metaspace()
+    trainer = trainers.UnigramTrainer(
+        vocab_size=size, special_tokens=list(layout.tokens), unk_token=layout.roles["unk"],
+        show_progress=False,
+    )  # fmt: skip
+    made.train_from_iterator(lines(), trainer)
+    return made
+
+
+def _no_room(size: int, content: str) -> UserError:
+    return UserError(f"--size {size} has no room for {content}: write a larger one.")

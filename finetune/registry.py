@@ -1,0 +1,115 @@
+"""The commands and tasks by name, and where they are defined: the one place that names a wing."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Mapping
+from typing import Generic, NamedTuple, TypeVar, cast
+
+T = TypeVar("T")
+
+
+class Registry(Mapping[str, T], Generic[T]):
+    """Objects by name, each imported on first use.
+
+    >>> registry = Registry[type]({"span": "finetune.types:Span"})
+    >>> registry["span"].__name__
+    'Span'
+    """
+
+    def __init__(self, paths: Mapping[str, str]) -> None:
+        """``paths`` has the module and the name of each object, as ``module:name``."""
+        self.paths = dict(paths)
+
+    def __getitem__(self, name: str) -> T:
+        """Import the object."""
+        module, _, attribute = self.paths[name].partition(":")
+        return cast(T, getattr(importlib.import_module(module), attribute))
+
+    def __contains__(self, name: object) -> bool:
+        """Return whether there is such a name, and import nothing."""
+        return name in self.paths
+
+    def __iter__(self) -> Iterator[str]:
+        """Iterate over the names, and import nothing."""
+        return iter(self.paths)
+
+    def __len__(self) -> int:
+        """Return the number of names."""
+        return len(self.paths)
+
+
+class TaskPaths(NamedTuple):
+    """Where a task is defined."""
+
+    config: str
+    """Its settings."""
+    task: str
+    """Its class."""
+    few_shot: str | None = None
+    """Its class with ``--few-shot``."""
+
+
+TASKS = {
+    "classify": TaskPaths(
+        "finetune.config.tasks:ClassifyConfig",
+        "finetune.tasks.text_classification:TextClassificationTask",
+        "finetune.tasks.few_shot:FewShotTask",
+    ),
+    "nli": TaskPaths(
+        "finetune.config.tasks:NliConfig",
+        "finetune.tasks.text_classification:NliTask",
+        "finetune.tasks.few_shot:FewShotNliTask",
+    ),
+    "tag": TaskPaths(
+        "finetune.config.tasks:TagConfig",
+        "finetune.tasks.token_classification:TokenClassificationTask",
+    ),
+    "ner": TaskPaths("finetune.config.tasks:NerConfig", "finetune.tasks.span_ner:SpanNerTask"),
+    "relations": TaskPaths(
+        "finetune.config.tasks:RelationsConfig", "finetune.tasks.relations:RelationTask"
+    ),
+    "sentence": TaskPaths(
+        "finetune.config.tasks:SentenceConfig", "finetune.tasks.sentence_encoder:SentenceTask"
+    ),
+    "pretrain": TaskPaths(
+        "finetune.pretraining.settings:PretrainConfig", "finetune.pretraining.task:PretrainingTask"
+    ),
+}
+"""The tasks. Each is also a command, which trains it."""
+
+COMMANDS = {
+    "multitask": "finetune.cli.train:Multitask",
+    "run": "finetune.cli.train:Run",
+    "curve": "finetune.cli.curve:Curve",
+    "search": "finetune.cli.search:Search",
+    "distill": "finetune.cli.distill:Distill",
+    "recipes": "finetune.cli.recipes:Recipes",
+    "check": "finetune.cli.check:Check",
+    "convert": "finetune.annotation.cli.convert:Convert",
+    "agreement": "finetune.annotation.cli.agreement:Agreement",
+    "suggest": "finetune.annotation.cli.suggest:Suggest",
+    "review": "finetune.annotation.cli.review:Review",
+    "predict": "finetune.cli.predict:Predict",
+    "embed": "finetune.cli.embed:Embed",
+    "similarity": "finetune.cli.similarity:Similarity",
+    "geometry": "finetune.cli.geometry:Geometry",
+    "map": "finetune.cli.map:Map",
+    "wsd": "finetune.cli.wsd:Wsd",
+    "wic": "finetune.cli.wic:Wic",
+    "serve": "finetune.deployment.cli.serve:Serve",
+    "export": "finetune.deployment.cli.export:Export",
+    "score": "finetune.cli.score:Score",
+    "analyze": "finetune.cli.analyze:Analyze",
+    "compare": "finetune.cli.compare:Compare",
+    "thresholds": "finetune.cli.thresholds:Thresholds",
+    "report": "finetune.cli.report:Report",
+    "push": "finetune.cli.push:Push",
+    "vocabulary": "finetune.pretraining.cli.vocabulary:Vocabulary",
+    "perplexity": "finetune.pretraining.cli.perplexity:Perplexity",
+    "bench": "finetune.benchmark.cli:Bench",
+}
+"""The commands that train no task. The order is the order in `finetune --help`."""
+
+OPTIONS = {"check --label-errors": "finetune.annotation.cli.label_errors:find_label_errors"}
+"""Options of commands of the core that a wing carries out."""

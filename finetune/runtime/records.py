@@ -1,0 +1,277 @@
+"""Files of records, one row each: the suffix of the name is the format.
+
+Files appear whole or not at all. A text in a table that a spreadsheet would take for a formula
+begins with an apostrophe, or, in a workbook, is marked as text.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from finetune.runtime.files import replace_file
+from finetune.types import UserError, abbreviated, install_command, printable
+
+Record = Mapping[str, Any]
+Write = Callable[[Record], None]
+
+GROUP = 4096
+"""Rows of a row group of Parquet files."""
+LARGEST_SHEET, LONGEST_CELL = 1_048_576, 32_767
+"""Rows of a worksheet, and characters of a cell."""
+
+
+def require_suffix(path: str | Path, legal: Iterable[str], option: str = "--output") -> str:
+    """Return the suffix of a file to write, in lower case; UserError if it names another format.
+
+    Pipes and devices have the first of the legal suffixes.
+    """
+    suffixes = list(legal)
+    suffix = Path(path).suffix.lower()
+    if Path(path).exists() and not Path(path).is_file():
+        return suffixes[0]
+    if suffix not in suffixes:
+        listed = ", ".join(each for each in suffixes if each)
+        raise UserError(f"{option} {path}: the suffix names the format: one of {listed}.")
+    return suffix
+
+
+@contextlib.contextmanager
+def record_writer(path: str | Path) -> Iterator[Write]:
+    """Yield a function that writes a record to a file, which appears when the block ends.
+
+    Raises:
+        UserError: The suffix names no format, or the format cannot hold a record.
+    """
+    make = _FORMATS[require_suffix(path, _FORMATS)]
+    binary = make in (_workbook, _parquet)
+    with replace_file(Path(path), follow=True, binary=binary) as file, make(file) as write:
+        yield write
+
+
+def write_records(path: str | Path, records: Iterable[Record]) -> None:
+    """Write records to a file in the format of its suffix."""
+    with record_writer(path) as write:
+        for record in records:
+            write(record)
+
+
+def with_same_columns(records: Iterable[Record]) -> list[Record]:
+    """Return records with the columns of all, None where one has no value, for a table."""
+    rows = list(records)
+    columns = dict.fromkeys(name for row in rows for name in row)
+    return [{**columns, **row} for row in rows]
+
+
+def json_line(record: Record) -> str:
+    """Return a record as a line of JSON Lines, without a line end."""
+    return json.dumps(record, ensure_ascii=False, default=str)
+
+
+def csv_line(values: Iterable[Any]) -> str:
+    """Return values as a line of CSV for a spreadsheet, without a line end.
+
+    Numbers have all digits; lists and objects are JSON. A text that a spreadsheet would take for a
+    formula begins with an apostrophe.
+    """
+    line = io.StringIO()
+    csv.writer(line, lineterminator="").writerow(map(guarded, values))
+    return line.getvalue()
+
+
+def guarded(value: Any) -> Any:
+    """Return a value as it stands in a cell of a text file."""
+    value = _plain(value)
+    if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r"):
+        try:
+            float(value)
+        except ValueError:
+            return f"'{value}"
+    return value
+
+
+def csv_lines(records: Iterable[Record]) -> Iterator[str]:
+    """Yield a header with the columns of the first record, and a line for each record."""
+    table = _Table()
+    for record in records:
+        for values in table.rows(record):
+            yield csv_line(values)
+
+
+def _plain(value: Any) -> Any:
+    """Return a list, an object or a truth value as JSON, and all else as it is."""
+    if isinstance(value, list | tuple | dict | bool):
+        return json.dumps(value, ensure_ascii=False, default=str)
+    return value
+
+
+class _Table:
+    """The rows of records with the columns of the first one."""
+
+    def __init__(self) -> None:
+        self.columns: list[str] = []
+
+    def check(self, record: Record) -> None:
+        """Raise UserError for a column that the first record lacks."""
+        self.columns = self.columns or list(record)
+        known = {*self.columns}
+        if unknown := [n for n, value in record.items() if value is not None and n not in known]:
+            raise UserError(
+                f"row {record.get('id')}: the column {unknown[0]!r} is not in the first row, so "
+                f"not in the header of the table ({abbreviated(self.columns)}): write JSON Lines "
+                "(.jsonl)."
+            )
+
+    def rows(self, record: Record) -> Iterator[Sequence[Any]]:
+        """Yield the names of the columns before the first record, and the values of a record."""
+        flat = dict(record)
+        scores = flat.get("scores")
+        if isinstance(scores, dict):
+            del flat["scores"]
+            flat |= {f"score:{name}": value for name, value in scores.items()}
+        first = not self.columns
+        self.check(flat)
+        if first:
+            yield self.columns
+        yield [flat.get(name) for name in self.columns]
+
+
+@contextlib.contextmanager
+def _json_lines(file: IO[str]) -> Iterator[Write]:
+    yield lambda record: print(json_line(record), file=file)
+
+
+@contextlib.contextmanager
+def _json_list(file: IO[str]) -> Iterator[Write]:
+    separator = "[\n"
+
+    def write(record: Record) -> None:
+        nonlocal separator
+        file.write(separator + json_line(record))
+        separator = ",\n"
+
+    yield write
+    file.write("\n]\n" if separator == ",\n" else "[]\n")
+
+
+@contextlib.contextmanager
+def _csv(file: IO[str]) -> Iterator[Write]:
+    table = _Table()
+    yield lambda record: file.writelines(f"{csv_line(row)}\n" for row in table.rows(record))
+
+
+@contextlib.contextmanager
+def _tsv(file: IO[str]) -> Iterator[Write]:
+    """Write cells without quotes; tabs and line ends, which no cell can hold, become blanks."""
+    table = _Table()
+
+    def line(values: Sequence[Any]) -> str:
+        cells = ("" if value is None else str(guarded(value)) for value in values)
+        return "\t".join(re.sub(r"\r\n|[\t\r\n\v\f]", " ", cell) for cell in cells) + "\n"
+
+    yield lambda record: file.writelines(map(line, table.rows(record)))
+
+
+@contextlib.contextmanager
+def _workbook(file: IO[bytes]) -> Iterator[Write]:
+    try:
+        import openpyxl
+        from openpyxl.cell import WriteOnlyCell
+        from openpyxl.cell.cell import ILLEGAL_CHARACTERS_RE
+    except ImportError:
+        raise UserError(
+            f"workbooks need openpyxl: {install_command('openpyxl')}, or write CSV."
+        ) from None
+    book: Any = openpyxl.Workbook(write_only=True)
+    sheet = book.create_sheet("records")
+    table, number = _Table(), 0
+
+    def cell(value: Any) -> Any:
+        value = _plain(value)
+        if not isinstance(value, str):
+            return value
+        if len(value) > LONGEST_CELL:
+            raise UserError(
+                f"row {number}: a cell of a workbook holds {LONGEST_CELL:,} characters, not "
+                f"{len(value):,}: write .csv, .jsonl or .parquet."
+            )
+        legal = ILLEGAL_CHARACTERS_RE.sub(lambda each: printable(each[0]), value)
+        found = WriteOnlyCell(sheet, legal)
+        found.data_type = "s"  # not a formula
+        return found
+
+    def write(record: Record) -> None:
+        nonlocal number
+        for values in table.rows(record):
+            number += 1
+            if number > LARGEST_SHEET:
+                raise UserError(
+                    f"a sheet of a workbook holds {LARGEST_SHEET:,} rows: write .csv or .parquet."
+                )
+            sheet.append([cell(value) for value in values])
+
+    try:
+        yield write
+    except BaseException:
+        sheet.close()
+        raise
+    book.save(file)
+
+
+@contextlib.contextmanager
+def _parquet(file: IO[bytes]) -> Iterator[Write]:
+    import pyarrow
+    from pyarrow import parquet
+
+    rows: list[Record] = []
+    table = _Table()
+    with contextlib.ExitStack() as stack:
+        writer: Any = None
+
+        def flush() -> None:
+            nonlocal writer
+            try:
+                found = pyarrow.Table.from_pylist(
+                    [dict(row) for row in rows], None if writer is None else writer.schema
+                )
+                if writer is None:
+                    fields = [
+                        field.with_type(pyarrow.string()) if pyarrow.types.is_null(field.type)
+                        else field for field in found.schema
+                    ]  # fmt: skip
+                    found = found.cast(pyarrow.schema(fields))
+                    writer = stack.enter_context(parquet.ParquetWriter(file, found.schema))
+                writer.write_table(found)
+            except pyarrow.ArrowException as error:
+                detail = " ".join(str(error).split())
+                raise UserError(
+                    f"the values of a column are not of one type, which Parquet needs "
+                    f"({detail:.200}): write JSON Lines (.jsonl)."
+                ) from error
+            rows.clear()
+
+        def write(record: Record) -> None:
+            table.check(record)
+            rows.append(record)
+            if len(rows) == GROUP:
+                flush()
+
+        yield write
+        if rows or writer is None:
+            flush()
+
+
+_FORMATS: Mapping[str, Callable[[Any], contextlib.AbstractContextManager[Write]]] = {
+    ".jsonl": _json_lines, ".ndjson": _json_lines, "": _json_lines, ".json": _json_list,
+    ".csv": _csv, ".tsv": _tsv, ".xlsx": _workbook, ".parquet": _parquet,
+}  # fmt: skip
+RECORD_SUFFIXES = tuple(_FORMATS)
+"""The suffixes of files of records; a name without a suffix is JSON Lines."""
+TABLE_SUFFIXES = (".csv", ".tsv", ".xlsx", ".parquet")
+"""Those of tables, whose rows have the columns of the first one."""

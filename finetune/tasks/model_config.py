@@ -1,0 +1,118 @@
+"""The task of a model without ``finetune.json``, read from its ``config.json``.
+
+A model that ``transformers.Trainer`` or ``save_pretrained`` has saved, or a classifier or masked
+language model of the hub, tells its architecture and labels there. Settings of training are the
+defaults.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from transformers import AutoConfig
+
+from finetune.config.tasks import CONFIGS
+from finetune.data.json_files import read_object
+from finetune.data.nli_labels import NLI_LABELS, canonical_name
+from finetune.data.tag_schemes import detect_scheme
+from finetune.models.families import FAMILIES, position_limit
+from finetune.models.heads.base import labels_of
+from finetune.models.heads.configurations import CrfTaggerConfig, SpanNerConfig
+from finetune.models.heads.pretrained import problem_of
+from finetune.models.loading import library_errors
+from finetune.preprocessing.tokenizer import SubwordTokenizer
+from finetune.types import LabelSet, UserError
+
+if TYPE_CHECKING:
+    from finetune.tasks.base import Task
+
+Derived = tuple[str, Mapping[str, Any], Mapping[str, Any]]
+"""The name of a task, settings of its configuration, and fields of its record."""
+
+
+def _texts(config: Any) -> Derived:
+    labels = labels_of(config)
+    nli = {canonical_name(label) for label in labels} == {*NLI_LABELS}
+    fields = {"problem": problem_of(config), "pairs": True if nli else None}
+    return "nli" if nli else "classify", {}, fields
+
+
+def _tags(config: Any) -> Derived:
+    scheme = detect_scheme([[label] for label in labels_of(config)])
+    return "tag", {}, {"scheme": scheme, "source": scheme}
+
+
+def _crf(config: Any) -> Derived:
+    return "tag", {"crf": True}, {"scheme": config.scheme, "source": config.scheme}
+
+
+def _spans(config: Any) -> Derived:
+    names = ("max_width", "decoding", "thresholds")
+    return "ner", {}, {name: getattr(config, name) for name in names}
+
+
+def _masks(config: Any) -> Derived:
+    return "pretrain", {}, {"pairs": False}
+
+
+_TASKS: dict[str, Callable[[Any], Derived]] = {
+    "ForSequenceClassification": _texts,
+    "ForTokenClassification": _tags,
+    "ForMaskedLM": _masks,
+    **dict.fromkeys(("BertForPreTraining", "AlbertForPreTraining"), _masks),
+    "CrfTagger": _crf,
+    "SpanNer": _spans,
+}
+"""The task by the end of the name of an architecture."""
+
+
+def architecture(folder: Path) -> str:
+    """Return the first architecture in the ``config.json`` of a folder; empty if there is none."""
+    path = folder / "config.json"
+    if not path.is_file():
+        return ""
+    names = read_object(path, {"architectures": list[str] | None}).get("architectures")
+    return names[0] if names else ""
+
+
+def has_trained_head(folder: Path) -> bool:
+    """Return whether a folder has a model with a head that tells its task."""
+    return architecture(folder).endswith(tuple(_TASKS))
+
+
+def task_of_config(folder: Path) -> Task:
+    """Return the task of a model with a trained head.
+
+    Raises:
+        UserError: The folder has no tokenizer, or its files cannot be read.
+    """
+    from finetune.tasks import task_class
+
+    if not any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json")):
+        raise UserError(
+            f"{folder}: a model without a tokenizer: save the tokenizer there too "
+            "(tokenizer.save_pretrained; Trainer does with processing_class=tokenizer)."
+        )
+    path = folder / "config.json"
+    with library_errors(str(folder), folder, path.name):
+        config = AutoConfig.for_model(**read_object(path))
+    name = architecture(folder)
+    derive = next(function for end, function in _TASKS.items() if name.endswith(end))
+    task, changed, fields = derive(config)
+    made = task_class(task)
+    tokenizer = SubwordTokenizer.saved(folder, words=made.reads_words)
+    encoder: Any = config
+    if isinstance(config, SpanNerConfig):
+        encoder = config.encoder
+    elif isinstance(config, CrfTaggerConfig):
+        encoder = AutoConfig.for_model(**(config.tagger or {}))
+    limit = position_limit(encoder, FAMILIES.get(encoder.model_type))
+    record = made.record_class(
+        config=CONFIGS[task](model=str(folder), **changed),
+        labels=LabelSet(()) if task == "pretrain" else labels_of(config),
+        max_length=tokenizer.max_length(limit, None),
+        **fields,
+    )
+    return made(record, tokenizer)

@@ -1,0 +1,331 @@
+"""Conversion to the formats of annotation tools and back: nothing is lost silently."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from finetune.annotation.annotations import Annotations, read_annotations
+from finetune.annotation.writers import OTHER_COLUMNS, check_format, to_text, write_brat
+from finetune.data import DataError, read_text, read_tokens
+from finetune.data.character_spans import chars_to_words
+from finetune.data.word_splitting import split_words
+from finetune.types import Span, TextExample, UserError
+from tests.command import run
+
+TOOLS = ("jsonl", "prodigy", "doccano", "label-studio")
+SUFFIX = {"label-studio": ".json", "conll": ".conll"}
+
+
+def write(rows, path):
+    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), "utf-8")
+    return path
+
+
+def converted(annotations: Annotations, to: str, folder) -> tuple[Annotations, list[str]]:
+    """Write annotations in a format and read them again."""
+    check_format(annotations, to)
+    if to == "brat":
+        path = folder / "brat"
+        path.mkdir(parents=True, exist_ok=True)
+        for old in path.iterdir():
+            old.unlink()
+        notes = write_brat(annotations, path)
+    else:
+        path = folder / f"out{SUFFIX.get(to, '.jsonl')}"
+        text, notes = to_text(annotations, to)
+        path.write_text(text, encoding="utf-8", newline="")
+    return read_annotations(path), notes
+
+
+def content(annotations: Annotations, others: bool = True) -> list:
+    """Ids, texts, labels, character spans, annotators and other columns of all rows."""
+    found = []
+    for row in map(lambda row: row.as_text(), annotations.rows):
+        example = row.example
+        if isinstance(example, TextExample):
+            gold = example.pair, example.label
+        else:
+            gold = None if example.spans is None else row.character_spans
+        more = (row.annotator, dict(row.others)) if others else ()
+        found.append((example.key, example.text, gold, *more))
+    return found
+
+
+TEXT = "  Ann 😀 Lee\r\nof São Paulo’s “Bank” ran "
+SPANS = [[2, 11, "PER"], [2, 5, "PER"], [8, 15, "LAST"], [16, 25, "LOC"], [16, 25, "GPE"]]
+
+
+@pytest.fixture
+def spans(tmp_path) -> Annotations:
+    return read_annotations(write([
+        {"id": "a1", "text": TEXT, "spans": SPANS, "source": {"page": 3}, "document": "d"},
+        {"id": "a2", "text": "nothing", "spans": [], "source": None, "document": "d"},
+        {"id": "a3", "text": "inside 😀words", "spans": [[8, 10, "X"]], "source": 1},
+        {"id": 4, "text": "not labeled", "source": ""},
+    ], tmp_path / "spans.jsonl"))  # fmt: skip
+
+
+@pytest.mark.parametrize("to", TOOLS)
+def test_spans(spans: Annotations, to: str, tmp_path):
+    again, notes = converted(spans, to, tmp_path)
+    assert content(again) == content(spans)
+    assert again.rows[0].character_spans == sorted(Span(*span) for span in SPANS)
+    assert content(converted(again, "jsonl", tmp_path)[0]) == content(spans)
+    inside = "1 row with spans inside of words: written, Prodigy marks whole tokens (a3)"
+    assert notes == ([inside] if to == "prodigy" else [])
+
+
+def test_spans_in_brat(spans: Annotations, tmp_path):
+    again, notes = converted(spans, "brat", tmp_path)
+    assert content(again, False) == sorted((str(k), *rest) for k, *rest in content(spans, False))
+    assert (tmp_path / "brat" / "a1.txt").read_bytes() == TEXT.encode()
+    first = (tmp_path / "brat" / "a1.ann").read_text("utf-8").splitlines()[1]
+    assert first == "T2\tPER 2 11\tAnn 😀 Lee"  # code points, as Python counts
+    assert not (tmp_path / "brat" / "4.ann").exists()
+    assert notes == [f"4 rows {': '.join(OTHER_COLUMNS)} (a1, a2, a3, 4)"]
+    assert (tmp_path / "brat" / "a1.ann").read_text("utf-8").splitlines()[2] == (
+        "T3\tLAST 8 11;13 15\tLee of")  # fmt: skip
+
+
+def test_spans_in_columns(spans: Annotations, tmp_path):
+    again, notes = converted(spans, "conll", tmp_path)
+    found = [(row.example.key, [span.label for span in row.example.spans]) for row in again.rows]
+    assert found == [("a1", ["PER", "GPE"]), ("a2", []), ("a3", ["X"])]
+    assert again.rows[0].example.document == "d"
+    assert notes == [
+        f"3 rows {': '.join(OTHER_COLUMNS)} (a1, a2, a3)",
+        "2 rows with a text: words are written, its white space is not (a1, a3)",
+        "1 row with spans that overlap: the outermost are written (a1)",
+        "1 row without tags or spans: left out (4)",
+    ]
+    (tmp_path / "out.conll").rename(tmp_path / "train.conll")
+    assert read_tokens(str(tmp_path / "train.conll")).splits["train"][2].key == "a3"
+
+
+def test_utf_16_of_doccano(spans: Annotations, tmp_path):
+    text, _ = to_text(spans, "doccano")
+    row = json.loads(text.splitlines()[0])
+    start, end, _ = row["label"][-1]
+    units = row["text"].encode("utf-16-le")
+    assert units[2 * start : 2 * end].decode("utf-16-le") == "São Paulo"
+    entity = {"id": 1, "start_offset": start, "end_offset": end, "label": "LOC"}
+    exported = {"id": 7, "text": row["text"], "entities": [entity], "relations": [], "Comments": []}
+    read = read_annotations(write([exported], tmp_path / "relations.jsonl"))
+    assert read.rows[0].character_spans == [Span(16, 25, "LOC")]
+    row["label"] = [[7, 12, "X"]]
+    with pytest.raises(DataError, match="within a character"):
+        read_annotations(write([row], tmp_path / "broken.jsonl"))
+    del row["Comments"]  # not an export of doccano: characters
+    row["label"] = [[16, 25, "LOC"]]
+    assert read_annotations(write([row], tmp_path / "a.jsonl")).rows[0].character_spans[0][:2] == (
+        16, 25)  # fmt: skip
+
+
+LABELS = {
+    "single": [("😀 a", "x"), ("b", None), ("\tc\u2028", "y z")],
+    "several": [("a", ["x", "y"]), ("b", []), ("c", ["z"])],
+    "numbers": [("a", 1.5), ("b", -2.0)],
+}
+
+
+@pytest.mark.parametrize("to", TOOLS)
+@pytest.mark.parametrize("kind", LABELS)
+def test_labels(kind: str, to: str, tmp_path):
+    rows = [{"id": f"i{n}", "text": text, "text_pair": "p", "label": label, "page": n}
+            for n, (text, label) in enumerate(LABELS[kind])]  # fmt: skip
+    annotations = read_annotations(write(rows, tmp_path / "in.jsonl"))
+    if kind == "numbers" and to in ("prodigy", "doccano"):
+        with pytest.raises(UserError, match=r"numbers as labels.* choose jsonl or label-studio"):
+            check_format(annotations, to)
+        return
+    again, notes = converted(annotations, to, tmp_path)
+    assert content(again) == content(annotations)
+    assert notes == []
+    (tmp_path / "in.jsonl").unlink()
+    (path,) = tmp_path.glob("out*")
+    read = read_text(str(path)).splits["train"]
+    assert [each.label for each in read] == [row.example.label for row in annotations.rows]
+    assert [each.pair for each in read] == ["p"] * len(rows)
+
+
+def test_words_with_tags(tmp_path):
+    path = tmp_path / "pos.conll"
+    path.write_text("# sent_id = one 1\nAnn\tN\nran\tV\n\n-DOCSTART-\tO\n\nfast\tADV\n")
+    annotations = read_annotations(path)
+    assert [row.name for row in annotations.rows] == ["one 1", "7"]
+    for to in ("jsonl", "conll"):
+        again, _ = converted(annotations, to, tmp_path)
+        examples = [row.example for row in again.rows]
+        assert [each.tags for each in examples] == [("N", "V"), ("ADV",)]
+        assert [(each.key, each.document) for each in examples] == [("one 1", None), (None, "1")]
+    with pytest.raises(UserError, match="tags that spell no spans: choose jsonl or conll"):
+        check_format(annotations, "doccano")
+
+
+def test_annotators_are_kept(tmp_path):
+    rows = [{"id": i, "text": f"text {i}", "label": label, "_annotator_id": who, "answer": answer}
+            for i in (1, 2) for who, label, answer in
+            (("ann", "x", "accept"), ("bob", "y", "accept"), ("eve", "x", "ignore"))]  # fmt: skip
+    annotations = read_annotations(write(rows, tmp_path / "in.jsonl"))
+    assert annotations.notes == ["2 rows that annotators rejected or ignored: left out (1, 2)"]
+    for to in TOOLS:
+        again, _ = converted(annotations, to, tmp_path)
+        assert [(r.annotator, r.example.key, r.example.label) for r in again.rows] == [
+            ("ann", 1, "x"), ("bob", 1, "y"), ("ann", 2, "x"), ("bob", 2, "y")]  # fmt: skip
+    assert len(json.loads(to_text(annotations, "label-studio")[0])) == 2
+
+
+def test_predictions_become_suggestions(tmp_path):
+    span = {"start": 0, "end": 2, "label": "PER", "score": 0.9, "start_char": 0, "end_char": 8}
+    row = {"id": "a", "words": ["Ann", "Lee", "ran"], "offsets": [[0, 3], [5, 8], [9, 12]],
+           "spans": [span], "text": "Ann  Lee ran", "gold": {"spans": []},
+           "where": "x:1"}  # fmt: skip
+    annotations = read_annotations(write([row], tmp_path / "predictions.test.jsonl"))
+    assert content(annotations) == [("a", "Ann  Lee ran", [Span(0, 8, "PER")], None, {})]
+    (task,) = json.loads(to_text(annotations, "label-studio")[0])
+    assert task["annotations"] == []
+    assert task["predictions"][0]["result"][0]["value"]["text"] == "Ann  Lee"
+    assert "answer" not in json.loads(to_text(annotations, "prodigy")[0])
+    del row["text"]
+    with pytest.raises(DataError, match=r"offsets without a text: .* --keep-columns"):
+        read_annotations(write([row], tmp_path / "predictions.jsonl"))
+
+
+def test_what_a_format_cannot_hold_is_refused(tmp_path):
+    texts = read_annotations(write([{"text": "a", "label": "x"}], tmp_path / "a.jsonl"))
+    words = read_annotations(write([{"text": "a", "spans": [[0, 1, "x y"]]}], tmp_path / "b.jsonl"))
+    for to in ("conll", "brat"):
+        with pytest.raises(UserError, match=f"--to {to}: the data have texts with labels"):
+            check_format(texts, to)
+        with pytest.raises(UserError, match="a label with white space, 'x y'"):
+            check_format(words, to)
+
+
+def test_relations_and_discontinuous_spans_are_counted(tmp_path):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.txt").write_text("one two three")
+    (tmp_path / "in" / "a.ann").write_text("T1\tX 0 3;8 13\tone three\nR1\tr Arg1:T1 Arg2:T1\n")
+    out = tmp_path / "out.jsonl"
+    outcome = run("convert", tmp_path / "in", "--to", "doccano", "--output", out)
+    assert outcome.code == 0
+    assert "1 row with discontinuous spans: read from the first start to the last" in outcome.err
+    assert "1 line of .ann files without text not read" in outcome.err
+    assert json.loads(out.read_text())["label"] == [[0, 13, "X"]]
+    row = {"id": "r", "text": "a b", "spans": [[0, 1, "X"]], "relations": [[0, 0, "x"]]}
+    notes = read_annotations(write([row], tmp_path / "related.jsonl")).notes
+    assert notes == ["1 row with relations between spans: the relations are not written (r)"]
+    outcome = run("convert", out, "--to", "jsonl", "--output", out)
+    assert outcome.code == 2 and "would overwrite the input" in outcome.err
+    outcome = run("convert", out, "--to", "brat", "--output", tmp_path / "in")
+    assert outcome.code == 2 and "name an empty or absent folder" in outcome.err
+
+
+CHARACTERS = st.sampled_from(list('ab-. \t\r\n😀é’中\u0301\u2028\u200d\ufeff\u00a0{}"\\#'))
+TEXTS = st.text(CHARACTERS | st.characters(codec="utf-8", exclude_characters="\x00"), max_size=14)
+
+
+@st.composite
+def span_rows(draw):
+    """Texts with spans that cover a word at least, perhaps only a part of it."""
+    rows = []
+    for number, text in enumerate(draw(st.lists(TEXTS, min_size=1, max_size=4))):
+        row = {"id": f"n{number}", "text": text}
+        if draw(st.booleans()):
+            places = st.tuples(*[st.integers(0, max(len(text) - 1, 0))] * 2)
+            drawn = [(min(p), max(p) + 1) for p in draw(st.lists(places, max_size=4))]
+            row["spans"] = [
+                {"start": start, "end": end, "label": draw(st.sampled_from(["A", "B-1", "Ä"]))}
+                for start, end in drawn
+                if any(c.isalnum() for c in text[start:end])
+            ]
+        rows.append(row)
+    return rows
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@given(rows=span_rows(), to=st.sampled_from([*TOOLS, "brat"]))
+def test_any_spans(rows, to: str, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("any")
+    assume(any(row.get("spans") for row in rows))
+    annotations = read_annotations(write(rows, folder / "in.jsonl"))
+    again, _ = converted(annotations, to, folder)
+    assert content(again, False) == content(annotations, False)
+
+
+NAMES = st.sampled_from(["x", "ä b", "😀", "not x", "1"])
+SEVERAL = st.lists(NAMES, unique=True, max_size=3)
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data(), several=st.booleans(), pairs=st.booleans(), to=st.sampled_from(TOOLS))
+def test_any_labels(data, several: bool, pairs: bool, to: str, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("any")
+    rows = [
+        {"id": i, "text": text, "label": data.draw(SEVERAL if several else NAMES | st.none())}
+        | ({"text_pair": data.draw(TEXTS)} if pairs else {})
+        for i, text in enumerate(data.draw(st.lists(TEXTS, min_size=1, max_size=4)))
+    ]
+    # Label Studio lists the choice of a single label, too
+    assume(not several or any(len(row["label"]) != 1 for row in rows))
+    annotations = read_annotations(write(rows, folder / "in.jsonl"))
+    again, _ = converted(annotations, to, folder)
+    assert content(again) == content(annotations)
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data(), to=st.sampled_from([*TOOLS, "brat", "conll"]))
+def test_any_words(data, to: str, tmp_path_factory):
+    """Words without a text, with flat spans; columns leave out and count what they cannot hold."""
+    folder = tmp_path_factory.mktemp("any")
+    rows = []
+    for number, words in enumerate(
+        data.draw(st.lists(st.lists(TEXTS, max_size=4), min_size=1, max_size=4))
+    ):
+        edges = sorted(data.draw(st.sets(st.integers(0, len(words)), max_size=4)))
+        spans = [{"start": start, "end": end, "label": "A-b"}
+                 for start, end in zip(edges[::2], edges[1::2], strict=False)
+                 if any(c.isalnum() for word in words[start:end] for c in word)]  # fmt: skip
+        rows.append({"id": f"n{number}", "tokens": words, "spans": spans})
+    assume(any(row["spans"] for row in rows))
+    annotations = read_annotations(write(rows, folder / "in.jsonl"))
+    again, notes = converted(annotations, to, folder)
+    if to != "conll":
+        # tools know the words by the text; a span has no white space at its ends
+        assert [
+            (key, text, chars_to_words(split_words(text)[1], spans))
+            for key, text, spans in content(again, False)
+        ] == [
+            (key, text, chars_to_words(split_words(text)[1], spans))
+            for key, text, spans in content(annotations, False)
+        ]
+        return
+    kept = {row.example.key: row.example for row in again.rows}
+    for row in annotations.rows:
+        found = kept.get(row.example.key)
+        assert found is None or (found.words, found.spans) == (row.example.words, row.example.spans)
+    lost = sum(int(note.split()[0]) for note in notes if "left out" in note)
+    assert len(kept) + lost == len(rows)
+
+
+def test_any_words_in_columns(tmp_path):
+    """Columns keep every word and tag, or the row is counted."""
+    words = ["a", "#", "# sent_id = 3", "-DOCSTART-", "tab\there", "é😀", "a b", "\u2028", "", "1"]
+    rows = [{"id": n, "tokens": [word, "x"], "tags": ["B-A", "O"]} for n, word in enumerate(words)]
+    annotations = read_annotations(write(rows, tmp_path / "in.jsonl"))
+    again, notes = converted(annotations, "conll", tmp_path)
+    assert [row.example.words[0] for row in again.rows] == ["a", "é😀", "a b", "\u2028", "1"]
+    assert [row.example.key for row in again.rows] == ["0", "5", "6", "7", "9"]
+    assert notes == [
+        "5 rows with words that columns cannot hold: left out (1, 2, 3, 4, 8)",
+    ]
+    bare = annotations._replace(rows=[
+        replace(row, example=replace(row.example, tags=None, spans=None))
+        for row in annotations.rows
+    ])  # fmt: skip
+    again, notes = converted(bare, "conll", tmp_path)
+    assert [row.example.words for row in again.rows] == [("a", "x"), ("é😀", "x"), ("1", "x")]

@@ -1,0 +1,106 @@
+"""Suspects from the predictions of models, by hand."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from finetune.annotation.label_errors import Suspect, file_and_line, find_suspects
+from finetune.training.cross_validation import OutOfFold
+from finetune.types import Span, TextExample, TokenExample
+
+
+def task(name: str, labels: list[str], **more: object) -> SimpleNamespace:
+    record = SimpleNamespace(labels=labels, **more)
+    return SimpleNamespace(name=name, reads_words=name in ("tag", "ner"), record=record)
+
+
+def found(task: SimpleNamespace, examples: list, predictions: list) -> list[Suspect]:
+    return find_suspects(OutOfFold(task, examples, predictions)).found  # type: ignore[arg-type]
+
+
+def test_texts():
+    examples = [
+        TextExample(i, f"text {i}", "pair", label, where=f"a.jsonl:{i + 1}")
+        for i, label in enumerate(["no", "no", "no", "yes", "yes"])
+    ]
+    predictions = [[0.9, 0.1], [0.8, 0.2], [0.1, 0.9], [0.3, 0.7], [0.5, 0.5]]
+    suspects = find_suspects(OutOfFold(task("nli", ["no", "yes"]), examples, predictions))  # type: ignore[arg-type]
+    assert suspects.number == 5 and suspects.share == pytest.approx(0.2)
+    assert [row[:2] for row in suspects.taken] == [("no", "yes")]
+    assert suspects.taken[0][2] == pytest.approx(1)
+    assert [each.record() for each in suspects.found] == [
+        {"file": "a.jsonl", "line": 3, "given": "no", "suggested": "yes", "confidence": 0.9,
+         "given_confidence": 0.1, "margin": 0.8, "text": "text 2 ||| pair", "kind": "label"}
+    ]  # fmt: skip
+
+
+def test_each_of_several_labels():
+    examples = [TextExample(i, str(i), label=("a",) if i < 3 else ()) for i in range(6)]
+    predictions = [[0.9], [0.8], [0.1], [0.1], [0.2], [0.95]]
+    rows = [
+        (s.text, s.given, s.suggested)
+        for s in found(task("classify", ["a"]), examples, predictions)
+    ]
+    assert rows == [("5", "not a", "a"), ("2", "a", "not a")]
+
+
+def test_words_by_sentences():
+    """The sentence with the most doubtful word comes first, with all its suspects."""
+    sure, wrong, doubtful = [0.9, 0.1], [0.02, 0.98], [0.1, 0.9]
+    examples = [
+        TokenExample(0, ("a", "b", "c"), tags=("X", "X", "X"), where="f:1"),
+        TokenExample(1, ("d", "e", "f"), tags=("X", "X", "Y"), where="f:5"),
+    ]
+    predictions = [[sure, doubtful, sure], [wrong, doubtful, [0.1, 0.9]]]
+    suspects = found(task("tag", ["X", "Y"], scheme=None), examples, predictions)
+    rows = [(s.line, s.first_word, s.suggested, s.worst) for s in suspects]
+    assert rows == [(5, 0, "Y", True), (5, 1, "Y", False), (1, 1, "Y", True)]
+    assert suspects[0].excerpt == "[d] e f"
+    record = suspects[0].record()
+    assert (record["end_word"], record["words"], record["tags"]) == (1, ("d", "e", "f"), ("Y",) * 3)
+    assert record["gold"] == {"tags": ("X", "X", "Y")}
+    assert "words" not in suspects[1].record()  # the sentence is there once
+
+
+def test_words_in_another_scheme_than_the_model_has():
+    names = ["O", "B-P", "I-P", "E-P", "S-P"]
+    example = TokenExample(0, ("a", "b"), tags=("B-P", "O"), where="f:1")
+    predictions = [[[0.1, 0.0, 0.0, 0.0, 0.9], [0.9, 0.1, 0.0, 0.0, 0.0]]]
+    bioes = task("tag", names, scheme="BIOES", source="BIO")
+    assert found(bioes, [example], predictions) == []
+
+
+def test_spans_missing_wrong_and_too_many():
+    words = ("Ana", "saw", "New", "York", "and", "Bo")
+    gold = (Span(0, 1, "PER"), Span(2, 3, "LOC"), Span(4, 5, "LOC"))
+    examples = [
+        TokenExample(0, words, spans=gold, where="n.jsonl:1"),
+        TokenExample(1, words, spans=(Span(0, 1, "PER"), Span(2, 4, "LOC")), where="n.jsonl:2"),
+    ]
+    predictions = [
+        {"spans": [[0, 1, "PER", 0.9], [2, 4, "LOC", 0.8], [5, 6, "PER", 0.95]],
+         "gold": [0.9, 0.1, 0.02]},
+        # as sure as 0.5 and 0.8 are, the means of gold spans of the types: no suspects
+        {"spans": [[0, 1, "PER", 0.7], [2, 4, "LOC", 0.98], [5, 6, "PER", 0.6]],
+         "gold": [0.7, 0.98]},
+    ]  # fmt: skip
+    rows = [
+        (s.kind, s.given, s.suggested, s.confidence, s.line)
+        for s in found(task("ner", ["LOC", "PER"]), examples, predictions)
+    ]
+    assert rows == [
+        ("missing span", "nothing", "PER 'Bo'", 0.95, 1),
+        ("boundary", "LOC 'New'", "LOC 'New York'", 0.8, 1),
+        ("no span", "LOC 'and'", "nothing", 0.98, 1),
+    ]
+    (record, *_) = (s.record() for s in found(task("ner", ["LOC", "PER"]), examples, predictions))
+    assert record["spans"][2] == {"start": 5, "end": 6, "label": "PER", "score": 0.95}
+    assert record["gold"]["spans"][1] == {"start": 2, "end": 3, "label": "LOC"}
+
+
+def test_places():
+    assert file_and_line("x.parquet:row 7") == ("x.parquet", 7)
+    assert file_and_line("set[train]:12") == ("set[train]", 12)
+    assert file_and_line("somewhere") == ("somewhere", None)

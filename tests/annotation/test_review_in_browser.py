@@ -1,0 +1,281 @@
+"""The page of `finetune review` in a real browser, and its decisions applied to data."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.browser import CONTRAST, PHONE
+from tests.command import run
+from tests.small_data import write_jsonl
+
+TEXTS = ["a </script><b>x</b>", "b 😀", "same", "same", "يموت"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Data, suspects of them, and a page."""
+    place = tmp_path_factory.mktemp("review")
+    data = [{"id": n, "text": text, "label": "neg"} for n, text in enumerate(TEXTS)]
+    write_jsonl(place / "data.jsonl", data)
+    suspects = [
+        {"file": "data.jsonl", "line": n + 1, "given": "neg", "suggested": "pos",
+         "confidence": 0.9, "given_confidence": 0.05, "text": text, "kind": "label"}
+        for n, text in enumerate(TEXTS)
+    ]  # fmt: skip
+    suspects[4]["suggested"] = "neutral"
+    write_jsonl(place / "suspects.jsonl", suspects)
+    outcome = run("review", place / "suspects.jsonl", "--output", place / "page.html")
+    assert outcome.code == 0, outcome.err
+    return place
+
+
+def saved(page: Any, path: Path) -> list[dict]:
+    with page.expect_download() as started:
+        page.keyboard.press("d")
+    started.value.save_as(path)
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+
+
+def test_decisions(open_page: Any, folder: Path, tmp_path: Path):
+    page = open_page(folder / "page.html")
+    assert page.locator("#text").inner_text() == TEXTS[0]
+    assert page.locator("#position").inner_text() == "1 of 5, 0 decided"
+    page.keyboard.press("a")
+    page.keyboard.press("k")
+    page.keyboard.press("s")
+    page.reload()
+    assert page.locator("#position").inner_text() == "4 of 5, 3 decided"  # survives
+    page.locator("#labels button", has_text="neutral").click()
+    page.keyboard.press("ArrowLeft")
+    pressed = page.locator("#labels [aria-pressed=true]")
+    assert pressed.inner_text() == "neutral (2)"
+    decisions = saved(page, tmp_path / "decisions.jsonl")
+    assert [(d["line"], d["decision"], d["label"]) for d in decisions] == [
+        (1, "accept", "pos"), (2, "keep", "neg"), (4, "other", "neutral")]  # fmt: skip
+    output = tmp_path / "corrected.jsonl"
+    outcome = run("convert", folder / "data.jsonl", "--decisions", tmp_path / "decisions.jsonl",
+                  "--to", "jsonl", "--output", output)  # fmt: skip
+    assert "note: 3 decisions applied, 2 rows changed" in outcome.err
+    rows = [json.loads(line) for line in output.read_text("utf-8").splitlines()]
+    assert [row["label"] for row in rows] == ["pos", "neg", "neg", "neutral", "neg"]
+    assert [row["text"] for row in rows] == TEXTS
+
+
+def test_a_label_has_one_key_on_every_text(open_page: Any, folder: Path, tmp_path: Path):
+    page = open_page(folder / "page.html")
+    keys = ["neg (1)", "neutral (2)", "pos (3)"]
+    for _ in TEXTS[:-1]:
+        assert page.locator("#labels button").all_inner_texts() == keys
+        page.keyboard.press("3")
+    assert page.locator("#labels button").all_inner_texts() == keys  # suggests another label
+    page.locator("#labels input").fill("zz")
+    page.keyboard.press("Enter")
+    page.locator("#labels input").fill("b")
+    page.keyboard.press("Enter")
+    page.reload()
+    assert page.locator("#labels button").all_inner_texts() == [*keys, "zz (4)", "b (5)"]
+    page.keyboard.press("1")
+    page.keyboard.press("2")
+    decisions = saved(page, tmp_path / "decisions.jsonl")
+    assert [(d["decision"], d["label"]) for d in decisions] == [
+        ("keep", "neg"), ("other", "neutral"), ("accept", "pos"), ("accept", "pos"),
+        ("other", "b")]  # fmt: skip
+
+
+def test_suggestions_label_what_has_no_label(tmp_path: Path):
+    rows = [{"id": 7, "text": "t", "text_pair": "u", "label": "x", "scores": {"x": 0.6, "y": 0.4},
+             "uncertainty": 0.8}]  # fmt: skip
+    write_jsonl(tmp_path / "next.jsonl", rows)
+    outcome = run("review", tmp_path / "next.jsonl", "--output", tmp_path / "page.html")
+    assert outcome.code == 0, outcome.err
+    decision = {"text": "t ||| u", "given": None, "decision": "other", "label": "y", "id": 7}
+    gone = decision | {"text": "gone", "id": 8}
+    write_jsonl(tmp_path / "decisions.jsonl", [decision, gone])
+    outcome = run("convert", tmp_path / "next.jsonl", "--decisions", tmp_path / "decisions.jsonl",
+                  "--to", "jsonl", "--output", tmp_path / "labeled.jsonl")  # fmt: skip
+    assert "1 decision applied, 1 row changed" in outcome.err
+    assert "1 decision on no row of the data" in outcome.err
+    assert json.loads((tmp_path / "labeled.jsonl").read_text())["label"] == "y"
+
+
+def test_several_labels_and_refusals(tmp_path: Path):
+    write_jsonl(tmp_path / "data.jsonl", [{"text": "t", "label": ["a", "b"]}])
+    decisions = [
+        {"text": "t", "given": "a", "decision": "accept", "label": "not a", "line": 1},
+        {"text": "t", "given": "not c", "decision": "accept", "label": "c", "line": 1},
+    ]
+    write_jsonl(tmp_path / "decisions.jsonl", decisions)
+    run("convert", tmp_path / "data.jsonl", "--decisions", tmp_path / "decisions.jsonl",
+        "--to", "jsonl", "--output", tmp_path / "out.jsonl")  # fmt: skip
+    assert json.loads((tmp_path / "out.jsonl").read_text())["label"] == ["b", "c"]
+    write_jsonl(tmp_path / "words.jsonl", [{"given": "O", "suggested": "B-X", "kind": "word",
+                                            "text": "t"}])  # fmt: skip
+    outcome = run("review", tmp_path / "words.jsonl", "--output", tmp_path / "page.html")
+    assert outcome.code == 2
+    assert "words.jsonl:1: nothing to review" in outcome.err
+    outcome = run("review", tmp_path, "--output", tmp_path / "page.html")
+    assert "a folder: name a file in it" in outcome.err
+
+
+def prediction(number: int, spans: list, gold: list | None) -> dict:
+    """A row as prediction files have it, of a text that is split at blanks."""
+    text = SENTENCES[number]
+    offsets = [[m.start(), m.end()] for m in re.finditer(r"\S+", text)]
+    records = [dict(zip(KEYS, span, strict=True)) for span in gold or ()]
+    return {
+        "id": f"t{number}",
+        "words": [text[start:end] for start, end in offsets],
+        "offsets": offsets,
+        "text": text,
+        "where": f"x/data.jsonl:{number + 1}",
+        "spans": [dict(zip(KEYS, span, strict=True)) | {"score": 0.5} for span in spans],
+        "gold": None if gold is None else {"spans": records},
+    }
+
+
+KEYS = ("start", "end", "label")
+SENTENCES = [
+    "😀 Ana <img src=x onerror=alert(1)> Bo ran\r\nto\tNew York \x7f",
+    "سافر أحمد إلى القاهرة أمس",
+    "高 勇 ， 中国 公民",
+    "same words",
+]
+
+
+@pytest.fixture(scope="module")
+def spans(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Data with spans, predictions that differ from gold, and a page."""
+    place = tmp_path_factory.mktemp("spans")
+    rows = [
+        prediction(0, [(1, 2, "PER"), (8, 10, "</script>")], [(1, 2, "PER"), (7, 8, "LOC")]),
+        prediction(1, [(1, 2, "PER")], [(3, 4, "LOC")]),
+        prediction(2, [(0, 5, "X"), (0, 2, "PER"), (1, 4, "X")], None),
+        prediction(3, [(0, 1, "X")], [(0, 1, "X")]),
+    ]  # fmt: skip
+    write_jsonl(place / "predictions.jsonl", rows)
+    data = []
+    for row in rows:
+        found = (row["gold"] or {}).get("spans", ())
+        offsets = row["offsets"]
+        marked = [[offsets[s["start"]][0], offsets[s["end"] - 1][1], s["label"]] for s in found]
+        data.append({"id": row["id"], "text": row["text"], "page": 1}
+                    | ({"spans": marked} if row["gold"] else {}))  # fmt: skip
+    write_jsonl(place / "data.jsonl", data)
+    outcome = run("review", place / "predictions.jsonl", "--output", place / "page.html")
+    assert "wrote 3 texts to decide on" in outcome.err  # one is predicted as labeled
+    return place
+
+
+def test_contrast_and_phone(open_page: Any, folder: Path, spans: Path):
+    for scheme, place in (("light", folder), ("dark", folder), ("light", spans), ("dark", spans)):
+        page = open_page(place / "page.html", viewport=PHONE, color_scheme=scheme)
+        if place == spans:
+            page.locator("#text [data-word='0']").click()
+        assert page.evaluate(CONTRAST)["ratio"] >= 4.5
+        assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+
+
+def test_spans(open_page: Any, spans: Path, tmp_path: Path):
+    page = open_page(spans / "page.html")
+    labels = page.locator("#text mark > :last-child")
+    assert labels.all_inner_texts() == ["PER", "LOC"]  # begins with gold
+    assert page.locator("[data-side=suggested] mark.differs b").inner_text() == "</script> 0.50"
+    page.locator("#text mark button", has_text="LOC").click()
+    page.keyboard.press("Delete")
+    page.locator("#text [data-word='8']").click()
+    page.locator("#text [data-word='9']").click(modifiers=["Shift"])
+    page.keyboard.press("2")  # LOC, after </script>
+    page.locator("#text mark button", has_text="PER").click()
+    page.locator("#labels input").fill("新")
+    page.keyboard.press("Enter")
+    assert labels.all_inner_texts() == ["新", "LOC"]
+    page.reload()
+    assert page.locator("#position").inner_text() == "2 of 3, 1 decided"
+    page.locator("#text [data-word='1']").focus()
+    assert page.evaluate("getComputedStyle(document.getElementById('text')).direction") == "rtl"
+    page.keyboard.press("ArrowRight")  # in such a text, to the word before
+    page.keyboard.press("Shift+ArrowLeft")
+    page.locator("#labels button", has_text="PER").click()
+    assert labels.all_inner_texts() == ["PER", "LOC"]
+    page.keyboard.press("z")
+    page.keyboard.press("z")  # the label of the first text
+    assert page.locator("#position").inner_text() == "1 of 3, 1 decided"
+    page.locator("#text mark button", has_text="PER").click()
+    page.locator("#labels button", has_text="新").click()
+    page.locator("#text mark button", has_text="LOC").click()
+    page.keyboard.press("Delete")
+    page.locator("#text [data-word='8']").hover()
+    page.mouse.down()
+    page.locator("#text [data-word='9']").hover()
+    page.mouse.up()
+    page.keyboard.press("2")
+    page.keyboard.press("Enter")
+    page.keyboard.press("k")
+    assert page.locator("[data-side=given]").count() == 0  # no gold
+    assert labels.all_inner_texts() == ["→", "PER", "X", "X"]
+    page.keyboard.press("a")
+    decisions = saved(page, tmp_path / "decisions.jsonl")
+    assert [d["decision"] for d in decisions] == ["edit", "keep", "accept"]
+    assert [d["text"] for d in decisions] == SENTENCES[:3]
+    output = tmp_path / "corrected.jsonl"
+    outcome = run("convert", spans / "data.jsonl", "--decisions", tmp_path / "decisions.jsonl",
+                  "--to", "jsonl", "--output", output)  # fmt: skip
+    assert "note: 3 decisions applied, 2 rows changed" in outcome.err, outcome.err
+    rows = [json.loads(line) for line in output.read_text("utf-8").splitlines()]
+    assert [row["text"] for row in rows] == SENTENCES and rows[3]["page"] == 1
+    found = [
+        [(row["text"][s["start"] : s["end"]], s["label"]) for s in row["spans"]] for row in rows
+    ]
+    assert found == [
+        [("Ana", "新"), ("New York", "LOC")], [("القاهرة", "LOC")],
+        [("高 勇", "PER"), (SENTENCES[2], "X"), ("勇 ， 中国", "X")], [("same", "X")],
+    ]  # fmt: skip
+
+
+def test_tags_and_several_labels(open_page: Any, tmp_path: Path):
+    gold = {"tags": ["DET", "NOUN", "VERB"]}
+    row = {"id": 0, "words": ["the", "b", "runs"], "tags": ["DET", "NOUN", "NOUN"], "gold": gold}
+    write_jsonl(tmp_path / "tags.jsonl", [row])
+    run("review", tmp_path / "tags.jsonl", "--output", tmp_path / "tags.html")
+    page = open_page(tmp_path / "tags.html")
+    assert page.locator("[data-side=suggested] mark.differs").inner_text() == "runsNOUN"
+    page.locator("#text [data-word='0']").click()
+    page.keyboard.press("3")
+    page.keyboard.press("Enter")
+    (decision,) = saved(page, tmp_path / "decisions.jsonl")
+    assert decision == {"id": 0, "words": row["words"], "given": gold, "decision": "edit",
+                        "tags": ["VERB", "NOUN", "VERB"]}  # fmt: skip
+    row = {"id": 0, "text": "t", "label": ["b", "a"], "scores": {"a": 0.9, "b": 0.8, "c": 0.1}}
+    write_jsonl(tmp_path / "labels.jsonl", [row, row | {"gold": ["a", "b"]}, row | {"gold": ["c"]}])
+    run("review", tmp_path / "labels.jsonl", "--output", tmp_path / "labels.html", "--labels", "z")
+    page = open_page(tmp_path / "labels.html")
+    assert page.locator("#labels button").all_inner_texts()[3] == "z (4)"
+    page.keyboard.press("3")
+    page.keyboard.press("1")
+    assert page.locator("#labels [aria-pressed=true]").all_inner_texts() == ["b (2)", "c (3)"]
+    page.keyboard.press("Enter")
+    page.keyboard.press("k")
+    decisions = saved(page, tmp_path / "decisions.jsonl")
+    assert [(d["given"], d["label"]) for d in decisions] == [(None, ["b", "c"]), (["c"], ["c"])]
+
+
+@pytest.mark.slow
+def test_thousands_of_texts(open_page: Any, tmp_path: Path):
+    row = prediction(0, [(0, 2, "A")], [(1, 2, "B")])
+    write_jsonl(tmp_path / "many.jsonl", [row | {"id": n} for n in range(5000)])
+    run("review", tmp_path / "many.jsonl", "--output", tmp_path / "page.html")
+    page = open_page(tmp_path / "page.html")
+    milliseconds = page.evaluate("""() => {
+        const press = (key) => document.dispatchEvent(new KeyboardEvent("keydown", {key}));
+        for (let number = 0; number < 4000; number++) press("a");
+        const start = performance.now();
+        for (let number = 0; number < 20; number++) press("a");
+        return (performance.now() - start) / 20;
+    }""")
+    assert page.locator("#position").inner_text() == "4021 of 5000, 4020 decided"
+    assert milliseconds < 100

@@ -1,0 +1,134 @@
+"""What to label next: measures of uncertainty, choice of diverse examples, the command."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from finetune.annotation.suggestion import Suggester, central, uncertainty
+from finetune.config.tasks import CONFIGS
+from finetune.tasks import load_task, save_task
+from finetune.types import (
+    Span,
+    SpanPrediction,
+    TextExample,
+    TextPrediction,
+    TokenPrediction,
+    UserError,
+)
+from tests import small_data, tiny
+from tests.command import run
+
+
+def test_uncertainty():
+    single = TextPrediction(0, "a", 0.6, {"a": 0.6, "b": 0.3, "c": 0.1})
+    assert uncertainty(single) == pytest.approx(0.7)
+    several = TextPrediction(0, ("a",), None, {"a": 0.5, "b": 1.0})
+    assert uncertainty(several) == pytest.approx(0.5)
+    assert uncertainty(TextPrediction(0, 3.5)) is None
+    tags = [TokenPrediction(0, ("x",) * n, ("O",) * n, (0.5,) * n) for n in (1, 9)]
+    assert [uncertainty(each) for each in tags] == pytest.approx([0.5, 0.5])  # not for length
+    assert uncertainty(TokenPrediction(0, ("x",), ("O",), (0.0,))) == pytest.approx(1)
+    candidates = ((Span(0, 1, "X"), 0.5), (Span(0, 2, "X"), 0.25))
+    spans = SpanPrediction(0, ("a", "b"), (), (), candidates=candidates)
+    entropy = 1 + -(0.25 * math.log2(0.25) + 0.75 * math.log2(0.75))
+    assert uncertainty(spans) == pytest.approx(entropy / 2)
+    assert uncertainty(SpanPrediction(0, ("a",), (), ())) == 0
+
+
+def test_central_examples_of_clusters():
+    random = np.random.default_rng(0)
+    centers = np.eye(3)
+    vectors = np.concatenate([centers[[i]].repeat(20, 0) for i in range(3)])
+    vectors += random.normal(scale=0.05, size=vectors.shape)
+    weights = [1.0] * 20 + [3.0] * 20 + [2.0] * 20
+    chosen = central(vectors, weights, 3)
+    assert [index // 20 for index in chosen] == [1, 2, 0]  # the heaviest cluster first
+    for cluster, index in zip((1, 2, 0), chosen, strict=True):
+        own = vectors[cluster * 20 : cluster * 20 + 20]
+        mean = own.mean(0)
+        assert index % 20 == np.linalg.norm(own - mean, axis=1).argmin()
+    assert central(vectors, weights, 3) == chosen
+    same = central(np.ones((5, 3)), [1.0] * 5, 3)
+    assert len({*same}) == 3
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The saved, untrained models of four tasks."""
+    place = tmp_path_factory.mktemp("suggestions")
+    model = str(tiny.save_tiny_checkpoint(place / "bert", "bert"))
+    sources = {"classify": small_data.sentiment, "nli": small_data.pairs,
+               "tag": small_data.entities, "ner": small_data.entities}  # fmt: skip
+    found = {}
+    for name, make in sources.items():
+        config = CONFIGS[name](model=model, data=str(make(place / f"data-{name}")))
+        task, _ = load_task(config, name)
+        task.head().save_pretrained(place / name / "best")
+        save_task(task, place / name / "best")
+        found[name] = place / name
+    return found
+
+
+@pytest.mark.parametrize("by", ["both", "uncertainty", "diversity", "random"])
+def test_choice(folders: dict[str, Path], by: str):
+    texts = [f"a film number {n % 40}" for n in range(60)] + ["", "  "]
+    examples = [TextExample(number, text) for number, text in enumerate(texts)]
+    suggester = Suggester(str(folders["classify"]))
+    rows = {each.id: {"text": each.text} for each in examples}
+    found = suggester.suggest(iter(examples), 3, by, seed=3, rows=rows)
+    ids = [each.example.id for each in found]
+    assert len({*ids}) == 3 and max(ids) < 40  # of equal texts the first
+    assert (suggester.num_read, suggester.num_repeated, suggester.num_empty) == (62, 20, 2)
+    again = Suggester(str(folders["classify"])).suggest(examples, 3, by, seed=3)
+    assert [each.example.id for each in again] == ids
+    if by == "uncertainty":
+        every = suggester.suggest(examples, 40, by)
+        values = [each.uncertainty for each in every]
+        assert values == sorted(values, reverse=True)
+        assert {*ids} == {each.example.id for each in every[:3]}
+        assert {*ids} <= {*rows} and len(rows) < 62  # the values of others are dropped
+    if by == "random":
+        other = suggester.suggest(examples, 3, by, seed=4)
+        assert [each.example.id for each in other] != ids
+    assert len(suggester.suggest(examples[:2], 3, by)) == 2
+
+
+@pytest.mark.parametrize("task", ["nli", "tag", "ner"])
+def test_command(folders: dict[str, Path], task: str, tmp_path):
+    data = folders[task].parent / f"data-{task}" / "train.jsonl"
+    output = tmp_path / "next.jsonl"
+    arguments = ["suggest", folders[task], "--file", data, "--number", "4"]
+    outcome = run(*arguments, "--output", output)
+    assert outcome.code == 0, outcome.err
+    rows = [json.loads(line) for line in output.read_text("utf-8").splitlines()]
+    assert len(rows) == 4
+    assert all(0 <= row["uncertainty"] for row in rows)
+    assert run(*arguments).out == output.read_text("utf-8")
+    converted = tmp_path / "tasks.json"
+    outcome = run("convert", output, "--to", "label-studio", "--output", converted)
+    assert outcome.code == 0, outcome.err
+    tasks = json.loads(converted.read_text("utf-8"))
+    assert all(each["predictions"] and not each["annotations"] for each in tasks)
+    assert tasks[0]["data"]["uncertainty"] == rows[0]["uncertainty"]
+
+
+def test_errors(folders: dict[str, Path], tmp_path):
+    config = CONFIGS["classify"](
+        model=str(folders["classify"].parent / "bert"),
+        data=str(small_data.numbers(tmp_path / "numbers")),
+    )
+    task, _ = load_task(config, "classify")
+    task.head().save_pretrained(tmp_path / "run" / "best")
+    save_task(task, tmp_path / "run" / "best")
+    suggester = Suggester(str(tmp_path / "run"))
+    examples = [TextExample(number, f"text {number}", "other") for number in range(5)]
+    with pytest.raises(UserError, match="--by both needs labels with probabilities"):
+        suggester.suggest(examples, 2)
+    assert len(suggester.suggest(examples, 2, "diversity")) == 2
+    outcome = run("suggest", tmp_path / "run", "--file", "x", "--number", "0")
+    assert "--number must be 1 or more, not 0" in outcome.err

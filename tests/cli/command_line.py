@@ -1,0 +1,54 @@
+"""Every option of every command, one a line: ``python -m tests.cli.command_line``.
+
+The output is kept in ``command_line.txt``, so that the diff of a commit shows what it changes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from finetune.cli.main import COMMANDS, command_class
+from finetune.config.tasks import flag
+from tests.cli.reference import positional
+
+FILE = Path(__file__).with_suffix(".txt")
+
+
+def command_line() -> str:
+    """Return the name, type and default of the options of each command."""
+    blocks = [
+        "\n".join([f"finetune {name}", *(f"    {line}" for line in _options(command_class(name)))])
+        for name in COMMANDS
+    ]
+    return "\n\n".join(blocks) + "\n"
+
+
+def _options(kind: type[Any]) -> Iterator[str]:
+    types = get_type_hints(kind)
+    for field in dataclasses.fields(kind):
+        if dataclasses.is_dataclass(types[field.name]):
+            yield from _options(types[field.name])
+            continue
+        default = "" if field.default is dataclasses.MISSING else f" = {field.default!r}"
+        name = positional(field) or flag(field.name)
+        yield f"{name}: {_type_name(types[field.name])}{default}"
+
+
+def _type_name(kind: Any) -> str:
+    """Return the name of a type; a Literal is its values, separated by bars."""
+    arguments = get_args(kind)
+    if get_origin(kind) is Literal:
+        return " | ".join(map(repr, arguments))
+    if get_origin(kind) in (Union, UnionType):
+        return " | ".join(map(_type_name, arguments))
+    if arguments:
+        return str(kind)
+    return "None" if kind is NoneType else str(kind.__name__)
+
+
+if __name__ == "__main__":
+    print(command_line(), end="")

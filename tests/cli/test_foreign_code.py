@@ -1,0 +1,206 @@
+"""A model folder never runs its own Python code unless told, whatever stands on standard input."""
+
+from __future__ import annotations
+
+import ast
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from finetune.cli.main import COMMANDS
+from tests import small_data as data
+from tests.command import run
+from tests.tiny import save_tiny_checkpoint
+
+ROOT = Path(__file__).parents[2] / "finetune"
+SMALL = ("--max-length=40", "--batch-size=8", "--precision=fp32", "--steps=1")
+DATA = {
+    "classify": data.sentiment, "nli": data.pairs, "tag": data.entities, "ner": data.entities,
+    "relations": data.relations, "sentence": data.numbers, "pretrain": data.running_text,
+}  # fmt: skip
+CODE = """
+from pathlib import Path
+Path(__file__).with_name("CODE-RAN").touch()
+Path({marker!r}).touch()
+from transformers import BertConfig, BertModel, BertTokenizerFast
+class ForeignConfig(BertConfig):
+    model_type = "foreign"
+class ForeignModel(BertModel):
+    config_class = ForeignConfig
+class ForeignTokenizer(BertTokenizerFast):
+    pass
+"""
+CLASSES = ("AutoModel", "AutoModelForMaskedLM", "AutoModelForSequenceClassification",
+           "AutoModelForTokenClassification", "AutoModelForPreTraining")  # fmt: skip
+
+
+def make_foreign(folder: Path, marker: Path, *, known_type: bool) -> None:
+    """Add code to a saved model, for its configuration, its tokenizer and its weights."""
+    (folder / "foreign.py").write_text(CODE.format(marker=str(marker)))
+    config = json.loads((folder / "config.json").read_text())
+    config["auto_map"] = {name: "foreign.ForeignModel" for name in CLASSES}
+    config["auto_map"]["AutoConfig"] = "foreign.ForeignConfig"
+    if not known_type:
+        config["model_type"] = "foreign"
+    (folder / "config.json").write_text(json.dumps(config))
+    path = folder / "tokenizer_config.json"
+    tokenizer = json.loads(path.read_text())
+    tokenizer["auto_map"] = {"AutoTokenizer": [None, "foreign.ForeignTokenizer"]}
+    tokenizer["tokenizer_class"] = "ForeignTokenizer"
+    path.write_text(json.dumps(tokenizer))
+    saved = folder / "finetune.json"
+    if saved.is_file():
+        content = json.loads(saved.read_text())
+        content["config"]["trust_remote_code"] = True
+        saved.write_text(json.dumps(content))
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model, and a run of each task."""
+    folder = tmp_path_factory.mktemp("trained")
+    save_tiny_checkpoint(folder / "encoder", "bert")
+    for task, make in DATA.items():
+        make(folder / "data" / task)
+        outcome = run(
+            task, "--model", folder / "encoder", "--data", folder / "data" / task, "--out",
+            folder / "runs" / task, *SMALL,
+        )  # fmt: skip
+        assert outcome.code == 0, outcome.err
+    lines = ["the bank of the river", "a warm room in Oslo"] * 3
+    (folder / "texts.txt").write_text("\n".join(lines) + "\n")
+    (folder / "words.conll").write_text("the\nbank\n\na\nroom\n\n")
+    targets = [
+        {"tokens": ["the", "bank"], "targets": [{"start": 1, "end": 2, "lemma": "bank",
+         "pos": "NOUN", "senses": [f"bank%{n}"]}]} for n in (1, 2)
+    ]  # fmt: skip
+    data.write_jsonl(folder / "senses.jsonl", targets)
+    words = [{"text": "the bank", "text_pair": "a bank", "index": 1, "index_pair": 1,
+              "label": label} for label in ("same", "different")]  # fmt: skip
+    for split in ("train", "test"):
+        data.write_jsonl(folder / "wic" / f"{split}.jsonl", words)
+    (folder / "recipe.yaml").write_text(
+        "task: multitask\nmodel: MODEL\ntasks:\n"
+        "  one: {task: classify, data: DATA/classify}\n  two: {task: tag, data: DATA/tag}\n"
+    )
+    (folder / "single.yaml").write_text("task: classify\nmodel: MODEL\ndata: DATA/classify\n")
+    return folder
+
+
+@pytest.fixture(scope="module", params=["unknown type", "known type"])
+def foreign(
+    request: pytest.FixtureRequest, trained: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """The same folder with code in each model."""
+    folder = tmp_path_factory.mktemp("foreign") / "x"
+    shutil.copytree(trained, folder)
+    known_type = request.param == "known type"
+    for model in (folder / "encoder", *folder.glob("runs/*/best")):
+        make_foreign(model, folder / "CODE-RAN", known_type=known_type)
+    for name in ("recipe.yaml", "single.yaml"):
+        path = folder / name
+        text = path.read_text().replace("MODEL", str(folder / "encoder"))
+        path.write_text(text.replace("DATA", str(folder / "data")))
+    return folder
+
+
+def commands(folder: Path) -> dict[str, list[list[str | Path]]]:
+    """Each command with the arguments that open a model; none if it opens none."""
+    encoder, out = folder / "encoder", folder / "out"
+    texts, words = folder / "texts.txt", folder / "words.conll"
+    runs = {task: folder / "runs" / task for task in DATA}
+
+    def training(task: str, *model: str | Path) -> list[str | Path]:
+        return [task, *model, "--data", folder / "data" / task, "--dry-run", *SMALL]
+
+    def inputs(task: str) -> list[str | Path]:
+        pair = ["--text", "a", "--pair", "b"]
+        return pair if task in ("nli", "sentence") else [
+            "--file", words if task in ("tag", "ner", "relations") else "-"
+        ]  # fmt: skip
+
+    found: dict[str, list[list[str | Path]]] = {
+        task: [training(task, "--model", encoder), training(task, "--init-from", runs[task])]
+        for task in DATA
+    }
+    sentiment = folder / "data" / "classify"
+    return found | {
+        "predict": [["predict", runs[task], *inputs(task)] for task in DATA],
+        "embed": [["embed", m, "--file", "-"] for m in (encoder, runs["classify"])],
+        "similarity": [["similarity", encoder, "--text", "a", "--pair", "b"]],
+        "geometry": [["geometry", encoder, "--data", texts, "--texts=4"]],
+        "map": [["map", encoder, "--word", "bank", "--file", texts, "--output", folder / "m.csv",
+                 "--method=pca"]],
+        "wsd": [["wsd", "--model", encoder, "--data", f"train={folder / 'senses.jsonl'}",
+                 "--out", out / "wsd"]],
+        "wic": [["wic", "--model", encoder, "--data", folder / "wic", "--out", out / "wic"]],
+        "perplexity": [["perplexity", m, "--text", "a b"] for m in (encoder, runs["pretrain"])],
+        "vocabulary": [["vocabulary", texts, "--for", encoder, "--output", out / "v",
+                        "--size=60"]],
+        "serve": [["serve", runs["classify"], "--port=0"]],
+        "export": [["export", runs["classify"], "--output", out / "x"]],
+        "suggest": [["suggest", runs["classify"], "--file", texts, "--number=2"]],
+        "thresholds": [["thresholds", runs["classify"], "--dry-run"]],
+        "distill": [
+            ["distill", runs["classify"], *how, "--out", out / f"d{number}", "--steps=1"]
+            for number, how in enumerate((["--layers=1"], ["--model", encoder]))
+        ],
+        "check": [["check", sentiment, "--task=classify", "--model", encoder]],
+        "curve": [["curve", "classify", *training("classify", "--model", encoder)[1:-5],
+                   *SMALL, "--sizes=8", "--runs=1", "--out", out / "c"]],
+        "search": [["search", "classify", "--model", encoder, "--data", sentiment, *SMALL,
+                    "--trials=1", "--space", "lr=1e-4,1e-3", "--out", out / "s"]],
+        "run": [["run", folder / "single.yaml", "--out", out / "r", *SMALL]],
+        "multitask": [["multitask", folder / "recipe.yaml", "--out", out / "mt"]],
+        "bench": [["bench", "--model", encoder, "--size=small", "--rounds=1", "--phases=predict"]],
+        "push": [["push", runs["classify"], "ana/x"]],
+        "report": [["report", runs["classify"]]],
+        "compare": [["compare", runs["classify"], runs["classify"]]],
+        "score": [["score", runs["classify"]]],
+        "analyze": [["analyze", runs["classify"]]],
+        "recipes": [], "convert": [], "agreement": [], "review": [],
+    }  # fmt: skip
+
+
+def test_every_command_is_walked(trained: Path) -> None:
+    assert commands(trained).keys() == {*COMMANDS}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_no_command_runs_the_code_of_a_model(
+    command: str, foreign: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("uvicorn.Server.run", lambda server, sockets: None)
+    (foreign / "CODE-RAN").unlink(missing_ok=True)
+    for arguments in commands(foreign)[command]:
+        outcome = run(*arguments, stdin=b"y\n" * 9)
+        assert not (foreign / "CODE-RAN").exists(), arguments
+        assert "[y/N]" not in outcome.out + outcome.err
+        assert outcome.code in (0, 2), outcome.err  # 1 is a bug
+
+
+def test_transformers_loads_by_the_one_door_alone() -> None:
+    """Calls of a method of transformers or datasets that loads by name, outside of the door."""
+    found = []
+    for path in sorted(ROOT.rglob("*.py")):
+        tree = ast.parse(path.read_text("utf-8"))
+        borrowed = {
+            alias.asname or alias.name
+            for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)
+            and str(node.module).split(".")[0] in ("transformers", "datasets", "peft")
+            for alias in node.names
+        } | {"transformers", "auto_class"}  # fmt: skip
+        for node in ast.walk(tree):
+            if (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Attribute)
+                and node.func.attr == "from_pretrained"
+                and {*ast.unparse(node.func.value).split(".")} & borrowed
+            ):
+                found.append(f"{path.relative_to(ROOT)}: {ast.unparse(node.func.value)}")
+    assert found == [
+        "models/loading.py: AutoConfig", "models/loading.py: AutoTokenizer",
+        "models/loading.py: auto_class",
+    ]  # fmt: skip

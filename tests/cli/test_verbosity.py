@@ -1,0 +1,93 @@
+"""Options of every command: --quiet and --verbose; NO_COLOR; machine-readable checks."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.command import run
+from tests.small_data import write_jsonl
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> Path:
+    """Training data with a warning: a text twice, with different labels."""
+    rows = [{"text": f"text {n}", "label": "ab"[n % 2]} for n in range(12)]
+    return write_jsonl(tmp_path / "train.jsonl", [*rows, {"text": "text 0", "label": "b"}])
+
+
+def test_quiet_prints_results_and_errors_only(texts: Path):
+    command = ("convert", texts, "--to", "jsonl", "--output", texts.parent / "out.jsonl")
+    assert run(*command).err and run(*command, "--quiet") == (0, "", "")
+    shown = run("check", texts, "--quiet")
+    assert shown.code == 0 and "warning" in shown.out
+    refused = run("check", "--quiet", texts.parent / "no")
+    assert refused.code == 2 and refused.err.startswith("error: ")
+    unknown = run("check", texts, "--quiet", "--no-such-option")
+    assert unknown.code == 2 and "no-such-option" in unknown.err
+    both = run("check", texts, "--quiet", "--verbose")
+    assert both.code == 2 and "exclude each other" in both.err
+
+
+def test_verbose_prints_the_traceback_of_an_error(texts: Path):
+    outcome = subprocess.run(
+        [sys.executable, "-m", "finetune", "check", "no", "--verbose"],
+        capture_output=True, text=True, cwd=texts.parent,
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])},
+    )  # fmt: skip
+    assert outcome.returncode == 2 and outcome.stderr.splitlines()[-1].startswith(
+        "error: --data no"
+    )
+    assert "Traceback" in outcome.stderr
+    assert "Traceback" not in run("check", "no").err
+
+
+def test_checks_for_pipelines(texts: Path):
+    plain, strict = run("check", texts, "--json"), run("check", texts, "--strict")
+    findings = json.loads(plain.out)
+    assert (plain.code, strict.code) == (0, 1)
+    levels = {finding["level"] for finding in findings}
+    assert levels == {"info", "warning"}
+    assert {*findings[0]} == {"level", "check", "message", "locations"}
+    clean = write_jsonl(texts.parent / "clean.jsonl",
+                        [{"text": f"t {n}", "label": "ab"[n % 2]} for n in range(30)])  # fmt: skip
+    findings = json.loads(run("check", clean, "--format", "json").out)
+    warned = any(finding["level"] == "warning" for finding in findings)
+    assert run("check", clean, "--strict").code == int(warned)
+    refused = run("check", texts, "--label-errors", "--model", "x", "--json")
+    assert refused.code == 2 and "--format json" in refused.err
+
+
+@pytest.mark.parametrize("arguments", [["score", "gold.jsonl", "gold.jsonl"], ["check", "--help"]])
+def test_no_color_means_no_style_at_all(arguments: list[str], tmp_path: Path):
+    """A table and a help page on a terminal, with and without NO_COLOR."""
+    write_jsonl(
+        tmp_path / "gold.jsonl", [{"text": f"t{n}", "label": "ab"[n % 2]} for n in range(6)]
+    )
+    table = ["--format", "table"] if arguments[0] == "score" else []
+    styled = {}
+    for value in ("", "1"):
+        main, worker = pty.openpty()
+        environment = {
+            "PATH": os.environ["PATH"], "TERM": "xterm-256color", "NO_COLOR": value,
+            "PYTHONPATH": str(Path(__file__).parents[2]), "COLUMNS": "80",
+        }  # fmt: skip
+        subprocess.run([sys.executable, "-m", "finetune", *arguments, *table], stdout=worker,
+                       cwd=tmp_path, env=environment, check=True)  # fmt: skip
+        os.close(worker)
+        text = b""
+        while len(text) < 100_000:
+            try:
+                text += os.read(main, 4096)
+            except OSError:  # all is read
+                break
+        os.close(main)
+        assert len(text) > 100
+        styled[value] = b"\x1b[" in text
+    assert styled == {"": True, "1": False}

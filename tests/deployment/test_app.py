@@ -1,0 +1,234 @@
+"""The HTTP interface, in process: rows of `predict`, statuses, limits, several models."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import re
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("fastapi")
+
+from fastapi.testclient import TestClient
+
+import finetune
+from finetune.deployment.serving.app import make_app
+from finetune.deployment.serving.limits import Limits
+from finetune.deployment.serving.models import Engine, ServedModel
+from finetune.inference.predictor import Predictor
+from finetune.types import UserError
+from tests.command import run
+
+HOSTS = frozenset({"127.0.0.1", "localhost"})
+NAMES = ("texts", "pairs", "tags", "nested")
+TEXTS = {
+    "texts": [{"text": "a lovely bright room"}, {"text": ""}, {"text": "dull & cold " * 9}],
+    "pairs": [{"text": f"Ana lives in {place}", "text_pair": "Ana is happy"} for place in "xyz"],
+    "tags": [{"text": "Ana saw  Oslo."}, {"words": ["Bruno", "", "Lagos"]}, {"text": ""}],
+    "nested": [{"text": "Ana saw New York ."}, {"words": ["Quito"]}],
+}
+
+
+@pytest.fixture(scope="module")
+def models(runs: dict[str, Path]) -> Iterator[list[ServedModel]]:
+    limits = Limits(max_bytes=3000, max_examples=4, max_characters=400)
+    with contextlib.ExitStack() as stack:
+        yield [
+            stack.enter_context(ServedModel(name, Engine.of(Predictor(runs[name])), limits))
+            for name in NAMES
+        ]
+
+
+@pytest.fixture(scope="module")
+def client(models: list[ServedModel]) -> Iterator[TestClient]:
+    with TestClient(make_app(models, hosts=HOSTS), base_url="http://127.0.0.1:8000") as made:
+        yield made
+
+
+def same(row: Any, expected: Any) -> bool:
+    """Whether rows are equal, probabilities up to the rounding of another batch."""
+    if isinstance(expected, dict):
+        return row.keys() == expected.keys() and all(same(row[k], expected[k]) for k in expected)
+    if isinstance(expected, list):
+        return len(row) == len(expected) and all(map(same, row, expected))
+    return (
+        row == pytest.approx(expected, abs=5e-6) if isinstance(expected, float) else row == expected
+    )
+
+
+def test_rows_are_those_of_predict(client: TestClient, runs: dict[str, Path], tmp_path: Path):
+    for name in NAMES:
+        answer = client.post(f"/models/{name}/predict", json={"examples": TEXTS[name]})
+        assert answer.status_code == 200, answer.text
+        for example, row in zip(TEXTS[name], answer.json()["predictions"], strict=True):
+            named = {"tokens" if k == "words" else k: v for k, v in example.items()}
+            (tmp_path / "one.jsonl").write_text(json.dumps(named) + "\n", "utf-8")
+            done = run("predict", runs[name], "--file", tmp_path / "one.jsonl")
+            assert done.code == 0, done.err
+            assert same(row | {"id": 0}, json.loads(done.out))
+
+
+def test_answers_of_concurrent_requests_are_their_own(client: TestClient, runs: dict[str, Path]):
+    words = ("lovely", "bright", "dreadful", "dull", "broken", "cold", "Oslo", "Quito")
+    texts = [f"the room {' '.join(words[: n % 9])} {n}" for n in range(120)]
+    expected = [each.record() for each in Predictor(runs["texts"]).predict(texts)]
+
+    def ask(number: int) -> dict:
+        body = {"text": texts[number], "id": f"text {number}"}
+        answer = client.post("/predict", json=body, headers={"X-Request-ID": f"r{number}"})
+        assert answer.json()["request_id"] == answer.headers["X-Request-ID"] == f"r{number}"
+        return answer.json()["predictions"][0]
+
+    with ThreadPoolExecutor(16) as pool:
+        rows = list(pool.map(ask, range(len(texts))))
+    for number, (row, want) in enumerate(zip(rows, expected, strict=True)):
+        assert same(row, want | {"id": f"text {number}"})
+    assert len({row["score"] for row in rows}) > 20
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "problem"),
+    [
+        (400, b"{", "not JSON in UTF-8: Expecting property name"),
+        (400, b'{"text": "\xff"}', "not JSON in UTF-8."),
+        (400, b"[" * 2000, "not JSON"),
+        (413, b" " * 3001, "over 3,000 bytes"),
+        (413, {"examples": ["x"] * 5}, "5 examples in a request: at most 4"),
+        (413, {"text": "x" * 401}, "example 0: 401 characters: at most 400"),
+        (422, [], "must be an object"),
+        (422, {"examples": []}, "empty"),
+        (422, {"examples": {}}, "must be a list"),
+        (422, {"examples": ["x"], "text": "y"}, "the only key"),
+        (422, {"examples": ["x", 3]}, "example 1: must be a text or an object, not a number"),
+        (422, {"text": None}, '"text" must be a text, not null'),
+        (422, {}, "example 0: give text."),
+        (422, {"text": "x", "text_pair": "y"}, "unknown key 'text_pair'"),
+        (422, {"text": "x", "id": 1.5}, '"id" must be'),
+        (422, b'{"text": "\\ud800"}', "not valid UTF-8"),
+    ],
+    ids=lambda value: str(value)[:24],
+)  # fmt: skip
+def test_errors(client: TestClient, status: int, body: Any, problem: str):
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    answer = client.post("/predict", content=content, headers={"Content-Type": "application/json"})
+    assert answer.status_code == status, answer.text
+    assert problem in answer.json()["error"]
+    assert answer.json()["request_id"] == answer.headers["X-Request-ID"]
+
+
+def test_errors_of_other_inputs(client: TestClient):
+    for name, example, problem in (
+        ("pairs", {"text": "x"}, "give text and text_pair"),
+        ("tags", {"text": "x", "words": ["x"]}, "not both"),
+        ("tags", {"words": ["x", 1]}, "must be a list of texts"),
+        ("tags", {"text": ["x"]}, "must be a text, not a list"),
+    ):
+        answer = client.post(f"/models/{name}/predict", json=example)
+        assert answer.status_code == 422 and problem in answer.json()["error"]
+
+
+def test_a_body_of_unknown_length_is_counted(client: TestClient):
+    chunks = (b" " * 1000 for _ in range(10))
+    answer = client.post("/predict", content=chunks, headers={"Content-Type": "application/json"})
+    assert answer.status_code == 413
+
+
+def test_other_statuses(client: TestClient):
+    assert client.post("/predict", content=b"{}").status_code == 415
+    assert client.post("/predict", data={"text": "x"}).status_code == 415
+    assert client.get("/predict").status_code == 405
+    assert client.get("/models/../x").json()["error"] == "Not Found"
+    unknown = client.post("/models/other/predict", json={"text": "x"})
+    assert unknown.status_code == 404 and "texts, pairs" in unknown.json()["error"]
+    rebound = client.get("/models", headers={"Host": "attacker.example:8000"})
+    assert rebound.status_code == 400 and "Host" in rebound.json()["error"]
+    assert client.get("/models", headers={"Host": "localhost"}).status_code == 200
+
+
+def test_request_ids(client: TestClient):
+    made = client.get("/health").headers["X-Request-ID"]
+    assert len(made) == 32
+    for bad in ("x" * 129, "a b", "<script>"):
+        assert client.get("/health", headers={"X-Request-ID": bad}).headers["X-Request-ID"] != bad
+
+
+def test_a_full_queue(client: TestClient, models: list[ServedModel], monkeypatch):
+    monkeypatch.setattr(models[0].batcher, "max_waiting", 0)
+    answer = client.post("/predict", json={"text": "x"})
+    assert answer.status_code == 503 and answer.headers["Retry-After"] == "1"
+    monkeypatch.undo()
+    assert client.post("/predict", json={"text": "x"}).status_code == 200
+
+
+def test_a_bug_shows_in_the_log_only(client: TestClient, models: list[ServedModel], monkeypatch,
+                                     caplog):  # fmt: skip
+    def fail(items: Any) -> Any:
+        raise RuntimeError("at /secret/path")
+
+    with monkeypatch.context() as patch, caplog.at_level(logging.ERROR):
+        patch.setattr(models[0].batcher, "predict", fail)
+        answer = client.post("/predict", json={"text": "x"}, headers={"X-Request-ID": "seven"})
+    assert answer.status_code == 500
+    assert answer.json() == {"error": "internal error: see the log of the server.",
+                             "request_id": "seven"}  # fmt: skip
+    assert "request seven failed" in caplog.text and "/secret/path" in caplog.text
+    assert client.post("/predict", json={"text": "x"}).status_code == 200
+
+
+def test_models_health_and_metrics(client: TestClient):
+    answer = client.get("/models").json()
+    assert answer["finetune"] == finetune.__version__
+    listed = answer["models"]
+    assert [(each["name"], each["task"]) for each in listed] == [
+        ("texts", "classify"), ("pairs", "nli"), ("tags", "tag"), ("nested", "ner"),
+    ]  # fmt: skip
+    assert listed[0]["labels"] == ["neg", "pos"] and listed[2]["keys"] == ["text", "words"]
+    assert client.get("/health").json() == {"status": "ok"}
+    before = client.get("/metrics").text
+    client.post("/models/tags/predict", json={"examples": ["Ana saw Oslo", "x"]})
+    client.post("/models/tags/predict", json={})
+    text = client.get("/metrics").text
+    assert (
+        value(text, 'examples_total{model="tags"}')
+        == value(before, 'examples_total{model="tags"}') + 2
+    )
+    path = 'requests_total{path="/models/{name}/predict",status="422"}'
+    assert value(text, path) >= 1 and value(text, 'request_seconds_bucket{le="+Inf"}') == value(
+        text, "request_seconds_count"
+    )
+
+
+def value(text: str, name: str) -> float:
+    return next(float(line.split()[-1]) for line in text.splitlines() if f"finetune_{name}" in line)
+
+
+def test_answers_are_logged_without_texts(client: TestClient, caplog: pytest.LogCaptureFixture):
+    with caplog.at_level("INFO", logger="finetune.serving.access"):
+        client.post("/predict", json={"text": "secret"}, headers={"X-Request-ID": "r1"})
+        client.get("/models/a%0Ab?q=secret")
+    lines = [record.getMessage() for record in caplog.records]
+    assert re.fullmatch(r'testclient "POST /predict" 200 \d+\.\d ms r1', lines[0]), lines
+    assert re.match(r'testclient "GET /models/a\\nb" 404 ', lines[1]), lines
+
+
+def test_openapi_examples_can_be_sent(client: TestClient):
+    schema = client.get("/openapi.json").json()
+    assert set(schema["paths"]) == {"/predict", "/models/{name}/predict", "/models", "/health",
+                                    "/metrics"}  # fmt: skip
+    post = schema["paths"]["/models/{name}/predict"]["post"]
+    examples = post["requestBody"]["content"]["application/json"]["examples"]
+    for name, example in examples.items():
+        model = name if name in NAMES else "texts"
+        assert client.post(f"/models/{model}/predict", json=example["value"]).status_code == 200
+    assert {"200", "400", "404", "413", "415", "422", "500", "503"} <= set(post["responses"])
+
+
+def test_limits_and_names_are_checked():
+    with pytest.raises(UserError, match="--batch-size 0: must be at least 1"):
+        Limits(batch_size=0)

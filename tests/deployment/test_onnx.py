@@ -1,0 +1,601 @@
+"""Exports predict as plain transformers and `predict` do, without torch; int8 is measured."""
+
+from __future__ import annotations
+
+import ast
+import csv
+import inspect
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import (
+    AutoConfig,
+    AutoModelForMaskedLM,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    AutoTokenizer,
+)
+
+import finetune
+from finetune.config.tasks import IN_MEMORY, ClassifyConfig, NerConfig, NliConfig, TagConfig
+from finetune.data import Dataset
+from finetune.models.loading import quiet
+from finetune.tasks import load_task, model_folder, save_task, saved_task
+from finetune.types import Span, TextExample, TokenExample, UserError
+from tests import tiny
+from tests.command import Outcome, run
+from tests.covering import covering
+from tests.small_data import write_jsonl
+
+onnx = pytest.importorskip("onnx")
+onnxruntime = pytest.importorskip("onnxruntime")
+
+from finetune.deployment import onnx as export  # noqa: E402
+from finetune.deployment import onnx_int8, predictor_command  # noqa: E402
+from finetune.deployment.onnx_model import OnnxModel  # noqa: E402
+
+FILES = {
+    "model.onnx", "tokenizer.json", "tokenizer_config.json", "config.json", "finetune.json",
+    "predictor.json", "predictor", "LICENSE", "requirements.txt",
+}  # fmt: skip
+FIRSTS = ["the train was late", "anna", "a man is playing a guitar while a woman is singing a song"]
+SECONDS = ["two children run", "nothing contradicts what the reporter wrote", "so"]
+WORDS = ("anna", "smith", "saw", "new", "york", ".")
+
+
+def examples(task: str) -> list[Any]:
+    if task == "classify":
+        return [TextExample(0, FIRSTS[0], label="neg"), TextExample(1, FIRSTS[1], label="pos")]
+    if task == "nli":
+        labels = ("entailment", "neutral", "contradiction")
+        rows = zip(FIRSTS, SECONDS, labels, strict=True)
+        return [TextExample(i, *row) for i, row in enumerate(rows)]
+    if task == "tag":
+        tags = ("B-PER", "I-PER", "O", "B-LOC", "I-LOC", "O")
+        return [TokenExample(0, WORDS, (Span(0, 2, "PER"), Span(3, 5, "LOC")), tags)]
+    spans = (Span(0, 2, "PER"), Span(1, 2, "PER"), Span(3, 5, "LOC"))
+    return [TokenExample(0, WORDS, spans, document="a"), TokenExample(1, WORDS, (), document="a")]
+
+
+CONFIGS = {"classify": ClassifyConfig, "nli": NliConfig, "tag": TagConfig, "ner": NerConfig}
+
+
+def saved(folder: Path, task: str, family: str = "bert", **settings: Any) -> Path:
+    """What a run saves of its model, untrained but with logits far apart."""
+    source = folder / family
+    if not source.exists():
+        tiny.save_tiny_checkpoint(source, family)
+    rows = examples(task)
+    data = Dataset("rows", {"train": rows, "validation": rows})
+    made, _ = load_task(CONFIGS[task](model=str(source), **settings), task, data)
+    head = made.head()
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in head.head_parameters().values():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.3)
+    place = folder / f"{family}-{task}-{'-'.join(settings)}{len(settings)}"
+    head.save_pretrained(place / "best")
+    save_task(made, place / "best")
+    return place
+
+
+def one_line(outcome: Outcome, *parts: str) -> None:
+    assert outcome.code == 2, outcome
+    assert outcome.err.startswith("error: ") and outcome.err.count("\n") == 1, outcome.err
+    for part in parts:
+        assert part in outcome.err
+
+
+def answers(folder: Path, inputs: dict[str, np.ndarray]) -> np.ndarray:
+    session = onnxruntime.InferenceSession(str(folder / "model.onnx"))
+    names = {entry.name for entry in session.get_inputs()}
+    assert all(entry.type == "tensor(int64)" for entry in session.get_inputs())
+    fed = {name: value.astype(np.int64) for name, value in inputs.items() if name in names}
+    assert fed.keys() == names, "the tokenizer gives all that the graph takes"
+    (logits,) = session.run(None, fed)
+    assert session.get_outputs()[0].name == "logits" and logits.dtype == np.float32
+    return logits
+
+
+@pytest.mark.parametrize(("family", "task"), covering(tiny.FAMILIES, ["nli", "tag"]))
+def test_answers_are_those_of_plain_transformers(family: str, task: str, tmp_path: Path) -> None:
+    place = saved(tmp_path, task, family)
+    made = export.export_onnx(place, tmp_path / "graph")
+    assert made.difference < 3e-5 * max(1.0, made.scale)
+    kind = AutoModelForTokenClassification if task == "tag" else AutoModelForSequenceClassification
+    with quiet():
+        model = kind.from_pretrained(place / "best", dtype=torch.float32).eval()
+        tokenizer = AutoTokenizer.from_pretrained(tmp_path / "graph")
+    segments = "token_type_ids" in made.inputs
+    assert segments == (getattr(model.config, "type_vocab_size", 0) > 1 and family in SEGMENTED)
+    accepted = inspect.signature(model.forward).parameters
+    for size, width in ((1, None), (3, None), (2, 50), (1, 50)):
+        texts = (FIRSTS[:size],) if task == "tag" else (FIRSTS[:size], SECONDS[:size])
+        padding = {"padding": "max_length", "max_length": width} if width else {"padding": True}
+        inputs = tokenizer(*texts, **padding, return_tensors="pt")
+        with torch.no_grad():
+            known = {name: value for name, value in inputs.items() if name in accepted}
+            expected = model(**known).logits.numpy()
+        found = answers(tmp_path / "graph", {k: v.numpy() for k, v in inputs.items()})
+        assert found.shape == expected.shape
+        if task == "tag":
+            real = inputs["attention_mask"].bool().numpy()
+            found, expected = found[real], expected[real]
+        np.testing.assert_allclose(found, expected, rtol=0, atol=5e-5 * max(1.0, made.scale))
+
+
+SEGMENTED = ("bert", "electra", "albert", "ernie", "nomic_bert")
+"""Families whose models and tokenizers tell the two texts of a pair apart."""
+
+
+def test_probabilities_are_those_of_predict(tmp_path: Path) -> None:
+    place = saved(tmp_path, "nli", precision="fp32")
+    export.export_onnx(place, tmp_path / "graph")
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "graph")
+    inputs = tokenizer(FIRSTS, SECONDS, padding=True, return_tensors="np")
+    logits = torch.from_numpy(answers(tmp_path / "graph", dict(inputs)))
+    names = AutoConfig.from_pretrained(tmp_path / "graph").id2label
+    pairs = list(zip(FIRSTS, SECONDS, strict=True))
+    for row, prediction in zip(logits, finetune.load(place).predict(pairs), strict=True):
+        mine = {names[i]: float(value) for i, value in enumerate(row.softmax(-1))}
+        assert mine == pytest.approx(prediction.scores, abs=1e-5)
+
+
+def test_command(tmp_path: Path) -> None:
+    place, graph = saved(tmp_path, "tag", label_subwords="all"), tmp_path / "new" / "graph"
+    outcome = run("export", place, "--output", graph)
+    assert outcome.code == 0 and outcome.err == ""
+    difference, size = outcome.out.splitlines()
+    assert difference.startswith("largest difference to torch: ")
+    assert "batches of 1, 1, 1, 2, 6 sequences" in difference and "to 63 tokens" in difference
+    megabytes = (graph / "model.onnx").stat().st_size / 1e6
+    assert size.startswith(f"{graph / 'model.onnx'}: {megabytes:.1f} MB, inputs input_ids, att")
+    assert {path.name for path in graph.iterdir()} == FILES
+    assert [path.name for path in graph.parent.iterdir()] == ["graph"]
+    config = json.loads((graph / "config.json").read_text())
+    assert config["id2label"]["1"] == "B-LOC"
+    for name in ("finetune.json", "tokenizer.json"):
+        assert (graph / name).read_bytes() == (place / "best" / name).read_bytes()
+    one_line(run("predict", graph, "--text", "a"), "cannot be loaded", "model.safetensors")
+
+
+def test_an_empty_folder_may_stand_there(tmp_path: Path) -> None:
+    place = saved(tmp_path, "classify")
+    before = {path.name for path in tmp_path.iterdir()}
+    (tmp_path / "graph").mkdir()
+    export.export_onnx(place / "best", tmp_path / "graph")
+    one_line(run("export", place, "--output", tmp_path / "graph"), "is not empty", "new folder")
+    one_line(run("export", place, "--output", place), "is not empty")
+    (tmp_path / "file").write_text("")
+    one_line(run("export", place, "--output", tmp_path / "file"), "is a file")
+    one_line(run("export", place, "--output", tmp_path / "file" / "x"), "could not be written")
+    assert {path.name for path in tmp_path.iterdir()} == {*before, "graph", "file"}
+
+
+def test_what_no_graph_can_answer(tmp_path: Path) -> None:
+    for task, settings, parts in (
+        ("tag", {"bilstm": True}, ("--bilstm is not part", "train without it")),
+        ("ner", {"context": "64"}, ("--context", "train without --context")),
+        ("nli", {"pair_encoder": "bi"}, ("apart", "without --pair-encoder")),
+    ):
+        place = saved(tmp_path, task, **settings)
+        one_line(run("export", place, "--output", tmp_path / "graph"), *parts, "finetune predict")
+    one_line(run("export", tmp_path / "absent", "--output", tmp_path / "graph"), "no such folder")
+    for incomplete in (("export", "--output", tmp_path / "graph"), ("export", tmp_path)):
+        assert run(*incomplete).code == 2
+    assert not list(tmp_path.glob("graph*"))
+
+
+@pytest.mark.parametrize("package", ["onnx", "onnxruntime"])
+def test_packages_that_are_missing(
+    package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    outcome = run("export", tmp_path, "--output", tmp_path / "graph")
+    one_line(outcome, f'export needs {package}: pip install "{package}>=1.')
+
+
+@pytest.mark.parametrize("wrong", [3e-3, float("nan")])
+def test_a_graph_that_answers_otherwise_is_not_kept(
+    wrong: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = saved(tmp_path, "classify")
+
+    class Wrong(export.Logits):
+        def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
+            return super().forward(*inputs) + wrong
+
+    monkeypatch.setattr(export, "Logits", Wrong)
+    outcome = run("export", place, "--output", tmp_path / "graph")
+    one_line(outcome, "bert models cannot be exported", "are off by", "finetune predict")
+    assert not list(tmp_path.glob("graph*"))
+
+
+def test_a_family_that_cannot_be_traced(tmp_path: Path) -> None:
+    """Longformer pads to its window by the size of the traced batch."""
+    changes = {"attention_window": [8], "max_position_embeddings": 66, "type_vocab_size": 1}
+    tokenizer = tiny.tokenizer("roberta")
+    config = AutoConfig.for_model(
+        "longformer", vocab_size=len(tokenizer), hidden_size=32, num_hidden_layers=1,
+        num_attention_heads=4, intermediate_size=48, pad_token_id=tokenizer.pad_token_id,
+        initializer_range=0.3, **changes,
+    )  # fmt: skip
+    with quiet():
+        AutoModelForMaskedLM.from_config(config).save_pretrained(tmp_path / "longformer")
+    tokenizer.save_pretrained(tmp_path / "longformer")
+    place = saved(tmp_path, "classify", "longformer", max_length=40)
+    outcome = run("export", place, "--output", tmp_path / "graph")
+    one_line(outcome, "longformer models cannot be exported", "finetune predict")
+    assert not list(tmp_path.glob("graph*"))
+
+
+LONG = " ".join(["anna smith saw new york , and the old dog isn't in Geneva."] * 4)
+SENTENCES = ["anna smith saw new york .", "", LONG, list(WORDS), ["anna", "", "\u200b"], [],
+             "東京 café № 7", ["x" * 99]]  # fmt: skip
+ONE_TEXT = [FIRSTS[0], "", LONG, "東京 café"]
+PAIRS = [*zip(FIRSTS, SECONDS, strict=True), ("", ""), (LONG, "so"), ("so", LONG)]
+
+
+def same(expected: Sequence[Any], found: Sequence[Any], tolerance: float) -> None:
+    """Predictions are equal but for small differences of their scores."""
+    for one, other in zip(expected, found, strict=True):
+        a, b = one.record(), other.record()
+        assert a.keys() == b.keys()
+        for name in a.keys() - {"scores", "score", "spans", "id"}:
+            assert (
+                a[name] == pytest.approx(b[name], abs=tolerance)
+                if name == "label"
+                else (a[name] == b[name])
+            )
+        for name in ("scores", "score"):
+            if name in a:
+                assert a[name] == pytest.approx(b[name], abs=tolerance)
+        spans = [[{**span, "score": 0} for span in r.get("spans", [])] for r in (a, b)]
+        assert spans[0] == spans[1]
+        scores = [[span["score"] for span in r.get("spans", [])] for r in (a, b)]
+        assert scores[0] == pytest.approx(scores[1], abs=tolerance)
+
+
+def case(task: str, family: str, *, slow: bool = False, **settings: Any) -> Any:
+    return pytest.param(task, family, settings, marks=[pytest.mark.slow] if slow else [])
+
+
+@pytest.mark.parametrize(
+    ("task", "family", "settings"),
+    [
+        case("classify", "roberta", slow=True, long_text="window"),
+        case("nli", "bert", long_text="window"),
+        case("tag", "roberta", slow=True, word_score="mean", label_subwords="all"),
+        case("tag", "bert", crf=True),
+        case("ner", "roberta", slow=True, representation="boundary"),
+        case("ner", "bert", representation="attention", word_vectors="mean", max_width=5),
+        case("ner", "roberta", slow=True, representation="biaffine", multi_label=True),
+    ],
+)
+def test_predictions_are_those_of_predict(
+    task: str, family: str, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    """Of texts of any length, one by one and in batches, words and characters of any kind."""
+    place = saved(tmp_path, task, family, max_length=20, precision="fp32", **settings)
+    export.export_onnx(place, tmp_path / "graph")
+    inputs: Sequence[Any] = {"classify": ONE_TEXT, "nli": PAIRS}.get(task, SENTENCES)
+    model = OnnxModel(tmp_path / "graph", threads=1)
+    found = model.predict(inputs)
+    same(finetune.load(place).predict(inputs), found, 3e-5)  # of logits up to 150
+    same(found, [model.predict([item])[0] for item in inputs], 3e-6)
+    if task == "ner":
+        assert sum(len(p.spans) for p in found) > 5
+
+
+BLOCKED = """\
+import sys
+class Block:
+    def find_spec(self, name, *rest):
+        if name.split(".")[0] in ("torch", "transformers", "finetune", "accelerate", "scipy"):
+            raise ImportError(f"{name} is blocked")
+sys.meta_path.insert(0, Block())
+import runpy
+runpy.run_module("predictor", run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize("task", [pytest.param("tag", marks=pytest.mark.slow), "ner"])
+def test_the_export_predicts_alone(task: str, tmp_path: Path) -> None:
+    """Lines in, lines out, in a process that cannot import torch, transformers and finetune."""
+    settings = {"crf": True} if task == "tag" else {}
+    place = saved(tmp_path, task, max_length=20, precision="fp32", **settings)
+    graph = tmp_path / "graph"
+    assert run("export", place, "--output", graph).code == 0
+    lines = [item if isinstance(item, str) else json.dumps(item) for item in SENTENCES]
+
+    def predictor(text: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-I", "-c", f"import sys; sys.path.insert(0, '.')\n{BLOCKED}"],
+            input=text, capture_output=True, encoding="utf-8", cwd=graph, check=False,
+        )  # fmt: skip
+
+    done = predictor("".join(f"{line}\n" for line in lines))
+    assert done.returncode == 0 and done.stderr == "", done.stderr
+    records = [json.loads(line) for line in done.stdout.splitlines()]
+    expected = [p.record() for p in OnnxModel(graph, threads=1).predict(SENTENCES)]
+    assert [r["words"] for r in records] == [r["words"] for r in expected]
+    for one, other in zip(records, expected, strict=True):
+        for span, same_span in zip(one["spans"], other["spans"], strict=True):
+            assert span == pytest.approx(same_span, abs=2e-6)
+    words = json.dumps({"id": "x", "tokens": ["anna", "smith"], "label": "of no use"})
+    records = [
+        json.loads(line) for line in predictor(f'{words}\n{{"text": "anna"}}\n').stdout.splitlines()
+    ]
+    assert [(r["id"], r["words"]) for r in records] == [("x", ["anna", "smith"]), (1, ["anna"])]
+    failed = predictor('[["a"]]\n')
+    assert failed.returncode == 1
+    assert failed.stderr.startswith("error: input 0: [['a']] is neither")
+
+
+def test_the_package_is_the_toolkits_and_imports_little() -> None:
+    files = export.package_files()
+    assert len(files) < 20
+    allowed = {"numpy", "onnxruntime", "tokenizers", "torch", ""}  # torch for type checkers only
+    for name, text in files.items():
+        assert "finetune." not in "".join(
+            line for line in text.splitlines() if line.startswith(("from ", "import "))
+        )
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                module = str(getattr(node, "module", None) or node.names[0].name)
+                if isinstance(node, ast.ImportFrom) and node.level:
+                    assert f"{module}.py" in files, (name, module)
+                else:
+                    assert module.split(".")[0] in allowed | set(sys.stdlib_module_names), name
+
+
+def data_of(folder: Path) -> Path:
+    """Texts whose labels a model can learn, with a validation split."""
+    folder.mkdir()
+    texts = [" ".join(WORDS[: n % 5 + 1]) for n in range(12)]
+    for split in ("train", "validation"):
+        rows = [{"text": text, "label": ("neg", "pos")["smith" in text]} for text in texts]
+        path = folder / f"{split}.jsonl"
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+def test_int8_is_measured_and_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = saved(tmp_path, "classify", data=IN_MEMORY)
+    data, graph = data_of(tmp_path / "data"), tmp_path / "graph"
+    command = ("export", place, "--output", graph, "--int8")
+    one_line(run(*command), "data in memory", "--data")
+    one_line(run(*command[:-1], "--max-loss", "1"), "--max-loss applies to --int8")
+    one_line(run(*command, "--data", data, "--max-loss", "-1"), "--max-loss must be 0 or more")
+    before = {path.name for path in tmp_path.iterdir()}
+    lowest = iter([{"accuracy": 0.9}, {"accuracy": 0.894}])
+    with monkeypatch.context() as patched:
+        patched.setattr(export, "_score", lambda *_: next(lowest))
+        refused = run(*command, "--data", data)
+    one_line(refused, "lowers accuracy on validation by 0.60 points, from 0.9000 to 0.8940")
+    assert {path.name for path in tmp_path.iterdir()} == before
+    outcome = run(*command, "--data", data, "--max-loss", "100")
+    assert outcome.code == 0 and outcome.err == "", outcome
+    assert "int8: validation accuracy" in outcome.out and "on 12 examples" in outcome.out
+    assert {path.name for path in graph.iterdir()} == FILES
+    whole = export.export_onnx(place, tmp_path / "whole")
+    assert (graph / "model.onnx").stat().st_size < 0.85 * whole.size  # few weights, many nodes
+    expected = OnnxModel(tmp_path / "whole").predict(ONE_TEXT)
+    for one, other in zip(expected, OnnxModel(graph).predict(ONE_TEXT), strict=True):
+        assert one.scores == pytest.approx(other.scores, abs=0.2, nan_ok=True)
+        assert one.scores != other.scores or one.label is None
+
+
+def test_large_components_are_divided_for_int8(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One component of a hidden state is 40 times the others, as in trained encoders."""
+    place, folders = saved(tmp_path, "classify"), [tmp_path / name for name in ("a", "b", "c")]
+    head = saved_task(place / "best").head(place / "best")
+    with torch.no_grad():
+        for layer in head.encoder.model.base_model.encoder.layer:
+            layer.attention.output.LayerNorm.weight[3] = 40
+            layer.intermediate.dense.weight[:, 3] /= 40
+    head.save_pretrained(place / "best")
+    texts = [TextExample(i, text) for i, text in enumerate(ONE_TEXT)]
+
+    def logits(folder: Path) -> np.ndarray:
+        model = OnnxModel(folder, threads=1)
+        return np.concatenate([model.logits(windows) for windows in model.encode(texts)])
+
+    for folder in folders:
+        export.export_onnx(place, folder)
+    graph = onnx.load(folders[0] / "model.onnx")
+    onnx_int8._divide_outliers(graph, onnx_int8._ranges(graph, folders[0], texts))
+    assert sum("/divided" in node.name for node in graph.graph.node) >= 2
+    expected = logits(folders[0])
+    onnx.save(graph, folders[0] / "model.onnx")
+    np.testing.assert_allclose(logits(folders[0]), expected, rtol=1e-5, atol=1e-5)
+    onnx_int8.quantize(folders[1], texts)
+    monkeypatch.setattr(onnx_int8, "OUTLIERS", 0.0)
+    onnx_int8.quantize(folders[2], texts)
+    divided, whole = (np.abs(logits(folder) - expected).mean() for folder in folders[1:])
+    assert 0 < divided < whole / 2
+
+
+@pytest.mark.parametrize("max_width", [3, 4])
+def test_int8_of_span_scorers_with_any_number_of_widths(max_width: int, tmp_path: Path) -> None:
+    """One layer computes the scores of all widths, so that several products share its weights.
+
+    Weights of the second graph are in files beside it, as of graphs of more than 2 GB.
+    """
+    folder = tmp_path / "graph"
+    export.export_onnx(saved(tmp_path, "ner", max_width=max_width), folder)
+    rows, graph = [TokenExample(0, WORDS, ())], folder / "model.onnx"
+    if max_width == 4:
+        model = onnx.load(graph)
+        graph.unlink()
+        onnx.save(model, graph, save_as_external_data=True, all_tensors_to_one_file=False)
+        assert len(list(folder.iterdir())) > len(FILES)
+    found = []
+    for int8 in (False, True):
+        if int8:
+            onnx_int8.quantize(folder, rows)
+        runner = OnnxModel(folder, threads=1)
+        found.append(runner.logits(runner.encode(rows)[0]))
+    assert 0 < np.abs(found[0] - found[1]).max() < 0.25 * np.abs(found[0]).max()
+    assert {path.name for path in folder.iterdir()} == FILES
+
+
+def test_objects_are_read_as_predict_does(tmp_path: Path) -> None:
+    place, graph = saved(tmp_path, "nli", precision="fp32"), tmp_path / "graph"
+    export.export_onnx(place, graph)
+    rows = [{"text": a, "text_pair": b, "id": f"r{n}", "label": "neutral"}
+            for n, (a, b) in enumerate(zip(FIRSTS, SECONDS, strict=True))]  # fmt: skip
+    lines = [json.dumps(row) for row in rows]
+    (tmp_path / "rows.jsonl").write_text("".join(f"{line}\n" for line in lines), "utf-8")
+    done = run("predict", place, "--file", tmp_path / "rows.jsonl")
+    expected = [json.loads(line) for line in done.out.splitlines()]
+    found = [json.loads(line) for line in OnnxModel(graph).lines(lines)]
+    for one, other in zip(found, expected, strict=True):
+        assert (one["id"], one["label"]) == (other["id"], other["label"])
+        assert one["score"] == pytest.approx(other["score"], abs=1e-5)
+    for line, problem in (
+        ("{cut", "line 1: begins like a JSON object"),
+        ('{"a": 1}', "has a: write text"),
+    ):
+        with pytest.raises(UserError, match=problem):
+            list(OnnxModel(graph).lines([line]))
+
+
+@pytest.mark.parametrize("suffix", ["csv", "tsv", "json", "jsonl"])
+def test_files_are_read_as_predict_does(suffix: str, tmp_path: Path, capsys) -> None:
+    place, graph = saved(tmp_path, "nli", precision="fp32"), tmp_path / "graph"
+    export.export_onnx(place, graph)
+    path = tmp_path / f"rows.{suffix}"
+    rows = [
+        {"id": f"r{n}", "hypothesis": b, "premise": a, "label": "neutral"}
+        for n, (a, b) in enumerate([*zip(FIRSTS, SECONDS, strict=True), (' say "so", ', "so")])
+    ]
+    if suffix in ("csv", "tsv"):
+        with path.open("w", encoding="utf-8-sig", newline="") as file:
+            separator = {"csv": ";", "tsv": "\t"}[suffix]
+            quoting: Any = {"csv": csv.QUOTE_MINIMAL, "tsv": csv.QUOTE_NONE}[suffix]
+            writer = csv.writer(file, delimiter=separator, quoting=quoting, quotechar=None
+                                if suffix == "tsv" else '"')  # fmt: skip
+            writer.writerow(rows[0])
+            writer.writerows([row.values() for row in rows])
+    else:
+        lines = [json.dumps(row) for row in rows]
+        path.write_text("\n".join(lines) if suffix == "jsonl" else f"[{', '.join(lines)}]")
+    done = run("predict", place, "--file", path)
+    expected = [json.loads(line) for line in done.out.splitlines()]
+    predictor_command.main(graph, ["--file", str(path), "--output", str(tmp_path / "out.jsonl")])
+    found = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert len(found) == 4
+    for one, other in zip(found, expected, strict=True):
+        assert (one["id"], one["label"]) == (other["id"], other["label"])
+        assert one["score"] == pytest.approx(other["score"], abs=1e-5)
+
+
+def test_an_export_names_licenses_and_versions(tmp_path: Path) -> None:
+    place, graph = saved(tmp_path, "classify"), tmp_path / "graph"
+    (model_folder(place) / "README.md").write_text("---\nlicense: cc-by-4.0\n---\n", "utf-8")
+    export.export_onnx(place, graph)
+    text = (graph / "LICENSE").read_text("utf-8")
+    assert "under the license cc-by-4.0" in text and "Apache License" in text
+    lines = (graph / "requirements.txt").read_text("utf-8").splitlines()
+    assert f"onnxruntime=={onnxruntime.__version__}" in lines and len(lines) == 3
+
+
+def test_help_and_errors_of_the_predictor(tmp_path: Path, capsys) -> None:
+    with pytest.raises(SystemExit) as end:
+        predictor_command.main(tmp_path, ["--help"])
+    assert end.value.code == 0 and "python -m predictor" in capsys.readouterr().out
+    place, graph = saved(tmp_path, "classify", precision="fp32"), tmp_path / "graph"
+    export.export_onnx(place, graph)
+    predictor_command.main(graph, ["--text", FIRSTS[0], "--text", " "])
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["label"] is None for line in lines] == [False, True]
+    (tmp_path / "no-text.csv").write_text("a,b\n1,2\n")
+    (tmp_path / "cut.json").write_text('[{"text": "a"}')
+    for name, problem in (
+        ("no-text.csv", "no column is known to hold a text"), ("cut.json", "not valid JSON"),
+        ("rows.xlsx", "the suffix names the format"), ("none.csv", "No such file"),
+    ):  # fmt: skip
+        with pytest.raises(SystemExit) as end:
+            predictor_command.main(graph, ["--file", str(tmp_path / name)])
+        assert problem in str(end.value.code)
+    (kept := tmp_path / "out.jsonl").write_text("of an earlier run\n")
+    (tmp_path / "broken.jsonl").write_text('{"text": "a"}\n{"text": 3\n')
+    with pytest.raises(SystemExit):
+        predictor_command.main(
+            graph, ["--file", str(tmp_path / "broken.jsonl"), "--output", str(kept)]
+        )
+    assert kept.read_text() == "of an earlier run\n", "a file appears when it is complete"
+    assert not list(tmp_path.glob(".out*"))
+
+
+@pytest.mark.parametrize("name", ["model.onnx", "tokenizer.json", "predictor.json"])
+def test_damaged_exports_are_named(name: str, tmp_path: Path) -> None:
+    export.export_onnx(saved(tmp_path, "classify"), tmp_path / "graph")
+    path = tmp_path / "graph" / name
+    content = path.read_bytes()
+    for changed in (content[: len(content) // 2], b""):
+        path.write_bytes(changed)
+        with pytest.raises(UserError, match=f"{name}: damaged"):
+            OnnxModel(tmp_path / "graph")
+    path.unlink()
+    with pytest.raises(UserError, match=f"no {name} in it"):
+        OnnxModel(tmp_path / "graph")
+    if name == "model.onnx":
+        export.export_onnx(saved(tmp_path, "nli"), tmp_path / "other")
+        (tmp_path / "other" / name).rename(path)
+        with pytest.raises(UserError, match="is not the graph that was exported with"):
+            OnnxModel(tmp_path / "graph")
+
+
+def test_int8_is_not_measured_on_data_that_say_nothing(tmp_path: Path) -> None:
+    save_data, model = data_of(tmp_path / "data"), tmp_path / "bert"
+    tiny.save_tiny_checkpoint(model, "bert")
+    trained = run("classify", "--model", model, "--data", save_data, "--steps", "1",
+                  "--out", tmp_path / "run")  # fmt: skip
+    assert trained.code == 0, trained.err
+    command = ("export", tmp_path / "run", "--output", tmp_path / "graph", "--int8")
+    other = [{"text": "anna", "label": "maybe"}, {"text": "smith", "label": "never"}]
+    write_jsonl(tmp_path / "other.jsonl", other)
+    one_line(
+        run(*command, "--data", f"validation={tmp_path / 'other.jsonl'}"),
+        "labels that the model lacks (maybe, never; it has neg, pos)",
+    )
+    one_line(run(*command, "--data", tmp_path / "data" / "train.jsonl"), "no validation split")
+    (save_data / "validation.jsonl").unlink()
+    one_line(run(*command), "is not what", "was trained on any more")
+    assert not (tmp_path / "graph").exists()
+
+
+def test_int8_weights_of_products_use_seven_bits(tmp_path: Path) -> None:
+    """Sums of two products of 8 bits overflow on processors without VNNI."""
+    folder = tmp_path / "graph"
+    export.export_onnx(saved(tmp_path, "classify"), folder)
+    onnx_int8.quantize(folder, [TextExample(i, text) for i, text in enumerate(ONE_TEXT)])
+    graph = onnx.load(folder / "model.onnx").graph
+    tensors = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer}
+    products = [tensors[node.input[1]] for node in graph.node if node.op_type == "MatMulInteger"]
+    assert products and all(weights.dtype == np.int8 for weights in products)
+    assert max(np.abs(weights.astype(int)).max() for weights in products) == 64
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("qemu-x86_64"), reason="needs qemu-x86_64")
+def test_int8_on_an_old_processor() -> None:
+    """An emulated Haswell has AVX2 and no VNNI."""
+    command = ["qemu-x86_64", "-cpu", "Haswell", str(Path(sys.executable).resolve())]
+    command += ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "int8 or divided", __file__]
+    paths = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=os.environ | paths, capture_output=True, text=True)
+    assert done.returncode == 0 and " passed" in done.stdout, done.stdout[-2000:]

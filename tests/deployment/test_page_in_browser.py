@@ -1,0 +1,141 @@
+"""The page to try models, in a real browser: marked entities, bars, errors, themes, a phone."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("uvicorn")
+
+import uvicorn
+
+from finetune.deployment.serving.app import make_app
+from finetune.deployment.serving.limits import Limits
+from finetune.deployment.serving.models import Engine, ServedModel
+from finetune.inference.predictor import Predictor
+from tests.browser import CONTRAST, DESK, PHONE
+
+TEXT = "🙂 The <b>University</b> of New York"
+
+
+@pytest.fixture(scope="module")
+def address(runs: dict[str, Path]) -> Iterator[str]:
+    limits = Limits(max_characters=300)
+    with contextlib.ExitStack() as stack:
+        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        models = [
+            stack.enter_context(ServedModel(name, Engine.of(Predictor(runs[name])), limits))
+            for name in ("texts", "pairs", "tags", "nested")
+        ]
+        models[-1].batcher.predict = entities
+        app = make_app(models, hosts=frozenset({"127.0.0.1"}))
+        server = uvicorn.Server(uvicorn.Config(app, http="h11", ws="none", log_config=None))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}/"
+        server.should_exit = True
+        thread.join()
+
+
+def entities(items: Any) -> list[dict]:
+    """Nested and crossing spans, with a name that must be escaped."""
+    words = ["🙂", "The", "<b>University</b>", "of", "New", "York"]
+    offsets = [(0, 1), (2, 5), (6, 23), (24, 26), (27, 30), (31, 35)]
+    spans = [(1, 6, "ORG"), (4, 6, "<i>LOC"), (5, 6, "PER"), (2, 5, "MISC")]
+    rows = [{"start": s, "end": e, "label": label, "score": 0.8} for s, e, label in spans]
+    return [{"id": 0, "words": words, "offsets": offsets, "spans": rows} for _ in items]
+
+
+@pytest.fixture
+def opened(browser: Any, address: str) -> Iterator[Any]:
+    contexts, troubles = [], []
+
+    def open_page(**options: Any) -> Any:
+        context = browser.new_context(viewport=options.pop("viewport", DESK), **options)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("pageerror", lambda error: troubles.append(str(error)))
+        page.on("console", lambda message: "status of 4" in message.text
+                or troubles.append(message.text))  # fmt: skip
+        page.on("request", lambda request: request.url.startswith((address, "data:"))
+                or troubles.append(request.url))  # fmt: skip
+        page.goto(address)
+        page.wait_for_selector("#choice:visible")
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert not troubles
+
+
+def ask(page: Any, model: str, text: str, pair: str | None = None) -> None:
+    page.select_option("#model", model)
+    page.fill("#text", text)
+    if pair is not None:
+        page.fill("#pair", pair)
+    page.click("#send")
+    page.wait_for_selector("#result:visible, #error:visible")
+
+
+def test_entities_are_marked(opened: Any):
+    page = opened()
+    ask(page, "nested", TEXT)
+    assert page.locator("#title").inner_text() == "4 spans"
+    types = page.locator(".type").all_inner_texts()
+    assert sorted(types) == sorted(["ORG", "<i>LOC", "→", "PER", "MISC"])
+    assert (
+        page.locator("mark mark").count() == 4 and page.locator("#shown b, #shown i").count() == 0
+    )
+    shown = page.evaluate("""() => {
+      const copy = document.querySelector(".text").cloneNode(true);
+      copy.querySelectorAll(".type").forEach((each) => each.remove());
+      return copy.textContent;
+    }""")
+    assert shown == TEXT
+    ask(page, "tags", "Ana saw Oslo")
+    assert page.locator("#error").is_hidden()
+
+
+def test_probabilities_are_bars_and_errors_are_shown(opened: Any):
+    page = opened()
+    ask(page, "texts", "a <script>alert(1)</script> room")
+    assert page.locator("#title").inner_text() in ("neg", "pos")
+    widths = page.evaluate("[...document.querySelectorAll('.bar i')].map((e) => e.offsetWidth)")
+    assert len(widths) == 2 and widths[0] >= widths[1] > 0
+    ask(page, "pairs", "Ana lives in Oslo", "Ana is in Oslo")
+    assert page.locator(".bar").count() == 3
+    ask(page, "texts", "x" * 301)
+    page.wait_for_selector("#error:visible")
+    assert "at most 300" in page.locator("#error").inner_text()
+    page.fill("#text", "a warm room")
+    page.locator("#text").press("Control+Enter")
+    page.wait_for_selector("#result:visible")
+    assert page.locator("#error").is_hidden()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_themes_and_a_phone(opened: Any, scheme: str, tmp_path: Path):
+    page = opened(viewport=PHONE, color_scheme=scheme)
+    folder = Path(os.environ.get("SCREENSHOTS", tmp_path))
+    for model, text, pair in (("nested", TEXT, None), ("pairs", "Ana lives in Oslo", "x" * 200)):
+        ask(page, model, text, pair)
+        page.locator("summary").click()
+        assert page.evaluate("document.documentElement.scrollWidth") == PHONE["width"]
+        worst = page.evaluate(CONTRAST)
+        assert worst["ratio"] >= 4.5, worst
+        page.screenshot(path=folder / f"serve-{model}-{scheme}.png", full_page=True)
+    background = "getComputedStyle(document.body).backgroundColor"
+    begun = page.evaluate(background)
+    seen = []
+    for _ in range(3):
+        page.click("#theme")
+        seen.append(page.evaluate(background))
+    assert seen == ["rgb(246, 247, 249)", "rgb(20, 23, 27)", begun]

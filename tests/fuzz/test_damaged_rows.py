@@ -1,0 +1,96 @@
+"""Every reader meets damaged input with a UserError, or reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from finetune.annotation.annotations import read_annotations
+from finetune.annotation.decisions import read_decisions
+from finetune.annotation.review_page import page
+from finetune.data import (
+    check_data,
+    data_kind,
+    read_text,
+    read_text_file,
+    read_token_file,
+    read_tokens,
+)
+from finetune.data.json_files import parse_json
+from finetune.data.label_names import read_label_map
+from finetune.data.running_text import read_running_text
+from finetune.data.similarity_pairs import read_similarity
+from finetune.data.tokens import read_gold
+from finetune.data.word_senses import read_senses
+from finetune.evaluation.predictions import read_predictions
+from finetune.types import UserError
+from tests.fuzz.mutations import SEEDS, fuzz
+
+pytestmark = pytest.mark.slow
+
+
+def _review(path: str) -> None:
+    rows = [parse_json(line, path) for line in Path(path).read_text("utf-8").splitlines()]
+    if rows and all(isinstance(row, dict) for row in rows):
+        page(rows, "rows")
+
+
+def _checked(read: Callable[[str], Any]) -> Callable[[str], Any]:
+    return lambda path: check_data(read(path), max_length=None)
+
+
+READERS: dict[str, Callable[[str], Any]] = {
+    "read_text": _checked(read_text),
+    "read_tokens": _checked(read_tokens),
+    "relations": _checked(lambda path: read_tokens(path, relations=True)),
+    "read_text_file": read_text_file,
+    "read_token_file": read_token_file,
+    "read_gold": read_gold,
+    "data_kind": data_kind,
+    "read_annotations": read_annotations,
+    "read_decisions": lambda path: read_decisions(Path(path)),
+    "read_senses": read_senses,
+    "read_running_text": read_running_text,
+    "read_similarity": read_similarity,
+    "read_label_map": read_label_map,
+    "read_predictions": lambda path: read_predictions(Path(path)),
+    "review": _review,
+}
+
+
+@pytest.mark.parametrize("name", SEEDS)
+def test_readers(name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+
+    def check(content: bytes) -> None:
+        path.write_bytes(content)
+        for reader in READERS.values():
+            try:
+                found = reader(str(path))
+                if isinstance(found, Iterator):
+                    list(found)
+            except UserError as error:
+                assert str(error)
+            except UnicodeDecodeError:
+                assert reader is _review, "Path.read_text of this test"
+
+    fuzz(SEEDS[name], check)
+
+
+def test_standoff(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("Ana saw Oslo.")
+    seed = b"T1\tPER 0 3\tAna\nT2\tLOC 8 12\tOslo\nR1\tsaw Arg1:T1 Arg2:T2\n"
+
+    def check(content: bytes) -> None:
+        (tmp_path / "a.ann").write_bytes(content)
+        for read in (read_tokens, lambda path: read_tokens(path, relations=True), read_gold,
+                     read_annotations):  # fmt: skip
+            try:
+                read(str(tmp_path))
+            except UserError as error:
+                assert str(error)
+
+    fuzz(seed, check)

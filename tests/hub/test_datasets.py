@@ -1,0 +1,344 @@
+"""Data sets of the hub: their splits, configurations, commits and labels, and clear refusals."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pytest
+import yaml
+from huggingface_hub import constants
+
+from finetune.data import DataError, read_text, read_tokens
+from finetune.data.running_text import read_running_text, text_sources
+from finetune.runtime import hub as hub_module
+from finetune.runtime.hub import HubError, forget_repositories
+from finetune.types import UserError
+from tests.command import in_two_processes, run
+from tests.hub.server import Hub
+
+Rows = Sequence[Mapping[str, Any]]
+datasets.disable_progress_bars()
+TEXT = datasets.Features(
+    {"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["no", "maybe", "a"])}
+)
+TAGS = datasets.Features(
+    {
+        "tokens": datasets.List(datasets.Value("string")),
+        "ner_tags": datasets.List(datasets.ClassLabel(names=["O", "B-PER", "I-PER"])),
+    }
+)
+COPY = "refs/convert/parquet"
+
+
+def texts(split: str, count: int = 6) -> list[dict[str, Any]]:
+    return [{"text": f"{split} text {i}", "label": i % 3} for i in range(count)]
+
+
+def tagged(split: str, count: int = 4) -> list[dict[str, Any]]:
+    return [{"tokens": [split, str(i)], "ner_tags": [1, 0]} for i in range(count)]
+
+
+def publish(
+    hub: Hub, id: str, configs: Mapping[str, Mapping[str, Rows]], features: Any = TEXT,
+    revision: str = "main",
+) -> Path:  # fmt: skip
+    """Write a data set as ``push_to_hub`` does, or as a Parquet copy without a card."""
+    folder = hub.dataset(id, revision)
+    shutil.rmtree(folder)
+    card = []
+    for config, splits in configs.items():
+        for split, rows in splits.items():
+            name = f"{config}/{split}/0000.parquet"
+            (folder / name).parent.mkdir(parents=True)
+            datasets.Dataset.from_list([*rows], features=features).to_parquet(folder / name)
+        files = [{"split": s, "path": f"{config}/{s}/*"} for s in splits]
+        card.append({"config_name": config, "data_files": files})
+    if revision == "main":
+        (folder / "README.md").write_text(f"---\n{yaml.safe_dump({'configs': card})}---\n")
+    return folder
+
+
+def scripted(hub: Hub, id: str, configs: Mapping[str, Mapping[str, Rows]], features: Any) -> Path:
+    """A data set with a script, whose rows are in the hub's Parquet copy."""
+    folder = hub.dataset(id)
+    (folder / "README.md").write_text("---\nlicense: other\n---\n")
+    (folder / f"{id.split('/')[1]}.py").write_text("raise SystemExit\n")
+    return publish(hub, id, configs, features, COPY)
+
+
+def ids(data: Any, split: str) -> list[str]:
+    return [example.text for example in data.splits[split]]
+
+
+def test_nothing_is_cached(offline: Any) -> None:
+    offline()
+    with pytest.raises(DataError, match=r"cache has nothing of nyu-mll/glue: run once with netw"):
+        read_text("mrpc")
+
+
+@pytest.fixture
+def offline(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> Any:
+    def switch(value: bool = True) -> None:
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", value)
+        monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", value)
+        forget_repositories()
+
+    return switch
+
+
+def test_all_splits_of_a_name_are_read(hub: Hub) -> None:
+    rounds = {
+        f"{split}_r{i}": texts(f"{split}{i}", i) for split in ("train", "dev") for i in (1, 2)
+    }
+    publish(hub, "lab/anli", {"plain_text": {**rounds, "unsupervised": texts("u")}})
+    data = read_text("lab/anli")
+    assert data.notes[0] == "splits not read: unsupervised"
+    assert ids(data, "train") == ["train1 text 0", "train2 text 0", "train2 text 1"]
+    assert "validation: 3 rows, joined from dev_r1 (1), dev_r2 (2)" in data.notes
+    chosen = read_text("lab/anli,train=train_r2,test=dev_r1")
+    assert (len(chosen.splits["train"]), ids(chosen, "test")) == (2, ["dev1 text 0"])
+    assert (chosen.pinned or "").endswith(",train=train_r2,test=dev_r1")
+
+
+def test_the_configuration_is_chosen(hub: Hub) -> None:
+    publish(hub, "lab/glue", {name: {"train": texts(name)} for name in ("cola", "mrpc")})
+    with pytest.raises(DataError, match=r"choose one of cola, mrpc, as in --data lab/glue:cola"):
+        read_text("lab/glue")
+    with pytest.raises(DataError, match=r"no configuration 'mrcp', only cola, mrpc.*meant 'mrpc'"):
+        read_text("lab/glue:mrcp")
+    data = read_text("lab/glue:mrpc")
+    assert ids(data, "train")[0] == "mrpc text 0"
+    assert data.label_order == ("no", "maybe", "a")
+
+
+def test_configurations_of_a_parquet_copy_are_not_joined(hub: Hub, offline: Any) -> None:
+    configs = {name: {"train": tagged(name), "test": tagged("t")} for name in ("inter", "intra")}
+    folder = scripted(hub, "lab/few", configs, TAGS)
+    with pytest.raises(DataError, match=r"choose one of inter, intra, as in --data lab/few:inter"):
+        read_tokens("lab/few")
+    with pytest.raises(DataError, match=r"no configuration 'intre', only inter, intra"):
+        read_tokens("lab/few:intre")
+    data = read_tokens("lab/few:intra")
+    assert [e.words[0] for e in data.splits["train"]] == ["intra"] * 4
+    assert data.splits["train"][0].tags == ("B-PER", "O")
+    assert data.splits["train"][0].where == "lab/few[train]:1"
+    pinned = f"lab/few:intra@{hub.commit_id(folder)}"
+    assert data.pinned == pinned
+    offline()
+    for spec in (pinned, "lab/few:intra@refs/convert/parquet"):
+        assert read_tokens(spec).fingerprint == data.fingerprint
+    with pytest.raises(DataError, match=r"'inter', only intra in the cache"):
+        read_tokens(f"lab/few:inter@{COPY}")
+
+
+def test_recipes_of_copies_load_their_configuration(hub: Hub, tmp_path: Path) -> None:
+    from finetune.data.sources import resolve
+
+    upos = datasets.Features(
+        {**{name: TAGS[name] for name in ("tokens",)}, "upos": datasets.List(datasets.ClassLabel(
+            names=["NOUN", "VERB"]))}
+    )  # fmt: skip
+    rows = [{"tokens": ["a", "b"], "upos": [0, 1]}] * 3
+    chosen = resolve("ud_ewt").hub
+    assert chosen is not None
+    scripted(hub, chosen.id, {c: {"train": rows} for c in ("de_gsd", "en_ewt")}, upos)
+    data = read_tokens("ud_ewt", columns={"tags": "upos"})
+    assert data.splits["train"][0].tags == ("NOUN", "VERB")
+    assert (data.pinned or "").startswith(f"{chosen.id}:en_ewt@")
+
+
+def test_a_commit_is_recorded_and_pinned(hub: Hub, offline: Any) -> None:
+    folder = publish(hub, "lab/rows", {"default": {"train": texts("old")}})
+    commit = hub.commit_id(folder)
+    first = read_text("lab/rows")
+    assert first.pinned == f"lab/rows@{commit}"
+    publish(hub, "lab/rows", {"default": {"train": texts("new")}})
+    forget_repositories()
+    assert ids(read_text("lab/rows"), "train")[0] == "new text 0"
+    assert read_text(first.pinned).fingerprint == first.fingerprint
+    offline()
+    assert read_text("lab/rows").pinned != first.pinned
+    with pytest.raises(DataError, match=r"the cache has commit .* instead: .*write lab/rows@"):
+        read_text(first.pinned)
+
+
+def test_the_cache_is_read_without_the_hub(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    publish(hub, "lab/rows", {"default": {"train": texts("a")}, "extra": {"train": texts("b")}})
+    expected = read_text("lab/rows:extra").fingerprint
+    assert "downloaded lab/rows: 1 file, 0.0 MB in" in capsys.readouterr().err
+    forget_repositories()
+    monkeypatch.setattr(hub_module, "TIMEOUT", 0.5)  # ask twice
+    hub.fault("lab/rows", times=100, status=500)
+    begin = time.monotonic()
+    assert read_text("lab/rows:extra").fingerprint == expected
+    assert time.monotonic() - begin < 15
+    assert "fails (status 500): try again later. Reading commit" in capsys.readouterr().err
+    with pytest.raises(DataError, match=r"the cache has only \['extra'\] of lab/rows: run once"):
+        read_text("lab/rows:default")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(Path(constants.HF_HUB_CACHE) / "empty"))
+    forget_repositories()
+    with pytest.raises(HubError, match=r"status 500.*--data FOLDER, or as a trial with --model"):
+        read_text("lab/rows")
+
+
+def test_a_hub_that_never_answers(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    publish(hub, "lab/rows", {"default": {"train": texts("a")}})
+    expected = read_text("lab/rows").fingerprint
+    forget_repositories()
+    monkeypatch.setattr(hub_module, "TIMEOUT", 0.5)
+    hub.fault("lab/rows", times=100, seconds=60.0)
+    begin = time.monotonic()
+    assert read_text("lab/rows").fingerprint == expected
+    assert time.monotonic() - begin < 5
+    with pytest.raises(HubError, match="cannot be reached"):
+        hub.fault("lab/other", times=100, seconds=60.0)
+        read_text("lab/other")
+
+
+def test_each_refusal_has_its_sentence(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    publish(hub, "lab/secret", {"default": {"train": texts("a")}})
+
+    def refusal(spec: str) -> str:
+        forget_repositories()
+        with pytest.raises(UserError) as caught:
+            read_text(spec)
+        return str(caught.value)
+
+    assert "has no revision 'v9': name a branch, tag or commit" in refusal("lab/secret@v9")
+    hub.gated = {"lab/secret": {"ana"}}
+    assert "is gated: ask for access at" in refusal("lab/secret")
+    assert f"{constants.ENDPOINT}/datasets/lab/secret" in refusal("lab/secret")
+    hub.gated, hub.private = {}, {"lab/secret"}
+    assert "or it is private: then sign in with `hf auth login`" in refusal("lab/secret")
+    monkeypatch.setenv("HF_TOKEN", "hf_wrong")
+    assert "does not know the token in HF_TOKEN" in refusal("lab/secret")
+    monkeypatch.setenv("HF_TOKEN", "hf_ana")
+    assert len(read_text("lab/secret").splits["train"]) == 6
+
+
+def test_a_cut_download_is_continued(hub: Hub) -> None:
+    folder = publish(hub, "lab/rows", {"default": {"train": texts("a", 3000)}})
+    hub.fault("GET /.*lfs|resolve", times=50, cut=True)
+    with pytest.raises(HubError, match=r"was cut .*Run again to continue it"):
+        read_text("lab/rows")
+    hub.faults.clear()
+    forget_repositories()
+    assert len(read_text("lab/rows").splits["train"]) == 3000
+    assert folder
+
+
+def test_other_files_of_the_hub(hub: Hub) -> None:
+    folder = hub.dataset("lab/plain")
+    for split in ("train", "dev"):
+        rows = [{"text": f"{split} {i}", "label": "ab"[i % 2]} for i in range(4)]
+        (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    data = read_text("lab/plain")
+    assert {split: len(rows) for split, rows in data.splits.items()} == {
+        "train": 4, "validation": 4
+    }  # fmt: skip
+    empty = hub.dataset("lab/empty")
+    (empty / "README.md").write_text("nothing")
+    with pytest.raises(DataError, match="`datasets` cannot read this data set"):
+        read_text("lab/empty")
+
+
+def test_a_wrong_model_is_reported_before_the_data_are_downloaded(hub: Hub) -> None:
+    publish(hub, "lab/rows", {"default": {"train": texts("a")}})
+    for task in ("classify", "pretrain"):
+        outcome = run(task, "--model", "lab/absent", "--data", "lab/rows")
+        assert outcome.code == 2 and "'lab/absent'" in outcome.err
+    assert not hub.asked("datasets")
+
+
+def test_running_text(hub: Hub, encoder: Path) -> None:
+    lines = ["= Title =", "One line .", "", "Another line ."]
+    features = datasets.Features({"text": datasets.Value("string")})
+    splits = {"train": [{"text": line} for line in lines], "test": [{"text": "The end ."}]}
+    publish(hub, "lab/text", {"raw": splits}, features)
+    data = read_running_text("lab/text:raw")
+    assert ids(data, "train") == ["= Title =\nOne line .", "Another line ."]
+    assert (list(data.splits), data.format) == (["train", "test"], "hub")
+    assert (data.pinned or "").startswith("lab/text:raw@")
+    again = read_running_text("en=lab/text:raw,de=lab/text:raw", without_test=True)
+    assert [row.key for row in again.splits["train"]] == ["en", "en", "de", "de"]
+    assert list(again.splits) == ["train"]
+    assert [*text_sources("lab/text:raw")[0].lines()] == [line for line in lines if line]
+
+
+def test_two_processes_load_once_and_report_once(hub: Hub, encoder: Path, tmp_path: Path) -> None:
+    publish(hub, "lab/rows", {"default": {"train": texts("a", 40), "test": texts("b")}})
+    flags = ["--model", "lab/encoder", "--steps", "1", "--max-length", "16", "--precision", "fp32"]
+
+    def both(data: str) -> list[tuple[int, str]]:
+        hub.requests.clear()
+        words = ["-m", "finetune", "classify", "--data", data, "--out", str(tmp_path / "run")]
+        processes = in_two_processes([sys.executable, *words, *flags])
+        errors = [process.communicate(timeout=120)[1] for process in processes]
+        return [(p.returncode, e) for p, e in zip(processes, errors, strict=True)]
+
+    outcomes = both("lab/absent")
+    assert [code for code, _ in outcomes] == [2, 2]
+    assert "'lab/absent' does not exist" in outcomes[0][1] and not outcomes[1][1]
+    outcomes = both("lab/rows")
+    assert [code for code, _ in outcomes] == [0, 0], outcomes
+    assert len(hub.asked(r"GET /api/datasets/lab/rows(/revision/main)?\?")) == 1
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert config["data_used"].startswith("lab/rows@") and config["data"] == "lab/rows"
+    assert len(hub.asked("GET /_objects/.* 200")) <= 3, "each file once, and the weights"
+
+
+def test_a_run_is_continued_on_its_commit(hub: Hub, encoder: Path, tmp_path: Path) -> None:
+    publish(hub, "lab/rows", {"default": {"train": texts("old", 12)}})
+    flags = (
+        "--model",
+        "lab/encoder",
+        "--steps",
+        "2",
+        "--max-length",
+        "16",
+        "--out",
+        tmp_path / "x",
+    )
+    assert run("classify", "--data", "lab/rows", *flags).code == 0
+    used = json.loads((tmp_path / "x" / "config.json").read_text())["data_used"]
+    publish(hub, "lab/rows", {"default": {"train": texts("new", 12)}})
+    forget_repositories()
+    refused = run("classify", "--data", "lab/rows", *flags, "--resume")
+    assert refused.code == 2 and f"continue with the same data, --data {used}" in refused.err
+    assert run("classify", "--data", used, *flags, "--resume").code == 0
+
+
+def test_recipes_by_their_names(hub: Hub, encoder: Path, tmp_path: Path) -> None:
+    """The settings of a packaged recipe, on its data set of the hub and a tiny encoder."""
+    upos = datasets.List(datasets.ClassLabel(names=["NOUN", "VERB", "ADJ"]))
+    words = [{"tokens": ["a", "b", str(i)], "upos": [0, 1, 2]} for i in range(20)]
+    splits = {split: words[:count] for split, count in (("train", 20), ("validation", 4))}
+    id = "universal-dependencies/universal_dependencies"
+    features = datasets.Features({"tokens": TAGS["tokens"], "upos": upos})
+    scripted(hub, id, {c: {**splits, "test": words[:4]} for c in ("de_gsd", "en_ewt")}, features)
+    cola = datasets.ClassLabel(names=["unacceptable", "acceptable"])
+    pair = {"sentence": datasets.Value("string"), "label": cola}
+    rows = [{"sentence": f"text {i}", "label": i % 2} for i in range(20)]
+    blind = [{**row, "label": -1} for row in rows[:4]]
+    glue = {"train": rows, "validation": rows[:4], "test": blind}
+    publish(hub, "nyu-mll/glue", {"cola": glue, "mrpc": glue}, datasets.Features(pair))
+    for name in ("ud_ewt-minilm", "cola-minilm"):
+        out = tmp_path / name
+        outcome = run(
+            "run", name, "--smoke", "--model", "lab/encoder", "--out", out, "--max-length", "32"
+        )
+        assert outcome.code == 0, outcome.err
+        saved = json.loads((out / "best" / "config.json").read_text())["id2label"]
+        used = json.loads((out / "config.json").read_text())["data_used"]
+        if name == "cola-minilm":
+            assert saved == {"0": "unacceptable", "1": "acceptable"}
+        assert f":{'cola' if 'cola' in name else 'en_ewt'}@" in used

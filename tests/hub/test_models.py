@@ -1,0 +1,171 @@
+"""Models by hub id: downloads, commits, refusals, faults, and reading the cache without the hub."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import time
+from pathlib import Path
+
+import pytest
+from huggingface_hub import constants
+
+from finetune.models.heads.token_classification import TokenTagger
+from finetune.models.loading import load_config, local_model, model_commit
+from finetune.runtime.hub import forget_repositories
+from finetune.types import UserError
+from tests.hub.server import Hub
+from tests.tiny import save_tiny_checkpoint
+
+
+def message(name: str, revision: str | None = None) -> str:
+    forget_repositories()
+    with pytest.raises(UserError) as caught:
+        local_model(name, revision)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_model_is_looked_up_once_and_cached(hub: Hub, encoder: Path, capsys) -> None:
+    head = TokenTagger.from_pretrained("lab/encoder", labels=["a", "b"])
+    assert head.revision == hub.commit_id(encoder) == model_commit("lab/encoder")
+    assert len(hub.asked("GET /api/models/lab/encoder(/revision/main)?[ ?]")) == 1
+    assert not hub.asked("flax_model"), "files of other frameworks are left where they are"
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split(":")[0] for line in lines] == ["downloaded lab/encoder"] * 2
+    assert " MB in " in lines[-1]
+    requests = len(hub.requests)
+    forget_repositories()
+    TokenTagger.from_pretrained("lab/encoder", labels=["a", "b"])
+    assert len(hub.requests) == requests + 1, "one look-up, and nothing to download"
+    assert capsys.readouterr().err == ""
+
+
+def test_revisions(hub: Hub, fresh_repository: Path) -> None:
+    first = hub.commit_id(fresh_repository)
+    save_tiny_checkpoint(fresh_repository, "bert", seed=1)
+    shutil.copytree(fresh_repository, hub.model("lab/fresh", "v1"), dirs_exist_ok=True)
+    save_tiny_checkpoint(fresh_repository, "bert", seed=2)
+    commits = {
+        load_config("lab/fresh")._commit_hash,
+        load_config("lab/fresh@v1")._commit_hash,
+        load_config("lab/fresh", revision=first)._commit_hash,
+    }
+    assert len(commits) == 3 and first in commits
+    assert local_model("lab/fresh@v1") == local_model("lab/fresh", "v1")
+    assert message("lab/fresh", "v3").startswith("model 'lab/fresh' has no revision 'v3'")
+    assert "another revision than --revision v2" in message("lab/fresh@v1", "v2")
+
+
+def test_each_refusal_has_a_sentence(
+    hub: Hub, encoder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sign_in = "sign in with `hf auth login`, or set HF_TOKEN"
+    assert message("lab/none").startswith("model 'lab/none' is neither a local folder nor on the")
+    assert sign_in in message("lab/none")
+    hub.gated = {"lab/encoder": {"ana"}}
+    assert message("lab/encoder") == (
+        f"model 'lab/encoder' is gated: ask for access at {hub.url}/lab/encoder. Then {sign_in}."
+    )
+    monkeypatch.setenv("HF_TOKEN", "hf_bob")
+    assert message("lab/encoder").endswith("The user of your token has no access yet.")
+    monkeypatch.setenv("HF_TOKEN", "hf_wrong")
+    assert "does not know the token in HF_TOKEN" in message("lab/encoder")
+    monkeypatch.setenv("HF_TOKEN", "hf_ana")
+    local_model("lab/encoder")
+    hub.private = {"lab/encoder"}
+    monkeypatch.setenv("HF_TOKEN", "hf_bob")
+    assert "it is private and the user of your token has no access" in message("lab/encoder")
+
+
+def test_a_hub_that_fails_is_not_a_model_that_is_missing(
+    hub: Hub, encoder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[float] = []
+    monkeypatch.setattr(time, "sleep", waited.append)
+    hub.fault("/lab/encoder", times=1000, status=500)
+    text = message("lab/encoder")
+    assert "fails (status 500): try again later" in text
+    assert "neither" not in text
+    assert sum(waited) < 10
+    hub.faults.clear()
+    hub.fault("GET /api/models/lab/encoder", times=2, status=503)
+    forget_repositories()
+    local_model("lab/encoder")
+
+
+def test_a_cut_download_is_continued(
+    hub: Hub, encoder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    hub.fault("GET /_objects/", times=6, cut=True)
+    assert message("lab/encoder").endswith("Run again to continue it.")
+    hub.faults.clear()
+    local_model("lab/encoder")
+
+
+@pytest.mark.parametrize("silent", [False, True])
+def test_a_hub_that_does_not_answer(
+    hub: Hub, encoder: Path, silent: bool, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    """It refuses the connection, or takes it and says nothing."""
+    folder = local_model("lab/encoder")
+    monkeypatch.setattr("finetune.runtime.hub.TIMEOUT", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        if not silent:
+            listener.close()
+        monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{port}")
+        capsys.readouterr()
+        forget_repositories()
+        begin = time.monotonic()
+        assert local_model("lab/encoder") == folder
+        note = capsys.readouterr().err
+        assert note.startswith("note: model 'lab/encoder': the hub at http://127.0.0.1")
+        assert note.endswith("from the cache.\n") and note.count("\n") == 1
+        assert "cannot be reached" in message("lab/other")
+        assert time.monotonic() - begin < 5
+
+
+def test_without_the_hub(
+    hub: Hub, encoder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    local_model("lab/encoder")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    number = len(hub.requests)
+    forget_repositories()
+    TokenTagger.from_pretrained("lab/encoder", labels=["a", "b"])
+    assert "HF_HUB_OFFLINE is set, and the cache does not have it at v1" in message(
+        "lab/encoder", "v1"
+    )
+    assert "HF_HUB_OFFLINE is set" in message("lab/other")
+    assert len(hub.requests) == number
+
+
+def test_a_cache_that_cannot_be_written(hub: Hub, encoder: Path) -> None:
+    """Nothing is written to it: root could write to a read-only folder, so times are compared."""
+    local_model("lab/encoder")
+    paths = [path for path in Path(constants.HF_HUB_CACHE, "..").rglob("*") if path.exists()]
+    for path in paths:
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    before = {path: path.stat().st_mtime_ns for path in paths}
+    forget_repositories()
+    TokenTagger.from_pretrained("lab/encoder", labels=["a", "b"])
+    after = [path for path in Path(constants.HF_HUB_CACHE, "..").rglob("*") if path.exists()]
+    assert {path: path.stat().st_mtime_ns for path in after} == before
+    for path in paths:
+        path.chmod(0o755)
+
+
+@pytest.mark.parametrize("files", ["resolve", "_objects"])
+def test_files_that_never_come(
+    hub: Hub, encoder: Path, files: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("finetune.runtime.hub.TIMEOUT", 0.2)
+    monkeypatch.setattr("finetune.runtime.hub.STALL", 0.2)
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    hub.fault(files, times=1000, seconds=60)
+    begin = time.monotonic()
+    assert message("lab/encoder").endswith("Run again to continue it.")
+    assert time.monotonic() - begin < 10
+    hub.release()

@@ -1,0 +1,158 @@
+"""``predict`` takes what ``train`` takes, and finds the columns that training named."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import finetune
+from finetune.types import UserError
+from tests import small_data
+from tests.command import run
+from tests.tiny import save_tiny_checkpoint
+
+TICKETS = [{"Ticket": f"a {word} room {i}", "Team": word, "Id": i}
+           for i, word in enumerate(["bright", "dull"] * 10)]  # fmt: skip
+TEXTS = [row["Ticket"] for row in TICKETS]
+
+
+def json_lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Runs on texts and on words whose columns have unusual names."""
+    folder = tmp_path_factory.mktemp("tables")
+    model = str(save_tiny_checkpoint(folder / "bert", "bert"))
+    settings: dict[str, Any] = {"steps": 2, "quiet": True}
+    columns = {"text": "Ticket", "label": "Team"}
+    finetune.train("classify", TICKETS, model, columns=columns, out=str(folder / "run"), **settings)
+    words = json_lines(small_data.entities(folder / "words") / "train.jsonl")
+    rows = [{"Sentence": row["tokens"], "Marks": row["tags"]} for row in words]
+    finetune.train(
+        "tag", rows, model, columns=["words=Sentence", "tags=Marks"], out=str(folder / "tagged"),
+        **settings,
+    )  # fmt: skip
+    (folder / "rows.json").write_text(json.dumps(rows))
+    return folder
+
+
+def tables() -> dict[str, Any]:
+    datasets = pytest.importorskip("datasets")
+    pandas = pytest.importorskip("pandas")
+    return {
+        "list of dicts": TICKETS,
+        "dict of columns": {name: [row[name] for row in TICKETS] for name in TICKETS[0]},
+        "data frame": pandas.DataFrame(TICKETS, index=range(7, 27)),
+        "columns of a frame": {"Ticket": pandas.DataFrame(TICKETS)["Ticket"]},
+        "dataset": datasets.Dataset.from_list(TICKETS),
+    }
+
+
+def test_tables_are_rows_not_their_headings(place: Path) -> None:
+    model = finetune.load(place / "run")
+    expected = model.predict(TEXTS)
+    for kind, table in tables().items():
+        assert model.predict(table) == expected, kind
+    other = [{"Body": text} for text in TEXTS]
+    assert model.predict(other, columns={"text": "Body"}) == expected
+    assert model.predict([]) == []
+
+
+def test_words_of_tables(place: Path) -> None:
+    model = finetune.load(place / "tagged")
+    rows = json.loads((place / "rows.json").read_text())
+    assert model.predict(rows) == model.predict([row["Sentence"] for row in rows])
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"test": TICKETS}, "give one split such as data"),
+        ({"text": "Fine film"}, "a dict of columns such as"),
+        (3, "int is not a table"),
+        (None, "NoneType is not a table"),
+        ({"text": ["a", "b"], "Id": [1]}, "text has 2, Id has 1"),
+        ([*TICKETS, "a text"], "'a text' is not a dict"),
+        (["a text", TICKETS[0]], "neither a text nor a pair of texts"),
+        ([{"Body": "x"}], "--columns text=NAME"),
+        (iter([{"Ticket": "x"}]), "list_iterator is not a table"),
+    ],
+)
+def test_anything_else_is_refused(place: Path, given: Any, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        finetune.load(place / "run").predict(given)
+
+
+def test_training_on_columns_and_settings_as_lists(place: Path, tmp_path: Path) -> None:
+    columns = {name: [row[name] for row in TICKETS] for name in TICKETS[0]}
+    for number, named in enumerate((["text=Ticket", "label=Team"], ("text=Ticket", "label=Team"))):
+        again = finetune.train(
+            "classify", columns, str(place / "bert"), columns=named, steps=2, quiet=True,
+            out=str(tmp_path / str(number)),
+        )  # fmt: skip
+        before = json.loads((place / "run" / "config.json").read_text())
+        after = json.loads((again.folder / "config.json").read_text())
+        assert after["fingerprint"] == before["fingerprint"]
+        assert after["columns"] == before["columns"] == ["text=Ticket", "label=Team"]
+    with pytest.raises(UserError, match="--columns must be a list of texts, not 'text=Ticket'"):
+        finetune.train("classify", columns, str(place / "bert"), columns="text=Ticket")
+
+
+def test_commands_find_the_columns_of_training(place: Path, tmp_path: Path) -> None:
+    with (tmp_path / "new.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, ["Id", "Ticket", "Team"])
+        writer.writeheader()
+        writer.writerows(TICKETS)
+    found = run("predict", place / "run", "--file", tmp_path / "new.csv")
+    assert found.code == 0, found.err
+    (tmp_path / "out.jsonl").write_text(found.out)
+    model = finetune.load(place / "run")
+    labels = [json.loads(line)["label"] for line in found.out.splitlines()]
+    assert labels == [p.label for p in model.predict(TEXTS)]
+    usual = tmp_path / "usual.jsonl"  # a file with the usual names is read as before
+    usual.write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
+    assert run("predict", place / "run", "--file", usual).out == found.out
+    held_out = json_lines(place / "run" / "predictions.validation.jsonl")
+    gold = tmp_path / "gold.csv"
+    with gold.open("w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerows([("Team", "Ticket"), *((row["gold"], row["text"]) for row in held_out)])
+    options = ("--gold", gold, "--split", "validation")
+    assert run("analyze", place / "run", *options).code == 0
+    other = shutil.copytree(place / "run", tmp_path / "other")
+    compared = run("compare", place / "run", other, *options)
+    assert compared.code == 0, compared.err
+
+
+def test_blank_texts_have_no_label(place: Path, tmp_path: Path) -> None:
+    model = finetune.load(place / "run")
+    found = model.predict(["a room", " \t", "", "a room"])
+    assert [each.label for each in found[1:3]] == [None, None]
+    assert found[1].record()["scores"] == {"bright": None, "dull": None}
+    assert [found[0].label, found[3].label] == [p.label for p in model.predict(["a room"] * 2)]
+    file = tmp_path / "blank.csv"
+    file.write_text('text\n" "\na room\n" "\n')
+    as_json = run("predict", place / "run", "--file", file)
+    assert [json.loads(line)["label"] for line in as_json.out.splitlines()][::2] == [None, None]
+    assert "2 blank texts not predicted (label null)" in as_json.err
+    (tmp_path / "out.jsonl").write_text(as_json.out)
+    label = json.loads(as_json.out.splitlines()[1])["label"]
+    (tmp_path / "gold.csv").write_text(f'text,label\n" ",x\na room,{label}\n" ",x\n')
+    scored = run("score", tmp_path / "out.jsonl", tmp_path / "gold.csv")  # blank texts are wrong
+    assert json.loads(scored.out)["accuracy"] == pytest.approx(1 / 3), scored.err
+    lines = run("predict", place / "run", "--file", file, "--format", "csv").out.splitlines()
+    header, first, *_ = csv.reader(lines)
+    assert "score:bright" in header and first[header.index("label")] == "" and len(lines) == 4
+    assert [each.label for each in model.predict([" "])] == [None]
+    empty = small_data.write_jsonl(tmp_path / "empty.jsonl", [{"text": None}, {"text": "a room"}])
+    done = run("predict", place / "run", "--file", empty)
+    assert [json.loads(line)["label"] for line in done.out.splitlines()] == [None, label]
+    small_data.write_jsonl(tmp_path / "train.jsonl", [{"text": None, "label": "bright"}])
+    assert "column 'text' is empty" in run("check", tmp_path / "train.jsonl").err

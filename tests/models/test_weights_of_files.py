@@ -1,0 +1,131 @@
+"""Loading checks that the weights of a file are finite, and that the model uses all of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForMaskedLM
+
+from finetune.models.encoder import Encoder
+from finetune.models.heads.sentence_encoder import CLASSIFIER_FILE, SentenceEncoder
+from finetune.models.heads.sequence_classification import SequenceClassifier
+from finetune.models.heads.span_ner import SpanNer
+from finetune.models.loading import load_config, load_weights
+from finetune.types import UserError
+from tests import small_data
+from tests.command import run
+from tests.tiny import FAMILIES, save_tiny_checkpoint
+
+SMALL = ("--max-length=40", "--batch-size=8", "--precision=fp32", "--steps=1")
+
+
+def damage(file: Path, ends: str, value: float) -> str:
+    """Set one number of a weight, and return the name of the weight."""
+    weights = load_file(file)
+    name = next(name for name in weights if name.endswith(ends))
+    weights[name].view(-1)[-1] = value
+    save_file(weights, file, {"format": "pt"})
+    return name
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model, and runs of three tasks."""
+    folder = tmp_path_factory.mktemp("weights")
+    save_tiny_checkpoint(folder / "bert", "bert")
+    for task, make in (
+        ("classify", small_data.sentiment),
+        ("ner", small_data.entities),
+        ("sentence", small_data.pairs),
+    ):
+        make(folder / f"{task}-data")
+        more = ["--objective=softmax"] if task == "sentence" else []
+        outcome = run(task, "--model", folder / "bert", "--data", folder / f"{task}-data",
+                      "--out", folder / task, *SMALL, *more)  # fmt: skip
+        assert outcome.code == 0, outcome.err
+    return folder
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize(
+    ("task", "file", "weight"),
+    [
+        ("classify", "model.safetensors", "embeddings.weight"),
+        ("classify", "model.safetensors", "classifier.bias"),
+        ("ner", "model.safetensors", "LayerNorm.bias"),
+        ("sentence", CLASSIFIER_FILE, "weight"),
+    ],
+)
+def test_weights_that_are_not_finite(
+    place: Path, task: str, file: str, weight: str, value: float
+) -> None:
+    path = place / task / "best" / file
+    content = path.read_bytes()
+    name = damage(path, weight, value)
+    outcome = run("predict", place / task, "--text", "a b", *["--pair=c"] * (task == "sentence"))
+    path.write_bytes(content)
+    assert outcome.code == 2
+    assert f"{path}: the weight {name.rpartition('.')[2]}" in outcome.err.replace(
+        name, name.rpartition(".")[2]
+    )
+    assert "NaN or infinite" in outcome.err
+
+
+def test_large_weights_are_finite(place: Path, tmp_path: Path) -> None:
+    """Their sum is not."""
+    model = save_tiny_checkpoint(tmp_path, "bert")
+    weights = load_file(model / "model.safetensors")
+    name = next(iter(weights))
+    weights[name] = torch.full_like(weights[name], 1e38)
+    save_file(weights, model / "model.safetensors", {"format": "pt"})
+    Encoder.from_pretrained(str(model))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_configuration_with_fewer_layers(family: str, tmp_path: Path) -> None:
+    folder = save_tiny_checkpoint(tmp_path, family)
+    load_weights(AutoModelForMaskedLM, str(folder), load_config(str(folder)))
+    Encoder.from_pretrained(str(folder))  # without the head of the file, which is fine
+    path = folder / "config.json"
+    config = json.loads(path.read_text())
+    setting = next(name for name in ("num_hidden_layers", "n_layers") if name in config)
+    config[setting] -= 1
+    config.pop("layer_types", None)
+    path.write_text(json.dumps(config))
+    if family == "albert":  # whose layers share their weights
+        return
+    for load in (Encoder.from_pretrained, SentenceEncoder.from_pretrained):
+        with pytest.raises(UserError, match="not used") as caught:
+            load(str(folder))
+        assert str(folder / "model.safetensors") in str(caught.value)
+    with pytest.raises(UserError, match="not used"):
+        SequenceClassifier.from_pretrained(str(folder), labels=["a", "b"])
+
+
+def test_a_saved_model_with_fewer_layers(place: Path) -> None:
+    path = place / "ner" / "best" / "config.json"
+    content = path.read_text()
+    config = json.loads(content)
+    config["encoder"]["num_hidden_layers"] = 2
+    path.write_text(json.dumps(config))
+    with pytest.raises(UserError, match=r"16 weights of .*model\.safetensors not used"):
+        SpanNer.from_pretrained(path.parent)
+    path.write_text(content)
+
+
+def test_vectors_that_are_not_finite(place: Path, tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("the bank of the river\n" * 20)
+    good, bad = tmp_path / "good.vec", tmp_path / "bad.vec"
+    good.write_text("2 2\nthe 1.0 0.5\nbank 0.5 1.0\n")
+    for value in ("inf", "-inf", "nan", "1e39"):
+        bad.write_text(f"2 2\nthe 1.0 0.5\nbank {value} 1.0\n")
+        outcome = run(
+            "vocabulary", tmp_path / "text.txt", "--for", place / "bert", "--size=60",
+            "--vectors", good, bad, "--output", tmp_path / "out",
+        )  # fmt: skip
+        assert outcome.code == 2 and f"{bad}:3" in outcome.err, outcome.err
+        assert not (tmp_path / "out").exists()

@@ -1,0 +1,170 @@
+"""Pseudo-log-likelihoods: equal to a loop over masked copies with plain transformers."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForMaskedLM, AutoTokenizer
+
+from finetune.pretraining.perplexity import CorpusScore, TextScorer
+from finetune.types import UserError
+from tests.command import run
+from tests.tiny import model as tiny_model
+from tests.tiny import save_tiny_checkpoint, tokenizer
+
+TEXTS = ["the unbelievably late train from paris", "", "nobody knew why", "a"]
+LONG = " ".join(["two children run across the street because it rains"] * 11)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("perplexity")
+    for family in ("bert", "roberta", "mpnet", "modernbert"):
+        save_tiny_checkpoint(folder / family, family)
+    return folder
+
+
+def reference(folder: Path, text: str, method: str) -> list[float]:
+    """Log-probabilities of the subwords of one text, one masked copy at a time."""
+    plain = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForMaskedLM.from_pretrained(folder).eval()
+    encoding = plain(text, return_tensors="pt")
+    ids, words = encoding["input_ids"][0], encoding.word_ids()
+    positions = [index for index, word in enumerate(words) if word is not None]
+    found = []
+    for number, position in enumerate(positions):
+        masked = [position]
+        if method == "word":
+            masked = [p for p in positions if p >= position and words[p] == words[position]]
+        if method.startswith("every"):
+            step = int(method.partition(":")[2])
+            masked = [p for n, p in enumerate(positions) if n % step == number % step]
+        row = ids.clone()
+        row[masked] = plain.mask_token_id
+        with torch.no_grad():
+            logits = model(**{**encoding, "input_ids": row[None]}).logits[0, position]
+        found.append(float(logits.log_softmax(-1)[ids[position]]))
+    return found
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "mpnet", "modernbert"])
+@pytest.mark.parametrize("method", ["token", "word", "every:3"])
+def test_equal_to_plain_transformers(family: str, method: str, place: Path):
+    scorer = TextScorer(place / family, method=method, max_tokens=60)
+    scores = list(scorer.score(TEXTS))
+    assert [score.text for score in scores] == TEXTS
+    for text, score in zip(TEXTS, scores, strict=True):
+        expected = reference(place / family, text, method)
+        np.testing.assert_allclose(score.log_probabilities, expected, atol=1e-4)
+        assert score.log_likelihood == pytest.approx(sum(expected), abs=1e-3)
+    assert scores[1].perplexity is None
+    assert scores[3].perplexity == pytest.approx(math.exp(-scores[3].log_probabilities.mean()))
+
+
+@pytest.mark.parametrize("method", ["token", "word", "every:4"])
+def test_long_texts_in_windows(method: str, place: Path, monkeypatch: pytest.MonkeyPatch):
+    scorer = TextScorer(place / "bert", method=method, max_length=32)
+    texts = ["anna", LONG, "x" * 70, "late"]  # one word longer than a window
+    scores = list(scorer.score(texts))
+    assert scorer.num_windowed == 2
+    for score in scores:
+        assert len(score.log_probabilities) == len(score.subwords) > 0
+        assert (score.log_probabilities < 0).all()
+    monkeypatch.setattr("finetune.pretraining.perplexity.COPIES", 7)
+    for again, score in zip(scorer.score(texts), scores, strict=True):
+        np.testing.assert_allclose(again.log_probabilities, score.log_probabilities, atol=1e-5)
+    # the first words of a long text are read in the first window alone
+    head = LONG.split()
+    ids = scorer.tokenizer.text_subwords([LONG])[0][:30]
+    if method == "token":
+        plain = AutoTokenizer.from_pretrained(place / "bert")
+        model = AutoModelForMaskedLM.from_pretrained(place / "bert").eval()
+        row = [plain.cls_token_id, plain.mask_token_id, *ids[1:30], plain.sep_token_id]
+        size = scorer.max_length
+        assert head and len(row) <= size
+        with torch.no_grad():
+            starts = scorer.tokenizer.subwords_with_words([LONG])[0][1]
+            end = max(start for start in starts if start <= size - 2)
+            row = [*row[: end + 1], plain.sep_token_id]
+            logits = model(torch.tensor([row])).logits[0, 1].log_softmax(-1)
+        assert scores[1].log_probabilities[0] == pytest.approx(float(logits[ids[0]]), abs=1e-4)
+
+
+def test_corpus_measures(place: Path):
+    scorer, corpus = TextScorer(place / "bert"), CorpusScore()
+    scores = list(scorer.score(TEXTS))
+    for score in scores:
+        corpus.add(score)
+    total = sum(score.log_likelihood for score in scores)
+    subwords = sum(len(score.subwords) for score in scores)
+    measures = corpus.measures()
+    assert measures["pseudo_perplexity"] == pytest.approx(math.exp(-total / subwords))
+    assert measures["bits_per_character"] == pytest.approx(
+        -total / math.log(2) / sum(map(len, TEXTS))
+    )
+    assert corpus.words == sum(len(text.split()) for text in TEXTS)
+
+
+def test_models_without_trained_head(tmp_path: Path):
+    tiny_model("bert").save_pretrained(tmp_path)
+    tokenizer("bert").save_pretrained(tmp_path)
+    with pytest.raises(UserError, match=r"no trained masked-LM head.*finetune pretrain"):
+        TextScorer(tmp_path)
+
+
+@pytest.mark.parametrize("method", ["every", "every:1", "every:x", "words"])
+def test_unknown_methods(method: str, place: Path):
+    with pytest.raises(UserError, match="every:K"):
+        TextScorer(place / "bert", method=method)
+
+
+def test_command_on_texts(place: Path, tmp_path: Path):
+    texts = tmp_path / "texts.txt"
+    texts.write_text("\n".join(TEXTS), encoding="utf-8")
+    output = tmp_path / "scores.jsonl"
+    done = run("perplexity", place / "bert", "--file", texts, "--output", output, "--subwords",
+               "--format", "json")  # fmt: skip
+    assert done.code == 0, done.err
+    record = json.loads(done.out)
+    rows = [json.loads(line) for line in output.read_text().splitlines()]
+    assert [row["text"] for row in rows] == TEXTS
+    total = sum(row["log_likelihood"] for row in rows)
+    assert record["log_likelihood"] == pytest.approx(total, abs=1e-4)
+    for row in rows:
+        assert len(row["subwords"]) == len(row["log_probabilities"]) == row["num_subwords"]
+    shown = run("perplexity", place / "bert", "--text", "a train", "--method", "every:2")
+    assert "estimate" in shown.out and "a train" in shown.out
+
+
+def test_command_on_pairs(place: Path, tmp_path: Path):
+    scorer = TextScorer(place / "bert")
+    pairs = [(a, b) for a in TEXTS for b in ("anna", "the old house")]
+    scores = {text: s.log_likelihood for text, s in zip(
+        sorted({t for pair in pairs for t in pair}),
+        scorer.score(sorted({t for pair in pairs for t in pair})), strict=True)}  # fmt: skip
+    file, output = tmp_path / "pairs.jsonl", tmp_path / "predictions.jsonl"
+    lines = [json.dumps({"text": a, "text_pair": b, "id": f"p{n}"}) for n, (a, b) in
+             enumerate(pairs)]  # fmt: skip
+    file.write_text("\n".join(lines), encoding="utf-8")
+    done = run("perplexity", place / "bert", "--file", file, "--output", output, "--format", "json")
+    assert done.code == 0, done.err
+    value, low, high = json.loads(done.out)["accuracy"]
+    assert value == pytest.approx(np.mean([scores[a] > scores[b] for a, b in pairs]))
+    assert low <= value <= high
+    predictions = [json.loads(line) for line in output.read_text().splitlines()]
+    assert [row["id"] for row in predictions] == [f"p{n}" for n in range(len(pairs))]
+    compared = run("compare", output, output, "--resamples", "50")
+    assert compared.code == 0 and "accuracy" in compared.out, compared.err
+    assert run("perplexity", place / "bert", "--text", "a", "--pairs").code == 2
+    plain = [json.dumps({"text": a, "text_pair": b}) for a, b in pairs]
+    file.write_text("\n".join(plain), encoding="utf-8")
+    assert run("perplexity", place / "bert", "--file", file, "--output", output).code == 0
+    rows = [json.loads(line) for line in output.read_text().splitlines()]
+    assert [row["id"] for row in rows] == list(range(len(pairs)))
+    two = run("perplexity", place / "bert", "--text", "a", "--text", "the train", "--pairs")
+    assert two.code == 0 and "accuracy" in two.out

@@ -1,0 +1,271 @@
+"""Masked language modeling as a task: data to blocks, scores, filling of masks, new encoders."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForMaskedLM, BertForPreTraining, pipeline
+
+from finetune.config.tasks import ClassifyConfig
+from finetune.evaluation.compare import compare_systems
+from finetune.evaluation.error_analysis import analyze
+from finetune.evaluation.runs import score_predictions
+from finetune.inference.predictor import Predictor
+from finetune.models.heads.masked_lm import MaskedLanguageModel
+from finetune.preprocessing.batching import pack
+from finetune.pretraining.settings import PretrainConfig
+from finetune.reporting import write_run_report
+from finetune.tasks import load_task
+from finetune.training.trainer import fit
+from finetune.types import UserError
+from tests import small_data, tiny
+
+SETTINGS = {"lr": 2e-3, "batch_size": 4, "max_length": 48, "precision": "fp32"}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("pretraining")
+    for family in ("bert", "roberta"):
+        tiny.save_tiny_checkpoint(folder / family, family, dropout=0.0, initializer_range=0.1)
+    small_data.running_text(folder / "text")
+    small_data.sentiment(folder / "sentiment")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(place: Path) -> Path:
+    """A finished run."""
+    config = config_of(place, out=str(place / "run"), epochs=24.0, eval_every=200)
+    fit(*load_task(config, "pretrain"), config)
+    return place / "run"
+
+
+def config_of(place: Path, **changes) -> PretrainConfig:
+    given = {"model": str(place / "bert"), "data": str(place / "text"), **SETTINGS, **changes}
+    return PretrainConfig(**given)
+
+
+def test_learns_and_scores(run: Path) -> None:
+    metrics = json.loads((run / "metrics.json").read_text())
+    assert set(metrics["test"]) == {"mlm_accuracy", "mlm_loss", "perplexity"}
+    assert metrics["test"]["mlm_accuracy"] > 0.2
+    assert metrics["test"]["perplexity"] == pytest.approx(math.exp(metrics["test"]["mlm_loss"]))
+    rows = [json.loads(line) for line in (run / "predictions.test.jsonl").open()]
+    losses = [loss for row in rows for loss in row["losses"]]
+    assert metrics["test"]["mlm_loss"] == pytest.approx(np.mean(losses), abs=1e-5)
+    with pytest.raises(UserError, match="hold their gold"):
+        score_predictions(run / "predictions.test.jsonl", str(run / "predictions.test.jsonl"))
+
+
+def test_analysis_comparison_and_report(run: Path) -> None:
+    found = analyze(str(run))
+    metrics = json.loads((run / "metrics.json").read_text())
+    assert found.scores == pytest.approx(metrics["test"], abs=1e-4)
+    for table in ("read as", "in training text"):
+        rows = found.tables[table]
+        assert sum(row["subwords"] for row in rows) == sum(
+            len(json.loads(line)["gold"]) for line in (run / "predictions.test.jsonl").open()
+        )
+    by_kind = {row["read as"]: row["accuracy"] for row in found.tables["read as"]}
+    assert by_kind["kept"] > by_kind["random"], "a kept subword can be read off"
+    compared = compare_systems(str(run), str(run), metric="mlm_loss")
+    assert compared.result.difference.value == 0
+    (run / "environment.json").write_text("{}")
+    write_run_report(run)
+    page = (run / "report.html").read_text("utf-8")
+    assert "By what the model read in place of the subword" in page
+    card = (run / "best" / "README.md").read_text("utf-8")
+    assert "pipeline_tag: fill-mask" in card and "[MASK]" in card
+
+
+def test_fills_masks(run: Path, place: Path) -> None:
+    model = Predictor(run)
+    text = "Ana saw the [MASK] river near [MASK] and the old house ."
+    (found,) = model.predict([text])
+    masks = found.record()["masks"]
+    assert len(masks) == 2 and all(len(best) == 5 for best in masks)
+    scores = [best["score"] for best in masks[0]]
+    assert scores == sorted(scores, reverse=True) and sum(scores) <= 1
+    plain = pipeline("fill-mask", str(run / "best"), top_k=5)(text)
+    for own, other in zip(masks, plain, strict=True):
+        assert [each["subword"] for each in own] == [each["token_str"] for each in other]
+        assert [each["score"] for each in own] == pytest.approx(
+            [each["score"] for each in other], abs=1e-5
+        )
+    long = f"{'Ana saw the river . ' * 30}[MASK] {'Ana saw the river . ' * 30}[MASK]"
+    assert len(model.predict([long])[0].record()["masks"]) == 2, "in several windows"
+    with pytest.raises(UserError, match=r"has no \[MASK\]: write it"):
+        model.predict(["Ana saw the river"])
+
+
+def test_masks_of_scores_are_the_same_in_every_run(place: Path) -> None:
+    encoded = []
+    for changes in ({"seed": 1}, {"seed": 2, "replacement": "unigram", "explore": True}):
+        task, data = load_task(config_of(place, **changes), "pretrain")
+        encoded.append(task.encode(data.splits["test"]).sequences)
+    assert np.array_equal(encoded[0].ids.values, encoded[1].ids.values)
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta"])
+@pytest.mark.parametrize("mask", ["subwords", "words", "spans"])
+def test_loss_equals_that_of_the_class(family: str, mask: str, place: Path) -> None:
+    """The summed loss of training, over its count, is that of transformers for the same labels."""
+    config = config_of(place, model=str(place / family), mask=mask, packing="full-sentences")
+    task, data = load_task(config, "pretrain")
+    sequences = task.for_epoch(task.encode(data.splits["train"]).sequences, 1, 0)
+    batch = pack(sequences, task.collate(sequences))
+    head = task.head().eval()
+    total, count = task.loss(head(batch), batch)
+    plain = AutoModelForMaskedLM.from_pretrained(str(place / family)).eval()
+    longest = max(batch.lengths)
+    ids, labels = (torch.full((len(sequences), longest), fill)
+                   for fill in (plain.config.pad_token_id, -100))  # fmt: skip
+    for row, sequence in enumerate(sequences):
+        ids[row, : len(sequence.input_ids)] = torch.tensor(sequence.input_ids)
+        labels[row, list(sequence.target["position"])] = torch.tensor(sequence.target["token"])
+    mask_of_rows = torch.arange(longest) < torch.tensor(batch.lengths)[:, None]
+    expected = plain(input_ids=ids, attention_mask=mask_of_rows.long(), labels=labels).loss
+    torch.testing.assert_close(total / count, expected, rtol=1e-5, atol=0)
+    assert int(count) == len(batch.targets["token"]) == int((labels != -100).sum())
+
+
+def test_sources_are_sampled_by_the_exponent(place: Path, tmp_path: Path) -> None:
+    small_data.running_text(tmp_path / "en", (60, 3, 3))
+    small_data.running_text(tmp_path / "de", (3, 3, 3))
+    data = f"en={tmp_path}/en,de={tmp_path}/de"
+    sizes = {}
+    for alpha in (0.0, 0.3, 1.0):
+        _, found = load_task(config_of(place, data=data, alpha=alpha), "pretrain")
+        sizes[alpha] = len(found.splits["train"])
+        assert [example.id for example in found.splits["train"]] == list(range(sizes[alpha]))
+        assert {example.key for example in found.splits["train"]} == {None}
+    assert sizes[0.0] > sizes[0.3] > sizes[1.0], "1 repeats nothing"
+    _, found = load_task(config_of(place, data=data, alpha=0.0), "pretrain")
+    texts = [example.text for example in found.splits["train"]]
+    half = len(texts) // 2
+    assert len(set(texts[:half])) > 2 * len(set(texts[half:])), "both have the same share"
+
+
+def test_text_in_memory(place: Path) -> None:
+    rows = [{"text": "Ana saw the river .\n\nShe slept .", "label": "x"}, {"text": " "}] * 3
+    _, data = load_task(config_of(place, validation="none"), "pretrain", rows)
+    assert [example.text for example in data.splits["train"]] == [
+        "Ana saw the river .\nShe slept ."
+    ] * 3
+
+
+def test_a_new_encoder(place: Path, tmp_path: Path) -> None:
+    config = config_of(
+        place, model=None, config="small", tokenizer=str(place / "roberta"), steps=2,
+        out=str(tmp_path / "run"), validation="none",
+    )  # fmt: skip
+    result = fit(*load_task(config, "pretrain"), config)
+    loaded = AutoModelForMaskedLM.from_pretrained(result.folder / "best")
+    sizes = loaded.config.num_hidden_layers, loaded.config.hidden_size, loaded.config.vocab_size
+    assert sizes == (4, 256, len(tiny.tokenizer("roberta")))
+    assert loaded.config.pad_token_id == tiny.tokenizer("roberta").pad_token_id
+    other = replace(config, config=str(place / "bert"), tokenizer=None)
+    task, _ = load_task(other, "pretrain")
+    again = MaskedLanguageModel.from_pretrained(str(place / "bert"))
+    weights, old = task.head().state_dict(), again.state_dict()
+    assert weights.keys() == old.keys()
+    name = next(name for name in weights if name.endswith("query.weight"))
+    assert not torch.equal(weights[name], old[name])
+
+
+def test_the_encoder_begins_other_tasks_and_its_head_further_pretraining(
+    run: Path, place: Path
+) -> None:
+    task, _ = load_task(
+        ClassifyConfig(init_from=str(run), data=str(place / "sentiment"), precision="fp32"),
+        "classify",
+    )
+    saved = MaskedLanguageModel.from_pretrained(str(run / "best"), new_head=False)
+    own = task.head().encoder.model.state_dict()
+    for name, value in saved.encoder.model.state_dict().items():
+        torch.testing.assert_close(own[name], value, rtol=0, atol=0)
+    further, again = load_task(config_of(place, model=None, init_from=str(run)), "pretrain")
+    assert f"encoder and masked language model from {run}" in again.notes
+    for name, value in further.head().state_dict().items():
+        torch.testing.assert_close(value, saved.state_dict()[name], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"config": "small", "model": None}, "name a tokenizer with --tokenizer"),
+        ({"config": "small"}, "leave --model out"),
+        ({"tokenizer": "x"}, "is for a new encoder"),
+        ({"explore": True, "mask": "spans"}, "choose another --mask"),
+        ({"sparse_embeddings": "on"}, "softmax trains the embeddings of all"),
+        ({"mask_probability": 1.0}, "between 0 and 1"),
+        ({"data": ""}, "--data must name running text"),
+        ({"metric": "mlm_loss", "steps": 1}, "cannot select a model; legal are mlm_accuracy"),
+        ({"overlap": 3}, "does not apply to running text"),
+        ({"boundary": True}, "add --mask spans"),
+        ({"nsp": True, "packing": "full-sentences"}, "leave --packing full-sentences out"),
+        ({"nsp": True, "limit": 1}, "train split has a single document"),
+        ({"nsp": True, "max_length": 40}, "every sequence of train is a single line"),
+    ],
+)
+def test_errors(changes: dict, problem: str, place: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=problem):
+        config = config_of(place, out=str(tmp_path / "run"), **changes)
+        fit(*load_task(config, "pretrain"), config)
+
+
+def test_text_that_the_model_cannot_read(place: Path, tmp_path: Path) -> None:
+    """All subwords are unknown: nothing is chosen, and the log says why."""
+    (tmp_path / "a.txt").write_text("ሰላም ለዓለም\nእንደምን አለህ\nደህና ነኝ\n", "utf-8")
+    config = config_of(place, data=str(tmp_path / "a.txt"), steps=2, out=str(tmp_path / "run"))
+    result = fit(*load_task(config, "pretrain"), config)
+    assert any("unknown to the model" in note for note in result.notes)
+    assert result.metrics["validation"]["mlm_accuracy"] == 0
+
+
+def test_further_objectives(place: Path, tmp_path: Path) -> None:
+    """All three objectives learn, are scored, and are saved for plain transformers."""
+    changes = {"mask": "spans", "boundary": True, "nsp": True, "epochs": 8.0, "eval_every": 200}
+    changes["data"] = str(small_data.running_text(tmp_path / "text", short=True))
+    config = config_of(place, out=str(tmp_path / "run"), **changes)
+    task, data = load_task(config, "pretrain")
+    result = fit(task, data, config)
+    names = {"mlm_accuracy", "mlm_loss", "perplexity", "sbo_loss", "nsp_accuracy"}
+    assert set(result.metrics["test"]) == names
+    assert result.metrics["test"]["sbo_loss"] < math.log(len(task.tokenizer.tokenizer))
+    encoded = {split: task.encode(data.splits[split]).sequences for split in data.splits}
+    first = task.for_epoch(encoded["train"], config.seed, 0)
+    for split, pairs in {**encoded, "train": first}.items():
+        share = np.mean([pair.target["next"][0] == 0 for pair in pairs])
+        start = f"{split}: the second text of {share:.1%} of the pairs follows"
+        assert any(note.startswith(start) for note in result.notes), start
+    assert analyze(str(result.folder)).scores == pytest.approx(result.metrics["test"], abs=1e-4)
+    best = str(result.folder / "best")
+    plain, found = BertForPreTraining.from_pretrained(best, output_loading_info=True)
+    assert not found["missing_keys"] and not found["unexpected_keys"]
+    _, found = AutoModelForMaskedLM.from_pretrained(best, output_loading_info=True)
+    assert not found["missing_keys"]
+    text = "Ana saw the [MASK] river ."
+    own = Predictor(result.folder).predict([text])[0].record()["masks"][0]
+    other = pipeline("fill-mask", best, top_k=5)(text)
+    assert [each["subword"] for each in own] == [each["token_str"] for each in other]
+    rows = [json.loads(line) for line in (result.folder / "predictions.test.jsonl").open()]
+    for sequence, row in zip(encoded["test"], rows, strict=True):
+        inputs = {"input_ids": torch.tensor([sequence.input_ids]),
+                  "token_type_ids": torch.tensor([sequence.segment_ids])}  # fmt: skip
+        with torch.no_grad():
+            logits = plain.eval()(**inputs).seq_relationship_logits
+        assert row["follows_score"] == pytest.approx(float(logits.softmax(-1)[0, 0]), abs=1e-5)
+        assert row["follows"] == (sequence.target["next"][0] == 0)
+
+
+def test_a_family_without_next_sentence_prediction(place: Path) -> None:
+    with pytest.raises(UserError, match="or leave --nsp out"):
+        load_task(config_of(place, model=str(place / "roberta"), nsp=True), "pretrain")

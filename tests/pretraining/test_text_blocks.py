@@ -1,0 +1,93 @@
+"""Packing of lines into blocks: whole lines, documents, long lines, nothing left out."""
+
+from __future__ import annotations
+
+import pytest
+
+from finetune.preprocessing.tokenizer import SubwordTokenizer
+from finetune.pretraining.text_blocks import pack_blocks
+from finetune.types import TextExample
+from tests import tiny
+
+LINES = [line for line in tiny._TEXT.splitlines() if line]
+DOCUMENTS = ["\n".join(LINES[:3]), LINES[3], "\n".join(LINES[4:9]), "   ", "\n".join(LINES[9:])]
+
+
+def documents(texts: list[str]) -> list[TextExample]:
+    return [TextExample(index, text, where=f"f:{index}") for index, text in enumerate(texts)]
+
+
+def tokenizer(family: str) -> SubwordTokenizer:
+    return SubwordTokenizer(tiny.tokenizer(family))
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "xlm-roberta"])
+@pytest.mark.parametrize("packing", ["doc-sentences", "full-sentences"])
+@pytest.mark.parametrize("max_length", [12, 40, 64])
+def test_nothing_is_left_out(family: str, packing: str, max_length: int) -> None:
+    subwords = tokenizer(family)
+    blocks, counts = pack_blocks(documents(DOCUMENTS), subwords, max_length, packing)
+    room = max_length - 2
+    for block in blocks:
+        lines = block.text.split("\n")
+        size = sum(map(len, subwords.text_subwords(lines))) + lines.count("")
+        assert 0 < size <= room
+        assert lines[0] and lines[-1]
+    written = "".join(block.text for block in blocks).replace("\n", "").replace(" ", "")
+    assert written == "".join(DOCUMENTS).replace("\n", "").replace(" ", "")
+    assert [block.id for block in blocks] == list(range(len(blocks)))
+    assert counts.blocks == len(blocks) and counts.lines == len(LINES) + 1
+    assert counts.empty <= 1
+    ids = [id for text in DOCUMENTS for line in text.split("\n")
+           for id in subwords.text_subwords([line])[0]]  # fmt: skip
+    assert counts.subwords == len(ids) == counts.frequency.sum()
+    whole = {line for block in blocks for line in block.text.split("\n")}
+    long = [line for line in LINES if len(subwords.text_subwords([line])[0]) > room]
+    assert counts.cut == len(long)
+    assert whole >= set(LINES) - set(long), "lines that fit are not cut"
+
+
+def test_documents_end_blocks_or_are_separated() -> None:
+    subwords = tokenizer("bert")
+    own, _ = pack_blocks(documents(DOCUMENTS), subwords, 64, "doc-sentences")
+    full, _ = pack_blocks(documents(DOCUMENTS), subwords, 64, "full-sentences")
+    assert len(full) < len(own)
+    assert not any("" in block.text.split("\n") for block in own)
+    assert any("" in block.text.split("\n") for block in full)
+    sources = [TextExample(0, LINES[0], key="en"), TextExample(1, LINES[1], key="de")]
+    blocks, _ = pack_blocks(sources, subwords, 64, "full-sentences")
+    assert [block.key for block in blocks] == ["en", "de"], "sources are not mixed"
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "xlm-roberta"])
+@pytest.mark.parametrize(
+    "text", ["x" * 500, "日本語" * 60, "the train " * 3000, "a" + " " * 300 + "b"]
+)
+def test_long_lines(family: str, text: str) -> None:
+    """Also a line that is one word, without spaces, or far over the limit."""
+    subwords = tokenizer(family)
+    blocks, counts = pack_blocks(documents([text]), subwords, 20, "doc-sentences")
+    sizes = [len(each) for each in subwords.text_subwords([block.text for block in blocks])]
+    assert max(sizes) <= 18
+    assert "".join(block.text for block in blocks).rstrip() == text.rstrip()
+    assert counts.cut == (max(sizes) > 0 and len(blocks) > 1)
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "xlm-roberta"])
+def test_words_of_texts(family: str) -> None:
+    """Subwords and the beginnings of words of raw text; Chinese letters are words."""
+    subwords = tokenizer(family)
+    for text in ("unbelievably slow service , never again", "Anna saw 日本語 in Geneva", "", "  "):
+        ((ids, starts),) = subwords.subwords_with_words([text])
+        assert ids == subwords.text_subwords([text])[0]
+        assert starts == sorted(set(starts)) and (starts[:1] == [0] or not ids)
+    ((ids, starts),) = subwords.subwords_with_words(["Anna saw 日本語 in Geneva"])
+    tokens = subwords.backend.encode("Anna saw 日本語 in Geneva", add_special_tokens=False)
+    words = {}
+    for index, start in enumerate(starts):
+        end = [*starts, len(ids)][index + 1]
+        span = tokens.offsets[start][0], tokens.offsets[end - 1][1]
+        words["Anna saw 日本語 in Geneva"[slice(*span)].strip()] = end - start
+    assert {"Anna", "saw", "in", "Geneva"} <= set(words)
+    if family == "roberta":
+        assert {"日": 3, "本": 3, "語": 3}.items() <= words.items(), "bytes of a letter are a word"

@@ -1,0 +1,176 @@
+"""Vocabularies: the same each time, aligned with words, sampled by size, measured on text."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from transformers import AutoTokenizer
+
+from finetune.data.running_text import TextSource
+from finetune.preprocessing.tokenizer import SubwordTokenizer
+from finetune.pretraining.vocabulary import (
+    LAYOUTS,
+    Layout,
+    coverage,
+    fingerprint,
+    kind_of,
+    lowercases,
+    measure_sources,
+    sampled_lines,
+    train_tokenizer,
+)
+from finetune.runtime.progress import Reporter
+from finetune.types import UserError
+from tests.command import run
+from tests.tiny import FAMILIES, tokenizer
+
+KINDS = ("wordpiece", "bpe", "unigram")
+LINES = [
+    "The train from Paris to Berlin was late, and nobody knew why.",
+    "Der Zug von Paris nach Berlin hatte Verspätung; niemand wusste, warum.",
+    "ጠቅላይ ሚኒስትሩ በአዲስ አበባ ተናገሩ። አዲስ አበባ ትልቅ ከተማ ናት።",
+    "北京是中国的首都。上海是中国的城市。",
+    "हिन्दी भारत की भाषा है। हिन्दी की लिपि देवनागरी है।",
+] * 4
+
+
+def trained(kind: str, size: int = 400, **options) -> SubwordTokenizer:
+    return SubwordTokenizer(train_tokenizer(lambda: LINES, kind, size, **options), words=True)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_saved_tokenizer_is_accepted(kind: str, tmp_path: Path):
+    made = train_tokenizer(lambda: LINES, kind, 400)
+    made.save_pretrained(tmp_path)
+    plain = AutoTokenizer.from_pretrained(tmp_path)
+    assert fingerprint(plain) == fingerprint(made)
+    assert len(plain) <= 400
+    loaded = SubwordTokenizer.saved(tmp_path, words=True)
+    assert kind_of(loaded) == kind and not lowercases(loaded)
+    layout = LAYOUTS[kind]
+    assert [plain.convert_ids_to_tokens(id) for id in range(5)] == list(layout.tokens)
+    running = SubwordTokenizer.saved(tmp_path)
+    pair = plain("Paris", "Berlin")["input_ids"]
+    assert pair == running.build(*running.text_subwords(["Paris", "Berlin"]))[0]
+    assert plain.mask_token == layout.roles["mask"]
+    for line in LINES[:5]:
+        back = plain.decode(plain(line)["input_ids"], skip_special_tokens=True)
+        assert back.replace(" ", "") == line.replace(" ", "")
+
+
+def fingerprints() -> list[str]:
+    return [
+        fingerprint(train_tokenizer(lambda lines=lines: lines, kind, 400))
+        for kind in ("wordpiece", "bpe")
+        for lines in (LINES, LINES[::-1], LINES)
+    ]
+
+
+def test_same_vocabulary_in_any_order():
+    first = fingerprints()
+    assert len(set(first[:3])) == len(set(first[3:])) == 1
+
+
+@pytest.mark.slow
+def test_same_vocabulary_in_another_process():
+    code = "from tests.pretraining.test_vocabulary import fingerprints; print(*fingerprints())"
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=root
+    )
+    assert done.stdout.split() == fingerprints()
+
+
+def test_lower_case_keeps_accents_and_vowel_signs():
+    for kind in KINDS:
+        lower = trained(kind, lowercase=True)
+        assert lowercases(lower)
+        text = lower.tokenizer.decode(lower.text_subwords(["VERSPÄTUNG हिन्दी"])[0])
+        assert "".join(text.split()) == "verspätungहिन्दी"
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_layout_of_a_model_gives_the_same_template(family: str):
+    own = SubwordTokenizer(tokenizer(family))
+    made = trained(kind_of(own), layout=Layout.of(own))
+    assert made.tokenizer.pad_token_id == own.tokenizer.pad_token_id
+    assert made.uses_segments == own.uses_segments
+    for before, after in ((own.single, made.single), (own.pair, made.pair)):
+        assert before.segments == after.segments
+        for name in ("prefix", "middle", "suffix"):
+            tokens = (
+                each.tokenizer.convert_ids_to_tokens(list(getattr(template, name)))
+                for each, template in ((own, before), (made, after))
+            )
+            assert len(set(map(tuple, tokens))) == 1
+
+
+def source(folder: Path, name: str, lines: list[str]) -> TextSource:
+    path = folder / f"{name}.txt"
+    path.write_text("\n".join(lines), encoding="utf-8")
+    return TextSource(name, (path,))
+
+
+def test_sampled_fractions(tmp_path: Path):
+    sources = [source(tmp_path, "en", ["many"] * 2000), source(tmp_path, "am", ["few."] * 20)]
+    samples = measure_sources(sources, 0.3, Reporter(quiet=True))
+    drawn = Counter(sampled_lines(samples, 1))
+    assert drawn.total() == pytest.approx(2020, abs=60)
+    assert drawn["few."] / drawn.total() == pytest.approx(0.201, abs=0.02)
+    assert drawn == Counter(sampled_lines(samples, 1))
+    (alone,) = measure_sources(sources[:1], 0.3, Reporter(quiet=True))
+    assert list(sampled_lines([alone], 1)) == ["many"] * 2000
+
+
+def test_coverage_by_hand(tmp_path: Path):
+    (sample,) = measure_sources([source(tmp_path, "am", ["abc abd ሀ", "abc"])], 1, Reporter(True))
+    made = train_tokenizer(lambda: ["abc abc abd"] * 3, "wordpiece", 14)  # abc whole
+    found = coverage(SubwordTokenizer(made, words=True), sample)
+    assert found.num_words == 4
+    subwords = [len(made.tokenize(word)) for word in ("abc", "abd", "ሀ", "abc")]
+    assert found.fertility == pytest.approx(sum(subwords) / 4)
+    assert found.unknown == pytest.approx(1 / sum(subwords))
+    assert found.covered == pytest.approx(3 / 4)
+    assert found.continued == pytest.approx(sum(n > 1 for n in subwords) / 4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_sizes_without_room_and_text_without_words(kind: str):
+    with pytest.raises(UserError, match="--size 6 has no room"):
+        train_tokenizer(lambda: LINES, kind, 6)
+    if kind == "wordpiece":  # others have bytes, or the sign of a space
+        with pytest.raises(UserError, match="no words"):
+            train_tokenizer(lambda: ["\u200b"], kind, 400)
+
+
+def test_errors_of_reading_are_not_hidden():
+    def damaged() -> Iterator[str]:
+        yield "text"
+        raise UserError("a.txt:2: damaged")
+
+    for kind in KINDS:
+        with pytest.raises(UserError, match=r"a\.txt:2"):
+            train_tokenizer(damaged, kind, 400)
+
+
+def test_command(tmp_path: Path):
+    texts = tmp_path / "texts.txt"
+    texts.write_text("\n".join(LINES), encoding="utf-8")
+    done = run(
+        "vocabulary", texts, "--kind", "unigram", "--size", "5000", "--output", tmp_path / "v"
+    )
+    assert done.code == 0 and "asked for 5,000" in done.out
+    record = json.loads((tmp_path / "v" / "vocabulary.json").read_text())
+    assert record["size"] == len(AutoTokenizer.from_pretrained(tmp_path / "v"))
+    assert record["fingerprint"][:12] in done.out
+    again = run("vocabulary", texts, "--output", tmp_path / "v")
+    assert again.code == 2 and "exists" in again.err
+    for wrong in (["--vectors", "a.vec"], ["--dictionary", "d.txt"], ["--alpha", "2"]):
+        assert run("vocabulary", texts, "--output", tmp_path / "w", *wrong).code == 2
+    assert not (tmp_path / "w").exists()

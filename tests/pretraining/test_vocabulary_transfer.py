@@ -1,0 +1,230 @@
+"""A new vocabulary for a trained encoder: overlap, similarity, tied weights, positions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
+
+from finetune.models.loading import quiet
+from finetune.preprocessing.subword_vectors import WordVectors, cooccurrence_vectors
+from finetune.preprocessing.tokenizer import SubwordTokenizer
+from finetune.pretraining.vocabulary import Layout, kind_of, train_tokenizer
+from finetune.pretraining.vocabulary_transfer import (
+    embedding_map,
+    focus_weights,
+    overlap,
+    sparsemax,
+    subword_forms,
+    wechsel_weights,
+    with_vocabulary,
+)
+from finetune.types import UserError
+from tests.command import run
+from tests.tiny import model as tiny_model
+from tests.tiny import save_tiny_checkpoint, tokenizer
+
+LINES = [
+    "the train from Paris to Berlin was late and the children knew why",
+    "a big red dog runs across the street because it rains",
+    "ጠቅላይ ሚኒስትሩ በአዲስ አበባ ተናገሩ።",
+] * 5
+FAMILIES = ("bert", "roberta", "xlm-roberta", "albert", "electra", "distilbert", "modernbert",
+            "deberta-v2", "mpnet", "eurobert")  # fmt: skip
+
+
+def new_tokenizer(old: SubwordTokenizer, kind: str | None = None, size: int = 420):
+    made = train_tokenizer(lambda: LINES, kind or kind_of(old), size, layout=Layout.of(old))
+    return SubwordTokenizer(made, words=True)
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "bpe", "unigram"])
+@pytest.mark.parametrize("family", ["bert", "roberta", "xlm-roberta"])
+def test_overlap_by_text_across_kinds(family: str, kind: str):
+    old = SubwordTokenizer(tokenizer(family), words=True)
+    new = new_tokenizer(old, kind)
+    pairs = overlap(old, new)
+    for role in ("cls", "sep", "pad", "unk", "mask"):
+        ids = (getattr(each.tokenizer, f"{role}_token_id") for each in (new, old))
+        assert pairs[next(ids)] == next(ids)
+    assert len(set(new.tokenizer.all_special_ids) & pairs.keys()) == 5
+    old_forms, new_forms = subword_forms(old), subword_forms(new)
+    assert len(pairs) > 20
+    for id, before in pairs.items():
+        a, b = new_forms[id], old_forms[before]
+        assert (a is None) == (b is None)
+        assert a is None or a.text in (b.text, b.text.lower()) or a.text.lower() == b.text
+
+
+def test_bytes_are_no_characters():
+    old = SubwordTokenizer(tokenizer("bert"))
+    new = new_tokenizer(old, "bpe")
+    forms = subword_forms(new)
+    _, *ids = new.text_subwords(["ጨ"])[0]  # not in the text: a space and single bytes
+    assert all(forms[id].text.startswith("\ufffd") for id in ids)
+    assert not overlap(old, new).keys() & set(ids)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("smaller", [False, True])
+def test_saved_model(family: str, smaller: bool, tmp_path: Path):
+    folder = save_tiny_checkpoint(tmp_path / "old", family)
+    old = SubwordTokenizer.from_pretrained(folder)
+    before = AutoModelForMaskedLM.from_pretrained(folder).state_dict()
+    new = new_tokenizer(old, size=420 if smaller else 500)
+    made = embedding_map(old, new, "overlap")
+    model = with_vocabulary(str(folder), old, new, made)
+    with quiet():
+        model.save_pretrained(tmp_path / "new")
+    new.save_pretrained(tmp_path / "new")
+    loaded, report = AutoModelForMaskedLM.from_pretrained(
+        tmp_path / "new", output_loading_info=True
+    )
+    assert not report["missing_keys"] and not report["mismatched_keys"]
+    vocabulary = len(new.tokenizer)
+    assert loaded.config.vocab_size == vocabulary == len(loaded.get_input_embeddings().weight)
+    assert loaded.config.pad_token_id == new.tokenizer.pad_token_id
+    tied = AutoModelForMaskedLM.from_pretrained(folder)
+    same = tied.get_input_embeddings().weight is tied.get_output_embeddings().weight
+    output = loaded.get_output_embeddings()
+    assert (loaded.get_input_embeddings().weight is output.weight) == same
+    state = loaded.state_dict()
+    for name, value in state.items():
+        if value.shape == before[name].shape and len(value) != vocabulary:
+            torch.testing.assert_close(value, before[name], msg=name)
+    # a text of shared subwords alone has the same hidden states as before
+    pairs = overlap(old, new)
+    ids = [id for id in pairs if id not in new.tokenizer.all_special_ids][:6]
+    both = [
+        torch.tensor([each.build(chosen)[0]])
+        for each, chosen in ((new, ids), (old, [pairs[id] for id in ids]))
+    ]
+    with torch.no_grad():
+        states = [
+            AutoModel.from_pretrained(path).eval()(input_ids=row).last_hidden_state
+            for path, row in zip((tmp_path / "new", folder), both, strict=True)
+        ]
+        logits = [
+            AutoModelForMaskedLM.from_pretrained(path).eval()(input_ids=row).logits
+            for path, row in zip((tmp_path / "new", folder), both, strict=True)
+        ]
+    torch.testing.assert_close(states[0], states[1], atol=1e-5, rtol=0)
+    rows, columns = torch.tensor(list(pairs)), torch.tensor(list(pairs.values()))
+    torch.testing.assert_close(logits[0][..., rows], logits[1][..., columns], atol=1e-4, rtol=0)
+
+
+def test_encoder_without_head(tmp_path: Path):
+    tiny_model("bert").save_pretrained(tmp_path / "old")
+    tokenizer("bert").save_pretrained(tmp_path / "old")
+    texts = tmp_path / "texts.txt"
+    texts.write_text("\n".join(LINES), encoding="utf-8")
+    done = run("vocabulary", texts, "--for", tmp_path / "old", "--size", "420", "--output",
+               tmp_path / "new")  # fmt: skip
+    assert done.code == 0, done.err
+    assert "copied" in done.out and "old" in done.out
+    size = len(AutoTokenizer.from_pretrained(tmp_path / "new"))
+    assert AutoModel.from_pretrained(tmp_path / "new").config.vocab_size == size
+    assert type(AutoModel.from_pretrained(tmp_path / "new")).__name__ == "BertModel"
+    embedded = run("embed", tmp_path / "new", "--text", "ጠቅላይ ሚኒስትሩ")
+    assert embedded.code == 0 and "vectors" in embedded.out
+    assert AutoTokenizer.from_pretrained(tmp_path / "new").tokenize("የ አበባ")
+
+
+def test_sparsemax():
+    scores = np.random.default_rng(0).normal(size=(50, 7))
+    weights = sparsemax(scores)
+    np.testing.assert_allclose(weights.sum(axis=1), 1)
+    assert (weights >= 0).all() and (weights == 0).any()
+    np.testing.assert_allclose(sparsemax(weights), weights, atol=1e-12)  # a projection
+    np.testing.assert_allclose(sparsemax(np.array([[0.5, 0.4, -1.0]])), [[0.55, 0.45, 0]])
+
+
+def test_focus_by_hand():
+    vectors = np.array([[1, 0], [0, 1], [1, 1], [0, 0], [5, 0]], dtype=np.float32)
+    weights = focus_weights(vectors, {0: 7, 1: 3, 3: 2}, 9).toarray()
+    assert not weights[[0, 1, 3]].any()  # those that overlap are copied elsewhere
+    np.testing.assert_allclose(weights[2, [7, 3]], 0.5)
+    np.testing.assert_allclose(weights[4], np.eye(9)[7])
+    assert not focus_weights(vectors, {3: 2}, 9).toarray().any()  # no anchor has a vector
+
+
+def test_similarity_map():
+    old = SubwordTokenizer(tokenizer("bert"), words=True)
+    new = new_tokenizer(old)
+    made = embedding_map(old, new, "similarity", LINES)
+    pairs = overlap(old, new)
+    sums = np.asarray(made.weights.sum(axis=1)).ravel()
+    assert made.averaged > 0 and np.allclose(sums[sums > 0], 1)
+    for id, before in pairs.items():
+        assert made.weights[[id]].toarray()[0].nonzero()[0].tolist() == [before]
+    again = embedding_map(old, new, "similarity", LINES)
+    assert (made.weights != again.weights).nnz == 0
+    embeddings = torch.randn(made.weights.shape[1], 8)
+    ordinary = np.arange(5, made.weights.shape[1])
+    applied = made.apply(embeddings, ordinary, 0)
+    torch.testing.assert_close(applied[list(pairs)], embeddings[list(pairs.values())])
+    mean = embedding_map(old, new, "mean").apply(embeddings, ordinary, 0)
+    torch.testing.assert_close(mean[-1], embeddings[5:].mean(0))
+    torch.testing.assert_close(mean[:5], embeddings[:5])
+
+
+def test_words_in_like_contexts_have_similar_vectors():
+    lines = [f"{subject} {verb} the garden" for subject in ("anna", "peter")
+             for verb in ("sees", "likes")] * 10 + ["two plus three is five"] * 20  # fmt: skip
+    made = train_tokenizer(lambda: lines, "wordpiece", 200)
+    vectors = cooccurrence_vectors(SubwordTokenizer(made), lines)
+    units = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-9)
+    anna, peter, five = made.convert_tokens_to_ids(["anna", "peter", "five"])
+    assert units[anna] @ units[peter] > 0.8 > 0.3 > units[anna] @ units[five]
+    assert not vectors[made.pad_token_id].any()
+
+
+def word_vectors(path: Path, words: list[str], vectors: np.ndarray) -> Path:
+    rows = [f"{word} {' '.join(map(str, row))}" for word, row in zip(words, vectors, strict=True)]
+    path.write_text(f"{len(words)} {vectors.shape[1]}\n" + "\n".join(rows), encoding="utf-8")
+    return path
+
+
+def test_wechsel_finds_the_translation(tmp_path: Path):
+    words = ["house", "dog", "train", "street", "garden", "guitar", "song", "bank"]
+    foreign = [word[::-1].upper() for word in words]
+    random = np.random.default_rng(0)
+    vectors = random.normal(size=(8, 16))
+    rotation, _ = np.linalg.qr(random.normal(size=(16, 16)))
+    source = WordVectors.read(word_vectors(tmp_path / "en.vec", words, vectors))
+    target = WordVectors.read(word_vectors(tmp_path / "xx.vec", foreign, vectors @ rotation))
+    dictionary = tmp_path / "dictionary.txt"
+    pairs = zip(words, foreign, strict=True)
+    dictionary.write_text("\n".join(f"{a}\t{b}" for a, b in pairs), encoding="utf-8")
+    old, new = (
+        SubwordTokenizer(
+            train_tokenizer(lambda w=w: [" ".join(w)] * 9, "wordpiece", 150), words=True
+        )
+        for w in (words, foreign)
+    )
+    aligned = target.aligned(source, dictionary)
+    np.testing.assert_allclose(
+        aligned.vectors, vectors / np.linalg.norm(vectors, axis=1, keepdims=True), atol=1e-5
+    )
+    weights = wechsel_weights(aligned.of_subwords(new), source.of_subwords(old)).toarray()
+    np.testing.assert_allclose(weights.sum(axis=1)[weights.any(axis=1)], 1, rtol=1e-5)
+    assert ((weights > 0).sum(axis=1) <= 10).all()
+    for word, translation in zip(words, foreign, strict=True):
+        ids = new.tokenizer.convert_tokens_to_ids(translation)
+        before = old.tokenizer.convert_tokens_to_ids(word)
+        assert weights[ids, before] == weights[ids].max() > 0
+    made = embedding_map(old, new, "similarity", vectors=(source, aligned))
+    assert made.averaged > 0 and made.copied >= 5
+
+
+def test_damaged_word_vectors(tmp_path: Path):
+    path = tmp_path / "a.vec"
+    for text, place in (("a 1 2\nb 1\n", ":2"), ("a 1 x\n", ":1"), ("", "no word")):
+        path.write_text(text, encoding="utf-8")
+        with pytest.raises(UserError, match=place):
+            WordVectors.read(path)
+    with pytest.raises(UserError, match="no such file"):
+        WordVectors.read(tmp_path / "absent.vec")

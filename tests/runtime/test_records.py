@@ -1,0 +1,175 @@
+"""Files of records are what their suffix says, and all files go through one door."""
+
+from __future__ import annotations
+
+import ast
+import csv
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from finetune.data import read_text_file
+from finetune.runtime.files import replace_file, replace_folder
+from finetune.runtime.records import RECORD_SUFFIXES, record_writer, write_records
+from finetune.types import UserError
+from tests import small_data
+from tests.command import run
+
+ROWS: list[dict[str, Any]] = [
+    {"id": "a", "text": '=HYPERLINK("x")', "score": 0.25, "scores": {"é": 0.1}, "spans": [1, 2]},
+    {"id": "b", "text": "two\nlines\tand, 😀", "score": 1.0, "scores": {"é": 0.9}, "spans": []},
+]
+SUFFIXES = [suffix for suffix in RECORD_SUFFIXES if suffix]
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_the_suffix_is_the_format(suffix: str, tmp_path: Path) -> None:
+    """The readers of data read it back."""
+    path = tmp_path / f"rows{suffix}"
+    write_records(path, ROWS)
+    rows: dict[int, Any] = {}
+    texts = [e.text for e in read_text_file(str(path), pair=False, labels=False, rows=rows)]
+    guard = "'" if suffix in (".csv", ".tsv") else ""
+    second = "two lines and, 😀" if suffix == ".tsv" else ROWS[1]["text"]
+    assert texts == [f"{guard}{ROWS[0]['text']}", second]
+    assert [str(row["id"]) for row in rows.values()] == ["a", "b"]
+    assert float(rows[0]["score"]) == 0.25
+    tables = (".csv", ".tsv", ".xlsx")
+    score = rows[0]["score:é"] if suffix in tables else rows[0]["scores"]["é"]
+    assert float(score) == 0.1
+
+
+def test_workbooks_have_no_formulas(tmp_path: Path) -> None:
+    openpyxl = pytest.importorskip("openpyxl")
+    write_records(tmp_path / "rows.xlsx", [{"id": 1, "text": "=1+1", "other": "a\x01b"}])
+    sheet = openpyxl.load_workbook(tmp_path / "rows.xlsx").active
+    cells = [cell for row in sheet.iter_rows() for cell in row]
+    assert [cell.value for cell in cells] == ["id", "text", "other", 1, "=1+1", "a\\u0001b"]
+    assert not any(cell.data_type == "f" for cell in cells)
+
+
+def test_what_a_table_cannot_hold_is_refused_and_nothing_stays(tmp_path: Path) -> None:
+    for suffix, row, problem in (
+        (".csv", {"id": 2, "more": 1}, "the column 'more' is not in the first row"),
+        (".parquet", {"id": 2, "more": 1}, "the column 'more' is not in the first row"),
+        (".parquet", {"id": "x"}, "not of one type"),
+        (".xlsx", {"id": "x" * 40_000}, "a cell of a workbook holds 32,767 characters"),
+    ):
+        with pytest.raises(UserError, match=problem):
+            write_records(tmp_path / f"x{suffix}", [{"id": 1}, row])
+    with pytest.raises(UserError, match=r"x\.pdf: the suffix names the format: one of \.jsonl"):
+        write_records(tmp_path / "x.pdf", [])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_many_rows_and_none(tmp_path: Path) -> None:
+    for suffix in (".parquet", ".xlsx", ".json", ".csv"):
+        write_records(tmp_path / f"many{suffix}", ({"id": n, "text": "a"} for n in range(9000)))
+        found = read_text_file(str(tmp_path / f"many{suffix}"), pair=False, labels=False)
+        assert sum(1 for _ in found) == 9000
+    write_records(tmp_path / "none.json", [])
+    assert json.loads((tmp_path / "none.json").read_text()) == []
+
+
+@pytest.mark.skipif(os.name != "posix", reason="locks tell which process still writes")
+def test_the_next_run_removes_what_a_killed_one_left(tmp_path: Path) -> None:
+    program = (
+        "import os, sys\nfrom pathlib import Path\n"
+        "from finetune.runtime.files import replace_file, replace_folder\n"
+        "with replace_file(Path('a.csv')) as f, replace_folder(Path('b')) as g:\n"
+        "    f.write('half'); (g / 'model').write_text('half'); f.flush()\n"
+        "    os.kill(os.getpid(), 9)\n"
+    )
+    subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=False)
+    assert len(list(tmp_path.iterdir())) == 2
+    with replace_file(tmp_path / "other.csv") as other:
+        other.write("x")
+    assert len(list(tmp_path.iterdir())) == 3, "those of another file stay"
+    with replace_file(tmp_path / "a.csv") as file:
+        file.write("whole")
+        with record_writer(tmp_path / "c.csv") as write:  # one that is still written stays
+            write({"id": 1})
+            with replace_file(tmp_path / "c.csv") as again:
+                again.write("second\n")
+    with replace_folder(tmp_path / "b") as folder:
+        (folder / "model").write_text("whole")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.csv", "b", "c.csv", "other.csv"]
+    assert (tmp_path / "c.csv").read_text() == "id\n1\n"
+
+
+def test_commands_refuse_a_suffix_that_they_cannot_write(tmp_path: Path) -> None:
+    small_data.sentiment(tmp_path / "data")
+    source = tmp_path / "data" / "test.jsonl"
+    for to, name in (("jsonl", "x.xlsx"), ("csv", "x.jsonl"), ("label-studio", "x.jsonl"),
+                     ("conll", "x.json")):  # fmt: skip
+        done = run("convert", source, "--to", to, "--output", tmp_path / name)
+        assert done.code == 2 and "the suffix names the format" in done.err
+    for to in ("csv", "tsv", "xlsx", "parquet", "json"):
+        done = run("convert", source, "--to", to, "--output", tmp_path / f"x.{to}")
+        assert done.code == 0, done.err
+        found = read_text_file(str(tmp_path / f"x.{to}"), pair=False, labels=True)
+        assert {each.label for each in found} == {"neg", "pos"}
+    with (tmp_path / "x.csv").open(encoding="utf-8", newline="") as file:
+        assert next(csv.reader(file)) == ["text", "label"]
+
+
+DOORS = {
+    "finetune/runtime/hub.py": "the cache of the hub",
+    "finetune/models/heads/base.py": "a folder that appears whole",
+    "finetune/runtime/progress.py": "the null device",
+    "finetune/cli/main.py": "the null device",
+    "finetune/training/run_folder.py": "log.jsonl grows line by line",
+    "finetune/benchmark/measure.py": "a counter of the kernel",
+    "finetune/annotation/writers.py": "a folder that appears whole",
+    "finetune/deployment/onnx.py": "a folder that appears whole",
+    "finetune/deployment/predictor_command.py": "files of exports, which have no other module",
+    "finetune/inference/teacher.py": "a folder that appears whole",
+    "finetune/inference/word_in_context.py": "a folder that appears whole",
+    "finetune/inference/word_senses.py": "a folder that appears whole",
+    "finetune/models/adapters.py": "a folder that appears whole",
+    "finetune/models/heads/sentence_encoder.py": "a folder that appears whole",
+    "finetune/tasks/__init__.py": "a folder that appears whole",
+    "finetune/training/cache.py": "a folder that appears whole",
+    "finetune/training/checkpoint.py": "a folder that appears whole",
+    "finetune/cli/output.py": "a folder that appears whole",
+    "finetune/runtime/records.py": "tables, through the door",
+    "finetune/inference/vector_files.py": "vectors, through the door",
+    "finetune/inference/word_map.py": "JSON, through the door",
+    "finetune/inference/geometry.py": "JSON, through the door",
+}
+"""The modules that write files by themselves, and why."""
+WRITERS = {"write_text", "write_bytes", "to_csv", "to_parquet", "to_excel", "to_json", "Workbook",
+           "ParquetWriter", "savez", "savetxt", "dump", "save_file"}  # fmt: skip
+
+
+def _writes(call: ast.Call) -> bool:
+    """Whether a call opens a file for writing, or writes one."""
+    function = call.func
+    name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+    owner = ast.unparse(function.value) if isinstance(function, ast.Attribute) else ""
+    if name == "write_text" and not owner:  # the door
+        return False
+    if (owner, name) in (("csv", "writer"), ("csv", "DictWriter"), ("json", "dump")):
+        return True
+    modes = [each.value for each in (*call.args, *(k.value for k in call.keywords))
+             if isinstance(each, ast.Constant) and isinstance(each.value, str)]  # fmt: skip
+    if name == "open":
+        return any(set(mode) <= set("wxab+t") and set(mode) & set("wxa") for mode in modes)
+    return name in WRITERS and (name != "dump" or owner == "json")
+
+
+def test_which_modules_write_files_by_themselves() -> None:
+    root = Path(__file__).parents[2]
+    found = {
+        path.relative_to(root).as_posix()
+        for path in (root / "finetune").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Call) and _writes(node)
+    }
+    assert found <= DOORS.keys(), "write through finetune/runtime/files.py or records.py"
+    assert DOORS.keys() <= found, "no longer writes files: remove it from the list"

@@ -1,0 +1,65 @@
+"""Runs that older versions of the toolkit have saved load and predict as those versions did."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import finetune
+from tests.command import run
+
+RUNS = sorted((Path(__file__).parents[1] / "old_runs").iterdir())
+"""Named by the date of the commit that trained them; `expected.jsonl` has its predictions."""
+
+
+def same(row: Any, expected: Any) -> bool:
+    """Whether a row has the values that an older version gave; it may have more of them."""
+    if isinstance(expected, dict):
+        return all(same(row.get("positive_label" if key == "positive" else key), expected[key])
+                   for key in expected)  # fmt: skip
+    if isinstance(expected, list):
+        return len(row) == len(expected) and all(map(same, row, expected))
+    return row == pytest.approx(expected, abs=2e-5) if isinstance(expected, float) else (
+        row == expected
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("folder", RUNS, ids=lambda path: path.name)
+def test_old_runs_predict(folder: Path):
+    outcome = run("predict", folder, "--file", folder / "inputs.txt")
+    assert outcome.code == 0, outcome.err
+    found = [json.loads(line) for line in outcome.out.splitlines()]
+    expected = [json.loads(line) for line in (folder / "expected.jsonl").read_text().splitlines()]
+    assert len(found) == len(expected) and all(map(same, found, expected))
+
+
+def changed(folder: Path, **changes: Any) -> Path:
+    """A copy of an old run with a changed task file."""
+    copy = Path(shutil.copytree(RUNS[0], folder / "run"))
+    path = copy / "best" / "finetune.json"
+    content = json.loads(path.read_text())
+    content["config"] |= changes.pop("config", {})
+    path.write_text(json.dumps(content | changes))
+    return copy
+
+
+def test_settings_that_are_gone_are_ignored(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    copy = changed(tmp_path, config={"warp_speed": 9, "cuda_graphs": True})
+    (found,) = finetune.load(copy).predict(["a lovely room in Oslo"])
+    assert found.label == finetune.load(RUNS[0]).predict(["a lovely room in Oslo"])[0].label
+    (message,) = [record.getMessage() for record in caplog.records]
+    assert "no setting 'warp_speed'" in message or "no setting warp_speed" in message
+
+
+def test_what_another_version_must_read(tmp_path: Path):
+    newer = changed(tmp_path / "a", config={"warp_speed": 9}, finetune="99.1")
+    with pytest.raises(ValueError, match=r"written by finetune 99\.1, .*warp_speed.*upgrade it"):
+        finetune.load(newer)
+    with pytest.raises(ValueError, match="or of another version of finetune"):
+        finetune.load(changed(tmp_path / "b", config={"long_text": "sing"}))
+    with pytest.raises(ValueError, match="has format 2"):
+        finetune.load(changed(tmp_path / "c", format=2))

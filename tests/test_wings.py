@@ -1,0 +1,55 @@
+"""Wings: the core works without each of them, and imports none."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import small_data
+from tests.test_rooms import ROOT, WINGS
+from tests.tiny import save_tiny_checkpoint
+
+HIDDEN = """
+import importlib.abc, sys
+
+class Hidden(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.startswith("finetune.{wing}"):
+            raise ModuleNotFoundError(f"{{name}} is hidden")
+
+sys.meta_path.insert(0, Hidden())
+from finetune.cli.main import main
+
+for task in ("tag", "classify"):
+    main([task, "--model", "model", "--data", task, "--steps", "2", "--lr", "1e-3",
+          "--max-length", "48", "--out", f"run-{{task}}"])
+    main(["predict", f"run-{{task}}", "--file", f"{{task}}/test.jsonl",
+          "--output", f"{{task}}.jsonl"])
+    main(["score", f"{{task}}.jsonl", f"{{task}}/test.jsonl"])
+    main(["report", f"run-{{task}}"])
+assert not [name for name in sys.modules if name.startswith("finetune.{wing}")]
+"""
+"""A program that cannot import a wing."""
+
+
+@pytest.mark.parametrize("wing", WINGS)
+def test_core_works_without_a_wing(wing: str, tmp_path: Path):
+    assert (ROOT / wing).is_dir()
+    save_tiny_checkpoint(tmp_path / "model", "bert")
+    small_data.entities(tmp_path / "tag", (16, 4, 4))
+    small_data.sentiment(tmp_path / "classify", (16, 4, 4))
+    done = subprocess.run(
+        [sys.executable, "-c", HIDDEN.format(wing=wing)],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT.parent)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    for task in ("tag", "classify"):
+        assert (tmp_path / f"run-{task}" / "report.html").is_file()

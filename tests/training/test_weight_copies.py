@@ -1,0 +1,259 @@
+"""Steps with copies of weights in half precision: the numbers of autocast, with fewer operators."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from accelerate import Accelerator
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from transformers import RobertaConfig, RobertaForSequenceClassification
+
+from finetune.config.tasks import ClassifyConfig, TrainConfig
+from finetune.models.adapters import light_tuning
+from finetune.models.dropout import fast_dropout
+from finetune.models.encoder import checkpointed_layers
+from finetune.models.half_precision import WeightCopies
+from finetune.models.heads.sequence_classification import SequenceClassifier
+from finetune.preprocessing.batching import pack
+from finetune.runtime.signals import Interrupted
+from finetune.tasks import CONFIGS, load_task
+from finetune.training import step as steps
+from finetune.training.data import TrainingData
+from finetune.training.optimizer import make_optimizer
+from finetune.training.sparse_embedding import SparseEmbeddings
+from finetune.training.step import Step
+from finetune.training.trainer import fit
+from finetune.types import Encoding
+from tests import small_data as data
+from tests.command import in_two_processes
+from tests.operators import CountOperators, paths_of_a_gpu
+from tests.tiny import save_tiny_checkpoint
+from tests.training.stopping import interrupt_in_step
+from tests.training.test_trajectory import same_files
+
+FAMILIES = ("bert", "albert", "deberta-v2", "modernbert", "mpnet")
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    **{family: ("classify", {"model": family}) for family in FAMILIES},
+    "micro-batches": ("classify", {"max_tokens": 60}),
+    "clipping": ("classify", {"clip": 0.01}),
+    "frozen": ("classify", {"freeze": "1"}),
+    "lora": ("classify", {"tuning": "lora"}),
+    "bitfit": ("classify", {"tuning": "bitfit"}),
+    "mask": ("classify", {"tuning": "mask"}),
+    "sparse": ("classify", {"sparse_embeddings": "on"}),
+    "checkpointed": ("classify", {"gradient_checkpointing": True}),
+    "fp16": ("classify", {"precision": "fp16"}),
+    "bilstm": ("classify", {"bilstm": True}),
+    "crf": ("tag", {"crf": True, "max_tokens": 60}),
+    "ner": ("ner", {"max_tokens": 60}),
+    "coupled": ("sentence", {"objective": "simcse", "max_tokens": 60}),
+    "tied": ("pretrain", {"mask": "spans", "boundary": True, "max_tokens": 200}),
+}
+DATA = {"classify": "sentiment", "tag": "entities", "ner": "entities", "sentence": "sentiment",
+        "pretrain": "text"}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("copies")
+    for family in FAMILIES:
+        save_tiny_checkpoint(folder / family, family, dropout=0.1)
+    data.sentiment(folder / "sentiment")
+    data.entities(folder / "entities", words=3)
+    data.running_text(folder / "text", short=True)
+    return folder
+
+
+def config_of(name: str, place: Path, **changes: Any) -> tuple[str, TrainConfig]:
+    kind, settings = CASES[name]
+    common = {"max_length": 48, "batch_size": 8, "lr": 1e-2, "precision": "bf16"}
+    settings = {**common, "data": str(place / DATA[kind]), **settings, **changes}
+    settings["model"] = str(place / settings.get("model", "bert"))
+    return kind, CONFIGS[kind](**settings)
+
+
+@contextlib.contextmanager
+def without_copies(patch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let autocast cast the weights."""
+    with patch.context() as inner:
+        inner.setattr(steps, "WeightCopies", lambda head, *_: WeightCopies(head, "fp32"))
+        yield
+
+
+def weights_after(name: str, place: Path) -> tuple[dict[str, Tensor], Step]:
+    """Take three steps, and return the weights."""
+    kind, config = config_of(name, place)
+    task, dataset = load_task(config, kind)
+    torch.manual_seed(3)
+    accelerator = Accelerator(cpu=True)
+    batches = TrainingData(task, dataset, config, accelerator, lambda note: None)
+    head = task.head()
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(light_tuning(head, config))
+        if config.gradient_checkpointing:
+            stack.enter_context(checkpointed_layers(head.encoder))
+        sparse = SparseEmbeddings(head, config.sparse_embeddings, batches.encoded.values())
+        stack.enter_context(sparse)
+        stack.enter_context(fast_dropout(head))
+        optimizer = sparse.attach(make_optimizer(head, config))
+        step = Step(task, head, optimizer, config, accelerator, config.precision)
+        for number in range(3):
+            step(batches.batch(number).micro_batches, weight=1.0, lr_factor=1.0)
+        assert all("forward" not in vars(each) for each in head.modules())
+        found = {n: value.detach().clone() for n, value in head.named_parameters()}
+    return found, step
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_all_numbers_are_those_of_autocast(
+    name: str, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, step = weights_after(name, place)
+    assert step.copies.layers
+    with without_copies(monkeypatch):
+        expected, plain = weights_after(name, place)
+    assert not plain.copies.layers
+    for key, value in expected.items():
+        assert torch.equal(found[key], value), key
+    assert all(value.dtype == torch.float32 for value in found.values())
+
+
+def test_a_run_is_that_of_autocast_and_resumes(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind, config = config_of("bert", place, steps=6, eval_every=3, out=str(tmp_path / "whole"))
+    fit(*load_task(config, kind), config)
+    with without_copies(monkeypatch):
+        other = replace(config, out=str(tmp_path / "autocast"))
+        fit(*load_task(other, kind), other)
+    same_files(tmp_path / "whole", tmp_path / "autocast")
+    parts = replace(config, out=str(tmp_path / "parts"))
+    interrupt_in_step(4, monkeypatch)
+    with pytest.raises(Interrupted):
+        fit(*load_task(parts, kind), parts)
+    monkeypatch.undo()
+    parts = replace(parts, resume=True)
+    fit(*load_task(parts, kind), parts)
+    same_files(tmp_path / "whole", tmp_path / "parts")
+
+
+def test_two_processes_train_the_weights_of_one(place: Path, tmp_path: Path) -> None:
+    words = [
+        sys.executable, "-m", "finetune", "classify", "--model", place / "bert", "--data",
+        place / "sentiment", "--steps", "4", "--eval-every", "4", "--batch-size", "8",
+        "--max-length", "48", "--precision", "bf16", "--lr", "1e-3", "--out", tmp_path / "two",
+    ]  # fmt: skip
+    for process in in_two_processes([str(word) for word in words]):
+        _, error = process.communicate(timeout=120)
+        assert process.returncode == 0, error
+    _, config = config_of("bert", place, steps=4, eval_every=4, out=str(tmp_path / "one"), lr=1e-3)
+    fit(*load_task(config, "classify"), config)
+    one, two = (load_file(tmp_path / name / "last/model.safetensors") for name in ("one", "two"))
+    for name, value in one.items():
+        torch.testing.assert_close(two[name], value, rtol=0, atol=2e-3, msg=name)
+
+
+def test_layers_that_are_not_copied() -> None:
+    table, plain, own = nn.Embedding(5, 8), nn.Linear(8, 8), nn.Linear(8, 8)
+    tied, double = nn.Linear(8, 5), nn.Linear(8, 8).double()
+    tied.weight = table.weight
+    own.forward = own.forward  # type: ignore[method-assign]
+    model = nn.ModuleList([table, plain, own, tied, double])
+    assert [layer for layer, _ in WeightCopies(model, "bf16").layers] == [plain]
+    assert not WeightCopies(model, "fp32").layers
+
+
+def test_a_frozen_weight_is_copied_again_when_it_changes() -> None:
+    layer = nn.Linear(4, 4).requires_grad_(False)
+    copies, vectors = WeightCopies(layer, "bf16"), torch.randn(3, 4)
+    for factor in (1.0, 1.0, 2.0):
+        with torch.no_grad():
+            if factor != 1:
+                layer.weight.mul_(factor)
+        with torch.autocast("cpu", torch.bfloat16):
+            expected = layer(vectors)
+            with copies:
+                assert torch.equal(layer(vectors), expected)
+        with copies:
+            assert layer(vectors).dtype == torch.float32, "outside of autocast"
+
+
+def test_an_activation_is_cast_once_until_it_changes() -> None:
+    layers = nn.ModuleList([nn.Linear(4, 4) for _ in range(3)])
+    vectors = torch.randn(2, 4, requires_grad=True).clone()
+    with torch.autocast("cpu", torch.bfloat16), WeightCopies(layers, "bf16"):
+        with CountOperators() as count:
+            found = [layer(vectors) for layer in layers]
+        assert count.counts["_to_copy"] == 1
+        assert len({each.data_ptr() for each in found}) == 3
+        with torch.no_grad():
+            vectors.mul_(2)
+        with CountOperators() as count:
+            layers[0](vectors)
+        assert count.counts["_to_copy"] == 1
+
+
+MOST_OPERATORS = 720
+"""A step of roberta-base's shape took 1,091 before weights were copied by one operator."""
+
+
+def test_the_number_of_operators_of_a_step() -> None:
+    torch.manual_seed(0)
+    sizes = RobertaConfig(
+        vocab_size=50, hidden_size=24, num_attention_heads=2, num_hidden_layers=12,
+        intermediate_size=48, type_vocab_size=1, num_labels=3,
+    )  # fmt: skip
+    rows = [Encoding(number, [0, *range(5, 5 + number), 2]) for number in range(8)]
+    targets = {"label": torch.arange(8) % 3, "weight": torch.ones(8)}
+    config = ClassifyConfig(data="none", model="none", batch_size=8, lr=1e-5)
+    head = SequenceClassifier(RobertaForSequenceClassification(sizes))
+    step = Step(_Classify(), head, make_optimizer(head, config), config,  # type: ignore[arg-type]
+                Accelerator(cpu=True), "bf16")  # fmt: skip
+    for _ in range(2):
+        with paths_of_a_gpu(), CountOperators() as count:
+            step([pack(rows, targets)], weight=1.0, lr_factor=1.0)
+    assert count.total <= MOST_OPERATORS, count.counts.most_common()
+    assert count.counts["_foreach_norm"] == count.counts["_foreach_mul_"] == 1
+    assert count.counts["_foreach_copy_"] == 2, "the weights, and their gradients"
+
+
+class _Classify:
+    """The loss of one label."""
+
+    couples_sequences = False
+
+    def loss_counts(self, batch: Any) -> None:
+        return None
+
+    def loss(self, logits: Tensor, batch: Any) -> tuple[Tensor, Tensor]:
+        losses = nn.functional.cross_entropy(logits, batch.targets["label"], reduction="none")
+        return (losses * batch.targets["weight"]).sum(), batch.targets["weight"].sum()
+
+
+def test_tasks_on_one_encoder_share_the_copies_of_its_weights() -> None:
+    shared, one, two = nn.Linear(4, 4), nn.Linear(4, 2), nn.Linear(4, 3)
+    first = WeightCopies(nn.Sequential(shared, one), "bf16")
+    second = WeightCopies(nn.Sequential(shared, two), "bf16", first)
+    assert second.trained[0][1] is first.trained[0][1]
+    assert [weight for weight, _ in second.trained] == [*shared.parameters(), *two.parameters()]
+    for copies, layer in ((first, one), (second, two)):
+        vectors = torch.randn(2, 4)
+        with torch.autocast("cpu", torch.bfloat16):
+            nn.Sequential(shared, layer)(vectors).sum().backward()
+            expected = [weight.grad for weight, _ in copies.trained]
+            shared.zero_grad(), layer.zero_grad()
+            with copies:
+                nn.Sequential(shared, layer)(vectors).sum().backward()
+                copies.add_gradients()
+        for (weight, _), gradient in zip(copies.trained, expected, strict=True):
+            assert weight.grad is not None and gradient is not None
+            assert torch.equal(weight.grad, gradient)
+        shared.zero_grad(), layer.zero_grad()
