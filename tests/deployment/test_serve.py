@@ -159,7 +159,7 @@ def test_an_export_is_served_without_torch(trained: Path, tmp_path: Path):
 def test_more_connections_than_file_handles(trained: Path):
     """They are closed without headers in time, then the server answers; the log has one line.
 
-    The report of each is slow, as on a busy machine: timers that accept again are due after the stop.
+    Reports are slow, as on a busy machine: timers that accept again are due after the stop.
     """
     limits = (
         "import resource, finetune.deployment.serving.connections as c; c.HEADER_SECONDS = 4.0\n"
